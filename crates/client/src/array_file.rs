@@ -1,0 +1,454 @@
+//! The elements of one array on a volume: boxes of it read and written in the background.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outcore_core::{
+    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, Extent, FileId, OpenMode, Operation, Piece, Result, Slot,
+    Volume, VolumeRequest, conformance, plan_box,
+};
+use outcore_memory::{Arena, Block, Level, Region, Segment, copy_strided};
+
+use crate::bounce::BouncePool;
+use crate::{Span, SpanKind, Ticket, Trace};
+
+/// Most bytes of one request, and with it the size of a bounce buffer.
+const MAX_PIECE_BYTES: u64 = 4 << 20;
+/// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
+const MIN_BOUNCE_BYTES: u64 = 64 << 10;
+/// Most runs of memory in a request without a bounce buffer.
+const MAX_SEGMENTS: u64 = 1024;
+const MAX_BOUNCE_BUFFERS: usize = 4;
+
+/// Where the elements of a box lie in memory: `origin` is the byte of the first one.
+#[derive(Clone)]
+pub struct Memory {
+    /// The block.
+    pub block: Arc<Block>,
+    /// Byte of the box's first element in the block.
+    pub origin: usize,
+    /// Bytes from one element to the next, along each dimension.
+    pub strides: Vec<i64>,
+}
+
+/// What an [`ArrayFile`] may take for itself.
+#[derive(Clone)]
+pub struct MemoryUse {
+    /// The budget that bounce buffers count against.
+    pub arena: Arena,
+    /// Most bytes of them.
+    pub bounce_bytes: usize,
+}
+
+/// Exact counts of what was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes read from files, gaps and padding included.
+    pub bytes_read: u64,
+    /// Bytes written to files, padding included.
+    pub bytes_written: u64,
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+}
+
+#[derive(Default)]
+struct AtomicCounters {
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+/// An array's shard files, open.
+pub struct ArrayFile {
+    volume: Arc<dyn Volume<Buffer = Region>>,
+    grid: ChunkGrid,
+    shards: Vec<FileId>,
+    align: u64,
+    max_piece: u64,
+    bounce: BouncePool,
+    counters: AtomicCounters,
+    trace: Option<(Trace, u32)>,
+    /// The last unfinished write of each slot: what touches the slot later waits for it.
+    writers: Mutex<HashMap<Slot, Ticket>>,
+}
+
+impl ArrayFile {
+    /// Makes the shard files of a new array below the directory `path`, each with its index; with `reserve` their
+    /// room is taken from the disk now.
+    pub fn create(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid, reserve: bool) -> Result<()> {
+        for shard in 0..grid.shards() {
+            let create = OpenMode::Create { length: grid.shard_bytes(), reserve };
+            let file = volume.open(&format!("{path}/{}", grid.shard_key(shard)), create)?;
+            let written = Self::write_index(volume.as_ref(), file, grid);
+            volume.close(file);
+            written?;
+        }
+        Ok(())
+    }
+
+    fn write_index(volume: &dyn Volume<Buffer = Region>, file: FileId, grid: &ChunkGrid) -> Result<()> {
+        let index = grid.index();
+        let extents = vec![Extent { offset: grid.index_offset(), length: index.len() as u64 }];
+        let mut buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(index.len())?));
+        buffer.copy_in(0, &index);
+        conformance::complete(volume, VolumeRequest { file, operation: Operation::Write, extents, buffer })?;
+        let sync = VolumeRequest { file, operation: Operation::Sync, extents: vec![], buffer: Region::empty() };
+        conformance::complete(volume, sync).map(|_| ())
+    }
+
+    /// Opens an array's shard files and checks their lengths and indexes.
+    pub fn open(
+        volume: Arc<dyn Volume<Buffer = Region>>,
+        path: &str,
+        grid: ChunkGrid,
+        writable: bool,
+        memory: MemoryUse,
+        trace: Option<(Trace, u32)>,
+    ) -> Result<Self> {
+        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let mut file = Self {
+            align: 1,
+            max_piece: MAX_PIECE_BYTES,
+            bounce: BouncePool::new(memory.arena.clone(), 0, 1),
+            shards: Vec::new(),
+            counters: AtomicCounters::default(),
+            writers: Mutex::default(),
+            volume,
+            grid,
+            trace,
+        };
+        for shard in 0..file.grid.shards() {
+            let key = format!("{path}/{}", file.grid.shard_key(shard));
+            let id = file.volume.open(&key, mode).map_err(|e| match e.kind {
+                ErrorKind::NotFound => Error::new(
+                    ErrorKind::NotFound,
+                    format!("the shard file {key} is missing; restore it from a copy, or make the array anew"),
+                ),
+                _ => e,
+            })?;
+            file.shards.push(id);
+            file.check_shard(id, &key)?;
+        }
+        file.align = file.shards.iter().map(|&id| file.volume.alignment_bytes(id)).max().unwrap_or(1).max(1);
+        // A bounce buffer holds a piece and its rounding to whole blocks at both ends.
+        let wanted = MAX_PIECE_BYTES.min(file.grid.slot_bytes()) + 2 * file.align;
+        let buffer = wanted.min((memory.bounce_bytes as u64).max(4 * file.align)).next_multiple_of(4096);
+        file.max_piece = (buffer - 2 * file.align).max(1);
+        let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
+        file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
+        Ok(file)
+    }
+
+    fn check_shard(&self, file: FileId, key: &str) -> Result<()> {
+        let (need, have) = (self.grid.shard_bytes(), self.volume.length(file)?);
+        if have != need {
+            return Err(Error::new(
+                ErrorKind::Truncated,
+                format!("need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"),
+            ));
+        }
+        let length = need - self.grid.index_offset();
+        let buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(length as usize)?));
+        let extents = vec![Extent { offset: self.grid.index_offset(), length }];
+        let request = VolumeRequest { file, operation: Operation::Read, extents, buffer };
+        let buffer = conformance::complete(self.volume.as_ref(), request)?;
+        let mut index = vec![0; length as usize];
+        buffer.copy_out(0, &mut index);
+        self.grid.check_index(&index).map_err(|e| Error::new(e.kind, format!("{key}: {e}")))
+    }
+
+    /// The layout.
+    pub fn grid(&self) -> &ChunkGrid {
+        &self.grid
+    }
+
+    /// What was moved so far.
+    pub fn counters(&self) -> Counters {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Counters {
+            bytes_read: get(&self.counters.bytes_read),
+            bytes_written: get(&self.counters.bytes_written),
+            reads: get(&self.counters.reads),
+            writes: get(&self.counters.writes),
+        }
+    }
+
+    /// Starts moving a box between the array and `memory`. What touches a chunk waits for earlier unfinished writes
+    /// to that chunk, so requests take effect in the order of their submission; only overwriting memory or elements
+    /// that an unfinished read still needs is left to the caller to avoid.
+    pub fn submit(self: &Arc<Self>, operation: Operation, request: &BoxRequest, memory: Memory) -> Result<Ticket> {
+        let pieces = plan_box(&self.grid, request, operation, self.max_piece)?;
+        let slots = pieces.iter().map(|p| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+        let file = self.clone();
+        let ticket = Ticket::new(pieces.len());
+        let work = ticket.clone();
+        self.in_order(operation, slots, &ticket, move || {
+            for piece in pieces {
+                file.launch(operation, piece, memory.clone(), work.clone());
+            }
+        });
+        Ok(ticket)
+    }
+
+    /// Starts reading a whole chunk's slot, as it is on disk, to the start of `block`.
+    pub(crate) fn submit_slot(self: &Arc<Self>, chunk: &[u64], block: Arc<Block>) -> Result<Ticket> {
+        let slot = self.grid.locate(chunk);
+        let bytes = self.slot_read_bytes();
+        let region = Region::new(block, vec![Segment { offset: 0, bytes }])?;
+        let (file, ticket) = (self.clone(), Ticket::new(1));
+        let work = ticket.clone();
+        self.in_order(Operation::Read, vec![slot], &ticket, move || {
+            file.move_bytes(Operation::Read, slot.shard, slot.offset, region, Box::new(move |r| work.part_done(r)));
+        });
+        Ok(ticket)
+    }
+
+    /// Bytes that [`Self::submit_slot`] reads: the chunk, rounded up to the disk's alignment where its slot allows.
+    pub(crate) fn slot_read_bytes(&self) -> usize {
+        self.grid.chunk_bytes().next_multiple_of(self.align).min(self.grid.slot_bytes()) as usize
+    }
+
+    /// Starts making completed writes durable, after the unfinished ones.
+    pub fn submit_sync(self: &Arc<Self>) -> Ticket {
+        let ticket = Ticket::new(self.shards.len());
+        let mut before: Vec<Ticket> = Vec::new();
+        for writer in self.writers.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            if !before.iter().any(|t| t.is_same(writer)) {
+                before.push(writer.clone());
+            }
+        }
+        let (file, work) = (self.clone(), ticket.clone());
+        after(&before, move || {
+            for shard in 0..file.shards.len() as u64 {
+                let work = work.clone();
+                let done = Box::new(move |r| work.part_done(r));
+                file.move_bytes(Operation::Sync, shard, 0, Region::empty(), done);
+            }
+        });
+        ticket
+    }
+
+    /// Runs `start` once every unfinished write to `slots` is done.
+    fn in_order(self: &Arc<Self>, operation: Operation, mut slots: Vec<Slot>, ticket: &Ticket, start: impl FnOnce() + Send + 'static) {
+        slots.dedup();
+        let mut before: Vec<Ticket> = Vec::new();
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        for slot in &slots {
+            if let Some(writer) = writers.get(slot).filter(|w| !w.is_done())
+                && !before.iter().any(|t| t.is_same(writer))
+            {
+                before.push(writer.clone());
+            }
+        }
+        if operation == Operation::Write {
+            for slot in &slots {
+                writers.insert(*slot, ticket.clone());
+            }
+        }
+        drop(writers);
+        if operation == Operation::Write {
+            let (file, this) = (Arc::downgrade(self), ticket.clone());
+            ticket.then(Box::new(move || {
+                if let Some(file) = file.upgrade() {
+                    let mut writers = file.writers.lock().unwrap_or_else(PoisonError::into_inner);
+                    for slot in slots {
+                        if writers.get(&slot).is_some_and(|w| w.is_same(&this)) {
+                            writers.remove(&slot);
+                        }
+                    }
+                }
+            }));
+        }
+        after(&before, start);
+    }
+
+    fn launch(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
+        let done = move |result| ticket.part_done(result);
+        match self.in_place(operation, &piece, &memory) {
+            Ok(Some(region)) => self.move_bytes(operation, piece.shard, piece.file_offset, region, Box::new(done)),
+            Err(error) => done(Err(error)),
+            Ok(None) => {
+                let file = self.clone();
+                self.bounce.acquire(Box::new(move |block| match block {
+                    Err(error) => done(Err(error)),
+                    Ok(block) if operation == Operation::Write => file.write_through(piece, &memory, block, done),
+                    Ok(block) => file.read_through(piece, memory, block, done),
+                }));
+            }
+        }
+    }
+
+    /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter.
+    fn in_place(&self, operation: Operation, piece: &Piece, memory: &Memory) -> Result<Option<Region>> {
+        let segments = piece.useful_bytes() / piece.run_bytes;
+        if piece.has_gaps || segments > MAX_SEGMENTS {
+            return Ok(None);
+        }
+        let start = memory.block.as_ptr() as u64;
+        let aligned = |value: u64| value.is_multiple_of(self.align);
+        let fits = aligned(piece.file_offset)
+            && aligned(piece.run_bytes)
+            && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
+            && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()));
+        let small = piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
+        if !fits && !small {
+            return Ok(None);
+        }
+        let mut runs = Vec::with_capacity(segments as usize);
+        piece.for_each_run(|_, at| {
+            runs.push(Segment { offset: memory.origin.wrapping_add_signed(at as isize), bytes: piece.run_bytes as usize });
+        });
+        Region::new(memory.block.clone(), runs).map(Some)
+    }
+
+    fn read_through(self: &Arc<Self>, piece: Piece, memory: Memory, block: Arc<Block>, done: impl FnOnce(Result<()>) + Send + 'static) {
+        let low = piece.file_offset / self.align * self.align;
+        let high = (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(self.grid.shard_bytes());
+        let segments = vec![Segment { offset: 0, bytes: (high - low) as usize }];
+        let region = match Region::new(block.clone(), segments) {
+            Ok(region) => region,
+            Err(error) => {
+                self.bounce.release(block);
+                return done(Err(error));
+            }
+        };
+        let file = self.clone();
+        let shard = piece.shard;
+        let unpack = move |result: Result<()>| {
+            let lead = (piece.file_offset - low) as i64;
+            let levels = levels(&piece, |s| (s.file as i64, s.memory));
+            let target = memory.origin as i64 + piece.memory_offset;
+            let result = result.and_then(|()| {
+                copy_strided((&block, lead), (&memory.block, target), piece.run_bytes as usize, &levels)
+            });
+            file.bounce.release(block);
+            done(result);
+        };
+        self.move_bytes(Operation::Read, shard, low, region, Box::new(unpack));
+    }
+
+    fn write_through(self: &Arc<Self>, piece: Piece, memory: &Memory, block: Arc<Block>, done: impl FnOnce(Result<()>) + Send + 'static) {
+        // Bytes keep their place within a disk block, so that the aligned middle of the piece is aligned in memory.
+        let lead = piece.file_offset % self.align;
+        let padded = if piece.reaches_slot_end {
+            let slot_end = piece.slot_offset + self.grid.slot_bytes();
+            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(slot_end) - piece.file_offset
+        } else {
+            piece.file_bytes
+        };
+        let mut image = match Region::new(block.clone(), vec![Segment { offset: lead as usize, bytes: padded as usize }]) {
+            Ok(image) => image,
+            Err(error) => {
+                self.bounce.release(block);
+                return done(Err(error));
+            }
+        };
+        if piece.has_gaps || padded > piece.file_bytes {
+            let from = if piece.has_gaps { 0 } else { piece.file_bytes };
+            image.copy_in(from as usize, &vec![0; (padded - from) as usize]);
+        }
+        let levels = levels(&piece, |s| (s.memory, s.file as i64));
+        let source = memory.origin as i64 + piece.memory_offset;
+        let packed =
+            copy_strided((&memory.block, source), (&block, lead as i64), piece.run_bytes as usize, &levels);
+        if let Err(error) = packed {
+            self.bounce.release(block);
+            return done(Err(error));
+        }
+        // Exact bytes at ragged ends (through the page cache), whole disk blocks between them.
+        let end = piece.file_offset + padded;
+        let middle_low = piece.file_offset.next_multiple_of(self.align).min(end);
+        let middle_high = (end / self.align * self.align).max(middle_low);
+        let ranges: Vec<(u64, u64)> = [(piece.file_offset, middle_low), (middle_low, middle_high), (middle_high, end)]
+            .into_iter()
+            .filter(|(low, high)| low < high)
+            .collect();
+        let file = self.clone();
+        let parts = AtomicUsize::new(ranges.len());
+        let first_error = Mutex::new(None);
+        let finish = Mutex::new(Some((done, block)));
+        let part_done = Arc::new(move |result: Result<()>| {
+            if let Err(error) = result {
+                first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            if parts.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some((done, block)) = finish.lock().unwrap_or_else(PoisonError::into_inner).take()
+            {
+                file.bounce.release(block);
+                let error = first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+                done(error.map_or(Ok(()), Err));
+            }
+        });
+        for (low, high) in ranges {
+            let region = image.part((low - piece.file_offset) as usize, (high - low) as usize);
+            let part_done = part_done.clone();
+            self.move_bytes(Operation::Write, piece.shard, low, region, Box::new(move |r| part_done(r)));
+        }
+    }
+
+    /// One request to the volume, counted and traced.
+    fn move_bytes(self: &Arc<Self>, operation: Operation, shard: u64, offset: u64, region: Region, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        let bytes = region.len() as u64;
+        let kind = match operation {
+            Operation::Read => {
+                self.counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+                self.counters.reads.fetch_add(1, Ordering::Relaxed);
+                SpanKind::Read
+            }
+            Operation::Write => {
+                self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+                self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                SpanKind::Write
+            }
+            Operation::Sync => SpanKind::Sync,
+        };
+        let extents = if operation == Operation::Sync { vec![] } else { vec![Extent { offset, length: bytes }] };
+        let request = VolumeRequest { file: self.shards[shard as usize], operation, extents, buffer: region };
+        let file = self.clone();
+        self.volume.submit(
+            request,
+            Box::new(move |completion| {
+                if let Some((trace, array)) = &file.trace {
+                    let (start_ns, end_ns) = (completion.started_ns, completion.finished_ns);
+                    trace.record(Span { kind, array: *array, start_ns, end_ns, offset, bytes });
+                }
+                done(completion.result.map(|_| ()));
+            }),
+        );
+    }
+}
+
+impl Drop for ArrayFile {
+    fn drop(&mut self) {
+        for &shard in &self.shards {
+            self.volume.close(shard);
+        }
+    }
+}
+
+fn levels(piece: &Piece, sides: fn(&outcore_core::Stride) -> (i64, i64)) -> Vec<Level> {
+    piece.strides.iter().map(|s| { let (from, to) = sides(s); Level { count: s.count, from, to } }).collect()
+}
+
+/// Calls `start` once every ticket is done.
+fn after(tickets: &[Ticket], start: impl FnOnce() + Send + 'static) {
+    if tickets.is_empty() {
+        return start();
+    }
+    let left = Arc::new(AtomicUsize::new(tickets.len()));
+    let start = Arc::new(Mutex::new(Some(start)));
+    for ticket in tickets {
+        let (left, start) = (left.clone(), start.clone());
+        ticket.then(Box::new(move || {
+            if left.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some(start) = start.lock().unwrap_or_else(PoisonError::into_inner).take()
+            {
+                start();
+            }
+        }));
+    }
+}

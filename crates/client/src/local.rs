@@ -1,0 +1,238 @@
+//! A plain directory as a [`Volume`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outcore_core::{
+    Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+    Volume, VolumeRequest,
+};
+use outcore_disk::{Directory, LocalDisk};
+
+/// A plain directory; each file a plain file on one disk.
+pub struct LocalVolume<D = LocalDisk> {
+    directory: Directory,
+    disk: Arc<D>,
+}
+
+impl LocalVolume<LocalDisk> {
+    /// The directory `root`, with `threads` requests in work at once.
+    pub fn open_directory(root: &str, threads: usize) -> Result<Self> {
+        let directory = Directory::new(root)?;
+        let disk = LocalDisk::new(directory.clone(), threads)?;
+        Ok(Self::new(directory, disk))
+    }
+}
+
+impl<D: Disk> LocalVolume<D> {
+    /// The names of `directory`, the bytes through `disk`, which must serve the same directory.
+    pub fn new(directory: Directory, disk: D) -> Self {
+        Self { directory, disk: Arc::new(disk) }
+    }
+}
+
+/// The parts of one volume request, until the last is done.
+struct Join<B> {
+    parts: usize,
+    result: Result<usize>,
+    started_ns: u64,
+    finished_ns: u64,
+    end: Option<(B, OnDone<B>)>,
+}
+
+impl<B> Join<B> {
+    fn part_done(join: &Mutex<Self>, result: Result<usize>, started_ns: u64, finished_ns: u64) {
+        let mut state = join.lock().unwrap_or_else(PoisonError::into_inner);
+        state.parts -= 1;
+        state.started_ns = state.started_ns.min(started_ns);
+        state.finished_ns = state.finished_ns.max(finished_ns);
+        match (&mut state.result, result) {
+            (Ok(total), Ok(moved)) => *total += moved,
+            (whole @ Ok(_), Err(error)) => *whole = Err(error),
+            (Err(_), _) => {}
+        }
+        if state.parts > 0 {
+            return;
+        }
+        let (started_ns, finished_ns) = (state.started_ns, state.finished_ns);
+        let result = state.result.clone();
+        if let Some((buffer, done)) = state.end.take() {
+            drop(state);
+            done(Completion { buffer, result, started_ns, finished_ns });
+        }
+    }
+}
+
+/// Submits one part and, after a short transfer, its rest.
+fn submit_part<D: Disk + 'static>(
+    disk: &Arc<D>,
+    request: Request<D::Buffer>,
+    moved_before: usize,
+    first_started_ns: Option<u64>,
+    join: Arc<Mutex<Join<D::Buffer>>>,
+) {
+    let again = disk.clone();
+    let (file, operation, offset) = (request.file, request.operation, request.offset);
+    let mut rest = request.buffer.clone();
+    let done: OnDone<D::Buffer> = Box::new(move |completion| {
+        let started_ns = first_started_ns.unwrap_or(completion.started_ns);
+        let finish = |result| Join::part_done(&join, result, started_ns, completion.finished_ns.max(started_ns));
+        match completion.result {
+            Err(error) => finish(Err(error)),
+            Ok(moved) if moved >= rest.len() => finish(Ok(moved_before + rest.len())),
+            Ok(0) => finish(Err(Error::new(
+                if operation == Operation::Read { ErrorKind::Truncated } else { ErrorKind::Io },
+                format!(
+                    "need {} more bytes at offset {offset}; {}; restore the file from a copy, or make it anew",
+                    rest.len(),
+                    if operation == Operation::Read { "the file ends there" } else { "the disk took none" }
+                ),
+            ))),
+            Ok(moved) => {
+                rest.advance(moved);
+                let request = Request { file, operation, offset: offset + moved as u64, buffer: rest };
+                submit_part(&again, request, moved_before + moved, Some(started_ns), join);
+            }
+        }
+    });
+    disk.submit(request, done);
+}
+
+impl<D: Disk + 'static> Volume for LocalVolume<D> {
+    type Buffer = D::Buffer;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        self.disk.open(path, mode)
+    }
+
+    fn close(&self, file: FileId) {
+        self.disk.close(file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        self.disk.length(file)
+    }
+
+    fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>) {
+        let VolumeRequest { file, operation, extents, buffer } = request;
+        let mut parts = Vec::with_capacity(extents.len().max(1));
+        let mut at = 0;
+        for extent in &extents {
+            let mut part = buffer.clone();
+            part.advance(at.min(part.len()));
+            part.truncate((extent.length as usize).min(part.len()));
+            at += extent.length as usize;
+            parts.push(Request { file, operation, offset: extent.offset, buffer: part });
+        }
+        if at != buffer.len() {
+            let error = Error::invalid(format!("the extents hold {at} bytes, the buffer {}", buffer.len()));
+            return done(Completion::failed(buffer, error, 0));
+        }
+        if extents.is_empty() {
+            parts.push(Request { file, operation, offset: 0, buffer: buffer.clone() });
+        }
+        let join = Arc::new(Mutex::new(Join {
+            parts: parts.len(),
+            result: Ok(0),
+            started_ns: u64::MAX,
+            finished_ns: 0,
+            end: Some((buffer, done)),
+        }));
+        for part in parts {
+            submit_part(&self.disk, part, 0, None, join.clone());
+        }
+    }
+
+    fn alignment_bytes(&self, file: FileId) -> u64 {
+        self.disk.alignment_bytes(file)
+    }
+
+    fn read_small(&self, path: &str) -> Result<Vec<u8>> {
+        self.directory.read_small(path)
+    }
+
+    fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.directory.replace_small(path, bytes)
+    }
+
+    fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.directory.append_small(path, bytes)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        self.directory.list(path)
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        self.directory.exists(path)
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        self.directory.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.directory.rename(from, to)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.disk.free_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_core::conformance;
+    use outcore_core::doubles::{Fault, FaultyDisk};
+    use outcore_memory::{Arena, Region};
+    use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+    fn region(bytes: &[u8]) -> Region {
+        if bytes.is_empty() {
+            return Region::empty();
+        }
+        let mut region = Region::whole(Arc::new(Arena::new(1 << 20).allocate(bytes.len()).unwrap()));
+        region.copy_in(0, bytes);
+        region
+    }
+
+    fn faulty(root: &std::path::Path, fault: Fault) -> LocalVolume<FaultyDisk<LocalDisk>> {
+        let directory = Directory::new(root).unwrap();
+        let disk = LocalDisk::new(directory.clone(), 2).unwrap();
+        LocalVolume::new(directory, FaultyDisk::new(disk, fault))
+    }
+
+    fn write(volume: &dyn Volume<Buffer = Region>, bytes: usize) -> Result<()> {
+        let file = volume.open("f", OpenMode::Create { length: bytes as u64, reserve: false })?;
+        let extents = vec![outcore_core::Extent { offset: 0, length: bytes as u64 }];
+        let request =
+            VolumeRequest { file, operation: Operation::Write, extents, buffer: region(&vec![1; bytes]) };
+        conformance::complete(volume, request).map(|_| ())
+    }
+
+    #[test]
+    fn a_local_volume_conforms() {
+        let root = tempfile::tempdir().unwrap();
+        conformance::volume(&LocalVolume::open_directory(root.path().to_str().unwrap(), 4).unwrap(), &region);
+    }
+
+    #[test]
+    fn a_disk_that_moves_a_few_bytes_at_a_time_changes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        conformance::volume(&faulty(root.path(), Fault::Short(37)), &region);
+    }
+
+    #[test]
+    fn a_full_disk_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = faulty(root.path(), Fault::FullAfter(AtomicU64::new(5000)));
+        assert_eq!(write(&volume, 9000).unwrap_err().kind, ErrorKind::DiskFull);
+    }
+
+    #[test]
+    fn a_failing_disk_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = faulty(root.path(), Fault::FailAfter(AtomicUsize::new(0)));
+        assert_eq!(write(&volume, 9000).unwrap_err().kind, ErrorKind::Io);
+    }
+}

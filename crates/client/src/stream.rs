@@ -1,0 +1,193 @@
+//! A scheduled stream: the blocks are known in advance, so read-ahead is exact.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use outcore_core::{BoxRequest, Error, ErrorKind, Operation, Result, StorageOrder};
+use outcore_memory::{Arena, Block};
+
+use crate::{ArrayFile, Memory, Ticket};
+
+/// Blocks of an array in a known order, read ahead as far as the stream's memory allows.
+#[derive(Clone)]
+pub struct Stream(Arc<Shared>);
+
+struct Shared {
+    file: Arc<ArrayFile>,
+    arena: Arena,
+    memory_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Not yet started.
+    schedule: VecDeque<BoxRequest>,
+    /// Started, in order.
+    ahead: VecDeque<(StreamBlock, Ticket)>,
+    /// Bytes of the blocks that are being read or held by the user.
+    held_bytes: usize,
+}
+
+/// A block of a stream. Its memory goes back to the stream when the last clone is dropped.
+#[derive(Clone)]
+pub struct StreamBlock {
+    /// The memory.
+    pub block: Arc<Block>,
+    /// First index along each dimension.
+    pub start: Vec<u64>,
+    /// Elements along each dimension.
+    pub count: Vec<u64>,
+    /// Bytes from one element to the next along each dimension; the first element is at byte 0.
+    pub strides: Vec<i64>,
+    _lease: Arc<Lease>,
+}
+
+/// Bytes of a stream's memory, given back on drop.
+struct Lease {
+    stream: Weak<Shared>,
+    bytes: usize,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.upgrade() {
+            stream.state().held_bytes -= self.bytes;
+            stream.read_ahead();
+        }
+    }
+}
+
+impl Stream {
+    /// A stream over `file` that holds at most `memory_bytes` of `arena` at once.
+    pub fn new(file: Arc<ArrayFile>, arena: Arena, memory_bytes: usize) -> Self {
+        Self(Arc::new(Shared { file, arena, memory_bytes, state: Mutex::default() }))
+    }
+
+    /// Adds blocks (first index and count along each dimension) at the end of the schedule and starts reading as many
+    /// as fit.
+    pub fn extend(&self, boxes: impl IntoIterator<Item = (Vec<u64>, Vec<u64>)>) -> Result<()> {
+        let dims = self.0.file.grid().dims();
+        let mut added = VecDeque::new();
+        for (start, count) in boxes {
+            if start.len() != dims || count.len() != dims || count.contains(&0) {
+                return Err(Error::invalid(format!(
+                    "a block from {start:?} of {count:?} elements does not fit an array of {dims} dimensions; \
+                     give start and count, at least 1, for each"
+                )));
+            }
+            let memory_strides = vec![0; dims];
+            added.push_back(BoxRequest { start, count, step: vec![1; dims], memory_strides });
+        }
+        self.0.state().schedule.append(&mut added);
+        self.0.read_ahead();
+        Ok(())
+    }
+
+    /// Blocks not yet taken.
+    pub fn remaining(&self) -> usize {
+        let state = self.0.state();
+        state.schedule.len() + state.ahead.len()
+    }
+
+    /// Waits at most so long for the next block. `Ok(None)`: not there yet.
+    ///
+    /// # Errors
+    /// What its read failed with; `budget` if the blocks that the user holds leave no memory for it; `closed` at the
+    /// end of the schedule.
+    pub fn next(&self, at_most: Duration) -> Result<Option<StreamBlock>> {
+        self.0.read_ahead();
+        let state = self.0.state();
+        let Some((_, ticket)) = state.ahead.front() else {
+            return Err(match state.schedule.front() {
+                None => Error::new(ErrorKind::Closed, "the stream's schedule is at its end"),
+                Some(next) => {
+                    let need = self.0.block_layout(next).1;
+                    Error::new(
+                        ErrorKind::Budget,
+                        format!(
+                            "need {need} bytes for the next block of the stream; {} of its {} bytes are held by \
+                             blocks still in use; raise memory=, or drop (or copy) blocks before taking the next",
+                            state.held_bytes, self.0.memory_bytes
+                        ),
+                    )
+                }
+            });
+        };
+        let ticket = ticket.clone();
+        drop(state);
+        let Some(outcome) = ticket.wait(at_most) else { return Ok(None) };
+        let block = self.0.state().ahead.pop_front();
+        outcome?;
+        Ok(block.map(|(block, _)| block))
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The chunk that a box is exactly, if it is one.
+    fn chunk_of(&self, request: &BoxRequest) -> Option<Vec<u64>> {
+        let spec = self.file.grid().spec();
+        (0..spec.shape.len())
+            .map(|dim| {
+                let (start, size) = (request.start[dim], spec.chunk[dim]);
+                let end = start.checked_add(size)?.min(spec.shape[dim]);
+                (start.is_multiple_of(size) && start.checked_add(request.count[dim])? == end).then_some(start / size)
+            })
+            .collect()
+    }
+
+    /// Memory strides and size in bytes of a block: a chunk as it is on disk, any other box packed.
+    fn block_layout(&self, request: &BoxRequest) -> (Vec<i64>, usize) {
+        let spec = self.file.grid().spec();
+        let is_chunk = self.chunk_of(request).is_some();
+        let extents = if is_chunk { &spec.chunk } else { &request.count };
+        let mut strides = vec![0; extents.len()];
+        let mut bytes = spec.item_bytes;
+        let mut lay = |dim: usize| {
+            strides[dim] = bytes as i64;
+            bytes = bytes.saturating_mul(extents[dim]);
+        };
+        match spec.storage {
+            StorageOrder::C => (0..extents.len()).rev().for_each(&mut lay),
+            StorageOrder::F => (0..extents.len()).for_each(&mut lay),
+        }
+        let size = if is_chunk { self.file.slot_read_bytes() } else { bytes as usize };
+        (strides, size)
+    }
+
+    fn read_ahead(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            let Some(request) = state.schedule.front() else { return };
+            let (strides, bytes) = self.block_layout(request);
+            if bytes > self.memory_bytes.saturating_sub(state.held_bytes) {
+                return;
+            }
+            let Ok(block) = self.arena.allocate(bytes) else { return };
+            let block = Arc::new(block);
+            let Some(mut request) = state.schedule.pop_front() else { return };
+            state.held_bytes += bytes;
+            request.memory_strides.clone_from(&strides);
+            let lease = Arc::new(Lease { stream: Arc::downgrade(self), bytes });
+            let submitted = match self.chunk_of(&request) {
+                Some(chunk) => self.file.submit_slot(&chunk, block.clone()),
+                None => {
+                    let memory = Memory { block: block.clone(), origin: 0, strides: strides.clone() };
+                    self.file.submit(Operation::Read, &request, memory)
+                }
+            };
+            let ticket = submitted.unwrap_or_else(|error| {
+                let failed = Ticket::new(1);
+                failed.part_done(Err(error));
+                failed
+            });
+            let item = StreamBlock { block, start: request.start, count: request.count, strides, _lease: lease };
+            state.ahead.push_back((item, ticket));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A claim on work in the background.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outcore_core::{Error, Result};
+
+/// Work in the background: done when all its parts are. Cloning shares it.
+#[derive(Clone)]
+pub struct Ticket(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    parts: usize,
+    error: Option<Error>,
+    then: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl Ticket {
+    /// A ticket for `parts` parts; with none it is done at once.
+    pub(crate) fn new(parts: usize) -> Self {
+        let state = State { parts, error: None, then: Vec::new() };
+        Self(Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn part_done(&self, result: Result<()>) {
+        let mut state = self.state();
+        state.parts -= 1;
+        if let Err(error) = result {
+            state.error.get_or_insert(error);
+        }
+        if state.parts == 0 {
+            let then = std::mem::take(&mut state.then);
+            drop(state);
+            self.0.wake.notify_all();
+            for call in then {
+                call();
+            }
+        }
+    }
+
+    /// Calls `call` once the work is done: at once if it is.
+    pub(crate) fn then(&self, call: Box<dyn FnOnce() + Send>) {
+        let mut state = self.state();
+        if state.parts > 0 {
+            state.then.push(call);
+        } else {
+            drop(state);
+            call();
+        }
+    }
+
+    /// Whether two tickets are for the same work.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the work is done, well or not.
+    pub fn is_done(&self) -> bool {
+        self.state().parts == 0
+    }
+
+    /// The outcome, or `None` if the work is not done after `at_most`.
+    pub fn wait(&self, at_most: Duration) -> Option<Result<()>> {
+        let end = Instant::now() + at_most;
+        let mut state = self.state();
+        while state.parts > 0 {
+            let left = end.checked_duration_since(Instant::now())?;
+            (state, _) = self.0.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(state.error.clone().map_or(Ok(()), Err))
+    }
+}

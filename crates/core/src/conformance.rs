@@ -1,0 +1,115 @@
+//! What every [`Volume`] must do, as code: a new volume is tested by one call of [`volume`].
+
+use std::sync::mpsc;
+
+use crate::{Buffer, ErrorKind, Extent, FileId, OpenMode, Operation, Result, Volume, VolumeRequest};
+
+/// Submits a request and waits for it.
+pub fn complete<V: Volume + ?Sized>(volume: &V, request: VolumeRequest<V::Buffer>) -> Result<V::Buffer>
+where
+    V::Buffer: Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel();
+    volume.submit(request, Box::new(move |completion| drop(sender.send(completion))));
+    let completion = receiver.recv().expect("the volume dropped a request without completing it");
+    assert!(completion.finished_ns >= completion.started_ns, "a request that ended before it began");
+    completion.result.map(|_| completion.buffer)
+}
+
+struct Check<'a, V: Volume> {
+    volume: &'a V,
+    make: &'a dyn Fn(&[u8]) -> V::Buffer,
+}
+
+impl<V: Volume> Check<'_, V>
+where
+    V::Buffer: Buffer,
+{
+    fn write(&self, file: FileId, extents: &[(u64, u64)], bytes: &[u8]) -> Result<()> {
+        self.run(file, Operation::Write, extents, bytes).map(|_| ())
+    }
+
+    fn read(&self, file: FileId, extents: &[(u64, u64)]) -> Result<Vec<u8>> {
+        let total: u64 = extents.iter().map(|e| e.1).sum();
+        self.run(file, Operation::Read, extents, &vec![0xAA; total as usize])
+    }
+
+    fn run(&self, file: FileId, operation: Operation, extents: &[(u64, u64)], bytes: &[u8]) -> Result<Vec<u8>> {
+        let extents = extents.iter().map(|&(offset, length)| Extent { offset, length }).collect();
+        let buffer =
+            complete(self.volume, VolumeRequest { file, operation, extents, buffer: (self.make)(bytes) })?;
+        let mut out = vec![0; buffer.len()];
+        buffer.copy_out(0, &mut out);
+        Ok(out)
+    }
+
+    fn transfers(&self) {
+        let create = OpenMode::Create { length: 20_000, reserve: true };
+        let file = self.volume.open("a/data", create).expect("create");
+        assert_eq!(self.volume.length(file), Ok(20_000));
+        assert_eq!(self.read(file, &[(19_990, 10)]), Ok(vec![0; 10]), "unwritten bytes read as zeros");
+
+        let bytes: Vec<u8> = (0..9000_u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        self.write(file, &[(3, 9000)], &bytes).expect("an unaligned write");
+        assert_eq!(self.read(file, &[(3, 9000)]).as_deref(), Ok(&bytes[..]));
+        assert_eq!(self.read(file, &[(0, 4)]), Ok(vec![0, 0, 0, bytes[0]]), "neighbours keep their bytes");
+
+        // List requests: regions in the order given, not in the order of the file.
+        self.write(file, &[(15_000, 2), (12_000, 3)], &[1, 2, 3, 4, 5]).expect("a list write");
+        assert_eq!(self.read(file, &[(12_000, 3), (15_000, 2)]), Ok(vec![3, 4, 5, 1, 2]));
+        assert_eq!(self.read(file, &[]), Ok(vec![]), "no regions, no bytes");
+
+        self.run(file, Operation::Sync, &[], &[]).expect("sync");
+        let past = self.read(file, &[(19_999, 2)]).expect_err("reading past the end");
+        assert_eq!(past.kind, ErrorKind::Truncated);
+        let again = self.volume.open("a/data", create).expect_err("making a file that exists");
+        assert_eq!(again.kind, ErrorKind::Exists);
+
+        self.volume.close(file);
+        assert_eq!(self.read(file, &[(0, 1)]).expect_err("a closed file").kind, ErrorKind::Closed);
+        let reader = self.volume.open("a/data", OpenMode::Read).expect("reopen");
+        assert_eq!(self.read(reader, &[(3, 9000)]).as_deref(), Ok(&bytes[..]), "content outlives the handle");
+        let refused = self.write(reader, &[(0, 1)], &[1]).expect_err("writing to a reader");
+        assert_eq!(refused.kind, ErrorKind::ReadOnly);
+        self.volume.close(reader);
+    }
+
+    fn names(&self) {
+        let v = self.volume;
+        assert_eq!(v.open("none", OpenMode::Read).expect_err("missing").kind, ErrorKind::NotFound);
+        assert_eq!(v.read_small("none").expect_err("missing").kind, ErrorKind::NotFound);
+        for path in ["../up", "/etc/passwd", "a/../../b"] {
+            assert_eq!(v.read_small(path).expect_err("outside").kind, ErrorKind::Invalid, "{path}");
+        }
+        v.replace_small("d/x", b"one").expect("first content");
+        v.replace_small("d/x", b"two").expect("replaced content");
+        assert_eq!(v.read_small("d/x").as_deref(), Ok(&b"two"[..]));
+        v.append_small("d/log", b"1\n").expect("append to a new file");
+        v.append_small("d/log", b"2\n").expect("append");
+        assert_eq!(v.read_small("d/log").as_deref(), Ok(&b"1\n2\n"[..]));
+
+        let names = |path: &str| -> Vec<String> {
+            v.list(path).expect("list").into_iter().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names("d"), ["log", "x"], "sorted, and nothing left over from replacing");
+        v.rename("d/x", "e/y").expect("rename");
+        assert_eq!((v.exists("d/x"), v.exists("e/y")), (Ok(false), Ok(true)));
+        v.remove("d").expect("remove a directory");
+        assert_eq!(v.exists("d"), Ok(false));
+        assert_eq!(v.remove("d").expect_err("already gone").kind, ErrorKind::NotFound);
+        assert!(v.free_bytes().expect("free bytes") > 0);
+    }
+}
+
+/// Checks an empty volume; `make` gives a buffer that holds the given bytes.
+///
+/// # Panics
+/// Where the volume does not do what it must.
+pub fn volume<V: Volume>(volume: &V, make: &dyn Fn(&[u8]) -> V::Buffer)
+where
+    V::Buffer: Buffer,
+{
+    let check = Check { volume, make };
+    check.transfers();
+    check.names();
+}

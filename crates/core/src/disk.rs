@@ -1,0 +1,124 @@
+//! The disk seam: submit a request with an owned buffer, get the buffer back with the completion.
+
+use crate::{Error, Result};
+
+/// Memory that travels with a request. A buffer may be one run of bytes or several (scatter, gather). It is a
+/// handle: a clone is another view of the same bytes.
+pub trait Buffer: Clone + Send + 'static {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops the first `bytes` bytes, so that the rest of a short transfer can be submitted again.
+    fn advance(&mut self, bytes: usize);
+
+    /// Keeps the first `bytes` bytes.
+    fn truncate(&mut self, bytes: usize);
+
+    /// Copies `from` into the buffer, starting `at` bytes from its start.
+    fn copy_in(&mut self, at: usize, from: &[u8]);
+
+    /// Copies bytes of the buffer, starting `at` bytes from its start, into `to`.
+    fn copy_out(&self, at: usize, to: &mut [u8]);
+}
+
+/// An open file of a disk or a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Must exist; reads only.
+    Read,
+    /// Must exist; reads and writes.
+    ReadWrite,
+    /// Must not exist; made with room for `length` bytes that read as zeros.
+    Create {
+        /// Length in bytes.
+        length: u64,
+        /// Whether the room is taken from the disk now, so that later writes cannot find it full.
+        reserve: bool,
+    },
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Fill the buffer from the file.
+    Read,
+    /// Put the buffer into the file.
+    Write,
+    /// Return once every completed write of the file survives power loss.
+    Sync,
+}
+
+/// One request to a disk. `offset` is in bytes; a `Sync` carries an empty buffer.
+#[derive(Debug)]
+pub struct Request<B> {
+    /// The file.
+    pub file: FileId,
+    /// What to do.
+    pub operation: Operation,
+    /// First byte in the file.
+    pub offset: u64,
+    /// The memory.
+    pub buffer: B,
+}
+
+/// A finished request: its buffer, how many bytes were moved, and when the disk worked on it.
+#[derive(Debug)]
+pub struct Completion<B> {
+    /// The buffer of the request.
+    pub buffer: B,
+    /// Bytes moved; fewer than asked for is allowed (the caller goes on with the rest), zero on a read means
+    /// the file ended.
+    pub result: Result<usize>,
+    /// When the disk began, by its clock.
+    pub started_ns: u64,
+    /// When it was done.
+    pub finished_ns: u64,
+}
+
+impl<B> Completion<B> {
+    /// A completion that failed at once with `error`.
+    pub fn failed(buffer: B, error: Error, now_ns: u64) -> Self {
+        Self { buffer, result: Err(error), started_ns: now_ns, finished_ns: now_ns }
+    }
+}
+
+/// Called once, on a thread of the disk's choosing, when a request is finished. It must not block.
+pub type OnDone<B> = Box<dyn FnOnce(Completion<B>) + Send>;
+
+/// Files in one directory tree on one disk.
+///
+/// Naming files is blocking (it is rare and small); moving bytes is not. Requests may finish in any order;
+/// requests on overlapping bytes of one file are ordered only if the second is submitted after the first's
+/// completion.
+pub trait Disk: Send + Sync {
+    /// The memory this disk moves.
+    type Buffer: Buffer;
+
+    /// Opens or makes the file `path`, relative to the disk's root.
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
+
+    /// Forgets an open file. Requests in flight still finish.
+    fn close(&self, file: FileId);
+
+    /// Length of an open file in bytes.
+    fn length(&self, file: FileId) -> Result<u64>;
+
+    /// Starts a request. `done` is always called, exactly once.
+    fn submit(&self, request: Request<Self::Buffer>, done: OnDone<Self::Buffer>);
+
+    /// Bytes to which offset, length and memory must be aligned for a transfer that skips the page cache.
+    /// Others are done too, more slowly. At least 1.
+    fn alignment_bytes(&self, file: FileId) -> u64;
+
+    /// Bytes that can still be written.
+    fn free_bytes(&self) -> Result<u64>;
+}

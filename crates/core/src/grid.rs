@@ -1,0 +1,262 @@
+//! Where each element of an array lies on disk: chunks of one shape, in slots of one size, in shard files.
+
+use crate::{ChunkOrder, Error, Result, crc32c};
+
+/// Readers decode whole chunks, so no chunk may be larger (design: arrays are Zarr v3, always).
+pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
+/// Readers read a shard's index whole, so no shard file may hold more chunks.
+pub const MAX_CHUNKS_PER_SHARD: u64 = 65_536;
+
+/// Order of the elements inside a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageOrder {
+    /// Last dimension fastest.
+    C,
+    /// First dimension fastest (Zarr: a `transpose` codec before `bytes`).
+    F,
+}
+
+/// What an array's creator chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GridSpec {
+    /// Array shape, in elements.
+    pub shape: Vec<u64>,
+    /// Chunk shape, in elements.
+    pub chunk: Vec<u64>,
+    /// Bytes of an element.
+    pub item_bytes: u64,
+    /// Order of elements inside a chunk.
+    pub storage: StorageOrder,
+    /// Order of chunks in a shard.
+    pub chunk_order: ChunkOrder,
+    /// Each chunk's slot is padded to a multiple of this, so that every chunk is aligned.
+    pub slot_align_bytes: u64,
+}
+
+/// A chunk's place: which shard file, and where in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    /// Row-major number of the shard in the grid of shards.
+    pub shard: u64,
+    /// First byte of the chunk in the shard file.
+    pub offset: u64,
+}
+
+/// The layout of an array on disk.
+#[derive(Clone, Debug)]
+pub struct ChunkGrid {
+    spec: GridSpec,
+    counts: Vec<u64>,
+    shard_chunks: Vec<u64>,
+    shard_counts: Vec<u64>,
+    ranks: Vec<u32>,
+    slot_bytes: u64,
+}
+
+impl ChunkGrid {
+    /// Checks `spec` and computes the layout. One shard file where the chunks fit into one, else as many as are
+    /// needed, split along the slowest dimension of the chunk order.
+    pub fn new(spec: GridSpec) -> Result<Self> {
+        let dims = spec.shape.len();
+        if dims == 0 || spec.chunk.len() != dims {
+            return Err(Error::invalid(format!(
+                "shape {:?} and chunks {:?} must have the same number of dimensions, at least 1",
+                spec.shape, spec.chunk
+            )));
+        }
+        if spec.shape.contains(&0) || spec.chunk.contains(&0) || spec.item_bytes == 0 {
+            return Err(Error::invalid(format!(
+                "shape {:?} and chunks {:?} must be at least 1 in every dimension",
+                spec.shape, spec.chunk
+            )));
+        }
+        let chunk_bytes = product(&spec.chunk).and_then(|items| items.checked_mul(spec.item_bytes));
+        let Some(chunk_bytes) = chunk_bytes.filter(|&bytes| bytes <= MAX_CHUNK_BYTES) else {
+            return Err(Error::invalid(format!(
+                "a chunk of {:?} elements of {} bytes is larger than 64 MiB; choose smaller chunks",
+                spec.chunk, spec.item_bytes
+            )));
+        };
+        let array_bytes = product(&spec.shape).and_then(|items| items.checked_mul(spec.item_bytes));
+        if array_bytes.is_none_or(|bytes| bytes > 1 << 62) {
+            return Err(Error::invalid(format!("an array of shape {:?} is larger than 2^62 bytes", spec.shape)));
+        }
+        let align = spec.slot_align_bytes.max(1);
+        let slot_bytes = chunk_bytes.div_ceil(align) * align;
+        let counts: Vec<u64> = spec.shape.iter().zip(&spec.chunk).map(|(&n, &c)| n.div_ceil(c)).collect();
+        let mut shard_chunks = counts.clone();
+        let slow_to_fast: Vec<usize> = match spec.chunk_order {
+            ChunkOrder::ColumnMajor => (0..dims).rev().collect(),
+            _ => (0..dims).collect(),
+        };
+        for dim in slow_to_fast {
+            let others: u128 = shard_chunks.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &c)| u128::from(c)).product();
+            let fit = (u128::from(MAX_CHUNKS_PER_SHARD) / others.max(1)).max(1);
+            shard_chunks[dim] = shard_chunks[dim].min(fit as u64);
+        }
+        let shard_counts: Vec<u64> = counts.iter().zip(&shard_chunks).map(|(&n, &c)| n.div_ceil(c)).collect();
+        let ranks = spec.chunk_order.ranks(&shard_chunks);
+        Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slot_bytes })
+    }
+
+    /// What the creator chose.
+    pub fn spec(&self) -> &GridSpec {
+        &self.spec
+    }
+
+    /// Number of dimensions.
+    pub fn dims(&self) -> usize {
+        self.spec.shape.len()
+    }
+
+    /// Chunks along each dimension.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Chunks of one shard along each dimension.
+    pub fn shard_chunks(&self) -> &[u64] {
+        &self.shard_chunks
+    }
+
+    /// Shard files along each dimension.
+    pub fn shard_counts(&self) -> &[u64] {
+        &self.shard_counts
+    }
+
+    /// Bytes from one chunk of a shard to the next.
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    /// Bytes of the elements of one chunk, padding between slots not counted.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.spec.chunk.iter().product::<u64>() * self.spec.item_bytes
+    }
+
+    /// Length in bytes of each shard file: the slots, then Zarr's index.
+    pub fn shard_bytes(&self) -> u64 {
+        let chunks = self.ranks.len() as u64;
+        chunks * self.slot_bytes + chunks * 16 + 4
+    }
+
+    /// First byte of the index in each shard file.
+    pub fn index_offset(&self) -> u64 {
+        self.ranks.len() as u64 * self.slot_bytes
+    }
+
+    /// Where the chunk with these coordinates lies.
+    pub fn locate(&self, chunk: &[u64]) -> Slot {
+        let (mut shard, mut inner) = (0, 0);
+        for dim in 0..self.dims() {
+            shard = shard * self.shard_counts[dim] + chunk[dim] / self.shard_chunks[dim];
+            inner = inner * self.shard_chunks[dim] + chunk[dim] % self.shard_chunks[dim];
+        }
+        Slot { shard, offset: u64::from(self.ranks[inner as usize]) * self.slot_bytes }
+    }
+
+    /// File name of a shard below the array's directory, as Zarr's default chunk key encoding has it.
+    pub fn shard_key(&self, mut shard: u64) -> String {
+        let mut at = vec![0; self.dims()];
+        for dim in (0..self.dims()).rev() {
+            at[dim] = shard % self.shard_counts[dim];
+            shard /= self.shard_counts[dim];
+        }
+        at.iter().fold(String::from("c"), |key, c| format!("{key}/{c}"))
+    }
+
+    /// How many shard files there are.
+    pub fn shards(&self) -> u64 {
+        self.shard_counts.iter().product()
+    }
+
+    /// The index of a shard file: (offset, length) of each chunk as little-endian u64, chunks in row-major order,
+    /// then CRC-32C of that (Zarr v3, sharding codec, section "Binary shard format").
+    pub fn index(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.ranks.len() * 16 + 4);
+        for &rank in &self.ranks {
+            bytes.extend((u64::from(rank) * self.slot_bytes).to_le_bytes());
+            bytes.extend(self.chunk_bytes().to_le_bytes());
+        }
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Refuses an index that is not the one [`ChunkGrid::index`] writes.
+    pub fn check_index(&self, bytes: &[u8]) -> Result<()> {
+        let fix = "restore the shard file from a copy, or make the array anew";
+        let (entries, sum) = bytes.split_at(bytes.len().saturating_sub(4));
+        if crc32c(entries).to_le_bytes() != sum {
+            return Err(Error::new(
+                crate::ErrorKind::Corrupt,
+                format!("the shard index fails its CRC-32C; {fix}"),
+            ));
+        }
+        if bytes != self.index() {
+            return Err(Error::new(
+                crate::ErrorKind::Corrupt,
+                format!("the shard index is whole but not of the layout that zarr.json describes; {fix}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn product(values: &[u64]) -> Option<u64> {
+    values.iter().try_fold(1_u64, |p, &v| p.checked_mul(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(shape: &[u64], chunk: &[u64]) -> GridSpec {
+        GridSpec {
+            shape: shape.to_vec(),
+            chunk: chunk.to_vec(),
+            item_bytes: 8,
+            storage: StorageOrder::F,
+            chunk_order: ChunkOrder::ColumnMajor,
+            slot_align_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn column_major_panels_are_contiguous() {
+        let grid = ChunkGrid::new(spec(&[5, 7], &[2, 3])).unwrap();
+        assert_eq!(grid.counts(), [3, 3]);
+        assert_eq!(grid.slot_bytes(), 4096);
+        assert_eq!(grid.locate(&[2, 0]), Slot { shard: 0, offset: 2 * 4096 });
+        assert_eq!(grid.locate(&[0, 1]), Slot { shard: 0, offset: 3 * 4096 });
+        assert_eq!(grid.shard_bytes(), 9 * 4096 + 9 * 16 + 4);
+        grid.check_index(&grid.index()).unwrap();
+    }
+
+    #[test]
+    fn a_flipped_bit_in_the_index_is_corrupt() {
+        let grid = ChunkGrid::new(spec(&[5, 7], &[2, 3])).unwrap();
+        let mut index = grid.index();
+        index[3] ^= 1;
+        assert_eq!(grid.check_index(&index).unwrap_err().kind, crate::ErrorKind::Corrupt);
+        assert_eq!(grid.check_index(&[]).unwrap_err().kind, crate::ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn many_chunks_are_split_over_shards_along_the_slowest_dimension() {
+        let grid = ChunkGrid::new(spec(&[300, 500], &[1, 1])).unwrap();
+        assert_eq!(grid.shard_chunks(), [300, 218]);
+        assert_eq!(grid.shard_counts(), [1, 3]);
+        assert_eq!(grid.shard_key(2), "c/0/2");
+        assert_eq!(grid.locate(&[1, 218]), Slot { shard: 1, offset: 4096 });
+        let long = ChunkGrid::new(spec(&[200_000, 2], &[1, 1])).unwrap();
+        assert_eq!(long.shard_chunks(), [65_536, 1]);
+    }
+
+    #[test]
+    fn bad_shapes_are_refused() {
+        for (shape, chunk) in [(&[][..], &[][..]), (&[4], &[0]), (&[0], &[1]), (&[4], &[1, 1]), (&[1 << 40], &[1 << 24])] {
+            assert_eq!(ChunkGrid::new(spec(shape, chunk)).unwrap_err().kind, crate::ErrorKind::Invalid);
+        }
+        assert!(ChunkGrid::new(spec(&[u64::MAX, 4], &[1, 1])).is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! The pure part of outcore: no I/O, no clock, no threads, no `unsafe`.
+//!
+//! Everything that client, server and simulation must agree on lives here: errors, the chunk grid and the
+//! order of chunks in a shard, the plan that turns a box of an array into file requests, and the traits at
+//! which the layers meet ([`Disk`], [`Volume`], [`Clock`], [`Buffer`]).
+
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod clock;
+pub mod conformance;
+mod disk;
+pub mod doubles;
+mod error;
+mod grid;
+mod order;
+mod transfer;
+mod volume;
+
+pub use checksum::crc32c;
+pub use clock::Clock;
+pub use disk::{Buffer, Completion, Disk, FileId, OnDone, OpenMode, Operation, Request};
+pub use error::{Error, ErrorKind, Result};
+pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
+pub use order::ChunkOrder;
+pub use transfer::{BoxRequest, Piece, Stride, plan_box};
+pub use volume::{Entry, Extent, Volume, VolumeRequest};

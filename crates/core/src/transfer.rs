@@ -1,0 +1,417 @@
+//! From a box of an array to file requests: pure, so that client and server compute the same plan.
+
+use crate::{ChunkGrid, Error, Operation, Result, StorageOrder};
+
+/// Reading over a gap of this many bytes costs less than a request of its own.
+const MAX_READ_GAP_BYTES: u64 = 128 << 10;
+
+/// A regular box of an array, and where its elements lie in memory.
+#[derive(Clone, Debug)]
+pub struct BoxRequest {
+    /// First index along each dimension.
+    pub start: Vec<u64>,
+    /// How many along each dimension; 0 makes the whole box empty.
+    pub count: Vec<u64>,
+    /// Array elements from one to the next along each dimension, at least 1.
+    pub step: Vec<u64>,
+    /// Bytes of memory from one to the next along each dimension; may be negative.
+    pub memory_strides: Vec<i64>,
+}
+
+/// One level of a nested stride: `count` repetitions, `file` bytes apart on disk and `memory` bytes in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stride {
+    /// Repetitions.
+    pub count: u64,
+    /// Bytes between them in the file.
+    pub file: u64,
+    /// Bytes between them in memory.
+    pub memory: i64,
+}
+
+/// One file request: a run of bytes of a shard file, and how it maps to memory.
+///
+/// Element runs of `run_bytes` lie at `memory_offset + sum(i_k * strides[k].memory)` in memory and at
+/// `file_offset + sum(i_k * strides[k].file)` in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which shard file.
+    pub shard: u64,
+    /// First byte of the slot that holds the chunk.
+    pub slot_offset: u64,
+    /// First byte.
+    pub file_offset: u64,
+    /// Bytes from the first to the last, gaps included.
+    pub file_bytes: u64,
+    /// First byte in memory, relative to the box's first element.
+    pub memory_offset: i64,
+    /// Bytes contiguous in both.
+    pub run_bytes: u64,
+    /// Nested strides, fastest in the file first.
+    pub strides: Vec<Stride>,
+    /// Whether the runs leave gaps in the file. In a write the gaps are padding beyond the array's edge, which
+    /// is written as zeros; in a read they are read and dropped.
+    pub has_gaps: bool,
+    /// Whether the bytes from here to the end of the slot are padding that may be written as zeros.
+    pub reaches_slot_end: bool,
+}
+
+impl Piece {
+    /// Bytes that memory gets or gives.
+    pub fn useful_bytes(&self) -> u64 {
+        self.strides.iter().map(|s| s.count).product::<u64>() * self.run_bytes
+    }
+
+    /// Calls `visit(offset in the piece, offset in memory)` for each run.
+    pub fn for_each_run(&self, mut visit: impl FnMut(u64, i64)) {
+        fn level(strides: &[Stride], file: u64, memory: i64, visit: &mut impl FnMut(u64, i64)) {
+            match strides.split_last() {
+                None => visit(file, memory),
+                Some((s, inner)) => {
+                    for i in 0..s.count {
+                        level(inner, file + i * s.file, memory + i as i64 * s.memory, visit);
+                    }
+                }
+            }
+        }
+        level(&self.strides, 0, self.memory_offset, &mut visit);
+    }
+}
+
+/// Plans a box transfer as pieces of at most `max_piece_bytes` of the file each (a single element may be larger).
+///
+/// Every element of the box is in exactly one piece. A write never touches array elements outside the box.
+pub fn plan_box(grid: &ChunkGrid, request: &BoxRequest, operation: Operation, max_piece_bytes: u64) -> Result<Vec<Piece>> {
+    let dims = grid.dims();
+    let shape = &grid.spec().shape;
+    if [request.start.len(), request.count.len(), request.step.len(), request.memory_strides.len()] != [dims; 4] {
+        return Err(Error::invalid(format!("the array has {dims} dimensions; the box has another number")));
+    }
+    for dim in 0..dims {
+        let last = request.count[dim]
+            .checked_sub(1)
+            .map(|steps| steps.checked_mul(request.step[dim]).and_then(|s| s.checked_add(request.start[dim])));
+        if request.step[dim] == 0 || last.is_some_and(|last| last.is_none_or(|last| last >= shape[dim])) {
+            return Err(Error::invalid(format!(
+                "the box from {:?}, {:?} elements at steps {:?}, leaves the array of shape {shape:?}",
+                request.start, request.count, request.step
+            )));
+        }
+    }
+    let mut pieces = Vec::new();
+    if request.count.contains(&0) {
+        return Ok(pieces);
+    }
+    // Per dimension, the chunks it meets, with the box's part in each.
+    let spans: Vec<Vec<Span>> = (0..dims).map(|dim| spans(grid, request, dim)).collect();
+    let mut at = vec![0; dims];
+    loop {
+        let part: Vec<&Span> = at.iter().zip(&spans).map(|(&i, s)| &s[i]).collect();
+        plan_chunk(grid, request, operation, max_piece_bytes.max(1), &part, &mut pieces);
+        // The fastest dimension of the chunk order first keeps the pieces in file order.
+        let mut order: Vec<usize> = (0..dims).collect();
+        if grid.spec().chunk_order != crate::ChunkOrder::ColumnMajor {
+            order.reverse();
+        }
+        let Some(&dim) = order.iter().find(|&&dim| at[dim] + 1 < spans[dim].len()) else {
+            return Ok(pieces);
+        };
+        for &faster in order.iter().take_while(|&&d| d != dim) {
+            at[faster] = 0;
+        }
+        at[dim] += 1;
+    }
+}
+
+/// The part of a box that lies in one chunk, along one dimension.
+struct Span {
+    chunk: u64,
+    /// First index inside the chunk.
+    low: u64,
+    count: u64,
+    /// Index in the box of the first element.
+    box_index: u64,
+    /// Whether every array element of the chunk, along this dimension, is in the box.
+    whole: bool,
+}
+
+fn spans(grid: &ChunkGrid, request: &BoxRequest, dim: usize) -> Vec<Span> {
+    let (size, extent) = (grid.spec().chunk[dim], grid.spec().shape[dim]);
+    let (start, count, step) = (request.start[dim], request.count[dim], request.step[dim]);
+    let mut spans = Vec::new();
+    let mut index = 0;
+    while index < count {
+        let first = start + index * step;
+        let chunk = first / size;
+        let end = ((chunk + 1) * size).min(extent);
+        let inside = ((end - first).div_ceil(step)).min(count - index);
+        let whole = (step == 1 || size == 1) && first == chunk * size && inside == end - first;
+        spans.push(Span { chunk, low: first - chunk * size, count: inside, box_index: index, whole });
+        index += inside;
+    }
+    spans
+}
+
+fn plan_chunk(grid: &ChunkGrid, request: &BoxRequest, operation: Operation, max_piece: u64, part: &[&Span], pieces: &mut Vec<Piece>) {
+    let spec = grid.spec();
+    let chunk: Vec<u64> = part.iter().map(|s| s.chunk).collect();
+    let slot = grid.locate(&chunk);
+    let fast_to_slow: Vec<usize> = match spec.storage {
+        StorageOrder::C => (0..grid.dims()).rev().collect(),
+        StorageOrder::F => (0..grid.dims()).collect(),
+    };
+    let (mut file_offset, mut memory_offset, mut file_stride) = (slot.offset, 0_i64, spec.item_bytes);
+    let mut run = spec.item_bytes;
+    let mut strides: Vec<Stride> = Vec::new();
+    for &dim in &fast_to_slow {
+        file_offset += part[dim].low * file_stride;
+        memory_offset += part[dim].box_index as i64 * request.memory_strides[dim];
+        let next = Stride {
+            count: part[dim].count,
+            file: file_stride * request.step[dim],
+            memory: request.memory_strides[dim],
+        };
+        file_stride *= spec.chunk[dim];
+        merge(&mut run, &mut strides, next);
+    }
+    let whole = part.iter().all(|s| s.whole);
+    let chunk_end = slot.offset + grid.chunk_bytes();
+    let region = Region { slot, chunk_end, whole, operation, max_piece };
+    region.split(file_offset, memory_offset, run, &strides, pieces);
+}
+
+/// Adds a level, merging it into the run or the level below where both sides are contiguous.
+fn merge(run: &mut u64, strides: &mut Vec<Stride>, next: Stride) {
+    if next.count == 1 {
+        return;
+    }
+    match strides.last_mut() {
+        None if next.file == *run && next.memory == *run as i64 => *run *= next.count,
+        Some(last)
+            if next.file == last.file * last.count && next.memory == last.memory * last.count as i64 =>
+        {
+            last.count *= next.count;
+        }
+        _ => strides.push(next),
+    }
+}
+
+struct Region {
+    slot: crate::Slot,
+    chunk_end: u64,
+    /// The box holds every array element of the chunk, so gaps in it are padding beyond the array's edge.
+    whole: bool,
+    operation: Operation,
+    max_piece: u64,
+}
+
+impl Region {
+    /// Whether one request may cover repetitions `stride.file` apart of something `extent` bytes long.
+    fn may_bridge(&self, extent: u64, stride: &Stride) -> bool {
+        let gap = stride.file.saturating_sub(extent);
+        match self.operation {
+            Operation::Read => gap <= MAX_READ_GAP_BYTES,
+            _ => gap == 0 || (self.whole && gap <= MAX_READ_GAP_BYTES),
+        }
+    }
+
+    fn split(&self, file: u64, memory: i64, run: u64, strides: &[Stride], pieces: &mut Vec<Piece>) {
+        // How many levels, from the fastest, one request can cover.
+        let (mut extent, mut inner) = (run, 0);
+        while inner < strides.len() && self.may_bridge(extent, &strides[inner]) {
+            let wider = (strides[inner].count - 1) * strides[inner].file + extent;
+            if wider > self.max_piece {
+                break;
+            }
+            extent = wider;
+            inner += 1;
+        }
+        if inner == strides.len() {
+            if extent > self.max_piece {
+                return self.split_run(file, memory, run, pieces);
+            }
+            pieces.push(self.piece(file, memory, extent, run, strides));
+            return;
+        }
+        // Go through the slowest level; where it is the one that did not fit, take as many of it as do.
+        let slowest = strides.len() - 1;
+        let (outer, rest) = (&strides[slowest], &strides[..slowest]);
+        let group = if inner == slowest && self.may_bridge(extent, outer) && extent <= self.max_piece {
+            (1 + (self.max_piece - extent) / outer.file).min(outer.count)
+        } else {
+            1
+        };
+        let mut index = 0;
+        while index < outer.count {
+            let count = group.min(outer.count - index);
+            let mut levels = rest.to_vec();
+            if count > 1 {
+                levels.push(Stride { count, ..*outer });
+            }
+            self.split(file + index * outer.file, memory + index as i64 * outer.memory, run, &levels, pieces);
+            index += count;
+        }
+    }
+
+    fn split_run(&self, file: u64, memory: i64, run: u64, pieces: &mut Vec<Piece>) {
+        let step = if self.max_piece >= 4096 { self.max_piece / 4096 * 4096 } else { self.max_piece };
+        let mut done = 0;
+        while done < run {
+            let bytes = step.min(run - done);
+            pieces.push(self.piece(file + done, memory + done as i64, bytes, bytes, &[]));
+            done += bytes;
+        }
+    }
+
+    fn piece(&self, file: u64, memory: i64, extent: u64, run: u64, strides: &[Stride]) -> Piece {
+        let useful = strides.iter().map(|s| s.count).product::<u64>() * run;
+        Piece {
+            shard: self.slot.shard,
+            slot_offset: self.slot.offset,
+            file_offset: file,
+            file_bytes: extent,
+            memory_offset: memory,
+            run_bytes: run,
+            strides: strides.to_vec(),
+            has_gaps: useful != extent,
+            reaches_slot_end: file + extent == self.chunk_end,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkOrder, GridSpec};
+    use proptest::prelude::*;
+
+    fn grid(shape: &[u64], chunk: &[u64], storage: StorageOrder, chunk_order: ChunkOrder, item_bytes: u64) -> ChunkGrid {
+        let spec = GridSpec { shape: shape.to_vec(), chunk: chunk.to_vec(), item_bytes, storage, chunk_order, slot_align_bytes: 64 };
+        ChunkGrid::new(spec).unwrap()
+    }
+
+    fn request(start: &[u64], count: &[u64], item_bytes: i64) -> BoxRequest {
+        let mut memory_strides = vec![item_bytes; count.len()];
+        for dim in (0..count.len().saturating_sub(1)).rev() {
+            memory_strides[dim] = memory_strides[dim + 1] * count[dim + 1] as i64;
+        }
+        BoxRequest { start: start.to_vec(), count: count.to_vec(), step: vec![1; count.len()], memory_strides }
+    }
+
+    #[test]
+    fn a_whole_chunk_is_one_piece() {
+        let grid = grid(&[8, 8], &[4, 4], StorageOrder::C, ChunkOrder::RowMajor, 8);
+        let pieces = plan_box(&grid, &request(&[4, 0], &[4, 4], 8), Operation::Read, 1 << 20).unwrap();
+        assert_eq!(pieces.len(), 1);
+        assert_eq!((pieces[0].file_offset, pieces[0].file_bytes, pieces[0].run_bytes), (2 * 128, 128, 128));
+    }
+
+    #[test]
+    fn slab_columns_of_a_tile_keep_their_segments() {
+        let grid = grid(&[64, 8], &[32, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
+        let slab = BoxRequest { memory_strides: vec![8, 64 * 8], ..request(&[32, 4], &[32, 4], 8) };
+        let pieces = plan_box(&grid, &slab, Operation::Write, 1 << 20).unwrap();
+        assert_eq!(pieces.len(), 1);
+        assert_eq!(pieces[0].run_bytes, 32 * 8);
+        assert_eq!(pieces[0].strides, [Stride { count: 4, file: 256, memory: 512 }]);
+    }
+
+    #[test]
+    fn writes_fill_padding_but_never_other_elements() {
+        let grid = grid(&[5, 8], &[4, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
+        let edge = plan_box(&grid, &request(&[4, 0], &[1, 4], 8), Operation::Write, 1 << 20).unwrap();
+        assert!(edge.len() == 1 && edge[0].has_gaps, "rows 5 to 7 are beyond the array");
+        let inside = plan_box(&grid, &request(&[0, 0], &[1, 4], 8), Operation::Write, 1 << 20).unwrap();
+        assert!(inside.len() == 4 && inside.iter().all(|p| !p.has_gaps));
+    }
+
+    #[test]
+    fn boxes_outside_the_array_are_refused() {
+        let grid = grid(&[5, 8], &[4, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
+        for (start, count) in [(&[5, 0], &[1, 1]), (&[0, 0], &[5, 9]), (&[u64::MAX, 0], &[2, 1])] {
+            assert!(plan_box(&grid, &request(start, count, 8), Operation::Read, 1 << 20).is_err());
+        }
+        let zero_step = BoxRequest { step: vec![0, 1], ..request(&[0, 0], &[2, 2], 8) };
+        assert!(plan_box(&grid, &zero_step, Operation::Read, 1 << 20).is_err());
+    }
+
+    fn orders() -> impl Strategy<Value = (StorageOrder, ChunkOrder)> {
+        (
+            prop_oneof![Just(StorageOrder::C), Just(StorageOrder::F)],
+            prop_oneof![
+                Just(ChunkOrder::RowMajor),
+                Just(ChunkOrder::ColumnMajor),
+                Just(ChunkOrder::Hilbert),
+                Just(ChunkOrder::ZOrder)
+            ],
+        )
+    }
+
+    /// Shape, chunk, start, count, step of a box inside the array.
+    fn boxes() -> impl Strategy<Value = Vec<(u64, u64, u64, u64, u64)>> {
+        let dim = (1_u64..9, 1_u64..5, 1_u64..4).prop_flat_map(|(shape, chunk, step)| {
+            (Just(shape), Just(chunk), 0..shape, Just(step)).prop_flat_map(|(shape, chunk, start, step)| {
+                let most = (shape - start).div_ceil(step);
+                (Just(shape), Just(chunk), Just(start), 1..=most, Just(step))
+            })
+        });
+        proptest::collection::vec(dim, 1..4)
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_moved_exactly_once((storage, chunk_order) in orders(), dims in boxes(),
+                                               max_piece in (1_u64..100).prop_map(|items| items * 4), write in any::<bool>()) {
+            let pick = |f: fn(&(u64, u64, u64, u64, u64)) -> u64| dims.iter().map(f).collect::<Vec<_>>();
+            let (shape, chunk, start, count, step) =
+                (pick(|d| d.0), pick(|d| d.1), pick(|d| d.2), pick(|d| d.3), pick(|d| d.4));
+            let grid = grid(&shape, &chunk, storage, chunk_order, 4);
+            let request = BoxRequest { step: step.clone(), ..request(&start, &count, 4) };
+            let operation = if write { Operation::Write } else { Operation::Read };
+            let pieces = plan_box(&grid, &request, operation, max_piece).unwrap();
+
+            // The naive model: one element at a time.
+            let mut expected = std::collections::BTreeMap::new();
+            let total: u64 = count.iter().product();
+            for number in 0..total {
+                let (mut rest, mut chunk_at, mut inside) = (number, vec![0; shape.len()], vec![0; shape.len()]);
+                for dim in (0..shape.len()).rev() {
+                    let index = start[dim] + rest % count[dim] * step[dim];
+                    rest /= count[dim];
+                    (chunk_at[dim], inside[dim]) = (index / chunk[dim], index % chunk[dim]);
+                }
+                let order: Vec<usize> = match storage {
+                    StorageOrder::C => (0..shape.len()).collect(),
+                    StorageOrder::F => (0..shape.len()).rev().collect(),
+                };
+                let element = order.iter().fold(0, |e, &dim| e * chunk[dim] + inside[dim]);
+                let slot = grid.locate(&chunk_at);
+                expected.insert((slot.shard, slot.offset + element * 4), number as i64 * 4);
+            }
+            let mut touched = std::collections::BTreeSet::new();
+            for piece in &pieces {
+                prop_assert!(piece.file_bytes <= max_piece);
+                let mut useful = 0;
+                piece.for_each_run(|file, memory| {
+                    for item in 0..piece.run_bytes / 4 {
+                        let place = (piece.shard, piece.file_offset + file + item * 4);
+                        assert_eq!(expected.remove(&place), Some(memory + item as i64 * 4));
+                        useful += 4;
+                    }
+                });
+                prop_assert_eq!(useful, piece.useful_bytes());
+                for byte in piece.file_offset..piece.file_offset + piece.file_bytes {
+                    prop_assert!(!write || touched.insert((piece.shard, byte)), "a byte written twice");
+                }
+            }
+            prop_assert!(expected.is_empty(), "elements not moved: {:?}", expected);
+            if write {
+                // No byte of an array element outside the box may be written.
+                let moved: u64 = total * 4;
+                let gaps: u64 = pieces.iter().map(|p| p.file_bytes - p.useful_bytes()).sum();
+                prop_assert_eq!(touched.len() as u64, moved + gaps);
+                prop_assert!(pieces.iter().all(|p| !p.has_gaps || shape.iter().zip(&chunk).any(|(n, c)| n % c != 0)));
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The volume seam: a namespace of files, on one disk or on many.
+
+use crate::{FileId, OnDone, OpenMode, Operation, Result};
+
+/// A run of bytes in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+}
+
+/// One request to a volume: the file regions, in order, against the bytes of one buffer, in order.
+#[derive(Debug)]
+pub struct VolumeRequest<B> {
+    /// The file.
+    pub file: FileId,
+    /// What to do; `Sync` has no extents and an empty buffer.
+    pub operation: Operation,
+    /// Regions of the file; their lengths add up to the buffer's.
+    pub extents: Vec<Extent>,
+    /// The memory.
+    pub buffer: B,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name, without its directory.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Length in bytes (0 for a directory).
+    pub length: u64,
+}
+
+/// A namespace of files. Paths are relative, with `/` between names; `..` and absolute paths are refused.
+///
+/// What every implementation must do is written as code in [`crate::conformance`].
+pub trait Volume: Send + Sync {
+    /// The memory this volume moves.
+    type Buffer;
+
+    /// Opens or makes a file. Directories above a new file are made.
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
+
+    /// Forgets an open file.
+    fn close(&self, file: FileId);
+
+    /// Length in bytes of an open file.
+    fn length(&self, file: FileId) -> Result<u64>;
+
+    /// Starts a request; `done` is called exactly once. A transfer that completes is complete: the volume goes
+    /// on after short reads and writes, and reading past the end is an error of kind `truncated`.
+    fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>);
+
+    /// See [`crate::Disk::alignment_bytes`].
+    fn alignment_bytes(&self, file: FileId) -> u64;
+
+    /// The whole of a small file.
+    fn read_small(&self, path: &str) -> Result<Vec<u8>>;
+
+    /// Replaces a small file atomically and durably: after a crash the old or the new content is there, whole.
+    fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()>;
+
+    /// Appends to a small file and returns once the bytes survive power loss.
+    fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()>;
+
+    /// The names in a directory, sorted.
+    fn list(&self, path: &str) -> Result<Vec<Entry>>;
+
+    /// Whether a file or directory of this name exists.
+    fn exists(&self, path: &str) -> Result<bool>;
+
+    /// Removes a file, or a directory with all it holds.
+    fn remove(&self, path: &str) -> Result<()>;
+
+    /// Renames a file or directory; a file of the new name is replaced atomically.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Bytes that can still be written.
+    fn free_bytes(&self) -> Result<u64>;
+}

@@ -1,0 +1,146 @@
+//! A directory tree as a namespace: names checked, small files read, replaced and appended to durably.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+
+use outcore_core::{Entry, Error, Result};
+
+use crate::system::{describe, free_bytes};
+
+/// A directory tree. Paths are relative to its root; they cannot leave it.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// The tree below `root`, which must be a directory.
+    pub fn new(root: impl Into<PathBuf>) -> Result<Self> {
+        let root = root.into();
+        let status = fs::metadata(&root).map_err(|e| describe("open the directory", &root, &e))?;
+        if !status.is_dir() {
+            return Err(Error::invalid(format!("{} is not a directory; give a directory", root.display())));
+        }
+        Ok(Self { root })
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The full path of a name below the root.
+    pub fn resolve(&self, path: &str) -> Result<PathBuf> {
+        let inside = Path::new(path).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !inside || path.contains('\0') {
+            return Err(Error::invalid(format!(
+                "the path {path:?} leaves its volume; use a relative path without '..'"
+            )));
+        }
+        Ok(self.root.join(path))
+    }
+
+    /// The full path of a file to be made: the directories above it are made.
+    pub(crate) fn resolve_new(&self, path: &str) -> Result<PathBuf> {
+        let full = self.resolve(path)?;
+        if let Some(above) = full.parent() {
+            fs::create_dir_all(above).map_err(|e| describe("make the directory", above, &e))?;
+        }
+        Ok(full)
+    }
+
+    /// The whole of a small file.
+    pub fn read_small(&self, path: &str) -> Result<Vec<u8>> {
+        let full = self.resolve(path)?;
+        fs::read(&full).map_err(|e| describe("read", &full, &e))
+    }
+
+    /// Replaces a small file by writing anew, syncing, and renaming.
+    pub fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let full = self.resolve_new(path)?;
+        let mut name = full.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}.new", std::process::id()));
+        let fresh = full.with_file_name(name);
+        let written = (|| {
+            let mut file = File::create(&fresh)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &full)
+        })();
+        if let Err(error) = written {
+            let _ = fs::remove_file(&fresh);
+            return Err(describe("write", &full, &error));
+        }
+        self.sync_above(&full)
+    }
+
+    /// Appends to a small file, made if it is not there, and syncs it.
+    pub fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let full = self.resolve_new(path)?;
+        let is_new = !full.exists();
+        let appended = (|| {
+            let mut file = OpenOptions::new().append(true).create(true).open(&full)?;
+            file.write_all(bytes)?;
+            file.sync_data()
+        })();
+        appended.map_err(|e| describe("append to", &full, &e))?;
+        if is_new { self.sync_above(&full) } else { Ok(()) }
+    }
+
+    /// The names in a directory, sorted.
+    pub fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        let full = self.resolve(path)?;
+        let listed = (|| {
+            let mut entries = Vec::new();
+            for item in fs::read_dir(&full)? {
+                let item = item?;
+                let status = item.metadata()?;
+                entries.push(Entry {
+                    name: item.file_name().to_string_lossy().into_owned(),
+                    is_directory: status.is_dir(),
+                    length: if status.is_dir() { 0 } else { status.len() },
+                });
+            }
+            Ok(entries)
+        })();
+        let mut entries = listed.map_err(|e| describe("list", &full, &e))?;
+        entries.sort();
+        Ok(entries)
+    }
+
+    /// Whether the name exists.
+    pub fn exists(&self, path: &str) -> Result<bool> {
+        let full = self.resolve(path)?;
+        full.try_exists().map_err(|e| describe("look at", &full, &e))
+    }
+
+    /// Removes a file, or a directory with all it holds.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        let full = self.resolve(path)?;
+        let removed = fs::symlink_metadata(&full)
+            .and_then(|s| if s.is_dir() { fs::remove_dir_all(&full) } else { fs::remove_file(&full) });
+        removed.map_err(|e| describe("remove", &full, &e))?;
+        self.sync_above(&full)
+    }
+
+    /// Renames a file or directory.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (old, new) = (self.resolve(from)?, self.resolve_new(to)?);
+        fs::rename(&old, &new).map_err(|e| describe("rename", &old, &e))?;
+        self.sync_above(&old)?;
+        self.sync_above(&new)
+    }
+
+    /// Bytes that can still be written.
+    pub fn free_bytes(&self) -> Result<u64> {
+        free_bytes(&self.root)
+    }
+
+    /// Makes the entry of `full` in its directory durable.
+    pub(crate) fn sync_above(&self, full: &Path) -> Result<()> {
+        let above = full.parent().unwrap_or(&self.root);
+        let synced = File::open(above).and_then(|directory| directory.sync_all());
+        synced.map_err(|e| describe("sync the directory", above, &e))
+    }
+}

@@ -1,0 +1,11 @@
+//! The real disk: direct I/O over plain files by a few threads, and the directory the files live in.
+
+mod directory;
+mod engine;
+mod local;
+mod system;
+
+pub use directory::Directory;
+pub use engine::DEFAULT_THREADS;
+pub use local::LocalDisk;
+pub use system::MonotonicClock;

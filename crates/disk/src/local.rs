@@ -1,0 +1,181 @@
+//! [`Disk`] over plain files: direct where offset, length and memory are aligned, through the page cache elsewhere.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use outcore_core::{
+    Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+};
+use outcore_memory::Region;
+
+use crate::directory::Directory;
+use crate::engine::Engine;
+use crate::system::{MonotonicClock, describe, direct_alignment, drop_cached, reserve, transfer};
+
+/// Above this a transfer through the page cache drops its pages afterwards.
+const KEEP_CACHED_BYTES: usize = 1 << 20;
+
+struct OpenFile {
+    path: PathBuf,
+    buffered: File,
+    direct: Option<File>,
+    /// Cleared when the kernel refuses a direct transfer that should have worked.
+    direct_works: AtomicBool,
+    offset_align: u64,
+    memory_align: u64,
+    writable: bool,
+}
+
+/// A directory of plain files, served by the threads of the disk it is on.
+pub struct LocalDisk {
+    directory: Directory,
+    engine: Arc<Engine>,
+    files: RwLock<HashMap<FileId, Arc<OpenFile>>>,
+    next: AtomicU64,
+}
+
+impl LocalDisk {
+    /// The files below `directory`, with `threads` requests in work at once on this disk.
+    pub fn new(directory: Directory, threads: usize) -> Result<Self> {
+        let root = directory.root();
+        let device = std::fs::metadata(root).map_err(|e| describe("look at", root, &e))?.dev();
+        let engine =
+            Engine::shared(device, threads).map_err(|e| describe("start the I/O threads for", root, &e))?;
+        Ok(Self { directory, engine, files: RwLock::default(), next: AtomicU64::new(1) })
+    }
+
+    fn file(&self, file: FileId) -> Result<Arc<OpenFile>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&file).cloned().ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
+    }
+
+    fn open_file(&self, path: &str, mode: OpenMode) -> Result<OpenFile> {
+        let writable = mode != OpenMode::Read;
+        let full = match mode {
+            OpenMode::Create { .. } => self.directory.resolve_new(path)?,
+            _ => self.directory.resolve(path)?,
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable).create_new(matches!(mode, OpenMode::Create { .. }));
+        let buffered = options.open(&full).map_err(|e| describe("open", &full, &e))?;
+        if let OpenMode::Create { length, reserve: take } = mode {
+            let sized = buffered.set_len(length).and_then(|()| if take { reserve(&buffered, length) } else { Ok(()) });
+            if let Err(error) = sized {
+                let _ = std::fs::remove_file(&full);
+                let mut error = describe("make", &full, &error);
+                if error.kind == ErrorKind::DiskFull {
+                    let free = self.directory.free_bytes()?;
+                    error.message = format!(
+                        "need {length} bytes on disk for {}; {free} are free; free some room or choose another directory",
+                        full.display()
+                    );
+                }
+                return Err(error);
+            }
+            self.directory.sync_above(&full)?;
+        }
+        let alignment = direct_alignment(&buffered);
+        let direct = alignment.and_then(|_| {
+            OpenOptions::new().read(true).write(writable).custom_flags(libc::O_DIRECT).open(&full).ok()
+        });
+        let (offset_align, memory_align) = alignment.unwrap_or((1, 1));
+        let direct_works = AtomicBool::new(direct.is_some());
+        Ok(OpenFile { path: full, buffered, direct, direct_works, offset_align, memory_align, writable })
+    }
+}
+
+impl OpenFile {
+    fn direct_for(&self, offset: u64, region: &Region) -> Option<&File> {
+        let direct = self.direct.as_ref().filter(|_| self.direct_works.load(Ordering::Relaxed))?;
+        // Runs of memory are split between requests at their ends, so each must be whole blocks long too.
+        let aligned = offset.is_multiple_of(self.offset_align)
+            && region.pointers().all(|(start, bytes)| {
+                (start as u64).is_multiple_of(self.memory_align) && (bytes as u64).is_multiple_of(self.offset_align)
+            });
+        aligned.then_some(direct)
+    }
+
+    fn run(&self, operation: Operation, offset: u64, region: &Region) -> Result<usize> {
+        if operation == Operation::Sync {
+            return self.buffered.sync_data().map(|()| 0).map_err(|e| describe("sync", &self.path, &e));
+        }
+        let write = operation == Operation::Write;
+        if write && !self.writable {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("{} is open for reading only; open it with mode=\"r+\"", self.path.display()),
+            ));
+        }
+        let doing = if write { "write" } else { "read" };
+        if let Some(direct) = self.direct_for(offset, region) {
+            match transfer(direct, region, offset, write) {
+                Ok(moved) => return Ok(moved),
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    self.direct_works.store(false, Ordering::Relaxed);
+                }
+                Err(e) => return Err(describe(doing, &self.path, &e)),
+            }
+        }
+        let moved =
+            transfer(&self.buffered, region, offset, write).map_err(|e| describe(doing, &self.path, &e))?;
+        if moved >= KEEP_CACHED_BYTES {
+            drop_cached(&self.buffered, offset, moved as u64);
+        }
+        Ok(moved)
+    }
+}
+
+impl Disk for LocalDisk {
+    type Buffer = Region;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        let file = Arc::new(self.open_file(path, mode)?);
+        let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, file);
+        Ok(id)
+    }
+
+    fn close(&self, file: FileId) {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        let file = self.file(file)?;
+        Ok(file.buffered.metadata().map_err(|e| describe("look at", &file.path, &e))?.len())
+    }
+
+    fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
+        let file = self.file(request.file).and_then(|file| {
+            if self.engine.is_ours() {
+                return Ok(file);
+            }
+            Err(Error::new(
+                ErrorKind::Forked,
+                "this array was opened in another process, and I/O threads do not survive a fork; \
+                 open the array again here, or start processes with the spawn method",
+            ))
+        });
+        let file = match file {
+            Ok(file) => file,
+            Err(error) => return done(Completion::failed(request.buffer, error, MonotonicClock.now_ns())),
+        };
+        self.engine.run(Box::new(move || {
+            let started_ns = MonotonicClock.now_ns();
+            let result = file.run(request.operation, request.offset, &request.buffer);
+            let finished_ns = MonotonicClock.now_ns();
+            done(Completion { buffer: request.buffer, result, started_ns, finished_ns });
+        }));
+    }
+
+    fn alignment_bytes(&self, file: FileId) -> u64 {
+        self.file(file).map_or(1, |file| file.offset_align.max(file.memory_align))
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.directory.free_bytes()
+    }
+}

@@ -1,0 +1,15 @@
+//! Aligned memory under a budget.
+//!
+//! Every buffer of a long call comes from one [`Arena`]: asking for more than its budget is an error, before any
+//! work. A [`Region`] is the owned buffer that travels with a disk request: one or more runs of bytes of a
+//! [`Block`], which stays alive until the request is done.
+
+mod arena;
+mod block;
+mod region;
+mod strided;
+
+pub use arena::Arena;
+pub use block::{ALIGN_BYTES, Block};
+pub use region::{Region, Segment};
+pub use strided::{Level, copy_strided};

@@ -1,0 +1,183 @@
+//! The owned buffer of a request: runs of bytes of a block.
+
+use std::sync::Arc;
+
+use outcore_core::{Buffer, Error, Result};
+
+use crate::Block;
+
+/// A run of bytes of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First byte in the block.
+    pub offset: usize,
+    /// How many bytes.
+    pub bytes: usize,
+}
+
+/// Runs of bytes of one block, in the order in which a request fills or drains them.
+#[derive(Clone)]
+pub struct Region {
+    block: Option<Arc<Block>>,
+    segments: Vec<Segment>,
+    bytes: usize,
+}
+
+impl Region {
+    /// A region without bytes, for requests that move none.
+    pub fn empty() -> Self {
+        Self { block: None, segments: Vec::new(), bytes: 0 }
+    }
+
+    /// The given runs of `block`; each must lie inside it.
+    pub fn new(block: Arc<Block>, segments: Vec<Segment>) -> Result<Self> {
+        let mut bytes = 0;
+        for segment in &segments {
+            if segment.offset.checked_add(segment.bytes).is_none_or(|end| end > block.len()) {
+                return Err(Error::invalid(format!(
+                    "{segment:?} leaves its block of {} bytes",
+                    block.len()
+                )));
+            }
+            bytes += segment.bytes;
+        }
+        Ok(Self { block: Some(block), segments, bytes })
+    }
+
+    /// All of `block`.
+    pub fn whole(block: Arc<Block>) -> Self {
+        let bytes = block.len();
+        Self { block: Some(block), segments: vec![Segment { offset: 0, bytes }], bytes }
+    }
+
+    /// `bytes` bytes from byte `from` on; both are cut to what is there.
+    pub fn part(&self, from: usize, bytes: usize) -> Self {
+        let mut part = self.clone();
+        part.advance(from.min(self.bytes));
+        part.truncate(bytes.min(part.bytes));
+        part
+    }
+
+    /// The runs as pointer and length, for system calls. Valid while the region lives.
+    pub fn pointers(&self) -> impl Iterator<Item = (*mut u8, usize)> {
+        let start = self.block.as_ref().map_or(std::ptr::null_mut(), |block| block.as_ptr());
+        // `new` checked that every segment lies in the block.
+        self.segments.iter().map(move |segment| (start.wrapping_add(segment.offset), segment.bytes))
+    }
+
+    fn for_overlap(&self, at: usize, bytes: usize, mut visit: impl FnMut(*mut u8, usize, usize)) {
+        let (mut begin, end) = (0, at + bytes);
+        assert!(end <= self.bytes, "bytes {at}..{end} of a region of {} bytes", self.bytes);
+        for (pointer, length) in self.pointers() {
+            let (low, high) = (at.max(begin), end.min(begin + length));
+            if low < high {
+                visit(pointer.wrapping_add(low - begin), low - at, high - low);
+            }
+            begin += length;
+        }
+    }
+}
+
+impl Buffer for Region {
+    fn len(&self) -> usize {
+        self.bytes
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "advance by {bytes} in a region of {} bytes", self.bytes);
+        self.bytes -= bytes;
+        let mut left = bytes;
+        let mut full = 0;
+        for segment in &mut self.segments {
+            let taken = left.min(segment.bytes);
+            segment.offset += taken;
+            segment.bytes -= taken;
+            left -= taken;
+            if segment.bytes > 0 {
+                break;
+            }
+            full += 1;
+        }
+        self.segments.drain(..full);
+    }
+
+    fn truncate(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "truncate a region of {} bytes to {bytes}", self.bytes);
+        self.bytes = bytes;
+        let mut left = bytes;
+        for segment in &mut self.segments {
+            segment.bytes = segment.bytes.min(left);
+            left -= segment.bytes;
+        }
+        self.segments.retain(|segment| segment.bytes > 0);
+    }
+
+    fn copy_in(&mut self, at: usize, from: &[u8]) {
+        self.for_overlap(at, from.len(), |pointer, source, bytes| {
+            // SAFETY: `new` checked that the segment lies in the block, which this region keeps alive; `from` is a
+            // borrowed slice, which the block's memory cannot be.
+            unsafe { std::ptr::copy_nonoverlapping(from[source..].as_ptr(), pointer, bytes) };
+        });
+    }
+
+    fn copy_out(&self, at: usize, to: &mut [u8]) {
+        self.for_overlap(at, to.len(), |pointer, target, bytes| {
+            // SAFETY: as in `copy_in`.
+            unsafe { std::ptr::copy_nonoverlapping(pointer, to[target..].as_mut_ptr(), bytes) };
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Arena;
+
+    fn region() -> Region {
+        let block = Arc::new(Arena::new(4096).allocate(100).unwrap());
+        Region::whole(block.clone()).copy_in(0, &(0..100).collect::<Vec<u8>>());
+        Region::new(block, vec![Segment { offset: 10, bytes: 3 }, Segment { offset: 50, bytes: 4 }]).unwrap()
+    }
+
+    fn bytes(region: &Region) -> Vec<u8> {
+        let mut out = vec![0; region.len()];
+        region.copy_out(0, &mut out);
+        out
+    }
+
+    #[test]
+    fn segments_read_as_one() {
+        assert_eq!(bytes(&region()), [10, 11, 12, 50, 51, 52, 53]);
+    }
+
+    #[test]
+    fn parts_cross_segments() {
+        assert_eq!(bytes(&region().part(2, 3)), [12, 50, 51]);
+        assert_eq!(bytes(&region().part(0, 3)), [10, 11, 12]);
+        assert_eq!(bytes(&region().part(3, 99)), [50, 51, 52, 53]);
+    }
+
+    #[test]
+    fn advance_drops_the_front() {
+        let mut region = region();
+        region.advance(3);
+        assert_eq!(bytes(&region), [50, 51, 52, 53]);
+        region.advance(4);
+        assert!(region.is_empty());
+    }
+
+    #[test]
+    fn copy_in_lands_across_segments() {
+        let mut region = region();
+        region.copy_in(2, &[1, 2]);
+        assert_eq!(bytes(&region), [10, 11, 1, 2, 51, 52, 53]);
+    }
+
+    #[test]
+    fn segments_outside_the_block_are_refused() {
+        let block = Arc::new(Arena::new(4096).allocate(100).unwrap());
+        for (offset, bytes) in [(99, 2), (usize::MAX, 2)] {
+            assert!(Region::new(block.clone(), vec![Segment { offset, bytes }]).is_err());
+        }
+    }
+}

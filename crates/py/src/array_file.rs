@@ -1,0 +1,196 @@
+//! Array files: the grid, boxes in the background, tickets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use outcore_client::MemoryUse;
+use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Operation, StorageOrder};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::error::{OrRaise, raise};
+use crate::memory::{Arena, memory_of};
+use crate::stream::Trace;
+use crate::volume::Volume;
+
+/// How long a wait lasts before the interpreter looks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The layout of an array on disk.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Grid(pub ChunkGrid);
+
+#[pymethods]
+impl Grid {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        shape: Vec<u64>,
+        chunk: Vec<u64>,
+        item_bytes: u64,
+        order: &str,
+        chunk_order: &str,
+        slot_align_bytes: u64,
+    ) -> PyResult<Self> {
+        let storage = match order {
+            "C" => Ok(StorageOrder::C),
+            "F" => Ok(StorageOrder::F),
+            _ => Err(Error::invalid(format!("order must be \"C\" or \"F\", have {order:?}"))),
+        };
+        let grid = storage.and_then(|storage| {
+            let chunk_order = ChunkOrder::from_name(chunk_order)?;
+            ChunkGrid::new(GridSpec { shape, chunk, item_bytes, storage, chunk_order, slot_align_bytes })
+        });
+        Ok(Self(grid.or_raise(py)?))
+    }
+
+    #[getter]
+    fn counts(&self) -> Vec<u64> {
+        self.0.counts().to_vec()
+    }
+
+    #[getter]
+    fn shard_shape(&self) -> Vec<u64> {
+        self.0.shard_chunks().iter().zip(&self.0.spec().chunk).map(|(n, c)| n * c).collect()
+    }
+
+    #[getter]
+    fn slot_bytes(&self) -> u64 {
+        self.0.slot_bytes()
+    }
+
+    #[getter]
+    fn shard_bytes(&self) -> u64 {
+        self.0.shard_bytes()
+    }
+
+    #[getter]
+    fn shards(&self) -> u64 {
+        self.0.shards()
+    }
+
+    fn shard_key(&self, shard: u64) -> String {
+        self.0.shard_key(shard)
+    }
+
+    /// (shard number, first byte) of a chunk.
+    fn locate(&self, py: Python<'_>, chunk: Vec<u64>) -> PyResult<(u64, u64)> {
+        if chunk.len() != self.0.dims() || chunk.iter().zip(self.0.counts()).any(|(c, n)| c >= n) {
+            return Err(raise(py, &Error::invalid(format!("there is no chunk {chunk:?} in {:?}", self.0.counts()))));
+        }
+        let slot = self.0.locate(&chunk);
+        Ok((slot.shard, slot.offset))
+    }
+
+    fn index<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.index())
+    }
+}
+
+/// A claim on work in the background.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Ticket(outcore_client::Ticket);
+
+#[pymethods]
+impl Ticket {
+    /// Whether the work is done, well or not.
+    fn done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    /// Waits for the end; raises what the work failed with.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            if let Some(outcome) = py.detach(|| self.0.wait(SIGNAL_INTERVAL)) {
+                return outcome.or_raise(py);
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+/// An array's shard files, open.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct ArrayFile(pub Arc<outcore_client::ArrayFile>);
+
+#[pymethods]
+impl ArrayFile {
+    /// Makes the shard files of a new array.
+    #[staticmethod]
+    fn create(py: Python<'_>, volume: &Volume, path: &str, grid: &Grid, reserve: bool) -> PyResult<()> {
+        py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve)).or_raise(py)
+    }
+
+    #[new]
+    #[pyo3(signature = (volume, path, grid, writable, arena, bounce_bytes, trace = None, trace_number = 0))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
+    fn new(
+        py: Python<'_>,
+        volume: &Volume,
+        path: &str,
+        grid: &Grid,
+        writable: bool,
+        arena: &Arena,
+        bounce_bytes: usize,
+        trace: Option<&Trace>,
+        trace_number: u32,
+    ) -> PyResult<Self> {
+        let memory = MemoryUse { arena: arena.0.clone(), bounce_bytes };
+        let trace = trace.map(|trace| (trace.0.clone(), trace_number));
+        let (volume, grid) = (volume.0.clone(), grid.0.clone());
+        let file = py
+            .detach(|| outcore_client::ArrayFile::open(volume, path, grid, writable, memory, trace))
+            .or_raise(py)?;
+        Ok(Self(Arc::new(file)))
+    }
+
+    /// Starts reading the box that begins at `start`, with `step` elements between, into all of `target`.
+    fn submit_read(
+        &self,
+        py: Python<'_>,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        target: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Ticket> {
+        self.submit(py, Operation::Read, start, step, target)
+    }
+
+    /// Starts writing all of `source` to the box that begins at `start`, with `step` elements between.
+    fn submit_write(
+        &self,
+        py: Python<'_>,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        source: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Ticket> {
+        self.submit(py, Operation::Write, start, step, source)
+    }
+
+    /// Starts making what was written durable.
+    fn submit_sync(&self, py: Python<'_>) -> Ticket {
+        Ticket(py.detach(|| self.0.submit_sync()))
+    }
+
+    /// (bytes read, bytes written, read requests, write requests) so far.
+    fn counters(&self) -> (u64, u64, u64, u64) {
+        let c = self.0.counters();
+        (c.bytes_read, c.bytes_written, c.reads, c.writes)
+    }
+}
+
+impl ArrayFile {
+    fn submit(
+        &self,
+        py: Python<'_>,
+        operation: Operation,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        array: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Ticket> {
+        let count: Vec<u64> = array.shape().iter().map(|&n| n as u64).collect();
+        let memory = memory_of(array, self.0.grid().spec().item_bytes)?;
+        let request = BoxRequest { start, count, step, memory_strides: memory.strides.clone() };
+        py.detach(|| self.0.submit(operation, &request, memory)).or_raise(py).map(Ticket)
+    }
+}

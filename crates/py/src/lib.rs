@@ -1,0 +1,32 @@
+//! `outcore._core`: the compiled part, as Python sees it. Everything here converts arguments and lets go of the
+//! interpreter lock; what is done is in the crates below.
+
+mod array_file;
+mod error;
+mod memory;
+mod stream;
+mod volume;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::array_file::{ArrayFile, Grid, Ticket};
+    #[pymodule_export]
+    use super::crc32c;
+    #[pymodule_export]
+    use super::error::error_kinds;
+    #[pymodule_export]
+    use super::memory::{Arena, Buffer};
+    #[pymodule_export]
+    use super::stream::{Stream, Trace};
+    #[pymodule_export]
+    use super::volume::Volume;
+}
+
+/// CRC-32C of bytes.
+#[pyfunction]
+fn crc32c(py: Python<'_>, data: &[u8]) -> u32 {
+    py.detach(|| outcore_core::crc32c(data))
+}

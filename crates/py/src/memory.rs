@@ -1,0 +1,106 @@
+//! The budget arena, and its blocks as buffers that NumPy can view.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use outcore_client::Memory;
+use outcore_core::Error;
+use outcore_memory::Block;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::error::{OrRaise, raise};
+
+/// A memory budget: every buffer of a call comes from one.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Arena(pub outcore_memory::Arena);
+
+#[pymethods]
+impl Arena {
+    #[new]
+    fn new(budget_bytes: usize) -> Self {
+        Self(outcore_memory::Arena::new(budget_bytes))
+    }
+
+    fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Buffer> {
+        let block = py.detach(|| self.0.allocate(nbytes)).or_raise(py)?;
+        Ok(Buffer { block: Arc::new(block), _lease: None })
+    }
+
+    #[getter]
+    fn budget_bytes(&self) -> usize {
+        self.0.budget_bytes()
+    }
+
+    #[getter]
+    fn used_bytes(&self) -> usize {
+        self.0.used_bytes()
+    }
+
+    #[getter]
+    fn peak_bytes(&self) -> usize {
+        self.0.peak_bytes()
+    }
+}
+
+/// A block of an arena. Its memory goes back when the last view of it dies.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Buffer {
+    pub block: Arc<Block>,
+    /// The stream's block whose memory this is, given back with it.
+    pub _lease: Option<outcore_client::StreamBlock>,
+}
+
+#[pymethods]
+impl Buffer {
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.block.len()
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a `view` to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let this = slf.get();
+        let length = this.block.len() as ffi::Py_ssize_t;
+        // SAFETY: `view` is the interpreter's to fill; the memory lives as long as `slf`, of which the view keeps a
+        // reference.
+        let failed =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.block.as_ptr().cast(), length, 0, flags) };
+        if failed != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+
+    /// # Safety
+    /// Called by the interpreter; there is nothing to free.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
+}
+
+/// A NumPy array as the memory of a transfer; the array is kept alive until the transfer is done.
+pub fn memory_of(array: &Bound<'_, PyUntypedArray>, item_bytes: u64) -> PyResult<Memory> {
+    let py = array.py();
+    if array.dtype().itemsize() as u64 != item_bytes {
+        let have = array.dtype().itemsize();
+        return Err(raise(py, &Error::invalid(format!("need elements of {item_bytes} bytes, have {have}"))));
+    }
+    let (mut low, mut high) = (0_isize, item_bytes as isize);
+    for (&stride, &extent) in array.strides().iter().zip(array.shape()) {
+        let reach = stride * (extent.max(1) as isize - 1);
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    // SAFETY: the array object is valid while `array` is borrowed.
+    let data = unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>();
+    let start = NonNull::new(data.wrapping_offset(low))
+        .ok_or_else(|| raise(py, &Error::invalid("the array has no memory")))?;
+    let keep_alive: Py<PyAny> = array.clone().into_any().unbind();
+    // SAFETY: NumPy's shape and strides describe memory that the array object owns or keeps alive, and
+    // `low..high` is exactly what they reach.
+    let block = unsafe { Block::foreign(start, (high - low) as usize, Box::new(keep_alive)) };
+    let strides = array.strides().iter().map(|&s| s as i64).collect();
+    Ok(Memory { block: Arc::new(block), origin: low.unsigned_abs(), strides })
+}

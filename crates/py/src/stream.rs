@@ -1,0 +1,104 @@
+//! Scheduled streams, and the trace of a long call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use numpy::{PyArray1, PyArray2};
+use outcore_client::{Span, SpanKind};
+use outcore_core::Error;
+use outcore_disk::MonotonicClock;
+use pyo3::prelude::*;
+
+use crate::array_file::ArrayFile;
+use crate::error::{OrRaise, raise};
+use crate::memory::{Arena, Buffer};
+
+/// How long a wait lasts before the interpreter looks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+const KINDS: [SpanKind; 5] =
+    [SpanKind::Read, SpanKind::Write, SpanKind::Sync, SpanKind::Compute, SpanKind::Wait];
+
+/// Spans of one long call.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Trace(pub outcore_client::Trace);
+
+#[pymethods]
+impl Trace {
+    #[new]
+    fn new() -> Self {
+        Self(outcore_client::Trace::new(Arc::new(MonotonicClock)))
+    }
+
+    /// Nanoseconds on the trace's clock.
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    /// Adds a span from `start_ns` until now.
+    fn record(&self, py: Python<'_>, kind: &str, start_ns: u64) -> PyResult<()> {
+        let Some(kind) = KINDS.into_iter().find(|k| k.name() == kind) else {
+            return Err(raise(py, &Error::invalid(format!("there is no span kind {kind:?}"))));
+        };
+        self.0.record(Span { kind, array: u32::MAX, start_ns, end_ns: self.0.now_ns(), offset: 0, bytes: 0 });
+        Ok(())
+    }
+
+    /// The names of the kinds, in the order of their numbers in `spans`.
+    #[staticmethod]
+    fn kinds() -> Vec<&'static str> {
+        KINDS.iter().map(|kind| kind.name()).collect()
+    }
+
+    /// A row (kind, array, start_ns, end_ns, offset, bytes) for each span, and how many more were not kept.
+    fn spans<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray2<u64>>, u64)> {
+        use numpy::PyArrayMethods;
+        let (spans, dropped) = self.0.spans();
+        let flat: Vec<u64> = spans
+            .iter()
+            .flat_map(|s| {
+                let kind = KINDS.iter().position(|&k| k == s.kind).unwrap_or(KINDS.len());
+                [kind as u64, u64::from(s.array), s.start_ns, s.end_ns, s.offset, s.bytes]
+            })
+            .collect();
+        Ok((PyArray1::from_vec(py, flat).reshape([spans.len(), 6])?, dropped))
+    }
+}
+
+/// One block of a stream: its memory, first index, shape, and strides in bytes.
+type Block = (Buffer, Vec<u64>, Vec<u64>, Vec<i64>);
+
+/// Blocks of an array in a known order, read ahead.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Stream(outcore_client::Stream);
+
+#[pymethods]
+impl Stream {
+    #[new]
+    fn new(file: &ArrayFile, arena: &Arena, memory_bytes: usize) -> Self {
+        Self(outcore_client::Stream::new(file.0.clone(), arena.0.clone(), memory_bytes))
+    }
+
+    /// Adds blocks, each a pair (first index, shape), at the end of the schedule.
+    fn extend(&self, py: Python<'_>, boxes: Vec<(Vec<u64>, Vec<u64>)>) -> PyResult<()> {
+        py.detach(|| self.0.extend(boxes)).or_raise(py)
+    }
+
+    /// Blocks not yet taken.
+    fn remaining(&self) -> usize {
+        self.0.remaining()
+    }
+
+    /// The next block: (buffer, first index, shape, strides in bytes).
+    fn next(&self, py: Python<'_>) -> PyResult<Block> {
+        loop {
+            if let Some(block) = py.detach(|| self.0.next(SIGNAL_INTERVAL)).or_raise(py)? {
+                let (start, count, strides) =
+                    (block.start.clone(), block.count.clone(), block.strides.clone());
+                let buffer = Buffer { block: block.block.clone(), _lease: Some(block) };
+                return Ok((buffer, start, count, strides));
+            }
+            py.check_signals()?;
+        }
+    }
+}

@@ -1,0 +1,29 @@
+"""Arrays larger than memory, and solvers that run out of core at in-core speed.
+
+Source: the README has a quick start; ``docs/`` has the formats, semantics and how-to pages.
+"""
+
+import sys
+
+if sys.platform != "linux":
+    raise ImportError("outcore runs on Linux only: it needs O_DIRECT, fallocate and flock")
+
+from outcore import blas_choice
+
+# OpenBLAS picks its kernels when it is loaded; the imports below load it.
+blas_choice.choose()
+
+from outcore.array import Array, Info, open_array  # noqa: E402
+from outcore.create import create_array, create_group, from_array  # noqa: E402
+from outcore.errors import OutcoreError  # noqa: E402
+
+__all__ = [
+    "Array",
+    "Info",
+    "OutcoreError",
+    "create_array",
+    "create_group",
+    "from_array",
+    "open_array",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,367 @@
+"""An array on disk."""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore._core import Arena, ArrayFile, Trace
+from outcore.errors import (
+    ClosedError,
+    ConsumedError,
+    CorruptError,
+    IncompleteError,
+    InvalidError,
+    NotFoundError,
+    ReadOnlyError,
+)
+from outcore.selection import Selection, select
+from outcore.sizes import format_bytes
+from outcore.streams import BlockStream, Box
+from outcore.volumes import PathLike, Place, place
+from outcore.zarr_format import Metadata, parse
+
+_GENERATION = "outcore.generation"
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known of an array without reading its elements. Sizes in bytes."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...]
+    order: str
+    chunk_order: str
+    dims: tuple[str, ...] | None
+    nbytes: int
+    file_bytes: int
+    shards: int
+    generation: int
+    state: str
+    attributes: dict[str, Any]
+
+    def __str__(self) -> str:
+        rows = {
+            "array": self.path,
+            "shape": f"{self.shape} {self.dtype}, {format_bytes(self.nbytes)}",
+            "chunks": f"{self.chunks}, elements in {self.order} order, chunks {self.chunk_order}",
+            "dims": ", ".join(self.dims) if self.dims else "",
+            "files": f"{self.shards} of {format_bytes(self.file_bytes / self.shards)}",
+            "generation": str(self.generation),
+            "state": self.state,
+        }
+        return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
+
+
+class Array:
+    """An array on disk, as `create_array` and `open_array` return it.
+
+    ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place. Indexing
+    takes integers, slices with steps both ways, and ``...``. Several processes may write disjoint
+    elements of one array; nothing outside the assigned box is touched.
+    """
+
+    def __init__(self, where: Place, metadata: Metadata, mode: Literal["r", "r+"]) -> None:
+        self._place = where
+        self.metadata = metadata
+        self.mode = mode
+        self._file: ArrayFile | None = self.open_file(
+            budget.indexing_arena, budget.INDEXING_BYTES // 4, writable=mode == "r+"
+        )
+
+    def __repr__(self) -> str:
+        return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
+
+    @property
+    def path(self) -> Path:
+        """Directory of the array."""
+        return self._place.path
+
+    @property
+    def place(self) -> Place:
+        """Volume and name."""
+        return self._place
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+        return self.metadata.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.metadata.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Elements of a chunk, the unit of I/O, along each dimension."""
+        return self.metadata.chunks
+
+    @property
+    def order(self) -> str:
+        """Order of the elements in a chunk, ``"C"`` or ``"F"``."""
+        return self.metadata.order
+
+    @property
+    def dims(self) -> tuple[str, ...] | None:
+        """Names of the dimensions."""
+        return self.metadata.dims
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The user's attributes (a copy)."""
+        return dict(self.metadata.attributes)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def open_file(
+        self,
+        arena: Arena,
+        bounce_bytes: int,
+        *,
+        writable: bool = False,
+        trace: Trace | None = None,
+        trace_number: int = 0,
+    ) -> ArrayFile:
+        """Open the shard files for a call with a memory budget of its own."""
+        return ArrayFile(
+            self._place.volume,
+            self._place.name,
+            self.metadata.grid(),
+            writable,
+            arena,
+            bounce_bytes,
+            trace,
+            trace_number,
+        )
+
+    def _open(self) -> ArrayFile:
+        if self._file is None:
+            raise ClosedError(f"{self.path} was closed; open it again with oc.open_array")
+        return self._file
+
+    def __getitem__(self, key: Any) -> Any:
+        file, box = self._open(), select(key, self.shape)
+        order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+        out: npt.NDArray[Any] = np.empty(box.count, self.dtype, order)
+        if not box.is_empty:
+            file.submit_read(box.start, box.step, out[box.flip]).wait()
+        out = out.reshape(box.shape, order=order)
+        return out if box.shape else out[()]
+
+    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
+        if self.mode != "r+":
+            raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
+        file, box = self._open(), select(key, self.shape)
+        source = self._as_elements(value, box)
+        if not box.is_empty:
+            file.submit_write(box.start, box.step, source[box.flip]).wait()
+
+    def _as_elements(self, value: npt.ArrayLike, box: Selection) -> npt.NDArray[Any]:
+        given = np.asarray(value)
+        if not np.can_cast(given.dtype, self.dtype, "same_kind") and given.ndim:
+            raise InvalidError(
+                f"need elements of {self.dtype}, have {given.dtype}, which would lose more than "
+                "precision; convert them with .astype() first"
+            )
+        try:
+            source = np.broadcast_to(given.astype(self.dtype, copy=False), box.shape)
+        except ValueError:
+            raise InvalidError(
+                f"need values of shape {box.shape}, have {given.shape}; give as many as are assigned"
+            ) from None
+        return source.reshape(box.count)
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Read the whole array into memory."""
+        if copy is False:
+            raise ValueError("an array on disk cannot become a NumPy array without a copy")
+        whole: npt.NDArray[Any] = self[...]
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def chunk_boxes(self) -> Iterable[Box]:
+        """Box of each chunk, in the order of their places on disk as far as a loop can follow it."""
+        counts = [math.ceil(n / c) for n, c in zip(self.shape, self.chunks, strict=True)]
+        column_major = self.metadata.chunk_order == "column-major"
+        ranges = [range(n) for n in (counts[::-1] if column_major else counts)]
+        for number in itertools.product(*ranges):
+            at = number[::-1] if column_major else number
+            yield tuple(
+                slice(i * c, min((i + 1) * c, n))
+                for i, c, n in zip(at, self.chunks, self.shape, strict=True)
+            )
+
+    def stream(
+        self, schedule: Iterable[Box] | None = None, *, memory: int | str | None = None
+    ) -> BlockStream:
+        """Read blocks in a known order: ``for index, data in A.stream(schedule)``.
+
+        Parameters
+        ----------
+        schedule
+            Blocks to read, each a tuple of slices without steps; by default every chunk, in the
+            order on disk.
+        memory
+            Bytes for read-ahead and for the blocks in use; by default eight chunks' worth.
+
+        Returns
+        -------
+        BlockStream
+            An iterator of `Block` (index, data). Blocks are read ahead as far as memory allows; a
+            block's memory is used again once its last view is gone, so copy what you keep.
+        """
+        boxes = list(self.chunk_boxes() if schedule is None else map(self._checked_box, schedule))
+        # Read whole, a chunk takes its padding to a full page with it.
+        chunk_bytes = self.metadata.grid().slot_bytes
+        default = max([chunk_bytes, *map(self._box_bytes, boxes)]) * 8
+        memory_bytes = default if memory is None else budget.resolve(memory)
+        bounce_bytes = min(memory_bytes // 4, budget.INDEXING_BYTES)
+        arena = Arena(memory_bytes)
+        stream = BlockStream(
+            self.open_file(arena, bounce_bytes), self.dtype, arena, memory_bytes - bounce_bytes
+        )
+        stream.extend(boxes)
+        return stream
+
+    def _box_bytes(self, box: Box) -> int:
+        return math.prod(s.stop - s.start for s in box) * self.dtype.itemsize
+
+    def _checked_box(self, box: Box | slice) -> Box:
+        chosen = select(box, self.shape)
+        if any(step != 1 for step in chosen.step) or chosen.is_empty:
+            raise InvalidError(f"a block of a stream is a tuple of slices without steps, have {box!r}")
+        return tuple(
+            slice(a, a + n) for a, n in zip(chosen.start, chosen.count, strict=True)
+        )
+
+    def info(self) -> Info:
+        """Describe the array without reading its elements."""
+        grid = self.metadata.grid()
+        return Info(
+            path=str(self.path),
+            shape=self.shape,
+            dtype=self.dtype.name,
+            chunks=self.chunks,
+            order=self.order,
+            chunk_order=self.metadata.chunk_order,
+            dims=self.dims,
+            nbytes=self.nbytes,
+            file_bytes=grid.shard_bytes * grid.shards,
+            shards=grid.shards,
+            generation=read_generation(self._place),
+            state=self.metadata.state or "whole",
+            attributes=self.attrs,
+        )
+
+    def flush(self) -> None:
+        """Return once everything written would survive power loss."""
+        self._open().submit_sync().wait()
+
+    def close(self) -> None:
+        """Let go of the files. Closing twice is harmless."""
+        self._file = None
+
+    def __enter__(self) -> "Array":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def mark(self, state: str | None, why: str = "") -> None:
+        """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``."""
+        self.metadata = dataclasses.replace(self.metadata, state=state, why=why)
+        self._place.volume.replace_small(self._place.inside("zarr.json"), self.metadata.to_json())
+
+
+def read_generation(where: Place) -> int:
+    """Return how often the array was opened for writing."""
+    if not where.exists(_GENERATION):
+        return 0
+    text = where.volume.read_small(where.inside(_GENERATION)).strip()
+    if not re.fullmatch(rb"[0-9]{1,18}", text):
+        raise CorruptError(
+            f"{where.path / _GENERATION} holds no number; write one larger than the last you know of"
+        )
+    return int(text)
+
+
+def bump_generation(where: Place) -> None:
+    """Note that the array was opened for writing, so that resuming on changed input is noticed."""
+    number = str(read_generation(where) + 1).encode()
+    where.volume.replace_small(where.inside(_GENERATION), number)
+
+
+def open_array(
+    path: PathLike, mode: Literal["r", "r+"] = "r", *, allow_incomplete: bool = False
+) -> Array:
+    """Open an array that outcore wrote.
+
+    Parameters
+    ----------
+    path
+        Directory of the array.
+    mode
+        ``"r"`` to read, ``"r+"`` to read and write.
+    allow_incomplete
+        Open even an array that a failed or killed call left half-written.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no array, or a shard file is missing.
+    TruncatedError, CorruptError
+        If a file is too short, or the metadata or a shard's index is damaged.
+    IncompleteError
+        If a failed or killed call left the array half-written.
+    ConsumedError
+        If ``overwrite_a=True`` gave up its content.
+    """
+    if mode not in ("r", "r+"):
+        raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}; oc.create_array makes arrays")
+    where = place(path)
+    if not where.exists():
+        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
+    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
+    if metadata is None:
+        raise InvalidError(
+            f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
+            "zarr.open_array and copy it with oc.from_array"
+        )
+    if metadata.state == "consumed":
+        raise ConsumedError(f"the content of {where.path} was given up: {metadata.why}")
+    if metadata.state == "incomplete" and not allow_incomplete:
+        raise IncompleteError(f"{where.path} is only half written: {metadata.why}")
+    if mode == "r+":
+        bump_generation(where)
+    return Array(where, metadata, mode)

@@ -1,0 +1,328 @@
+"""Which BLAS SciPy runs on, and with which kernels.
+
+OpenBLAS picks its kernels once, while its library is being loaded, from the
+CPU it finds and from the environment variable ``OPENBLAS_CORETYPE``.  On AMD
+processors with AVX-512 the right table is ``SkylakeX``: its double precision
+matrix product runs at about 1.7 times the rate of the ``Haswell`` table's.
+Releases up to 0.3.31 do not know every such processor by name, and decide by
+its features then, which on most computers ends at ``SkylakeX`` but not on all.
+`choose` takes the guess out of it, where that is safe.
+
+It has to run before SciPy's BLAS is loaded, so this module imports nothing
+that loads one, and the package imports it first.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import threadpoolctl  # type: ignore[import-untyped, unused-ignore]
+
+__all__ = [
+    "BlasChoice",
+    "BlasReport",
+    "choose",
+    "scipy_blas",
+    "set_threads",
+    "threads",
+]
+
+CORETYPE_VARIABLE = "OPENBLAS_CORETYPE"
+POLICY_VARIABLE = "OUTCORE_BLAS"
+AVX512_CORETYPE = "SkylakeX"
+
+# The SkylakeX table is compiled with these four; a processor (or a hypervisor)
+# that lacks any of them would end in an illegal instruction.
+_NEEDED_FLAGS = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
+
+# Later releases rewrite a forced table's block sizes on AMD hosts (OpenBLAS
+# issue 6021), and detect more processors: their own choice is the safer one.
+_NEWEST_FORCED = (0, 3, 31)
+
+
+@dataclass(frozen=True)
+class BlasChoice:
+    """What `choose` found, what it did, and why.
+
+    Attributes
+    ----------
+    action : str
+        ``"set"`` if this process's ``OPENBLAS_CORETYPE`` was set here,
+        ``"kept"`` if it was left as it was.
+    coretype : str or None
+        The variable's value afterwards; None if it is not set.
+    reason : str
+        One sentence, for a person.
+    hint : str
+        What a person could change to run faster; empty if nothing.
+    vendor, model : str
+        The processor, as ``/proc/cpuinfo`` names it; empty where unknown.
+    avx512 : bool
+        Whether the processor has all that the AVX-512 kernels use.
+    already_loaded : str or None
+        SciPy's BLAS library, if it was loaded before the choice was made.
+    version : str or None
+        Version of the OpenBLAS that SciPy was built with, if it says so.
+    """
+
+    action: str
+    coretype: str | None
+    reason: str
+    hint: str = ""
+    vendor: str = ""
+    model: str = ""
+    avx512: bool = False
+    already_loaded: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class BlasReport:
+    """The BLAS that SciPy has loaded, as it describes itself.
+
+    Attributes
+    ----------
+    library : str
+        Kind of library: ``"openblas"``, ``"mkl"``, ``"blis"``...
+    path : str
+        The file it was loaded from.
+    version : str or None
+        Its version.
+    architecture : str or None
+        The kernel table in use, such as ``"SkylakeX"``.
+    threads : int
+        Threads it would use for its next call.
+    threading : str or None
+        How it makes threads, such as ``"pthreads"`` or ``"openmp"``.
+    """
+
+    library: str
+    path: str
+    version: str | None
+    architecture: str | None
+    threads: int
+    threading: str | None
+
+
+def _read_cpu() -> tuple[str, str, frozenset[str]]:
+    """Vendor, model name and feature flags of the first processor listed."""
+    found: dict[str, str] = {}
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
+            if not line.strip():  # end of the first processor
+                break
+    flags = frozenset(found.get("flags", "").split())
+    return found.get("vendor_id", ""), found.get("model name", ""), flags
+
+
+def _may_be_scipys(path: str) -> bool:
+    """Whether SciPy could be using the library at `path`.
+
+    Wheels carry libraries of their own in ``<package>.libs`` (or ``.dylibs``
+    inside the package), which no other package uses.  NumPy's wheel has such a
+    copy of OpenBLAS with nearly the name of SciPy's, so the folder decides and
+    not the file's name.  A library elsewhere belongs to the system, and may
+    serve SciPy too.
+    """
+    folder = Path(path).parent
+    if folder.name.endswith(".libs"):
+        return folder.name == "scipy.libs"
+    if folder.name == ".dylibs":
+        return folder.parent.name == "scipy"
+    return True
+
+
+def _loaded_openblas() -> str | None:
+    """Path of an OpenBLAS this process has mapped that may be SciPy's."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            # address perms offset device inode path; the path may hold spaces
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) < 6 or "openblas" not in os.path.basename(fields[5]):
+                continue
+            if _may_be_scipys(fields[5]):
+                return fields[5]
+    return None
+
+
+def _built_with() -> str | None:
+    """OpenBLAS version in SciPy's build record, read without importing SciPy."""
+    spec = importlib.util.find_spec("scipy")
+    if spec is None or spec.origin is None:
+        return None
+    record = Path(spec.origin).with_name("__config__.py")
+    if not record.is_file():
+        return None
+    found = re.search(
+        r'"blas":\s*\{\s*"name":\s*"[^"]*openblas[^"]*".*?"version":\s*"([^"]+)"',
+        record.read_text(encoding="utf-8", errors="replace"),
+        re.DOTALL,
+    )
+    return found.group(1) if found else None
+
+
+def _decide() -> BlasChoice:
+    """`choose`, without its promise not to raise."""
+    before = os.environ.get(CORETYPE_VARIABLE) or None
+    vendor, model, flags = _read_cpu()
+    avx512 = flags >= _NEEDED_FLAGS
+    version = _built_with()
+    loaded = _loaded_openblas()
+
+    def result(action: str, reason: str, hint: str = "") -> BlasChoice:
+        coretype = AVX512_CORETYPE if action == "set" else before
+        return BlasChoice(
+            action, coretype, reason, hint, vendor, model, avx512, loaded, version
+        )
+
+    if os.environ.get(POLICY_VARIABLE, "").strip().lower() == "keep":
+        return result("kept", f"{POLICY_VARIABLE}=keep asks for no change")
+    if before is not None:
+        hint = ""
+        if avx512 and before.lower() in {"haswell", "zen"}:
+            hint = (
+                f"the {before} kernels do not use this processor's AVX-512: without "
+                f"{CORETYPE_VARIABLE} matrix products may run 1.7 times as fast"
+            )
+        return result("kept", f"{CORETYPE_VARIABLE} was set already", hint)
+    if vendor != "AuthenticAMD":
+        return result("kept", "OpenBLAS's own choice is good on this processor")
+    if not avx512:
+        return result("kept", "the processor lacks AVX-512")
+    if loaded is not None:
+        return result(
+            "kept",
+            "SciPy's BLAS was loaded before, and its kernels are fixed by then",
+            "import outcore before scipy if the kernels shown are not the AVX-512 ones",
+        )
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+    if numbers is None:
+        return result("kept", "which OpenBLAS SciPy was built with is not known")
+    if tuple(map(int, numbers.groups())) > _NEWEST_FORCED:
+        return result("kept", f"OpenBLAS {version} is left to choose for itself")
+    os.environ[CORETYPE_VARIABLE] = AVX512_CORETYPE
+    return result(
+        "set", "an AMD processor with AVX-512, which OpenBLAS may not know by name"
+    )
+
+
+@functools.cache
+def choose() -> BlasChoice:
+    """Set ``OPENBLAS_CORETYPE`` for this process where that is safe and useful.
+
+    It is set only on an AMD processor with AVX-512 (F, DQ, BW and VL), if it
+    has no value yet, SciPy's BLAS is not loaded yet, SciPy was built with an
+    OpenBLAS from before 0.3.32, and ``OUTCORE_BLAS`` is not ``keep``.  Processes
+    started later inherit it, and a NumPy imported later obeys it too.
+
+    Returns
+    -------
+    BlasChoice
+        What was found and done.  The first call decides; later calls return
+        the same object.
+
+    Notes
+    -----
+    Never raises: a computer on which this fails works as it did before.
+    """
+    try:
+        return _decide()
+    except Exception as error:  # whatever it is, it must not stop the import
+        return BlasChoice(
+            "kept",
+            os.environ.get(CORETYPE_VARIABLE) or None,
+            f"the processor could not be examined ({type(error).__name__}: {error})",
+        )
+
+
+@functools.cache
+def _controller() -> Any | None:
+    """The threadpoolctl controller of SciPy's BLAS, or None if there is none."""
+    # Here and not at the top, because this import loads SciPy's BLAS, after
+    # which `choose` has nothing left to choose.
+    importlib.import_module("scipy.linalg.cython_blas")
+    found = [
+        library
+        for library in threadpoolctl.ThreadpoolController().lib_controllers
+        if library.user_api == "blas" and _may_be_scipys(library.filepath)
+    ]
+    # SciPy's own copy first, then one of the system's.
+    found.sort(key=lambda library: "scipy" not in Path(library.filepath).parent.name)
+    return found[0] if found else None
+
+
+def scipy_blas() -> BlasReport | None:
+    """Describe the BLAS that SciPy uses, loading it if need be.
+
+    Returns
+    -------
+    BlasReport or None
+        None if it is one that cannot be asked, such as the reference BLAS.
+    """
+    library = _controller()
+    if library is None:
+        return None
+    facts = library.info()
+    return BlasReport(
+        library=facts["internal_api"],
+        path=facts["filepath"],
+        version=facts.get("version"),
+        architecture=facts.get("architecture"),
+        threads=facts["num_threads"],
+        threading=facts.get("threading_layer"),
+    )
+
+
+def set_threads(count: int) -> int | None:
+    """Set how many threads SciPy's BLAS uses, for the whole process.
+
+    NumPy's copy of the library, if it has its own, is left alone.
+
+    Parameters
+    ----------
+    count : int
+        Number of threads, at least 1.
+
+    Returns
+    -------
+    int or None
+        The number before; None if SciPy's BLAS cannot be controlled, and
+        nothing was changed.
+    """
+    if count < 1:
+        raise ValueError(f"the number of BLAS threads must be at least 1, not {count}")
+    library = _controller()
+    if library is None:
+        return None
+    before = int(library.num_threads)
+    library.set_num_threads(count)
+    return before
+
+
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Run a block with `count` threads in SciPy's BLAS, then restore the number.
+
+    The number belongs to the process and not to the calling thread: two
+    threads that use this at once see each other's number.
+
+    Parameters
+    ----------
+    count : int or None
+        Number of threads; None changes nothing.
+    """
+    before = None if count is None else set_threads(count)
+    try:
+        yield
+    finally:
+        if before is not None:
+            set_threads(before)

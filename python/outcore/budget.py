@@ -1,0 +1,71 @@
+"""How much memory there is, and how much of it a call may take."""
+
+from pathlib import Path
+
+from outcore._core import Arena
+from outcore.sizes import parse_bytes
+
+DEFAULT_SHARE = 0.5
+"""A call without ``memory=`` takes this share of what is really available."""
+
+INDEXING_BYTES = 64 << 20
+"""Bounce buffers of plain indexing come from one arena of this size for the whole process."""
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def cgroup_limits() -> list[tuple[str, int, int]]:
+    """Memory limits of this process's control groups: (where, limit in bytes, bytes in use).
+
+    Both versions of the interface are read, from the process's own group up to the root.
+    """
+    limits = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers == "":
+            bases = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
+            files = ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            bases = [Path("/sys/fs/cgroup/memory")]
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        for base in bases:
+            for group in [base / name.lstrip("/"), *(base / name.lstrip("/")).parents]:
+                if not group.is_relative_to(base):
+                    break
+                limit, used = (_read_number(group / file) for file in files)
+                if limit is not None and used is not None and limit < 1 << 60:
+                    limits.append((str(group), limit, used))
+    return limits
+
+
+def available_bytes() -> int:
+    """Bytes of memory that a new allocation can really have: the machine's, or a control group's."""
+    available = 1 << 30
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    for _, limit, used in cgroup_limits():
+        available = min(available, max(limit - used, 0))
+    return available
+
+
+def resolve(memory: int | str | None) -> int:
+    """Bytes of a ``memory=`` argument; `None` is a share of what is available."""
+    if memory is None:
+        return max(int(available_bytes() * DEFAULT_SHARE), 1 << 20)
+    return parse_bytes(memory)
+
+
+indexing_arena = Arena(INDEXING_BYTES)

@@ -1,0 +1,151 @@
+"""The error tree.
+
+Every error outcore raises on purpose is an `OutcoreError`. Its ``kind`` is a stable name to program
+against; its message says what was needed, what was found, and one fix. Where Python has a built-in
+exception for the case, the error is one of those too.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+
+class OutcoreError(Exception):
+    """Base of all errors raised on purpose."""
+
+    kind: ClassVar[str] = "error"
+
+
+class BudgetError(OutcoreError, MemoryError):
+    """More memory was asked for than the budget holds."""
+
+    kind = "budget"
+
+
+class DiskFullError(OutcoreError, OSError):
+    """The disk has no room for what must be written."""
+
+    kind = "disk_full"
+
+
+class DiskError(OutcoreError, OSError):
+    """The operating system refused or failed a request."""
+
+    kind = "io"
+
+
+class NotFoundError(OutcoreError, FileNotFoundError):
+    """A file or array that must exist does not."""
+
+    kind = "not_found"
+
+
+class TruncatedError(OutcoreError, OSError):
+    """A file ends before the data it must hold."""
+
+    kind = "truncated"
+
+
+class CorruptError(OutcoreError, OSError):
+    """Bytes on disk are not what they must be."""
+
+    kind = "corrupt"
+
+
+class ReadOnlyError(OutcoreError, PermissionError):
+    """A write to something opened or mounted read-only."""
+
+    kind = "read_only"
+
+
+class ExistsError(OutcoreError, FileExistsError):
+    """A target that must not exist does."""
+
+    kind = "exists"
+
+
+class InvalidError(OutcoreError, ValueError):
+    """An argument is unusable."""
+
+    kind = "invalid"
+
+
+class BusyError(OutcoreError, OSError):
+    """Another process or call holds it."""
+
+    kind = "busy"
+
+
+class ForkedError(OutcoreError, RuntimeError):
+    """Used in a process forked from the one that made it."""
+
+    kind = "forked"
+
+
+class ClosedError(OutcoreError, ValueError):
+    """Used after it was closed."""
+
+    kind = "closed"
+
+
+class IncompleteError(OutcoreError, ValueError):
+    """An array that a failed or killed call left half-written."""
+
+    kind = "incomplete"
+
+
+class ConsumedError(OutcoreError, ValueError):
+    """An array whose content was given up by ``overwrite_a=True``."""
+
+    kind = "consumed"
+
+
+class JournalError(OutcoreError, ValueError):
+    """A journal that does not fit the call that would resume it."""
+
+    kind = "journal"
+
+
+class NonFiniteError(OutcoreError, ValueError):
+    """A NaN or an infinity in a matrix. ``index`` is its (row, column)."""
+
+    kind = "non_finite"
+
+    def __init__(self, message: str, index: tuple[int, int] = (-1, -1)) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class SingularMatrixError(OutcoreError, np.linalg.LinAlgError):
+    """A factor that cannot solve. ``info`` is LAPACK's: the first zero pivot, counted from 1."""
+
+    kind = "singular"
+
+    def __init__(self, message: str, info: int = 0) -> None:
+        super().__init__(message)
+        self.info = info
+
+
+class Interrupted(KeyboardInterrupt):  # noqa: N818 - not an error: the user asked for it
+    """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on."""
+
+    kind: ClassVar[str] = "interrupted"
+
+
+class GrowthWarning(UserWarning):
+    """Pivots grew so much that the factors may have few correct digits."""
+
+
+def _tree(root: type[OutcoreError]) -> dict[str, type[OutcoreError]]:
+    found = {root.kind: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+_BY_KIND = _tree(OutcoreError)
+
+
+def from_kind(kind: str, message: str) -> OutcoreError:
+    """Make the error of a stable kind."""
+    return _BY_KIND[kind](message)

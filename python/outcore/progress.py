@@ -1,0 +1,76 @@
+"""Progress with an honest estimate of the time left, on the standard error of a terminal."""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from outcore.sizes import format_seconds
+
+ProgressLike: TypeAlias = bool | Callable[[float, float], None]
+"""`True` for a bar where a terminal shows it, `False` for none, or ``f(fraction, seconds_left)``."""
+
+SHOW_AFTER_S = 2.0
+
+
+class Meter:
+    """Progress of one long call, in units of work of the caller's choice.
+
+    The bar appears after two seconds. The time left is the elapsed time scaled by the work left, so
+    the caller should count work that takes time (flops), not steps.
+    """
+
+    def __init__(self, title: str, total: float, progress: ProgressLike, done: float = 0.0) -> None:
+        self._total = max(total, 1e-300)
+        self._first = self._done = done
+        self._report = progress if callable(progress) else None
+        self._started = self._told = time.monotonic()
+        self._bar: Progress | None = None
+        self._title = title
+        self._shown = progress is True and sys.stderr.isatty()
+
+    def seconds_left(self) -> float:
+        """Estimate the time left in seconds; NaN before there is anything to go by."""
+        fresh = self._done - self._first
+        elapsed = time.monotonic() - self._started
+        return elapsed * (self._total - self._done) / fresh if fresh > 0 else float("nan")
+
+    def advance(self, work: float) -> None:
+        """Note that `work` units are done."""
+        self._done += work
+        now = time.monotonic()
+        if now - self._told < 0.1:
+            return
+        self._told = now
+        fraction = min(self._done / self._total, 1.0)
+        if self._report:
+            self._report(fraction, self.seconds_left())
+        if self._shown and now - self._started > SHOW_AFTER_S:
+            self._draw(fraction)
+
+    def _draw(self, fraction: float) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+                TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True,
+                auto_refresh=False,
+            )  # fmt: skip
+            self._bar.add_task(self._title, total=1.0, left="")
+            self._bar.start()
+        left = f"{format_seconds(self.seconds_left())} left"
+        self._bar.update(self._bar.task_ids[0], completed=fraction, left=left, refresh=True)
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+        if self._report and kind is None:
+            self._report(1.0, 0.0)

@@ -1,0 +1,66 @@
+"""Sizes and times as people write and read them."""
+
+import re
+
+from outcore.errors import InvalidError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([kmgtKMGT]?[iI]?[bB]?)\s*")
+
+
+def parse_bytes(size: int | str) -> int:
+    """Read a size in bytes: a number, or text such as ``"64 MiB"``, ``"8GB"`` or ``"1.5 TB"``.
+
+    Raises
+    ------
+    InvalidError
+        If it is neither, or not positive.
+    """
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            raise InvalidError(f"cannot read {size!r} as a size; write it like '64 MiB' or '8 GB'")
+        value = int(float(match[1]) * unit)
+    else:
+        try:
+            value = int(size)
+        except (TypeError, ValueError):
+            raise InvalidError(f"cannot read {size!r} as a size; give bytes or '8 GB'") from None
+    if value <= 0:
+        raise InvalidError(f"a size must be positive, have {size!r}")
+    return value
+
+
+def format_bytes(size: float) -> str:
+    """Write a size in binary units, three digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration as people say it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -1,0 +1,121 @@
+"""Blocks read ahead of their use, and written behind it."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, ArrayFile, Stream, Ticket, Trace
+
+Box: TypeAlias = tuple[slice, ...]
+
+
+class Block(NamedTuple):
+    """A block of a stream: which part of the array, and its elements."""
+
+    index: Box
+    data: npt.NDArray[Any]
+
+
+def wait(ticket: Ticket, trace: Trace | None = None) -> None:
+    """Wait for work in the background, and note the time that it took the caller."""
+    if trace is None or ticket.done():
+        ticket.wait()
+        return
+    start = trace.now_ns()
+    ticket.wait()
+    trace.record("wait", start)
+
+
+class BlockStream:
+    """Blocks of an array in a known order: ``for block in stream``.
+
+    The blocks to come are read ahead as far as `memory_bytes` allows. A block's memory goes back
+    when its last view dies; who keeps too many gets `BudgetError` from the next step.
+    """
+
+    def __init__(
+        self,
+        file: ArrayFile,
+        dtype: np.dtype[Any],
+        arena: Arena,
+        memory_bytes: int,
+        trace: Trace | None = None,
+    ) -> None:
+        self._stream = Stream(file, arena, memory_bytes)
+        self._dtype = dtype
+        self._trace = trace
+
+    def extend(self, schedule: Iterable[Box]) -> None:
+        """Add blocks, each a tuple of slices without steps, at the end of the schedule."""
+        self._stream.extend(
+            [([s.start for s in box], [s.stop - s.start for s in box]) for box in schedule]
+        )
+
+    def __len__(self) -> int:
+        return self._stream.remaining()
+
+    def __iter__(self) -> Iterator[Block]:
+        while len(self):
+            yield self.take()
+
+    def take(self) -> Block:
+        """Return the next block, waiting for it if it is not there yet."""
+        start_ns = self._trace.now_ns() if self._trace else 0
+        buffer, start, count, strides = self._stream.next()
+        if self._trace:
+            self._trace.record("wait", start_ns)
+        data: npt.NDArray[Any] = np.ndarray(
+            tuple(count), self._dtype, buffer=buffer, strides=tuple(strides)
+        )
+        return Block(tuple(slice(a, a + n) for a, n in zip(start, count, strict=True)), data)
+
+
+class WriteBehind:
+    """Writes that go on while the caller does: an error is raised at the next call or at `flush`.
+
+    The memory of a block must stay as it is until `flush`; the number of blocks in flight is
+    bounded, so that their memory is too.
+    """
+
+    def __init__(self, file: ArrayFile, most: int = 8, trace: Trace | None = None) -> None:
+        self._file = file
+        self._most = most
+        self._trace = trace
+        self._tickets: deque[Ticket] = deque()
+
+    def write(self, index: Box, data: npt.NDArray[Any]) -> None:
+        """Start writing `data` to the box `index` of the array."""
+        while self._tickets and (self._tickets[0].done() or len(self._tickets) >= self._most):
+            wait(self._tickets.popleft(), self._trace)
+        self._tickets.append(self._file.submit_write([s.start for s in index], [1] * len(index), data))
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Wait until everything is written; with `sync`, until it would survive power loss."""
+        while self._tickets:
+            wait(self._tickets.popleft(), self._trace)
+        if sync:
+            wait(self._file.submit_sync(), self._trace)
+
+    def __enter__(self) -> "WriteBehind":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.flush()
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Wait for the writes in flight, whatever becomes of them."""
+        while self._tickets:
+            ticket = self._tickets.popleft()
+            try:
+                ticket.wait()
+            except OSError:
+                continue

@@ -1,0 +1,212 @@
+"""The Zarr v3 metadata of an array or group, and the chunk shape it gets by default.
+
+Sources: Zarr core specification version 3; sharding codec version 1.0 (``sharding_indexed``).
+``docs/format.md`` has the bytes.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from outcore._core import Grid
+from outcore.errors import CorruptError, InvalidError
+
+SLOT_ALIGN_BYTES = 4096
+TILE_BYTES = 4 << 20
+"""Chunks aim at this size: one disk request, and a good operand for a matrix product."""
+
+_FORMAT = 1
+_ZARR_NAMES = {
+    "bool": "bool",
+    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{name: name for name in ("float16", "float32", "float64", "complex64", "complex128")},
+}
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What ``zarr.json`` says of an array.
+
+    ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
+    ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+    order: str = "C"
+    chunk_order: str = "row-major"
+    dims: tuple[str, ...] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    state: str | None = None
+    why: str = ""
+
+    def grid(self) -> Grid:
+        """The layout on disk."""
+        return Grid(
+            list(self.shape),
+            list(self.chunks),
+            self.dtype.itemsize,
+            self.order,
+            self.chunk_order,
+            SLOT_ALIGN_BYTES,
+        )
+
+    def to_json(self) -> bytes:
+        """Render ``zarr.json``."""
+        codecs: list[dict[str, Any]] = []
+        if self.order == "F" and len(self.shape) > 1:
+            order = list(range(len(self.shape)))[::-1]
+            codecs.append({"name": "transpose", "configuration": {"order": order}})
+        codecs.append({"name": "bytes", "configuration": {"endian": "little"}})
+        own: dict[str, Any] = {
+            "format": _FORMAT,
+            "order": self.order,
+            "chunk_order": self.chunk_order,
+        }
+        if self.state:
+            own |= {"state": self.state, "why": self.why}
+        document: dict[str, Any] = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": _ZARR_NAMES[self.dtype.name],
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": list(self.grid().shard_shape)},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": _zero(self.dtype),
+            "codecs": [
+                {
+                    "name": "sharding_indexed",
+                    "configuration": {
+                        "chunk_shape": list(self.chunks),
+                        "codecs": codecs,
+                        "index_codecs": [
+                            {"name": "bytes", "configuration": {"endian": "little"}},
+                            {"name": "crc32c"},
+                        ],
+                        "index_location": "end",
+                    },
+                }
+            ],
+            "attributes": {**self.attributes, "outcore": own},
+        }
+        if self.dims is not None:
+            document["dimension_names"] = list(self.dims)
+        return json.dumps(document, indent=2).encode()
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "b":
+        return False
+    if dtype.kind == "c":
+        return [0.0, 0.0]
+    return 0.0 if dtype.kind == "f" else 0
+
+
+def parse(text: bytes, path: str) -> Metadata | None:
+    """Read ``zarr.json``; `None` if it is not an array of ours.
+
+    Raises
+    ------
+    CorruptError
+        If it cannot be read, or describes an array of ours that cannot be.
+    """
+    try:
+        document = json.loads(text)
+        if document["zarr_format"] != 3:
+            return None
+        own = document.get("attributes", {}).get("outcore")
+        if document["node_type"] != "array" or own is None:
+            return None
+        if own["format"] != _FORMAT:
+            raise CorruptError(
+                f"{path} is of format {own['format']}, this outcore reads {_FORMAT}; update outcore"
+            )
+        attributes = dict(document["attributes"])
+        del attributes["outcore"]
+        dims = document.get("dimension_names")
+        return Metadata(
+            shape=tuple(int(n) for n in document["shape"]),
+            dtype=np.dtype(document["data_type"]),
+            chunks=tuple(
+                int(n) for n in document["codecs"][0]["configuration"]["chunk_shape"]
+            ),
+            order=own["order"],
+            chunk_order=own["chunk_order"],
+            dims=None if dims is None else tuple(dims),
+            attributes=attributes,
+            state=own.get("state"),
+            why=own.get("why", ""),
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        if isinstance(error, CorruptError):
+            raise
+        raise CorruptError(
+            f"{path}/zarr.json cannot be read ({error!r}); restore it from a copy, "
+            "or make the array anew"
+        ) from error
+
+
+def group_json(attributes: dict[str, Any]) -> bytes:
+    """Render the ``zarr.json`` of a group."""
+    document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(document, indent=2).encode()
+
+
+def check_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a NumPy number type that Zarr v3 has too, in little-endian order.
+
+    Raises
+    ------
+    InvalidError
+        If there is none.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidError(f"{dtype!r} is not a NumPy type: {error}") from None
+    if found.name not in _ZARR_NAMES:
+        raise InvalidError(f"need a number type of NumPy, have {found}; use one of 'f8', 'c16', ...")
+    return found.newbyteorder("<")
+
+
+def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
+    """Choose a chunk shape of about 4 MiB.
+
+    A matrix in Fortran order gets the tiles that LU works with: 256 columns (128 for 16-byte
+    elements) and as many rows as fill the tile; in C order the same with rows and columns swapped.
+    Other arrays get whole fast dimensions and as much of the slow ones as fits.
+    """
+    shape = [max(int(n), 1) for n in shape]
+    if len(shape) == 2:
+        rows, columns = tile_shape(max(shape), itemsize)
+        if order == "C":
+            rows, columns = columns, rows
+        return min(rows, shape[0]), min(columns, shape[1])
+    fast_to_slow = range(len(shape)) if order == "F" else range(len(shape))[::-1]
+    chunks, left = [1] * len(shape), max(TILE_BYTES // itemsize, 1)
+    for dim in fast_to_slow:
+        chunks[dim] = min(shape[dim], max(left, 1))
+        left //= chunks[dim]
+    return tuple(chunks)
+
+
+def tile_shape(n: int, itemsize: int, tile_bytes: int = TILE_BYTES) -> tuple[int, int]:
+    """Rows and columns of a column-major tile of at most `tile_bytes` of an n-row matrix.
+
+    256 columns give a matrix product nearly all of its speed (128 of complex128); more rows than
+    the matrix has would be padding.
+    """
+    columns = 128 if itemsize >= 16 else 256
+    columns = max(min(columns, n, math.isqrt(tile_bytes // itemsize)), 1)
+    page = max(SLOT_ALIGN_BYTES // itemsize, 1)
+    rows = max(tile_bytes // (itemsize * columns), 1)
+    rows = rows // page * page if rows >= page else rows
+    return min(rows, n), columns

@@ -1,0 +1,473 @@
+"""The BLAS and LAPACK calls against NumPy's and SciPy's, and the choice of BLAS."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from outcore import blas, blas_choice
+
+DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+TRANS = ["N", "T", "C"]
+
+
+def random(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
+    """A Fortran-ordered array with entries of order one."""
+    values = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return np.asfortranarray(values.astype(dtype))
+
+
+def view(rng: np.random.Generator, dtype: Any, m: int, n: int) -> np.ndarray:
+    """An m x n column-major view from the middle of a larger array."""
+    return random(rng, dtype, m + 5, n + 3)[2 : 2 + m, 1 : 1 + n]
+
+
+def op(x: np.ndarray, trans: str) -> np.ndarray:
+    """What BLAS's trans option makes of `x`."""
+    return {"N": x, "T": x.T, "C": x.conj().T}[trans]
+
+
+def outside(x: np.ndarray) -> np.ndarray:
+    """The array `x` is a view of, with x's own elements set to zero."""
+    assert x.base is not None
+    base = x.base.copy(order="F")
+    base[2 : 2 + x.shape[0], 1 : 1 + x.shape[1]] = 0
+    return base
+
+
+def tolerance(dtype: Any, scale: float = 100) -> float:
+    """Allowed relative error."""
+    return scale * float(np.finfo(dtype).eps)
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, scale: float = 100) -> None:
+    """Compare relative to the largest entry."""
+    error = np.max(np.abs(got - want), initial=0)
+    assert error <= tolerance(got.dtype, scale) * np.max(np.abs(want), initial=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans_a", TRANS)
+@pytest.mark.parametrize("trans_b", TRANS)
+def test_gemm(dtype: Any, trans_a: Any, trans_b: Any) -> None:
+    rng = np.random.default_rng(1)
+    m, n, k = 37, 29, 23
+    a = view(rng, dtype, *((m, k) if trans_a == "N" else (k, m)))
+    b = view(rng, dtype, *((k, n) if trans_b == "N" else (n, k)))
+    c = view(rng, dtype, m, n)
+    alpha, beta = (-0.5, 2.0) if c.dtype.kind == "f" else (-0.5 + 1j, 2 - 0.25j)
+    product = op(a, trans_a) @ op(b, trans_b)
+    want, around = alpha * product + beta * c, outside(c)
+    blas.kernels(dtype).gemm(a, b, c, alpha, beta, trans_a, trans_b)
+    assert_close(c, want)
+    np.testing.assert_array_equal(outside(c), around)
+    want = c - product
+    blas.kernels(dtype).gemm(a, b, c, -1, 1, trans_a, trans_b)
+    assert_close(c, want)
+    c[:] = np.nan
+    blas.kernels(dtype).gemm(a, b, c, beta=0, trans_a=trans_a, trans_b=trans_b)
+    assert_close(c, product)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gemm_of_single_rows_and_columns(dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    gemm = blas.kernels(dtype).gemm
+    rows = np.ascontiguousarray(random(rng, dtype, 6, 9))
+    column, row = view(rng, dtype, 9, 1), rows[3:4]
+    c = np.zeros((1, 1), dtype)
+    gemm(row, column, c)
+    assert_close(c, row @ column)
+    outer = np.zeros((9, 9), dtype, order="F")
+    gemm(column, row, outer)
+    assert_close(outer, column @ row)
+    # a row of a column-major array: its elements lie a column's length apart
+    across = random(rng, dtype, 4, 9)[2:3]
+    gemm(across, column, c, beta=0)
+    assert_close(c, across @ column)
+    # a column of a row-major array is no column-major view
+    with pytest.raises(ValueError, match="column-major"):
+        gemm(row[:, :6], rows[:, 2:3], c)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operands_without_elements(dtype: Any) -> None:
+    k = blas.kernels(dtype)
+
+    def full(m: int, n: int) -> np.ndarray:
+        return np.full((m, n), 3, dtype, order="F")
+
+    order: Any
+    for order in "CF":
+        c = full(3, 4)
+        k.gemm(np.empty((3, 0), dtype, order), np.empty((0, 4), dtype, order), c)
+        np.testing.assert_array_equal(c, 3)
+        # an empty product is zero, and beta still counts
+        k.gemm(
+            np.empty((3, 0), dtype, order), np.empty((0, 4), dtype, order), c, beta=2
+        )
+        np.testing.assert_array_equal(c, 6)
+        k.gemm(
+            np.empty((0, 2), dtype, order), full(2, 4), np.empty((0, 4), dtype, order)
+        )
+        k.trsm(
+            np.empty((0, 0), dtype),
+            np.empty((0, 4), dtype, order),
+            lower=True,
+            unit=True,
+        )
+        k.trsm(full(3, 3), np.empty((3, 0), dtype, order), lower=True, unit=True)
+        piv = np.empty(0, np.int32)
+        assert k.getrf(np.empty((0, 4), dtype, order), piv) == 0
+        assert k.getrf(np.empty((4, 0), dtype, order), piv) == 0
+        k.laswp(np.empty((4, 0), dtype, order), np.array([3], np.int32), 0, 1)
+        assert k.lange("M", np.empty((0, 4), dtype, order)) == 0
+        assert k.lange("I", np.empty((4, 0), dtype, order)) == 0
+    k.laswp(full(3, 4), np.empty(0, np.int32), 0, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("side", ["L", "R"])
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_trsm(dtype: Any, side: Any, trans: Any, lower: bool, unit: bool) -> None:
+    rng = np.random.default_rng(3)
+    m, n = 21, 13
+    order = m if side == "L" else n
+    t, b = view(rng, dtype, order, order), view(rng, dtype, m, n)
+    t *= 1 / order
+    if not unit:
+        t[np.diag_indices(order)] += 3
+    triangle = np.tril(t) if lower else np.triu(t)
+    if unit:
+        np.fill_diagonal(triangle, 1)
+        t[np.diag_indices(order)] = np.nan  # must not be read
+    t[np.triu_indices(order, 1) if lower else np.tril_indices(order, -1)] = np.nan
+    want, around = 2 * b, outside(b)
+    blas.kernels(dtype).trsm(t, b, side, lower=lower, trans=trans, unit=unit, alpha=2)
+    again = op(triangle, trans) @ b if side == "L" else b @ op(triangle, trans)
+    assert_close(again, want)
+    np.testing.assert_array_equal(outside(b), around)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape", [(40, 40), (60, 17), (17, 60), (1, 9), (9, 1), (200, 130)]
+)
+def test_getrf(dtype: Any, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(4)
+    a = view(rng, dtype, *shape)
+    original, around = a.copy(order="F"), outside(a)
+    count = min(shape)
+    piv = np.full(count + 2, -7, np.int32)
+    assert blas.kernels(dtype).getrf(a, piv) == 0
+    np.testing.assert_array_equal(piv[count:], -7)
+    np.testing.assert_array_equal(outside(a), around)
+    getrf = scipy.linalg.get_lapack_funcs("getrf", (original,))
+    _, want_piv, _ = getrf(original)
+    np.testing.assert_array_equal(piv[:count], want_piv)
+    lower = np.tril(a[:, :count], -1) + np.eye(shape[0], count, dtype=dtype)
+    moved = original.copy(order="F")
+    blas.kernels(dtype).laswp(moved, piv, 0, count)
+    assert_close(lower @ np.triu(a[:count]), moved)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("zero", [0, 5, 11])
+@pytest.mark.parametrize("shape", [(12, 12), (20, 12), (12, 20)])
+def test_getrf_info_of_singular_matrices(
+    dtype: Any, zero: int, shape: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    a = view(rng, dtype, *shape)
+    a[:, zero] = 0
+    getrf = scipy.linalg.get_lapack_funcs("getrf", (a,))
+    want, want_piv, want_info = getrf(a)
+    piv = np.empty(12, np.int32)
+    assert blas.kernels(dtype).getrf(a, piv) == want_info
+    assert want_info == (zero + 1 if shape != (12, 20) or zero != 11 else 12)
+    np.testing.assert_array_equal(piv, want_piv)
+    assert_close(a, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_laswp(dtype: Any) -> None:
+    rng = np.random.default_rng(6)
+    m, n, count = 50, 31, 30
+    piv = np.array([rng.integers(i, m) for i in range(count)], np.int32)
+    k = blas.kernels(dtype)
+    for first, last in [(0, count), (4, 19), (7, 8), (5, 5)]:
+        a = view(rng, dtype, m, n)
+        original, around = a.copy(), outside(a)
+        want = original.copy()
+        for i in range(first, last):
+            want[[i, piv[i]]] = want[[piv[i], i]]
+        k.laswp(a, piv, first, last)
+        np.testing.assert_array_equal(a, want)
+        k.laswp(a, piv, first, last, reverse=True)
+        np.testing.assert_array_equal(a, original)
+        np.testing.assert_array_equal(outside(a), around)
+    # pivots that lie apart in memory, and above their row
+    a = view(rng, dtype, m, n)
+    want = a.copy()
+    want[[3, 1]] = want[[1, 3]]
+    spaced = np.zeros(12, np.int32)[::2]
+    spaced[3] = 1
+    k.laswp(a, spaced, 3, 4)
+    np.testing.assert_array_equal(a, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(30, 20), (1, 7), (7, 1)])
+def test_lange(dtype: Any, shape: tuple[int, int]) -> None:
+    a = view(np.random.default_rng(7), dtype, *shape)
+    k = blas.kernels(dtype)
+    size = np.abs(a)
+    near = pytest.approx
+    rel = tolerance(dtype)
+    assert k.lange("M", a) == near(size.max(), rel=rel)
+    assert k.lange("1", a) == near(size.sum(axis=0).max(), rel=rel)
+    assert k.lange("I", a) == near(size.sum(axis=1).max(), rel=rel)
+    assert k.lange("F", a) == near(np.sqrt((size**2).sum()), rel=rel)
+    a[0, -1] = np.nan
+    assert np.isnan(k.lange("M", a))
+
+
+def test_kernels_are_cached_and_typed() -> None:
+    assert blas.kernels("float64") is blas.kernels(np.float64)
+    assert blas.kernels(np.float32).dtype == np.float32
+    for wrong in (np.int64, np.longdouble, np.float16, ">f8"):
+        with pytest.raises(ValueError, match="no BLAS"):
+            blas.kernels(wrong)
+
+
+def test_operands_that_do_not_fit() -> None:
+    k = blas.kernels(np.float64)
+    good = np.zeros((8, 8), order="F")
+    bad: dict[str, Any] = {
+        "column-major": np.zeros((8, 9))[:, :8],
+        "column-major view": good[::2].repeat(2, axis=0)[::-1],
+        "dtype": good.astype(np.float32),
+        "two dimensions": np.zeros(8),
+        "is 7 x 8": np.zeros((7, 8), order="F"),
+    }
+    for message, a in bad.items():
+        with pytest.raises(ValueError, match=message):
+            k.gemm(a, good, good.copy(order="F"))
+    for x in (
+        good[:, ::-1],
+        np.broadcast_to(np.zeros((8, 1)), (8, 8)),
+        np.lib.stride_tricks.as_strided(good, (8, 7), (8, 32)),
+        np.lib.stride_tricks.as_strided(good, (8, 6), (8, 68)),
+    ):
+        with pytest.raises(ValueError, match="column-major"):
+            k.lange("M", x)
+    with pytest.raises(ValueError, match="aligned"):
+        k.lange("M", np.zeros(8 * 9 + 1, np.uint8)[1:73].view(np.float64).reshape(9, 1))
+    with pytest.raises(ValueError, match="dtype"):
+        k.lange("M", good.astype(">f8"))
+    with pytest.raises(TypeError, match="NumPy array"):
+        k.lange("M", [[1.0]])  # type: ignore[arg-type]
+    fixed = good.copy(order="F")
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="writeable"):
+        k.gemm(good, good, fixed)
+    k.gemm(fixed, fixed, good.copy(order="F"))
+    with pytest.raises(ValueError, match="trans_a"):
+        k.gemm(good, good, good, trans_a="NT")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="side"):
+        k.trsm(good, good, "U", lower=True, unit=True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="does not fit"):
+        k.trsm(good[:7, :7], good, lower=True, unit=True)
+    with pytest.raises(ValueError, match="factor"):
+        k.gemm(good, good, good, alpha=1j)
+
+
+def test_pivots_that_do_not_fit() -> None:
+    k = blas.kernels(np.float64)
+    a = np.eye(8, order="F")
+    for piv in (
+        np.zeros(7, np.int32),
+        np.zeros(8, np.int64),
+        np.zeros((1, 8), np.int32),
+    ):
+        with pytest.raises(ValueError, match="vector of at least 8"):
+            k.getrf(a, piv)
+    with pytest.raises(ValueError, match="contiguous"):
+        k.getrf(a, np.zeros(16, np.int32)[::2])
+    for row in (-1, 8, 2**31 - 1):
+        with pytest.raises(ValueError, match="outside"):
+            k.laswp(a, np.array([0, row], np.int32), 0, 2)
+    for first, last in ((-1, 2), (3, 2), (0, 9)):
+        with pytest.raises(ValueError, match="not within"):
+            k.laswp(a, np.zeros(9, np.int32), first, last)
+    np.testing.assert_array_equal(a, np.eye(8))
+
+
+def test_dimensions_beyond_32_bits() -> None:
+    # Never touched: only the shape and the strides are looked at.
+    one = np.zeros((1, 1))
+    wide = np.lib.stride_tricks.as_strided(one, (1, 2**31), (8, 8))
+    long = np.lib.stride_tricks.as_strided(one, (2**31, 1), (8, 8))
+    apart = np.lib.stride_tricks.as_strided(one, (1, 2), (8, 8 * 2**31))
+    for x in (wide, long, apart):
+        with pytest.raises(ValueError, match=r"2\*\*31"):
+            blas.kernels(np.float64).lange("M", x)
+
+
+def test_other_threads_run_during_a_call() -> None:
+    rng = np.random.default_rng(8)
+    a = random(rng, np.float64, 1200, 1200)
+    c = np.zeros_like(a)
+    gemm = blas.kernels(np.float64).gemm
+    running, stamps = threading.Event(), []
+    stop = False
+
+    def count() -> None:
+        running.set()
+        while not stop:
+            stamps.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    running.wait()
+    try:
+        seen = 0
+        # A call takes some 20 ms or more; while the lock was held there would
+        # be no stamp inside any of them.
+        for _ in range(5):
+            start = time.perf_counter()
+            gemm(a, a, c)
+            end = time.perf_counter()
+            margin = 0.1 * (end - start)
+            seen += sum(start + margin < t < end - margin for t in list(stamps))
+    finally:
+        stop = True
+        thread.join()
+    assert seen >= 5
+
+
+CHOOSE = """
+import os, sys
+{before}
+from outcore import blas_choice
+choice = blas_choice.choose()
+assert choice is blas_choice.choose()
+report = blas_choice.scipy_blas()
+print(choice.action, choice.coretype, os.environ.get("OPENBLAS_CORETYPE"),
+      report and report.architecture, sep="|")
+"""
+
+
+def choose(before: str = "", **environment: str) -> list[str]:
+    """Run `choose` in a fresh process; its action, core type, variable, kernels."""
+    dropped = ("OPENBLAS_CORETYPE", "OUTCORE_BLAS")
+    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    out = subprocess.run(
+        [sys.executable, "-c", CHOOSE.format(before=before)],
+        env=env | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return out.stdout.strip().split("|")
+
+
+def test_choice_respects_the_variable() -> None:
+    action, coretype, variable, kernels = choose(OPENBLAS_CORETYPE="Haswell")
+    assert (action, coretype, variable) == ("kept", "Haswell", "Haswell")
+    if blas_choice.choose().avx512:
+        assert kernels == "Haswell"
+
+
+def test_choice_can_be_declined() -> None:
+    assert choose(OUTCORE_BLAS="keep")[:3] == ["kept", "None", "None"]
+
+
+def test_choice_comes_too_late_after_scipy() -> None:
+    assert choose("import scipy.linalg")[:3] == ["kept", "None", "None"]
+
+
+def test_choice_where_nothing_stands_against_it() -> None:
+    action, coretype, variable, kernels = choose()
+    assert coretype == variable
+    if action == "set":
+        assert coretype == kernels == "SkylakeX"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "version", "action"),
+    [
+        ("AuthenticAMD", "avx512f avx512dq avx512bw avx512vl", "0.3.30", "set"),
+        ("AuthenticAMD", "avx512f avx512dq avx512bw avx512vl", "0.3.31.188.0", "set"),
+        ("AuthenticAMD", "avx512f avx512dq avx512bw avx512vl", "0.3.32", "kept"),
+        ("AuthenticAMD", "avx512f avx512dq avx512bw avx512vl", None, "kept"),
+        ("AuthenticAMD", "avx512f avx512dq avx512bw", "0.3.30", "kept"),
+        ("GenuineIntel", "avx512f avx512dq avx512bw avx512vl", "0.3.30", "kept"),
+    ],
+)
+def test_choice_by_processor(
+    monkeypatch: pytest.MonkeyPatch,
+    vendor: str,
+    flags: str,
+    version: str | None,
+    action: str,
+) -> None:
+    # Set first, so that whatever `choose` writes is undone at the end.
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "")
+    monkeypatch.delenv("OUTCORE_BLAS", raising=False)
+    found = (vendor, "a processor", frozenset(flags.split()))
+    monkeypatch.setattr(blas_choice, "_read_cpu", lambda: found)
+    monkeypatch.setattr(blas_choice, "_built_with", lambda: version)
+    monkeypatch.setattr(blas_choice, "_loaded_openblas", lambda: None)
+    choice = blas_choice.choose.__wrapped__()
+    assert choice.action == action
+    assert choice.coretype == ("SkylakeX" if action == "set" else None)
+
+
+def test_choice_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(blas_choice, "_read_cpu", fail)
+    choice = blas_choice.choose.__wrapped__()
+    assert choice.action == "kept"
+    assert "no such thing" in choice.reason
+
+
+def test_only_libraries_scipy_may_use_count() -> None:
+    site = "/usr/lib/python3/site-packages"
+    scipys = blas_choice._may_be_scipys
+    assert scipys(f"{site}/scipy.libs/libscipy_openblas-6cdc3b4a.so")
+    assert scipys(f"{site}/scipy/.dylibs/libscipy_openblas.dylib")
+    assert scipys("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0")
+    assert not scipys(f"{site}/numpy.libs/libscipy_openblas64_-32a4b2a6.so")
+    assert not scipys(f"{site}/numpy/.dylibs/libscipy_openblas64_.dylib")
+
+
+def test_threads_of_scipys_blas() -> None:
+    report = blas_choice.scipy_blas()
+    if report is None:
+        pytest.skip("SciPy's BLAS cannot be controlled")
+    assert report.threads >= 1
+    assert "numpy.libs" not in report.path
+    with blas_choice.threads(1):
+        now = blas_choice.scipy_blas()
+        assert now is not None
+        assert now.threads == 1
+    with blas_choice.threads(None):
+        pass
+    after = blas_choice.scipy_blas()
+    assert after == report
+    with pytest.raises(ValueError, match="at least 1"):
+        blas_choice.set_threads(0)
