@@ -111,13 +111,9 @@ def test_operands_without_elements(dtype: Any) -> None:
         k.gemm(np.empty((3, 0), dtype, order), np.empty((0, 4), dtype, order), c)
         np.testing.assert_array_equal(c, 3)
         # an empty product is zero, and beta still counts
-        k.gemm(
-            np.empty((3, 0), dtype, order), np.empty((0, 4), dtype, order), c, beta=2
-        )
+        k.gemm(np.empty((3, 0), dtype, order), np.empty((0, 4), dtype, order), c, beta=2)
         np.testing.assert_array_equal(c, 6)
-        k.gemm(
-            np.empty((0, 2), dtype, order), full(2, 4), np.empty((0, 4), dtype, order)
-        )
+        k.gemm(np.empty((0, 2), dtype, order), full(2, 4), np.empty((0, 4), dtype, order))
         k.trsm(
             np.empty((0, 0), dtype),
             np.empty((0, 4), dtype, order),
@@ -160,9 +156,7 @@ def test_trsm(dtype: Any, side: Any, trans: Any, lower: bool, unit: bool) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "shape", [(40, 40), (60, 17), (17, 60), (1, 9), (9, 1), (200, 130)]
-)
+@pytest.mark.parametrize("shape", [(40, 40), (60, 17), (17, 60), (1, 9), (9, 1), (200, 130)])
 def test_getrf(dtype: Any, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(4)
     a = view(rng, dtype, *shape)
@@ -184,9 +178,7 @@ def test_getrf(dtype: Any, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("zero", [0, 5, 11])
 @pytest.mark.parametrize("shape", [(12, 12), (20, 12), (12, 20)])
-def test_getrf_info_of_singular_matrices(
-    dtype: Any, zero: int, shape: tuple[int, int]
-) -> None:
+def test_getrf_info_of_singular_matrices(dtype: Any, zero: int, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
     a = view(rng, dtype, *shape)
     a[:, zero] = 0

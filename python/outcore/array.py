@@ -67,9 +67,9 @@ class Info:
 class Array:
     """An array on disk, as `create_array` and `open_array` return it.
 
-    ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place. Indexing
-    takes integers, slices with steps both ways, and ``...``. Several processes may write disjoint
-    elements of one array; nothing outside the assigned box is touched.
+    ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place.
+    Indexing takes integers, slices with steps both ways, and ``...``. Several processes may write
+    disjoint elements of one array; nothing outside the assigned box is touched.
     """
 
     def __init__(self, where: Place, metadata: Metadata, mode: Literal["r", "r+"]) -> None:
@@ -195,7 +195,8 @@ class Array:
             source = np.broadcast_to(given.astype(self.dtype, copy=False), box.shape)
         except ValueError:
             raise InvalidError(
-                f"need values of shape {box.shape}, have {given.shape}; give as many as are assigned"
+                f"need values of shape {box.shape}, have {given.shape}; "
+                "give as many as are assigned"
             ) from None
         return source.reshape(box.count)
 
@@ -209,7 +210,7 @@ class Array:
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def chunk_boxes(self) -> Iterable[Box]:
-        """Box of each chunk, in the order of their places on disk as far as a loop can follow it."""
+        """Yield the box of each chunk, in the order on disk as far as a loop can follow it."""
         counts = [math.ceil(n / c) for n, c in zip(self.shape, self.chunks, strict=True)]
         column_major = self.metadata.chunk_order == "column-major"
         ranges = [range(n) for n in (counts[::-1] if column_major else counts)]
@@ -253,15 +254,16 @@ class Array:
         return stream
 
     def _box_bytes(self, box: Box) -> int:
-        return math.prod(s.stop - s.start for s in box) * self.dtype.itemsize
+        elements: int = math.prod(s.stop - s.start for s in box)
+        return elements * self.dtype.itemsize
 
     def _checked_box(self, box: Box | slice) -> Box:
         chosen = select(box, self.shape)
         if any(step != 1 for step in chosen.step) or chosen.is_empty:
-            raise InvalidError(f"a block of a stream is a tuple of slices without steps, have {box!r}")
-        return tuple(
-            slice(a, a + n) for a, n in zip(chosen.start, chosen.count, strict=True)
-        )
+            raise InvalidError(
+                f"a block of a stream is a tuple of slices without steps, have {box!r}"
+            )
+        return tuple(slice(a, a + n) for a, n in zip(chosen.start, chosen.count, strict=True))
 
     def info(self) -> Info:
         """Describe the array without reading its elements."""
@@ -294,7 +296,10 @@ class Array:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -311,7 +316,8 @@ def read_generation(where: Place) -> int:
     text = where.volume.read_small(where.inside(_GENERATION)).strip()
     if not re.fullmatch(rb"[0-9]{1,18}", text):
         raise CorruptError(
-            f"{where.path / _GENERATION} holds no number; write one larger than the last you know of"
+            f"{where.path / _GENERATION} holds no number; "
+            "write one larger than the last you know of"
         )
     return int(text)
 

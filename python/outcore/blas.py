@@ -48,9 +48,7 @@ _PREFIXES: Final = {"float32": "s", "float64": "d", "complex64": "c", "complex12
 # Every argument of a BLAS function is an address.  The characters are the same
 # few each time: they lie in one buffer, and their addresses in a table.
 _TEXT: Final = ctypes.create_string_buffer(b"NTCLRUM1IF")
-_CHAR: Final = {
-    chr(c): ctypes.addressof(_TEXT) + place for place, c in enumerate(_TEXT.value)
-}
+_CHAR: Final = {chr(c): ctypes.addressof(_TEXT) + place for place, c in enumerate(_TEXT.value)}
 
 _Ints2: Final = ctypes.c_int * 2
 _Ints4: Final = ctypes.c_int * 4
@@ -64,9 +62,7 @@ _TakesName = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_
 _capsule_pointer = _TakesName(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
-def _function(
-    module: Any, name: str, signature: str, returns: Any = None
-) -> Callable[..., Any]:
+def _function(module: Any, name: str, signature: str, returns: Any = None) -> Callable[..., Any]:
     """Make a C function that SciPy exports callable.
 
     `signature` has a letter for each argument: ``c`` character, ``i`` 32-bit
@@ -127,7 +123,7 @@ class Kernels:
         }
 
     def _factor(self, value: complex) -> Any:
-        """A C scalar with the given value, of the element type."""
+        """Make a C scalar of the element type with the given value."""
         if self._is_complex:
             return (self._real * 2)(value.real, value.imag)
         if value.imag != 0:
@@ -266,8 +262,7 @@ class Kernels:
         m, n, ldb = self._matrix("b", b, True)
         if t_rows != t_columns or t_rows != (m if side == "L" else n):
             raise ValueError(
-                f"t is {t_rows} x {t_columns}, and does not fit on side "
-                f"{side} of a b of {m} x {n}"
+                f"t is {t_rows} x {t_columns}, and does not fit on side {side} of a b of {m} x {n}"
             )
         times = self._scalar(alpha)
         if m == 0 or n == 0:
@@ -315,9 +310,7 @@ class Kernels:
         piv[:count] -= 1
         return info
 
-    def laswp(
-        self, a: Array, piv: Array, first: int, last: int, reverse: bool = False
-    ) -> None:
+    def laswp(self, a: Array, piv: Array, first: int, last: int, reverse: bool = False) -> None:
         """Exchange row i of `a` with row ``piv[i]``, for ``first <= i < last``.
 
         Parameters

@@ -180,9 +180,7 @@ def _decide() -> BlasChoice:
 
     def result(action: str, reason: str, hint: str = "") -> BlasChoice:
         coretype = AVX512_CORETYPE if action == "set" else before
-        return BlasChoice(
-            action, coretype, reason, hint, vendor, model, avx512, loaded, version
-        )
+        return BlasChoice(action, coretype, reason, hint, vendor, model, avx512, loaded, version)
 
     if os.environ.get(POLICY_VARIABLE, "").strip().lower() == "keep":
         return result("kept", f"{POLICY_VARIABLE}=keep asks for no change")
@@ -210,9 +208,7 @@ def _decide() -> BlasChoice:
     if tuple(map(int, numbers.groups())) > _NEWEST_FORCED:
         return result("kept", f"OpenBLAS {version} is left to choose for itself")
     os.environ[CORETYPE_VARIABLE] = AVX512_CORETYPE
-    return result(
-        "set", "an AMD processor with AVX-512, which OpenBLAS may not know by name"
-    )
+    return result("set", "an AMD processor with AVX-512, which OpenBLAS may not know by name")
 
 
 @functools.cache
@@ -246,7 +242,7 @@ def choose() -> BlasChoice:
 
 @functools.cache
 def _controller() -> Any | None:
-    """The threadpoolctl controller of SciPy's BLAS, or None if there is none."""
+    """Find the threadpoolctl controller of SciPy's BLAS, if there is one."""
     # Here and not at the top, because this import loads SciPy's BLAS, after
     # which `choose` has nothing left to choose.
     importlib.import_module("scipy.linalg.cython_blas")

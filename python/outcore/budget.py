@@ -51,7 +51,7 @@ def cgroup_limits() -> list[tuple[str, int, int]]:
 
 
 def available_bytes() -> int:
-    """Bytes of memory that a new allocation can really have: the machine's, or a control group's."""
+    """Bytes that a new allocation can really have: the machine's, or a control group's."""
     available = 1 << 30
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -53,8 +53,8 @@ def create_array(
     order
         Order of elements in a chunk: ``"C"`` or ``"F"``. Matrices to be factored want ``"F"``.
     chunk_order
-        Order of chunks on disk: ``"row-major"`` (default for C), ``"column-major"`` (default for F),
-        ``"hilbert"``, ``"z-order"``.
+        Order of chunks on disk: ``"row-major"`` (default for C), ``"column-major"`` (default for
+        F), ``"hilbert"``, ``"z-order"``.
     dims
         Names of the dimensions, for xarray.
     attributes
@@ -68,8 +68,8 @@ def create_array(
     reserve
         Take the disk space now, so that writing cannot run out of it later.
     memory, threads, resume, progress
-        Budget for the blocks of `fill`, calls of `fill` at once, whether a stopped assembly goes on,
-        and whether progress is shown on the terminal.
+        Budget for the blocks of `fill`, calls of `fill` at once, whether a stopped assembly goes
+        on, and whether progress is shown on the terminal.
 
     Returns
     -------
@@ -144,9 +144,7 @@ def _make(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -
                 "remove it yourself or choose another name"
             )
         elif not where.path.is_dir() or os.listdir(where.path):
-            raise ExistsError(
-                f"{where.path} exists; choose another name or pass overwrite=True"
-            )
+            raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
     try:
         ArrayFile.create(where.volume, where.name, grid, reserve)
         where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())

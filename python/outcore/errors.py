@@ -126,7 +126,7 @@ class SingularMatrixError(OutcoreError, np.linalg.LinAlgError):
         self.info = info
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 - not an error: the user asked for it
+class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on."""
 
     kind: ClassVar[str] = "interrupted"

@@ -57,7 +57,9 @@ def fill_array(
         else:
             make()
             where.volume.replace_small(where.inside(_JOURNAL), _record(0))
-        why = "assembly by fill was stopped; call create_array again with the same arguments to go on"
+        why = (
+            "assembly by fill was stopped; call create_array again with the same arguments to go on"
+        )
         array = open_array(where.path, "r+", allow_incomplete=True)
         array.mark("incomplete", why)
         _assemble(array, fill, done, threads, Arena(have), progress)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from outcore.sizes import format_seconds
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
-"""`True` for a bar where a terminal shows it, `False` for none, or ``f(fraction, seconds_left)``."""
+"""`True`: a bar where a terminal shows it; `False`: none; or ``f(fraction, seconds_left)``."""
 
 SHOW_AFTER_S = 2.0
 
@@ -68,7 +68,10 @@ class Meter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         if self._bar:
             self._bar.stop()

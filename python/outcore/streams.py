@@ -16,7 +16,7 @@ Box: TypeAlias = tuple[slice, ...]
 class Block(NamedTuple):
     """A block of a stream: which part of the array, and its elements."""
 
-    index: Box
+    index: Box  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a block
     data: npt.NDArray[Any]
 
 
@@ -69,7 +69,7 @@ class BlockStream:
         if self._trace:
             self._trace.record("wait", start_ns)
         data: npt.NDArray[Any] = np.ndarray(
-            tuple(count), self._dtype, buffer=buffer, strides=tuple(strides)
+            tuple(count), self._dtype, buffer=memoryview(buffer), strides=tuple(strides)
         )
         return Block(tuple(slice(a, a + n) for a, n in zip(start, count, strict=True)), data)
 
@@ -91,7 +91,9 @@ class WriteBehind:
         """Start writing `data` to the box `index` of the array."""
         while self._tickets and (self._tickets[0].done() or len(self._tickets) >= self._most):
             wait(self._tickets.popleft(), self._trace)
-        self._tickets.append(self._file.submit_write([s.start for s in index], [1] * len(index), data))
+        self._tickets.append(
+            self._file.submit_write([s.start for s in index], [1] * len(index), data)
+        )
 
     def flush(self, *, sync: bool = False) -> None:
         """Wait until everything is written; with `sync`, until it would survive power loss."""
@@ -104,7 +106,10 @@ class WriteBehind:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         if kind is None:
             self.flush()

@@ -66,8 +66,8 @@ def exclusive(directory: Path, doing: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BusyError(
-                f"{directory} is in use by another process or call, so it cannot be used for {doing}; "
-                "wait for the other to end, or give another out="
+                f"{directory} is in use by another process or call, so it cannot be used "
+                f"for {doing}; wait for the other to end, or give another out="
             ) from None
         yield
         name.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ class Metadata:
     why: str = ""
 
     def grid(self) -> Grid:
-        """The layout on disk."""
+        """Compute the layout on disk."""
         return Grid(
             list(self.shape),
             list(self.chunks),
@@ -135,9 +135,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
         return Metadata(
             shape=tuple(int(n) for n in document["shape"]),
             dtype=np.dtype(document["data_type"]),
-            chunks=tuple(
-                int(n) for n in document["codecs"][0]["configuration"]["chunk_shape"]
-            ),
+            chunks=tuple(int(n) for n in document["codecs"][0]["configuration"]["chunk_shape"]),
             order=own["order"],
             chunk_order=own["chunk_order"],
             dims=None if dims is None else tuple(dims),
@@ -173,8 +171,11 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     except TypeError as error:
         raise InvalidError(f"{dtype!r} is not a NumPy type: {error}") from None
     if found.name not in _ZARR_NAMES:
-        raise InvalidError(f"need a number type of NumPy, have {found}; use one of 'f8', 'c16', ...")
-    return found.newbyteorder("<")
+        raise InvalidError(
+            f"need a number type of NumPy, have {found}; use one of 'f8', 'c16', ..."
+        )
+    little: np.dtype[Any] = found.newbyteorder("<")
+    return little
 
 
 def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:

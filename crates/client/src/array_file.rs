@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, Extent, FileId, OpenMode, Operation, Piece, Result, Slot,
-    Volume, VolumeRequest, conformance, plan_box,
+    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, Extent, FileId, OpenMode, Operation, Piece, Result,
+    Slot, Volume, VolumeRequest, conformance, plan_box,
 };
 use outcore_memory::{Arena, Block, Level, Region, Segment, copy_strided};
 
@@ -79,7 +79,12 @@ pub struct ArrayFile {
 impl ArrayFile {
     /// Makes the shard files of a new array below the directory `path`, each with its index; with `reserve` their
     /// room is taken from the disk now.
-    pub fn create(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid, reserve: bool) -> Result<()> {
+    pub fn create(
+        volume: &Arc<dyn Volume<Buffer = Region>>,
+        path: &str,
+        grid: &ChunkGrid,
+        reserve: bool,
+    ) -> Result<()> {
         for shard in 0..grid.shards() {
             let create = OpenMode::Create { length: grid.shard_bytes(), reserve };
             let file = volume.open(&format!("{path}/{}", grid.shard_key(shard)), create)?;
@@ -96,7 +101,8 @@ impl ArrayFile {
         let mut buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(index.len())?));
         buffer.copy_in(0, &index);
         conformance::complete(volume, VolumeRequest { file, operation: Operation::Write, extents, buffer })?;
-        let sync = VolumeRequest { file, operation: Operation::Sync, extents: vec![], buffer: Region::empty() };
+        let sync =
+            VolumeRequest { file, operation: Operation::Sync, extents: vec![], buffer: Region::empty() };
         conformance::complete(volume, sync).map(|_| ())
     }
 
@@ -126,7 +132,9 @@ impl ArrayFile {
             let id = file.volume.open(&key, mode).map_err(|e| match e.kind {
                 ErrorKind::NotFound => Error::new(
                     ErrorKind::NotFound,
-                    format!("the shard file {key} is missing; restore it from a copy, or make the array anew"),
+                    format!(
+                        "the shard file {key} is missing; restore it from a copy, or make the array anew"
+                    ),
                 ),
                 _ => e,
             })?;
@@ -148,7 +156,9 @@ impl ArrayFile {
         if have != need {
             return Err(Error::new(
                 ErrorKind::Truncated,
-                format!("need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"),
+                format!(
+                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"
+                ),
             ));
         }
         let length = need - self.grid.index_offset();
@@ -180,7 +190,12 @@ impl ArrayFile {
     /// Starts moving a box between the array and `memory`. What touches a chunk waits for earlier unfinished writes
     /// to that chunk, so requests take effect in the order of their submission; only overwriting memory or elements
     /// that an unfinished read still needs is left to the caller to avoid.
-    pub fn submit(self: &Arc<Self>, operation: Operation, request: &BoxRequest, memory: Memory) -> Result<Ticket> {
+    pub fn submit(
+        self: &Arc<Self>,
+        operation: Operation,
+        request: &BoxRequest,
+        memory: Memory,
+    ) -> Result<Ticket> {
         let pieces = plan_box(&self.grid, request, operation, self.max_piece)?;
         let slots = pieces.iter().map(|p| Slot { shard: p.shard, offset: p.slot_offset }).collect();
         let file = self.clone();
@@ -202,7 +217,13 @@ impl ArrayFile {
         let (file, ticket) = (self.clone(), Ticket::new(1));
         let work = ticket.clone();
         self.in_order(Operation::Read, vec![slot], &ticket, move || {
-            file.move_bytes(Operation::Read, slot.shard, slot.offset, region, Box::new(move |r| work.part_done(r)));
+            file.move_bytes(
+                Operation::Read,
+                slot.shard,
+                slot.offset,
+                region,
+                Box::new(move |r| work.part_done(r)),
+            );
         });
         Ok(ticket)
     }
@@ -233,7 +254,13 @@ impl ArrayFile {
     }
 
     /// Runs `start` once every unfinished write to `slots` is done.
-    fn in_order(self: &Arc<Self>, operation: Operation, mut slots: Vec<Slot>, ticket: &Ticket, start: impl FnOnce() + Send + 'static) {
+    fn in_order(
+        self: &Arc<Self>,
+        operation: Operation,
+        mut slots: Vec<Slot>,
+        ticket: &Ticket,
+        start: impl FnOnce() + Send + 'static,
+    ) {
         slots.dedup();
         let mut before: Vec<Ticket> = Vec::new();
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,13 +296,17 @@ impl ArrayFile {
     fn launch(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
         let done = move |result| ticket.part_done(result);
         match self.in_place(operation, &piece, &memory) {
-            Ok(Some(region)) => self.move_bytes(operation, piece.shard, piece.file_offset, region, Box::new(done)),
+            Ok(Some(region)) => {
+                self.move_bytes(operation, piece.shard, piece.file_offset, region, Box::new(done))
+            }
             Err(error) => done(Err(error)),
             Ok(None) => {
                 let file = self.clone();
                 self.bounce.acquire(Box::new(move |block| match block {
                     Err(error) => done(Err(error)),
-                    Ok(block) if operation == Operation::Write => file.write_through(piece, &memory, block, done),
+                    Ok(block) if operation == Operation::Write => {
+                        file.write_through(piece, &memory, block, done)
+                    }
                     Ok(block) => file.read_through(piece, memory, block, done),
                 }));
             }
@@ -294,20 +325,31 @@ impl ArrayFile {
             && aligned(piece.run_bytes)
             && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
             && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()));
-        let small = piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
+        let small =
+            piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
         if !fits && !small {
             return Ok(None);
         }
         let mut runs = Vec::with_capacity(segments as usize);
         piece.for_each_run(|_, at| {
-            runs.push(Segment { offset: memory.origin.wrapping_add_signed(at as isize), bytes: piece.run_bytes as usize });
+            runs.push(Segment {
+                offset: memory.origin.wrapping_add_signed(at as isize),
+                bytes: piece.run_bytes as usize,
+            });
         });
         Region::new(memory.block.clone(), runs).map(Some)
     }
 
-    fn read_through(self: &Arc<Self>, piece: Piece, memory: Memory, block: Arc<Block>, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn read_through(
+        self: &Arc<Self>,
+        piece: Piece,
+        memory: Memory,
+        block: Arc<Block>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
         let low = piece.file_offset / self.align * self.align;
-        let high = (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(self.grid.shard_bytes());
+        let high =
+            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(self.grid.shard_bytes());
         let segments = vec![Segment { offset: 0, bytes: (high - low) as usize }];
         let region = match Region::new(block.clone(), segments) {
             Ok(region) => region,
@@ -331,22 +373,31 @@ impl ArrayFile {
         self.move_bytes(Operation::Read, shard, low, region, Box::new(unpack));
     }
 
-    fn write_through(self: &Arc<Self>, piece: Piece, memory: &Memory, block: Arc<Block>, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn write_through(
+        self: &Arc<Self>,
+        piece: Piece,
+        memory: &Memory,
+        block: Arc<Block>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
         // Bytes keep their place within a disk block, so that the aligned middle of the piece is aligned in memory.
         let lead = piece.file_offset % self.align;
         let padded = if piece.reaches_slot_end {
             let slot_end = piece.slot_offset + self.grid.slot_bytes();
-            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(slot_end) - piece.file_offset
+            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(slot_end)
+                - piece.file_offset
         } else {
             piece.file_bytes
         };
-        let mut image = match Region::new(block.clone(), vec![Segment { offset: lead as usize, bytes: padded as usize }]) {
-            Ok(image) => image,
-            Err(error) => {
-                self.bounce.release(block);
-                return done(Err(error));
-            }
-        };
+        let mut image =
+            match Region::new(block.clone(), vec![Segment { offset: lead as usize, bytes: padded as usize }])
+            {
+                Ok(image) => image,
+                Err(error) => {
+                    self.bounce.release(block);
+                    return done(Err(error));
+                }
+            };
         if piece.has_gaps || padded > piece.file_bytes {
             let from = if piece.has_gaps { 0 } else { piece.file_bytes };
             image.copy_in(from as usize, &vec![0; (padded - from) as usize]);
@@ -363,10 +414,11 @@ impl ArrayFile {
         let end = piece.file_offset + padded;
         let middle_low = piece.file_offset.next_multiple_of(self.align).min(end);
         let middle_high = (end / self.align * self.align).max(middle_low);
-        let ranges: Vec<(u64, u64)> = [(piece.file_offset, middle_low), (middle_low, middle_high), (middle_high, end)]
-            .into_iter()
-            .filter(|(low, high)| low < high)
-            .collect();
+        let ranges: Vec<(u64, u64)> =
+            [(piece.file_offset, middle_low), (middle_low, middle_high), (middle_high, end)]
+                .into_iter()
+                .filter(|(low, high)| low < high)
+                .collect();
         let file = self.clone();
         let parts = AtomicUsize::new(ranges.len());
         let first_error = Mutex::new(None);
@@ -391,7 +443,14 @@ impl ArrayFile {
     }
 
     /// One request to the volume, counted and traced.
-    fn move_bytes(self: &Arc<Self>, operation: Operation, shard: u64, offset: u64, region: Region, done: Box<dyn FnOnce(Result<()>) + Send>) {
+    fn move_bytes(
+        self: &Arc<Self>,
+        operation: Operation,
+        shard: u64,
+        offset: u64,
+        region: Region,
+        done: Box<dyn FnOnce(Result<()>) + Send>,
+    ) {
         let bytes = region.len() as u64;
         let kind = match operation {
             Operation::Read => {
@@ -406,7 +465,8 @@ impl ArrayFile {
             }
             Operation::Sync => SpanKind::Sync,
         };
-        let extents = if operation == Operation::Sync { vec![] } else { vec![Extent { offset, length: bytes }] };
+        let extents =
+            if operation == Operation::Sync { vec![] } else { vec![Extent { offset, length: bytes }] };
         let request = VolumeRequest { file: self.shards[shard as usize], operation, extents, buffer: region };
         let file = self.clone();
         self.volume.submit(
@@ -431,7 +491,14 @@ impl Drop for ArrayFile {
 }
 
 fn levels(piece: &Piece, sides: fn(&outcore_core::Stride) -> (i64, i64)) -> Vec<Level> {
-    piece.strides.iter().map(|s| { let (from, to) = sides(s); Level { count: s.count, from, to } }).collect()
+    piece
+        .strides
+        .iter()
+        .map(|s| {
+            let (from, to) = sides(s);
+            Level { count: s.count, from, to }
+        })
+        .collect()
 }
 
 /// Calls `start` once every ticket is done.

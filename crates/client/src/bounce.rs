@@ -38,7 +38,8 @@ impl BouncePool {
         let outcome: Result<Arc<Block>> = if let Some(block) = state.free.pop() {
             Ok(block)
         } else {
-            let fresh = if state.made < self.most { Some(self.arena.allocate(self.buffer_bytes)) } else { None };
+            let fresh =
+                if state.made < self.most { Some(self.arena.allocate(self.buffer_bytes)) } else { None };
             match fresh {
                 Some(Ok(block)) => {
                     state.made += 1;

@@ -75,7 +75,8 @@ fn submit_part<D: Disk + 'static>(
     let mut rest = request.buffer.clone();
     let done: OnDone<D::Buffer> = Box::new(move |completion| {
         let started_ns = first_started_ns.unwrap_or(completion.started_ns);
-        let finish = |result| Join::part_done(&join, result, started_ns, completion.finished_ns.max(started_ns));
+        let finish =
+            |result| Join::part_done(&join, result, started_ns, completion.finished_ns.max(started_ns));
         match completion.result {
             Err(error) => finish(Err(error)),
             Ok(moved) if moved >= rest.len() => finish(Ok(moved_before + rest.len())),

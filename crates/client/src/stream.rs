@@ -136,7 +136,8 @@ impl Shared {
             .map(|dim| {
                 let (start, size) = (request.start[dim], spec.chunk[dim]);
                 let end = start.checked_add(size)?.min(spec.shape[dim]);
-                (start.is_multiple_of(size) && start.checked_add(request.count[dim])? == end).then_some(start / size)
+                (start.is_multiple_of(size) && start.checked_add(request.count[dim])? == end)
+                    .then_some(start / size)
             })
             .collect()
     }
@@ -186,7 +187,8 @@ impl Shared {
                 failed.part_done(Err(error));
                 failed
             });
-            let item = StreamBlock { block, start: request.start, count: request.count, strides, _lease: lease };
+            let item =
+                StreamBlock { block, start: request.start, count: request.count, strides, _lease: lease };
             state.ahead.push_back((item, ticket));
         }
     }

@@ -34,7 +34,13 @@ where
         self.run(file, Operation::Read, extents, &vec![0xAA; total as usize])
     }
 
-    fn run(&self, file: FileId, operation: Operation, extents: &[(u64, u64)], bytes: &[u8]) -> Result<Vec<u8>> {
+    fn run(
+        &self,
+        file: FileId,
+        operation: Operation,
+        extents: &[(u64, u64)],
+        bytes: &[u8],
+    ) -> Result<Vec<u8>> {
         let extents = extents.iter().map(|&(offset, length)| Extent { offset, length }).collect();
         let buffer =
             complete(self.volume, VolumeRequest { file, operation, extents, buffer: (self.make)(bytes) })?;

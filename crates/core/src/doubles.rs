@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::{Buffer, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result};
+use crate::{
+    Buffer, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+};
 
 /// How a [`FaultyDisk`] misbehaves.
 #[derive(Debug)]
@@ -36,7 +38,8 @@ impl<D: Disk> FaultyDisk<D> {
         match (&self.fault, request.operation) {
             (Fault::Short(most), Operation::Read | Operation::Write) => Ok(length.min((*most).max(1))),
             (Fault::FailAfter(left), _) => {
-                let had = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| Some(n.saturating_sub(1)));
+                let had =
+                    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| Some(n.saturating_sub(1)));
                 if had == Ok(0) { Err(Error::new(ErrorKind::Io, "injected I/O error")) } else { Ok(length) }
             }
             (Fault::FullAfter(left), Operation::Write) => {

@@ -79,7 +79,10 @@ impl ChunkGrid {
         };
         let array_bytes = product(&spec.shape).and_then(|items| items.checked_mul(spec.item_bytes));
         if array_bytes.is_none_or(|bytes| bytes > 1 << 62) {
-            return Err(Error::invalid(format!("an array of shape {:?} is larger than 2^62 bytes", spec.shape)));
+            return Err(Error::invalid(format!(
+                "an array of shape {:?} is larger than 2^62 bytes",
+                spec.shape
+            )));
         }
         let align = spec.slot_align_bytes.max(1);
         let slot_bytes = chunk_bytes.div_ceil(align) * align;
@@ -90,7 +93,12 @@ impl ChunkGrid {
             _ => (0..dims).collect(),
         };
         for dim in slow_to_fast {
-            let others: u128 = shard_chunks.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &c)| u128::from(c)).product();
+            let others: u128 = shard_chunks
+                .iter()
+                .enumerate()
+                .filter(|&(d, _)| d != dim)
+                .map(|(_, &c)| u128::from(c))
+                .product();
             let fit = (u128::from(MAX_CHUNKS_PER_SHARD) / others.max(1)).max(1);
             shard_chunks[dim] = shard_chunks[dim].min(fit as u64);
         }
@@ -148,9 +156,9 @@ impl ChunkGrid {
     /// Where the chunk with these coordinates lies.
     pub fn locate(&self, chunk: &[u64]) -> Slot {
         let (mut shard, mut inner) = (0, 0);
-        for dim in 0..self.dims() {
-            shard = shard * self.shard_counts[dim] + chunk[dim] / self.shard_chunks[dim];
-            inner = inner * self.shard_chunks[dim] + chunk[dim] % self.shard_chunks[dim];
+        for ((at, shards), chunks) in chunk.iter().zip(&self.shard_counts).zip(&self.shard_chunks) {
+            shard = shard * shards + at / chunks;
+            inner = inner * chunks + at % chunks;
         }
         Slot { shard, offset: u64::from(self.ranks[inner as usize]) * self.slot_bytes }
     }
@@ -254,7 +262,9 @@ mod tests {
 
     #[test]
     fn bad_shapes_are_refused() {
-        for (shape, chunk) in [(&[][..], &[][..]), (&[4], &[0]), (&[0], &[1]), (&[4], &[1, 1]), (&[1 << 40], &[1 << 24])] {
+        for (shape, chunk) in
+            [(&[][..], &[][..]), (&[4], &[0]), (&[0], &[1]), (&[4], &[1, 1]), (&[1 << 40], &[1 << 24])]
+        {
             assert_eq!(ChunkGrid::new(spec(shape, chunk)).unwrap_err().kind, crate::ErrorKind::Invalid);
         }
         assert!(ChunkGrid::new(spec(&[u64::MAX, 4], &[1, 1])).is_err());

@@ -140,7 +140,15 @@ mod tests {
                 path[rank as usize] = number as u64;
             }
             let split = |mut number: u64| -> Vec<i64> {
-                counts.iter().rev().map(|&n| { let c = number % n; number /= n; c as i64 }).collect()
+                counts
+                    .iter()
+                    .rev()
+                    .map(|&n| {
+                        let c = number % n;
+                        number /= n;
+                        c as i64
+                    })
+                    .collect()
             };
             for pair in path.windows(2) {
                 let distance: i64 =
@@ -152,7 +160,8 @@ mod tests {
 
     #[test]
     fn every_order_is_a_permutation() {
-        for order in [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder] {
+        for order in [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder]
+        {
             let mut ranks = order.ranks(&[3, 1, 5]);
             ranks.sort_unstable();
             assert!(ranks.into_iter().eq(0..15), "{order:?}");

@@ -81,16 +81,23 @@ impl Piece {
 /// Plans a box transfer as pieces of at most `max_piece_bytes` of the file each (a single element may be larger).
 ///
 /// Every element of the box is in exactly one piece. A write never touches array elements outside the box.
-pub fn plan_box(grid: &ChunkGrid, request: &BoxRequest, operation: Operation, max_piece_bytes: u64) -> Result<Vec<Piece>> {
+pub fn plan_box(
+    grid: &ChunkGrid,
+    request: &BoxRequest,
+    operation: Operation,
+    max_piece_bytes: u64,
+) -> Result<Vec<Piece>> {
     let dims = grid.dims();
     let shape = &grid.spec().shape;
-    if [request.start.len(), request.count.len(), request.step.len(), request.memory_strides.len()] != [dims; 4] {
+    if [request.start.len(), request.count.len(), request.step.len(), request.memory_strides.len()]
+        != [dims; 4]
+    {
         return Err(Error::invalid(format!("the array has {dims} dimensions; the box has another number")));
     }
     for dim in 0..dims {
-        let last = request.count[dim]
-            .checked_sub(1)
-            .map(|steps| steps.checked_mul(request.step[dim]).and_then(|s| s.checked_add(request.start[dim])));
+        let last = request.count[dim].checked_sub(1).map(|steps| {
+            steps.checked_mul(request.step[dim]).and_then(|s| s.checked_add(request.start[dim]))
+        });
         if request.step[dim] == 0 || last.is_some_and(|last| last.is_none_or(|last| last >= shape[dim])) {
             return Err(Error::invalid(format!(
                 "the box from {:?}, {:?} elements at steps {:?}, leaves the array of shape {shape:?}",
@@ -152,7 +159,14 @@ fn spans(grid: &ChunkGrid, request: &BoxRequest, dim: usize) -> Vec<Span> {
     spans
 }
 
-fn plan_chunk(grid: &ChunkGrid, request: &BoxRequest, operation: Operation, max_piece: u64, part: &[&Span], pieces: &mut Vec<Piece>) {
+fn plan_chunk(
+    grid: &ChunkGrid,
+    request: &BoxRequest,
+    operation: Operation,
+    max_piece: u64,
+    part: &[&Span],
+    pieces: &mut Vec<Piece>,
+) {
     let spec = grid.spec();
     let chunk: Vec<u64> = part.iter().map(|s| s.chunk).collect();
     let slot = grid.locate(&chunk);
@@ -285,8 +299,21 @@ mod tests {
     use crate::{ChunkOrder, GridSpec};
     use proptest::prelude::*;
 
-    fn grid(shape: &[u64], chunk: &[u64], storage: StorageOrder, chunk_order: ChunkOrder, item_bytes: u64) -> ChunkGrid {
-        let spec = GridSpec { shape: shape.to_vec(), chunk: chunk.to_vec(), item_bytes, storage, chunk_order, slot_align_bytes: 64 };
+    fn grid(
+        shape: &[u64],
+        chunk: &[u64],
+        storage: StorageOrder,
+        chunk_order: ChunkOrder,
+        item_bytes: u64,
+    ) -> ChunkGrid {
+        let spec = GridSpec {
+            shape: shape.to_vec(),
+            chunk: chunk.to_vec(),
+            item_bytes,
+            storage,
+            chunk_order,
+            slot_align_bytes: 64,
+        };
         ChunkGrid::new(spec).unwrap()
     }
 
@@ -295,7 +322,12 @@ mod tests {
         for dim in (0..count.len().saturating_sub(1)).rev() {
             memory_strides[dim] = memory_strides[dim + 1] * count[dim + 1] as i64;
         }
-        BoxRequest { start: start.to_vec(), count: count.to_vec(), step: vec![1; count.len()], memory_strides }
+        BoxRequest {
+            start: start.to_vec(),
+            count: count.to_vec(),
+            step: vec![1; count.len()],
+            memory_strides,
+        }
     }
 
     #[test]

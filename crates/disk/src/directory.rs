@@ -32,7 +32,8 @@ impl Directory {
 
     /// The full path of a name below the root.
     pub fn resolve(&self, path: &str) -> Result<PathBuf> {
-        let inside = Path::new(path).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        let inside =
+            Path::new(path).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
         if !inside || path.contains('\0') {
             return Err(Error::invalid(format!(
                 "the path {path:?} leaves its volume; use a relative path without '..'"

@@ -50,7 +50,10 @@ impl LocalDisk {
 
     fn file(&self, file: FileId) -> Result<Arc<OpenFile>> {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        files.get(&file).cloned().ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
+        files
+            .get(&file)
+            .cloned()
+            .ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
     }
 
     fn open_file(&self, path: &str, mode: OpenMode) -> Result<OpenFile> {
@@ -63,7 +66,9 @@ impl LocalDisk {
         options.read(true).write(writable).create_new(matches!(mode, OpenMode::Create { .. }));
         let buffered = options.open(&full).map_err(|e| describe("open", &full, &e))?;
         if let OpenMode::Create { length, reserve: take } = mode {
-            let sized = buffered.set_len(length).and_then(|()| if take { reserve(&buffered, length) } else { Ok(()) });
+            let sized = buffered
+                .set_len(length)
+                .and_then(|()| if take { reserve(&buffered, length) } else { Ok(()) });
             if let Err(error) = sized {
                 let _ = std::fs::remove_file(&full);
                 let mut error = describe("make", &full, &error);
@@ -94,7 +99,8 @@ impl OpenFile {
         // Runs of memory are split between requests at their ends, so each must be whole blocks long too.
         let aligned = offset.is_multiple_of(self.offset_align)
             && region.pointers().all(|(start, bytes)| {
-                (start as u64).is_multiple_of(self.memory_align) && (bytes as u64).is_multiple_of(self.offset_align)
+                (start as u64).is_multiple_of(self.memory_align)
+                    && (bytes as u64).is_multiple_of(self.offset_align)
             });
         aligned.then_some(direct)
     }

@@ -51,7 +51,8 @@ impl Mapping {
             // SAFETY: the range was just mapped; the advice changes no contents, and its failure is harmless.
             unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         }
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::new(ErrorKind::Budget, "mmap gave null"))?;
+        let start =
+            NonNull::new(start.cast()).ok_or_else(|| Error::new(ErrorKind::Budget, "mmap gave null"))?;
         Ok(Self { start, bytes })
     }
 

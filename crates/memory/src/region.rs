@@ -34,10 +34,7 @@ impl Region {
         let mut bytes = 0;
         for segment in &segments {
             if segment.offset.checked_add(segment.bytes).is_none_or(|end| end > block.len()) {
-                return Err(Error::invalid(format!(
-                    "{segment:?} leaves its block of {} bytes",
-                    block.len()
-                )));
+                return Err(Error::invalid(format!("{segment:?} leaves its block of {} bytes", block.len())));
             }
             bytes += segment.bytes;
         }

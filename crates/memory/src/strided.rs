@@ -21,12 +21,7 @@ pub struct Level {
 
 /// Copies runs of `run` bytes from `from` to `to`, starting at the given offsets and repeated along `levels`
 /// (innermost first). Every byte must lie inside its block.
-pub fn copy_strided(
-    from: (&Block, i64),
-    to: (&Block, i64),
-    run: usize,
-    levels: &[Level],
-) -> Result<()> {
+pub fn copy_strided(from: (&Block, i64), to: (&Block, i64), run: usize, levels: &[Level]) -> Result<()> {
     let inside = |block: &Block, start: i64, stride: fn(&Level) -> i64| {
         let (mut low, mut high) = (i128::from(start), i128::from(start) + run as i128);
         for level in levels {
@@ -69,7 +64,8 @@ unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize,
             for i in 0..inner.count as i64 {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let (s, t) = (source.offset((i * inner.from) as isize), target.offset((i * inner.to) as isize));
+                    let (s, t) =
+                        (source.offset((i * inner.from) as isize), target.offset((i * inner.to) as isize));
                     copy_run::<RUN>(s, t, run);
                 }
             }
@@ -96,7 +92,8 @@ unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize,
             for i in 0..outer.count as i64 {
                 // SAFETY: the caller's promise, for a part of the levels.
                 unsafe {
-                    let (s, t) = (source.offset((i * outer.from) as isize), target.offset((i * outer.to) as isize));
+                    let (s, t) =
+                        (source.offset((i * outer.from) as isize), target.offset((i * outer.to) as isize));
                     walk::<RUN>(s, t, run, rest);
                 }
             }

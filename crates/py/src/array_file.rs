@@ -77,7 +77,10 @@ impl Grid {
     /// (shard number, first byte) of a chunk.
     fn locate(&self, py: Python<'_>, chunk: Vec<u64>) -> PyResult<(u64, u64)> {
         if chunk.len() != self.0.dims() || chunk.iter().zip(self.0.counts()).any(|(c, n)| c >= n) {
-            return Err(raise(py, &Error::invalid(format!("there is no chunk {chunk:?} in {:?}", self.0.counts()))));
+            return Err(raise(
+                py,
+                &Error::invalid(format!("there is no chunk {chunk:?} in {:?}", self.0.counts())),
+            ));
         }
         let slot = self.0.locate(&chunk);
         Ok((slot.shard, slot.offset))

@@ -71,8 +71,9 @@ impl Buffer {
         let length = this.block.len() as ffi::Py_ssize_t;
         // SAFETY: `view` is the interpreter's to fill; the memory lives as long as `slf`, of which the view keeps a
         // reference.
-        let failed =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.block.as_ptr().cast(), length, 0, flags) };
+        let failed = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.block.as_ptr().cast(), length, 0, flags)
+        };
         if failed != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
     }
 

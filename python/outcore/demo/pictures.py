@@ -54,15 +54,12 @@ def plane_field(
     ticks = -_EXTENT + pixel * (np.arange(resolution) + 0.5)
     along, across = np.meshgrid(ticks, ticks)
     points = (
-        along[..., np.newaxis] * problem.direction
-        + across[..., np.newaxis] * problem.transverse
+        along[..., np.newaxis] * problem.direction + across[..., np.newaxis] * problem.transverse
     )
     total = np.full(along.shape, complex(math.nan, math.nan), dtype=np.complex128)
     outside = np.hypot(along, across) >= 1.0
     total[outside] = problem.scattered_field(q, points[outside])
-    total[outside] += series.incident_field(
-        problem.k, points[outside], problem.direction
-    )
+    total[outside] += series.incident_field(problem.k, points[outside], problem.direction)
     return total
 
 
@@ -91,9 +88,7 @@ def draw_field(
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=[1.0, 1.15])
     image = _draw_plane(left, total)
-    figure.colorbar(
-        image, ax=left, label="real part / incident amplitude", shrink=0.85, pad=0.02
-    )
+    figure.colorbar(image, ax=left, label="real part / incident amplitude", shrink=0.85, pad=0.02)
     left.set_title(f"Total field, k = {problem.k:g}, {problem.n} unknowns")
     _draw_pattern(right, problem, q)
     right.set_title(
@@ -132,9 +127,7 @@ def _draw_plane(axes: Axes, total: NDArray[np.complex128]) -> ScalarMappable:
     return image
 
 
-def _draw_pattern(
-    axes: Axes, problem: SphereProblem, q: NDArray[np.complex128]
-) -> None:
+def _draw_pattern(axes: Axes, problem: SphereProblem, q: NDArray[np.complex128]) -> None:
     """Draw the series as a line and the computed pattern as dots."""
     fine = np.linspace(0.0, math.pi, 721)
     coarse = np.linspace(0.0, math.pi, 61)

@@ -146,9 +146,7 @@ def incident_field(k: float, points: ArrayLike, direction: ArrayLike) -> Complex
     (...) ndarray of complex128
         Incident field.
     """
-    phase = k * (
-        np.asarray(points, dtype=np.float64) @ np.asarray(direction, dtype=np.float64)
-    )
+    phase = k * (np.asarray(points, dtype=np.float64) @ np.asarray(direction, dtype=np.float64))
     return np.asarray(np.exp(1j * phase), dtype=np.complex128)
 
 

@@ -209,9 +209,7 @@ class SphereProblem:
             pattern[part] = wave @ charge
         return pattern
 
-    def far_field_error(
-        self, q: ComplexArray, angles: ArrayLike | None = None
-    ) -> float:
+    def far_field_error(self, q: ComplexArray, angles: ArrayLike | None = None) -> float:
         """Return the relative L2 error of the far-field pattern over angles.
 
         Parameters
@@ -270,9 +268,7 @@ class SphereProblem:
             field[part] -= nearest * self._window_potential(radius)
         return field
 
-    def _weighted_kernel(
-        self, chord: RealArray, weights: RealArray, out: ComplexArray
-    ) -> None:
+    def _weighted_kernel(self, chord: RealArray, weights: RealArray, out: ComplexArray) -> None:
         """Write ``M(chord) * weights`` to `out`; `chord` is used as scratch.
 
         In real arithmetic, which is faster than complex exponentials.
