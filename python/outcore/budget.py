@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from outcore import cgroups
 from outcore._core import Arena
 from outcore.sizes import parse_bytes
 
@@ -11,13 +12,10 @@ DEFAULT_SHARE = 0.5
 INDEXING_BYTES = 64 << 20
 """Bounce buffers of plain indexing come from one arena of this size for the whole process."""
 
-
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+_MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
 
 
 def cgroup_limits() -> list[tuple[str, int, int]]:
@@ -26,27 +24,12 @@ def cgroup_limits() -> list[tuple[str, int, int]]:
     Both versions of the interface are read, from the process's own group up to the root.
     """
     limits = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers == "":
-            bases = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
-            files = ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            bases = [Path("/sys/fs/cgroup/memory")]
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        for base in bases:
-            for group in [base / name.lstrip("/"), *(base / name.lstrip("/")).parents]:
-                if not group.is_relative_to(base):
-                    break
-                limit, used = (_read_number(group / file) for file in files)
-                if limit is not None and used is not None and limit < 1 << 60:
-                    limits.append((str(group), limit, used))
+    for version, group in cgroups.groups("memory"):
+        limit_name, used_name = _MEMORY_FILES[version]
+        limit = cgroups.read_number(group / limit_name)
+        used = cgroups.read_number(group / used_name)
+        if limit is not None and used is not None and limit < 1 << 60:
+            limits.append((str(group), limit, used))
     return limits
 
 

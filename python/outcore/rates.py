@@ -1,0 +1,280 @@
+"""Measured rates of the disk and of matrix products, kept for planning.
+
+They are kept in ``$XDG_CACHE_HOME/outcore/rates.json`` (``~/.cache`` if that is unset), by host,
+file system, BLAS kernels and number of threads. Losing the file loses nothing but seconds.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import blas, blas_choice, machine
+from outcore._core import Arena, ArrayFile
+from outcore.create import create_array
+from outcore.errors import DiskFullError
+from outcore.signals import stop_on_signals
+from outcore.streams import BlockStream, WriteBehind
+from outcore.volumes import PathLike, place
+from outcore.zarr_format import TILE_BYTES
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+_FORMAT = 1
+_MOST_TILES = 64
+_IN_FLIGHT = 8
+_PASSES = 3
+_QUICK_S = 1.5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of one machine, disk and BLAS.
+
+    Attributes
+    ----------
+    read_bytes_s, write_bytes_s : float
+        Bytes a second that outcore itself reads and writes in `directory`, in tiles of 4 MiB, by
+        direct I/O where the file system allows it. Writing includes making it durable.
+    gemm_flops_s : dict
+        Real floating-point operations a second of matrix products with the shapes that LU has,
+        by name of the element type. A complex multiplication and addition counts as 8 real
+        operations: a complex product of m x k by k x n is 8 m n k of them, a real one 2 m n k.
+    cores : int
+        Processors that the process may use.
+    threads : int
+        Threads of the BLAS.
+    kernels : str
+        The BLAS, its version and its kernels.
+    measured_at : str
+        Date and time, ISO 8601, UTC.
+    directory : str
+        Where the disk was measured.
+    """
+
+    read_bytes_s: float
+    write_bytes_s: float
+    gemm_flops_s: dict[str, float]
+    cores: int
+    threads: int
+    kernels: str
+    measured_at: str
+    directory: str
+
+
+def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
+    """Measure the rates and keep them.
+
+    Parameters
+    ----------
+    directory
+        Where the disk is measured, with at most 256 MiB of files that are removed again.
+    seconds
+        About how long it takes.
+
+    Returns
+    -------
+    Rates
+        Medians of three passes each.
+
+    Raises
+    ------
+    DiskFullError
+        If there is no room for the files.
+    ReadOnlyError
+        If nothing can be written there.
+    """
+    where = machine.nearest_directory(Path(directory))
+    read_bytes_s, write_bytes_s = _disk_rates(where, seconds / 3)
+    share = seconds * 2 / 3 / len(DTYPES)
+    threads, kernels = _blas()
+    found = Rates(
+        read_bytes_s=read_bytes_s,
+        write_bytes_s=write_bytes_s,
+        gemm_flops_s={name: _gemm_rate(name, share) for name in DTYPES},
+        cores=machine.usable_cores(),
+        threads=threads,
+        kernels=kernels,
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        directory=str(where),
+    )
+    _keep(found)
+    return found
+
+
+def stored(directory: PathLike) -> Rates | None:
+    """Return the rates kept for this machine, the file system of `directory` and today's BLAS."""
+    where = machine.nearest_directory(Path(directory))
+    return _parse(_read_cache().get(_key(where, *_blas())))
+
+
+def stored_or_measured(directory: PathLike) -> Rates:
+    """Return the rates that are kept; if there are none, measure for about two seconds."""
+    return stored(directory) or measure(directory, _QUICK_S)
+
+
+def _blas() -> tuple[int, str]:
+    """Threads of SciPy's BLAS, and what it is."""
+    found = blas_choice.scipy_blas()
+    if found is None:
+        return 1, "unknown"
+    parts = (found.library, found.version, found.architecture)
+    return found.threads, " ".join(part for part in parts if part)
+
+
+def _median_rate(run: Callable[[int], object], seconds: float) -> float:
+    """Units a second: ``run(count)`` does `count` units; `seconds` is for all of it, roughly."""
+    count, spent = 2, 0.0
+    while True:
+        elapsed = _timed(run, count)
+        spent += elapsed
+        if elapsed >= seconds / 10 or spent >= seconds / 2:
+            break
+        count *= 2
+    if spent >= seconds:
+        return count / elapsed
+    count = max(1, int(count / elapsed * (seconds - spent) / _PASSES))
+    return statistics.median(count / _timed(run, count) for _ in range(_PASSES))
+
+
+def _timed(run: Callable[[int], object], count: int) -> float:
+    start = time.perf_counter()
+    run(count)
+    return max(time.perf_counter() - start, 1e-9)
+
+
+def _disk_rates(directory: Path, seconds: float) -> tuple[float, float]:
+    """Bytes a second read and written by the array engine in `directory`."""
+    free = place(directory / "x").volume.free_bytes()
+    tiles = min(_MOST_TILES, free // 4 // TILE_BYTES)
+    if tiles < 2:
+        raise DiskFullError(
+            f"need {8 * TILE_BYTES} bytes on disk in {directory} to measure it, have {free}; "
+            "free some room or choose another directory"
+        )
+    with stop_on_signals():
+        scratch = Path(tempfile.mkdtemp(prefix=".outcore-rates-", dir=directory))
+        try:
+            array = create_array(scratch / "tiles", tiles * TILE_BYTES, "u1", chunks=(TILE_BYTES,))
+            arena = Arena((2 * _IN_FLIGHT + 2) * TILE_BYTES)
+            file = array.open_file(arena, TILE_BYTES, writable=True)
+            array.close()
+            # An open file outlives its name: nothing is left behind even if the power fails.
+            shutil.rmtree(scratch, ignore_errors=True)
+            return _passes(file, arena, tiles, seconds)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> tuple[float, float]:
+    # Random bytes: a disk that compresses or shares what is equal would look fast on zeros.
+    data = np.frombuffer(memoryview(arena.allocate(TILE_BYTES)), np.uint8)
+    data[:] = np.frombuffer(np.random.default_rng(1).bytes(TILE_BYTES), np.uint8)
+    boxes = [(slice(i * TILE_BYTES, (i + 1) * TILE_BYTES),) for i in range(tiles)]
+    written = 0
+
+    def write(count: int) -> None:
+        nonlocal written
+        with WriteBehind(file, most=_IN_FLIGHT) as writer:
+            for number in range(count):
+                writer.write(boxes[number % tiles], data)
+            writer.flush(sync=True)
+        written = min(tiles, max(written, count))
+
+    def read(count: int) -> None:
+        stream = BlockStream(file, np.dtype(np.uint8), arena, _IN_FLIGHT * TILE_BYTES)
+        stream.extend(boxes[number % written] for number in range(count))
+        for _ in stream:
+            pass
+
+    write_rate = _median_rate(write, seconds / 2) * TILE_BYTES
+    return _median_rate(read, seconds / 2) * TILE_BYTES, write_rate
+
+
+def _gemm_rate(dtype: str, seconds: float) -> float:
+    """Real operations a second of the update that LU does most: a row tile of L times a panel."""
+    m, n, k = 2048, 1024, 128 if dtype == "complex128" else 256
+    kernels = blas.kernels(dtype)
+    rng = np.random.default_rng(1)
+
+    def matrix(rows: int, columns: int) -> npt.NDArray[Any]:
+        return np.asfortranarray(rng.uniform(-1, 1, (rows, columns)).astype(dtype))
+
+    a, b, c = matrix(m, k), matrix(k, n), matrix(m, n)
+
+    def multiply(count: int) -> None:
+        for _ in range(count):
+            kernels.gemm(a, b, c, -1.0, 1.0)
+
+    flops = (8 if c.dtype.kind == "c" else 2) * m * n * k
+    multiply(1)  # the first call starts the BLAS's threads
+    return _median_rate(multiply, seconds) * flops
+
+
+def _cache_file() -> Path:
+    # A relative XDG_CACHE_HOME is to be ignored (XDG base directory specification 0.8).
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = given if given.is_absolute() else Path("~/.cache").expanduser()
+    return base / "outcore" / "rates.json"
+
+
+def _key(directory: Path, threads: int, kernels: str) -> str:
+    return f"{socket.gethostname()}, device {directory.stat().st_dev}, {kernels}, {threads} threads"
+
+
+def _read_cache() -> dict[str, Any]:
+    try:
+        document = json.loads(_cache_file().read_text())
+        entries = document["rates"] if document["format"] == _FORMAT else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _parse(entry: Any) -> Rates | None:
+    try:
+        numbers = {name: float(entry["gemm_flops_s"][name]) for name in DTYPES}
+        found = Rates(
+            read_bytes_s=float(entry["read_bytes_s"]),
+            write_bytes_s=float(entry["write_bytes_s"]),
+            gemm_flops_s=numbers,
+            cores=int(entry["cores"]),
+            threads=int(entry["threads"]),
+            kernels=str(entry["kernels"]),
+            measured_at=str(entry["measured_at"]),
+            directory=str(entry["directory"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    # Written so that a NaN is refused too.
+    plausible = all(
+        0 < x < 1e18 for x in (found.read_bytes_s, found.write_bytes_s, *numbers.values())
+    )
+    return found if plausible else None
+
+
+def _keep(rates: Rates) -> None:
+    """Keep the rates. A home that cannot be written to costs the next plan a measurement."""
+    target = _cache_file()
+    key = _key(Path(rates.directory), rates.threads, rates.kernels)
+    document = {"format": _FORMAT, "rates": {**_read_cache(), key: asdict(rates)}}
+    fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fresh.write_text(json.dumps(document, indent=2))
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
