@@ -29,9 +29,9 @@ from outcore.volumes import PathLike
 Level = Literal["ok", "note", "warn", "fail"]
 
 _NETWORK = frozenset(
-    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "virtiofs"]
-    + ["fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone"]
-)
+    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "virtiofs", "fuse.sshfs",
+     "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone"]
+)  # fmt: skip
 _PARALLEL = frozenset(
     ["lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "orangefs", "pvfs2", "wekafs"]
 )

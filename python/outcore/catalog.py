@@ -1,0 +1,277 @@
+"""What of outcore's lies in a directory: arrays, groups, LU factors, and what stopped calls left.
+
+Only what is recognised here is ever removed by ``outcore rm``.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from outcore.array import Array
+from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
+from outcore.volumes import Place, place
+from outcore.zarr_format import parse
+
+Kind = Literal["array", "factor", "group", "left-over"]
+
+MOST_DIRECTORIES = 10_000
+"""`find` looks into this many directories at most."""
+
+_FRESH = re.compile(r"zarr\.json\.[0-9]+\.new")
+_FILLING = re.compile(r"\.(.+)\.filling")
+_MEASURING = re.compile(r"\.outcore-rates-.*")
+_HALF_MADE_ARRAY = frozenset(["c", "outcore.generation", "outcore.fill"])
+_HALF_MADE_FACTOR = frozenset(["journal", "lock", "lu", "piv"])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing of outcore's.
+
+    Attributes
+    ----------
+    path : str
+        Its directory; of a left-over journal, the file.
+    kind : str
+        ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``.
+    state : str
+        ``"whole"``, ``"incomplete"``, ``"consumed"``, ``"damaged"``, or ``"in use"`` by a call that
+        makes it now.
+    text : str
+        What to know of its state: how to go on, or what is wrong.
+    details : dict
+        Shape, type and the like, as far as they are known.
+    """
+
+    path: str
+    kind: Kind
+    state: str
+    text: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def recognise(path: Path) -> Entry | None:
+    """Tell what of outcore's `path` is, `None` if it is nothing of ours.
+
+    Raises
+    ------
+    NotFoundError
+        If there is nothing at `path`.
+    """
+    path = Path(os.path.abspath(path))
+    if not os.path.lexists(path):
+        raise NotFoundError(f"there is nothing at {path}; check the path")
+    if path.is_symlink():
+        return None
+    if not path.is_dir():
+        return _stray_journal(path)
+    if path == path.parent:
+        return None
+    if not (path / "zarr.json").is_file():
+        return _half_made(path)
+    document = _read_json(path / "zarr.json")
+    if document is None:
+        if not (path / "outcore.generation").exists():
+            return None
+        text = "zarr.json cannot be read; restore it from a copy, or remove the array"
+        return Entry(str(path), "array", "damaged", text)
+    own = (document.get("attributes") or {}).get("outcore")
+    if document.get("node_type") == "group":
+        if isinstance(own, dict) and own.get("kind") == "lu":
+            return _factor(path, own)
+        return Entry(str(path), "group", "whole")
+    return None if own is None else _array(place(path))
+
+
+def find(directory: Path) -> tuple[list[Entry], bool]:
+    """List what lies in a directory and below, and whether the list is complete.
+
+    Links are not followed, and of a very large tree the end is left out.
+    """
+    found: list[Entry] = []
+    pending = [Path(os.path.abspath(directory))]
+    looked_at = 0
+    while pending and looked_at < MOST_DIRECTORIES:
+        above = pending.pop(0)
+        looked_at += 1
+        for path in _children(above):
+            entry = None if path.is_symlink() else recognise(path)
+            if entry is not None and not _belongs_to_another(path):
+                found.append(entry)
+            if path.is_dir() and not path.is_symlink() and (entry is None or entry.kind == "group"):
+                pending.append(path)
+    return sorted(found, key=lambda entry: entry.path), not pending
+
+
+def remove(entry: Entry) -> None:
+    """Remove what `recognise` found, with all that belongs to it.
+
+    Raises
+    ------
+    BusyError
+        If a call makes it now.
+    InvalidError
+        If it is a group that holds something outcore didn't write.
+    """
+    check_removable(entry)
+    path = Path(entry.path)
+    beside = path.parent / f".{path.name}.filling"
+    for each in (path, beside):
+        if os.path.lexists(each):
+            where = place(each)
+            where.volume.remove(where.name)
+
+
+def check_removable(entry: Entry) -> None:
+    """Raise what `remove` would, without removing anything."""
+    path = Path(entry.path)
+    if entry.state == "in use":
+        raise BusyError(f"{path} is being made by another process or call; stop that first")
+    if entry.kind != "group":
+        return
+    for child in _children(path):
+        if child.name == "zarr.json" or _FRESH.fullmatch(child.name):
+            continue
+        inner = None if child.is_symlink() else recognise(child)
+        if inner is None:
+            raise InvalidError(
+                f"the group {path} holds {child.name}, which outcore did not write; "
+                "remove that yourself first"
+            )
+        check_removable(inner)
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Bytes that a file, or a directory with all below it, takes on its disk."""
+    total = os.lstat(path).st_blocks * 512
+    for above, _, names in os.walk(path):
+        for name in names:
+            total += os.lstat(Path(above) / name).st_blocks * 512
+    return total
+
+
+def _children(directory: Path) -> Iterator[Path]:
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return
+    for name in names:
+        if os.path.lexists(directory / name):
+            yield directory / name
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _array(where: Place) -> Entry:
+    path = str(where.path)
+    try:
+        metadata = parse(where.volume.read_small(where.inside("zarr.json")), path)
+    except CorruptError as error:
+        return Entry(path, "array", "damaged", str(error))
+    if metadata is None:  # of another version of Zarr
+        return Entry(path, "array", "damaged", "its metadata is not of Zarr version 3")
+    state, text = metadata.state or "whole", metadata.why
+    details: dict[str, Any] = {"shape": metadata.shape, "dtype": metadata.dtype.name}
+    try:
+        with Array(where, metadata, "r") as array:
+            details = asdict(array.info())
+        for name in ("path", "state"):
+            del details[name]
+    except OutcoreError as error:
+        # A consumed array's files may have become another's.
+        if state != "consumed":
+            state, text = "damaged", str(error)
+    if _is_locked(where.path.parent / f".{where.path.name}.filling" / "lock"):
+        state, text = "in use", "being assembled now"
+    return Entry(path, "array", state, text, details)
+
+
+def _factor(path: Path, own: dict[str, Any]) -> Entry:
+    details = {
+        name: value for name, value in own.items() if name not in ("kind", "state", "places")
+    }
+    if _is_locked(path / "lock"):
+        return Entry(str(path), "factor", "in use", "being factored now", details)
+    if own.get("state") == "complete":
+        return Entry(str(path), "factor", "whole", "", details)
+    text = (
+        f"the factorization of {own.get('source', 'its matrix')} was stopped; call lu_factor with "
+        "the same arguments to go on"
+    )
+    try:
+        # The first line is the header.
+        slabs = max((path / "journal").read_bytes().count(b"\n") - 1, 0)
+        text += f" ({slabs} slabs are done)"
+    except OSError:
+        text += " from the beginning: it has no journal"
+    return Entry(str(path), "factor", "incomplete", text, details)
+
+
+def _half_made(path: Path) -> Entry | None:
+    """Recognise a directory without metadata that a killed call left."""
+    names = {child.name for child in _children(path)}
+    names = {name for name in names if not _FRESH.fullmatch(name)}
+
+    def left_over(text: str) -> Entry:
+        if _is_locked(path / "lock"):
+            return Entry(str(path), "left-over", "in use", "a call makes it now")
+        return Entry(str(path), "left-over", "incomplete", text)
+
+    if _FILLING.fullmatch(path.name) and names <= {"lock"}:
+        return left_over("lock of an assembly that was killed; it can go")
+    if _MEASURING.fullmatch(path.name):
+        return left_over("files of a measurement that was killed; they can go")
+    if path.suffix == ".lu" and names and names <= _HALF_MADE_FACTOR:
+        return left_over("a factorization killed at its start; it can go")
+    if "c" in names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
+        return left_over("an array killed while it was made; it can go")
+    return None
+
+
+def _are_shards(path: Path) -> bool:
+    """Whether everything below is named by numbers, as the shard files of an array are."""
+    if not path.is_dir():
+        return path.is_file()
+    return all(name.isdigit() for _, folders, files in os.walk(path) for name in (*folders, *files))
+
+
+def _stray_journal(path: Path) -> Entry | None:
+    """Recognise the journal of a factor that needs it no more."""
+    if path.name != "journal" or not path.is_file():
+        return None
+    factor = None if path.parent == path.parent.parent else recognise(path.parent)
+    if factor is None or factor.kind != "factor" or factor.state != "whole":
+        return None
+    return Entry(str(path), "left-over", "whole", "journal of a finished factorization; it can go")
+
+
+def _belongs_to_another(path: Path) -> bool:
+    """Whether `path` is the lock of an assembly whose array is listed itself."""
+    found = _FILLING.fullmatch(path.name)
+    return found is not None and (path.parent / found[1]).is_dir()
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file `path`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,19 @@
+"""The command ``outcore``: one module for each verb."""
+
+import click
+
+import outcore
+from outcore.cli.doctor import doctor
+from outcore.cli.info import info
+from outcore.cli.invocation import Verbs
+from outcore.cli.rm import rm
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(outcore.__version__, prog_name="outcore")
+def main() -> None:
+    """Arrays larger than memory, and solvers that run out of core at in-core speed."""
+
+
+for verb in (doctor, info, rm):
+    main.add_command(verb)

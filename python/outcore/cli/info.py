@@ -1,0 +1,92 @@
+"""``outcore info``."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outcore import catalog
+from outcore.catalog import Entry
+from outcore.cli.invocation import json_option, print_json
+from outcore.errors import InvalidError
+from outcore.sizes import format_bytes
+
+_SIZES = frozenset(["nbytes", "file_bytes", "memory_bytes"])
+
+
+@click.command(short_help="Tell what an array or factor is, or what lies in a directory.")
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@json_option
+def info(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Tell what an array or factor is, or what lies in a directory.
+
+    Also of what is half made, consumed or damaged, and how a stopped call goes on.
+    """
+    entries: list[Entry] = []
+    said: list[str] = []
+    complete = True
+    for path in paths:
+        entry = catalog.recognise(path)
+        if entry is not None:
+            entries.append(entry)
+            said.append(_as_text(entry))
+        elif not path.is_dir() or (path / "zarr.json").exists():
+            raise InvalidError(
+                f"{path} is nothing of outcore's; give an array, a group, a factor, or a directory"
+            )
+        if entry is None or entry.kind == "group":
+            below, all_of_it = catalog.find(path)
+            entries += below
+            said.append(_as_list(below) or f"{path} holds nothing of outcore's")
+            complete = complete and all_of_it
+    if as_json:
+        print_json({"complete": complete, "entries": [asdict(entry) for entry in entries]})
+        return
+    click.echo("\n\n".join(said))
+    if not complete:
+        click.echo("and more: the directory is very large; name a part of it", err=True)
+
+
+def _as_text(entry: Entry) -> str:
+    rows: list[tuple[str, str]] = [(entry.kind, entry.path)]
+    rows += [
+        (name.removesuffix("_bytes"), _value(name, value))
+        for name, value in entry.details.items()
+        if value not in (None, "", {}, [])
+    ]
+    rows.append(("state", _state(entry)))
+    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def _as_list(entries: list[Entry]) -> str:
+    lines = [(entry.kind, entry.path, _size(entry), _state(entry)) for entry in entries]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _size(entry: Entry) -> str:
+    n = entry.details.get("n")
+    shape = entry.details.get("shape", [n, n] if n else [])
+    return f"{' x '.join(map(str, shape))} {entry.details.get('dtype', '')}".strip()
+
+
+def _state(entry: Entry) -> str:
+    return entry.state + (f": {entry.text}" if entry.text else "")
+
+
+def _value(name: str, value: Any) -> str:
+    if name in _SIZES:
+        return f"{value} bytes, {format_bytes(value)}"
+    if name == "dims":
+        return ", ".join(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return " x ".join(map(str, value))
+    return str(value)

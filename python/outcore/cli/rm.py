@@ -1,0 +1,61 @@
+"""``outcore rm``."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from outcore import catalog
+from outcore.cli.invocation import json_option, print_json
+from outcore.errors import InvalidError
+from outcore.sizes import format_bytes
+
+
+@click.command(short_help="Remove arrays, groups, factors, and what stopped calls left.")
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@json_option
+def rm(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
+    """Remove arrays, groups, factors, and what stopped calls left.
+
+    Nothing else is ever removed: if one PATH is nothing of outcore's, none is.
+    """
+    entries = {}
+    for path in paths:
+        entry = catalog.recognise(path)
+        if entry is None:
+            raise InvalidError(_why_not(path))
+        catalog.check_removable(entry)
+        entries[entry.path] = entry
+    sizes = {name: catalog.bytes_on_disk(Path(name)) for name in entries}
+    if not yes:
+        _ask([f"{e.kind} {e.path} ({format_bytes(sizes[e.path])})" for e in entries.values()])
+    for name, entry in entries.items():
+        # One that lay within another is gone already.
+        if os.path.lexists(name):
+            catalog.remove(entry)
+    removed = [{"path": name, "kind": e.kind, "bytes": sizes[name]} for name, e in entries.items()]
+    if as_json:
+        print_json({"removed": removed})
+        return
+    for each in removed:
+        click.echo(f"removed {each['kind']} {each['path']}")
+
+
+def _ask(what: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on; pass --yes")
+    click.echo("\n".join(what), err=True)
+    if not click.confirm("remove?", err=True):
+        raise click.Abort
+
+
+def _why_not(path: Path) -> str:
+    if path.is_symlink():
+        return f"{path} is a symbolic link; name what it points to"
+    if path.name == "journal":
+        return f"{path} is needed to go on with its factor; remove the factor, {path.parent}"
+    return f"{path} is nothing of outcore's, so it is not removed; remove it yourself"
