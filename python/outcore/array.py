@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile, Trace
+from outcore.elements import elements
 from outcore.errors import (
     ClosedError,
     ConsumedError,
@@ -24,7 +25,7 @@ from outcore.errors import (
     NotFoundError,
     ReadOnlyError,
 )
-from outcore.selection import Selection, select
+from outcore.selection import select
 from outcore.sizes import format_bytes
 from outcore.streams import BlockStream, Box
 from outcore.volumes import PathLike, Place, place
@@ -180,25 +181,9 @@ class Array:
         if self.mode != "r+":
             raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
         file, box = self._open(), select(key, self.shape)
-        source = self._as_elements(value, box)
+        source = elements(value, self.dtype, box.shape).reshape(box.count)
         if not box.is_empty:
             file.submit_write(box.start, box.step, source[box.flip]).wait()
-
-    def _as_elements(self, value: npt.ArrayLike, box: Selection) -> npt.NDArray[Any]:
-        given = np.asarray(value)
-        if not np.can_cast(given.dtype, self.dtype, "same_kind") and given.ndim:
-            raise InvalidError(
-                f"need elements of {self.dtype}, have {given.dtype}, which would lose more than "
-                "precision; convert them with .astype() first"
-            )
-        try:
-            source = np.broadcast_to(given.astype(self.dtype, copy=False), box.shape)
-        except ValueError:
-            raise InvalidError(
-                f"need values of shape {box.shape}, have {given.shape}; "
-                "give as many as are assigned"
-            ) from None
-        return source.reshape(box.count)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -306,7 +291,25 @@ class Array:
     def mark(self, state: str | None, why: str = "") -> None:
         """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``."""
         self.metadata = dataclasses.replace(self.metadata, state=state, why=why)
-        self._place.volume.replace_small(self._place.inside("zarr.json"), self.metadata.to_json())
+        write_metadata(self._place, self.metadata)
+
+
+def read_metadata(where: Place) -> Metadata:
+    """Read the metadata of an array of outcore's own layout, in whatever state it is."""
+    if not where.exists():
+        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
+    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
+    if metadata is None:
+        raise InvalidError(
+            f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
+            "zarr.open_array and copy it with oc.from_array"
+        )
+    return metadata
+
+
+def write_metadata(where: Place, metadata: Metadata) -> None:
+    """Replace the metadata of an array, atomically."""
+    where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
 
 
 def read_generation(where: Place) -> int:
@@ -356,14 +359,7 @@ def open_array(
     if mode not in ("r", "r+"):
         raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}; oc.create_array makes arrays")
     where = place(path)
-    if not where.exists():
-        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
-    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
-    if metadata is None:
-        raise InvalidError(
-            f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
-            "zarr.open_array and copy it with oc.from_array"
-        )
+    metadata = read_metadata(where)
     if metadata.state == "consumed":
         raise ConsumedError(f"the content of {where.path} was given up: {metadata.why}")
     if metadata.state == "incomplete" and not allow_incomplete:

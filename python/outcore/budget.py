@@ -51,4 +51,4 @@ def resolve(memory: int | str | None) -> int:
     return parse_bytes(memory)
 
 
-indexing_arena = Arena(INDEXING_BYTES)
+indexing_arena = Arena(INDEXING_BYTES, short_lived=True)

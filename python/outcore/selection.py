@@ -1,5 +1,6 @@
 """What ``A[...]`` selects: integers, slices with steps both ways, and ``...``."""
 
+import contextlib
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -53,19 +54,15 @@ def select(key: Any, shape: tuple[int, ...]) -> Selection:
             first, stop, stride = k.indices(n)
             number = len(range(first, stop, stride))
             kept.append(number)
+            if number < 2:
+                stride = 1 if stride > 0 else -1
             if stride < 0:
                 first, stride = first + (number - 1) * stride, -stride
                 flip.append(slice(None, None, -1))
             else:
                 flip.append(slice(None))
         else:
-            try:
-                first = operator.index(k)
-            except TypeError:
-                raise InvalidError(
-                    f"cannot index with {type(k).__name__}; use integers, slices and '...', "
-                    "or read a box and index that"
-                ) from None
+            first = _integer(k)
             if not -n <= first < n:
                 raise IndexError(f"index {first} is out of bounds for a dimension of size {n}")
             first, stride, number = first % n, 1, 1
@@ -74,3 +71,14 @@ def select(key: Any, shape: tuple[int, ...]) -> Selection:
         step.append(stride)
         count.append(number)
     return Selection(start, step, count, tuple(flip), tuple(kept))
+
+
+def _integer(key: Any) -> int:
+    # NumPy takes a single truth value as a mask, not as 0 or 1.
+    if hasattr(key, "__index__") and not isinstance(key, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(key)
+    raise InvalidError(
+        f"cannot index with {type(key).__name__}; use integers, slices and '...', "
+        "or read a box and index that"
+    )

@@ -19,6 +19,10 @@ SLOT_ALIGN_BYTES = 4096
 TILE_BYTES = 4 << 20
 """Chunks aim at this size: one disk request, and a good operand for a matrix product."""
 
+MAX_TILE_BYTES = 64 << 20
+MAX_TILES = 60_000
+"""Larger matrices get larger tiles, so that a shard file holds them all."""
+
 _FORMAT = 1
 _ZARR_NAMES = {
     "bool": "bool",
@@ -32,7 +36,8 @@ class Metadata:
     """What ``zarr.json`` says of an array.
 
     ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
-    ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so.
+    ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
+    places on disk of the columns of chunks, where they are not in order.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +49,7 @@ class Metadata:
     attributes: dict[str, Any] = field(default_factory=dict)
     state: str | None = None
     why: str = ""
+    column_places: tuple[int, ...] | None = None
 
     def grid(self) -> Grid:
         """Compute the layout on disk."""
@@ -54,6 +60,7 @@ class Metadata:
             self.order,
             self.chunk_order,
             SLOT_ALIGN_BYTES,
+            self.column_places,
         )
 
     def to_json(self) -> bytes:
@@ -68,6 +75,8 @@ class Metadata:
             "order": self.order,
             "chunk_order": self.chunk_order,
         }
+        if self.column_places is not None:
+            own["column_places"] = list(self.column_places)
         if self.state:
             own |= {"state": self.state, "why": self.why}
         document: dict[str, Any] = {
@@ -102,6 +111,10 @@ class Metadata:
         return json.dumps(document, indent=2).encode()
 
 
+def _places(given: list[int] | None) -> tuple[int, ...] | None:
+    return None if given is None else tuple(int(place) for place in given)
+
+
 def _zero(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "b":
         return False
@@ -132,24 +145,43 @@ def parse(text: bytes, path: str) -> Metadata | None:
         attributes = dict(document["attributes"])
         del attributes["outcore"]
         dims = document.get("dimension_names")
-        return Metadata(
+        codec = document["codecs"][0]
+        if codec["name"] != "sharding_indexed":
+            return None
+        metadata = Metadata(
             shape=tuple(int(n) for n in document["shape"]),
             dtype=np.dtype(document["data_type"]),
-            chunks=tuple(int(n) for n in document["codecs"][0]["configuration"]["chunk_shape"]),
+            chunks=tuple(int(n) for n in codec["configuration"]["chunk_shape"]),
             order=own["order"],
             chunk_order=own["chunk_order"],
             dims=None if dims is None else tuple(dims),
             attributes=attributes,
             state=own.get("state"),
             why=own.get("why", ""),
+            column_places=_places(own.get("column_places")),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        # Attributes are easily copied from array to array; the layout is what makes one ours.
+        return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         if isinstance(error, CorruptError):
             raise
         raise CorruptError(
             f"{path}/zarr.json cannot be read ({error!r}); restore it from a copy, "
             "or make the array anew"
         ) from error
+
+
+def _layout(document: dict[str, Any]) -> list[Any]:
+    """Pick out what says where elements lie, in a form that other writers leave alone."""
+    configuration = document["codecs"][0]["configuration"]
+    transposes = [c["configuration"] for c in configuration["codecs"] if c["name"] == "transpose"]
+    return [
+        document["chunk_grid"]["configuration"]["chunk_shape"],
+        [codec["name"] for codec in configuration["codecs"]],
+        transposes,
+        [codec["name"] for codec in configuration["index_codecs"]],
+        configuration.get("index_location", "end"),
+    ]
 
 
 def group_json(attributes: dict[str, Any]) -> bytes:
@@ -190,6 +222,8 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
         rows, columns = tile_shape(max(shape), itemsize)
         if order == "C":
             rows, columns = columns, rows
+        if shape[0] == shape[1]:
+            return rows, columns
         return min(rows, shape[0]), min(columns, shape[1])
     fast_to_slow = range(len(shape)) if order == "F" else range(len(shape))[::-1]
     chunks, left = [1] * len(shape), max(TILE_BYTES // itemsize, 1)
@@ -200,14 +234,17 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
 
 
 def tile_shape(n: int, itemsize: int, tile_bytes: int = TILE_BYTES) -> tuple[int, int]:
-    """Rows and columns of a column-major tile of at most `tile_bytes` of an n-row matrix.
+    """Rows and columns of a column-major tile of at most `tile_bytes` of a matrix of order `n`.
 
-    256 columns give a matrix product nearly all of its speed (128 of complex128); more rows than
-    the matrix has would be padding.
+    256 columns give a matrix product nearly all of its speed (128 of complex128). The rows are a
+    multiple of the columns, so that every diagonal block lies in one tile, and are spread evenly, so
+    that little of the last tile is padding.
     """
-    columns = 128 if itemsize >= 16 else 256
-    columns = max(min(columns, n, math.isqrt(tile_bytes // itemsize)), 1)
-    page = max(SLOT_ALIGN_BYTES // itemsize, 1)
-    rows = max(tile_bytes // (itemsize * columns), 1)
-    rows = rows // page * page if rows >= page else rows
-    return min(rows, n), columns
+    while (n * n * itemsize) // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
+        tile_bytes *= 2
+    columns = min(128 if itemsize >= 16 else 256, -(-n // 8) * 8)
+    while columns > 8 and columns * columns * itemsize > tile_bytes:
+        columns = columns // 16 * 8
+    most = max(tile_bytes // (itemsize * columns) // columns, 1) * columns
+    tiles = math.ceil(n / most)
+    return math.ceil(n / tiles / columns) * columns, columns

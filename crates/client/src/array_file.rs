@@ -85,9 +85,22 @@ impl ArrayFile {
         grid: &ChunkGrid,
         reserve: bool,
     ) -> Result<()> {
+        Self::lay_out(volume, path, grid, OpenMode::Create { length: grid.shard_bytes(), reserve })
+    }
+
+    /// Gives existing shard files another layout: their new length and index. Elements stay where they are.
+    pub fn adopt(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid) -> Result<()> {
+        Self::lay_out(volume, path, grid, OpenMode::Resize { length: grid.shard_bytes() })
+    }
+
+    fn lay_out(
+        volume: &Arc<dyn Volume<Buffer = Region>>,
+        path: &str,
+        grid: &ChunkGrid,
+        mode: OpenMode,
+    ) -> Result<()> {
         for shard in 0..grid.shards() {
-            let create = OpenMode::Create { length: grid.shard_bytes(), reserve };
-            let file = volume.open(&format!("{path}/{}", grid.shard_key(shard)), create)?;
+            let file = volume.open(&format!("{path}/{}", grid.shard_key(shard)), mode)?;
             let written = Self::write_index(volume.as_ref(), file, grid);
             volume.close(file);
             written?;

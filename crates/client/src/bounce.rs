@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use outcore_core::Result;
 use outcore_memory::{Arena, Block};
@@ -9,7 +10,12 @@ use outcore_memory::{Arena, Block};
 type Waiting = Box<dyn FnOnce(Result<Arc<Block>>) + Send>;
 
 /// Buffers of one size from an arena, at most so many; who finds none waits in line, without a thread.
-pub(crate) struct BouncePool {
+///
+/// The buffers stay with the pool, whose arena is one call's budget, except where the arena is shared by many
+/// pools (see [`Arena::short_lived`]): there they go back as soon as nobody waits for one.
+pub(crate) struct BouncePool(Arc<Shared>);
+
+struct Shared {
     arena: Arena,
     buffer_bytes: usize,
     most: usize,
@@ -21,49 +27,149 @@ struct State {
     free: Vec<Arc<Block>>,
     made: usize,
     waiting: VecDeque<Waiting>,
+    /// Threads inside [`Shared::serve`]. A release from there leaves its buffer to the loop that it came from, so
+    /// that a long line of requests that fail at once does not become a deep stack.
+    serving: Vec<ThreadId>,
 }
 
 impl BouncePool {
     pub(crate) fn new(arena: Arena, buffer_bytes: usize, most: usize) -> Self {
-        Self { arena, buffer_bytes, most: most.max(1), state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(Arc::new(Shared { arena, buffer_bytes, most: most.max(1), state: Mutex::default() }))
     }
 
     /// Calls `then` with a buffer, now or when one comes back; with an error if there can be none at all.
     pub(crate) fn acquire(&self, then: Waiting) {
-        let mut state = self.state();
-        let outcome: Result<Arc<Block>> = if let Some(block) = state.free.pop() {
-            Ok(block)
-        } else {
-            let fresh =
-                if state.made < self.most { Some(self.arena.allocate(self.buffer_bytes)) } else { None };
-            match fresh {
-                Some(Ok(block)) => {
-                    state.made += 1;
-                    Ok(Arc::new(block))
-                }
-                Some(Err(error)) if state.made == 0 => Err(error),
-                _ => {
-                    state.waiting.push_back(then);
-                    return;
-                }
-            }
-        };
-        drop(state);
-        then(outcome);
+        self.0.state().waiting.push_back(then);
+        self.0.serve();
     }
 
     pub(crate) fn release(&self, block: Arc<Block>) {
-        let mut state = self.state();
-        match state.waiting.pop_front() {
-            Some(then) => {
-                drop(state);
-                then(Ok(block));
+        self.0.state().free.push(block);
+        self.0.serve();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands buffers to who waits until there are no more of the one or of the other.
+    fn serve(self: &Arc<Self>) {
+        let this_thread = thread::current().id();
+        loop {
+            let mut state = self.state();
+            if state.serving.contains(&this_thread) {
+                return;
             }
-            None => state.free.push(block),
+            if state.waiting.is_empty() {
+                if self.arena.is_short_lived() {
+                    let idle = std::mem::take(&mut state.free);
+                    state.made -= idle.len();
+                    drop(state);
+                }
+                return;
+            }
+            let Some(buffer) = self.buffer(&mut state) else { return };
+            let Some(then) = state.waiting.pop_front() else { return };
+            state.serving.push(this_thread);
+            drop(state);
+            then(buffer);
+            self.state().serving.retain(|&thread| thread != this_thread);
         }
+    }
+
+    /// A buffer, or the reason that there can be none; `None`: one will come back.
+    fn buffer(self: &Arc<Self>, state: &mut State) -> Option<Result<Arc<Block>>> {
+        if let Some(block) = state.free.pop() {
+            return Some(Ok(block));
+        }
+        if state.made == self.most {
+            return None;
+        }
+        let again = Arc::downgrade(self);
+        let retry = move || {
+            if let Some(pool) = again.upgrade() {
+                pool.serve();
+            }
+        };
+        match self.arena.allocate_or_wait(self.buffer_bytes, Box::new(retry))? {
+            Ok(block) => {
+                state.made += 1;
+                Some(Ok(Arc::new(block)))
+            }
+            Err(error) => (state.made == 0).then_some(Err(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_core::ErrorKind;
+    use std::sync::mpsc;
+
+    const BYTES: usize = 4096;
+
+    /// Asks for a buffer; what comes is in the receiver when it comes.
+    fn ask(pool: &BouncePool) -> mpsc::Receiver<Result<Arc<Block>>> {
+        let (sender, receiver) = mpsc::channel();
+        pool.acquire(Box::new(move |block| drop(sender.send(block))));
+        receiver
+    }
+
+    #[test]
+    fn buffers_go_round() {
+        let pool = BouncePool::new(Arena::new(8 * BYTES), BYTES, 2);
+        let (first, second, third) = (ask(&pool), ask(&pool), ask(&pool));
+        let held = first.try_recv().unwrap().unwrap();
+        assert!(second.try_recv().is_ok());
+        assert!(third.try_recv().is_err(), "only two are made");
+        pool.release(held);
+        assert!(third.try_recv().is_ok());
+    }
+
+    #[test]
+    fn no_memory_at_all_is_an_error_and_little_memory_is_not() {
+        let pool = BouncePool::new(Arena::new(BYTES - 1), BYTES, 2);
+        assert_eq!(ask(&pool).try_recv().unwrap().err().unwrap().kind, ErrorKind::Budget);
+        let pool = BouncePool::new(Arena::new(BYTES), BYTES, 2);
+        let held = ask(&pool).try_recv().unwrap().unwrap();
+        let next = ask(&pool);
+        assert!(next.try_recv().is_err());
+        pool.release(held);
+        assert!(next.try_recv().is_ok());
+    }
+
+    #[test]
+    fn pools_share_a_short_lived_arena() {
+        let arena = Arena::short_lived(BYTES);
+        let pools: Vec<BouncePool> = (0..3).map(|_| BouncePool::new(arena.clone(), BYTES, 2)).collect();
+        let held = ask(&pools[0]).try_recv().unwrap().unwrap();
+        let waiting: Vec<_> = pools[1..].iter().map(ask).collect();
+        assert!(waiting.iter().all(|w| w.try_recv().is_err()));
+        pools[0].release(held);
+        let held = waiting[0].try_recv().unwrap().unwrap();
+        pools[1].release(held);
+        pools[2].release(waiting[1].try_recv().unwrap().unwrap());
+        assert_eq!(arena.used_bytes(), 0, "idle pools keep nothing");
+        let large = BouncePool::new(arena, BYTES + 1, 1);
+        assert_eq!(ask(&large).try_recv().unwrap().err().unwrap().kind, ErrorKind::Budget);
+    }
+
+    #[test]
+    fn a_long_line_is_no_deep_stack() {
+        let pool = Arc::new(BouncePool::new(Arena::new(BYTES), BYTES, 1));
+        let held = ask(&pool).try_recv().unwrap().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..200_000 {
+            let (again, sender) = (pool.clone(), sender.clone());
+            pool.acquire(Box::new(move |block| {
+                again.release(block.unwrap());
+                let _ = sender.send(());
+            }));
+        }
+        pool.release(held);
+        assert_eq!(receiver.try_iter().count(), 200_000);
     }
 }

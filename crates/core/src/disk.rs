@@ -44,6 +44,11 @@ pub enum OpenMode {
         /// Whether the room is taken from the disk now, so that later writes cannot find it full.
         reserve: bool,
     },
+    /// Must exist; made longer or shorter. New bytes read as zeros, and their room is taken from the disk now.
+    Resize {
+        /// Length in bytes.
+        length: u64,
+    },
 }
 
 /// What a request does.

@@ -31,6 +31,9 @@ pub struct GridSpec {
     pub chunk_order: ChunkOrder,
     /// Each chunk's slot is padded to a multiple of this, so that every chunk is aligned.
     pub slot_align_bytes: u64,
+    /// For a matrix in column-major chunk order: the place on disk of each column of chunks, where that is not
+    /// its number. Places that no column has are gaps.
+    pub column_places: Option<Vec<u64>>,
 }
 
 /// A chunk's place: which shard file, and where in it.
@@ -50,6 +53,7 @@ pub struct ChunkGrid {
     shard_chunks: Vec<u64>,
     shard_counts: Vec<u64>,
     ranks: Vec<u32>,
+    slots: u64,
     slot_bytes: u64,
 }
 
@@ -103,8 +107,12 @@ impl ChunkGrid {
             shard_chunks[dim] = shard_chunks[dim].min(fit as u64);
         }
         let shard_counts: Vec<u64> = counts.iter().zip(&shard_chunks).map(|(&n, &c)| n.div_ceil(c)).collect();
-        let ranks = spec.chunk_order.ranks(&shard_chunks);
-        Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slot_bytes })
+        let mut ranks = spec.chunk_order.ranks(&shard_chunks);
+        let mut slots = ranks.len() as u64;
+        if let Some(places) = &spec.column_places {
+            slots = place_columns(&spec, &counts, &shard_counts, places, &mut ranks)?;
+        }
+        Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slots, slot_bytes })
     }
 
     /// What the creator chose.
@@ -144,13 +152,12 @@ impl ChunkGrid {
 
     /// Length in bytes of each shard file: the slots, then Zarr's index.
     pub fn shard_bytes(&self) -> u64 {
-        let chunks = self.ranks.len() as u64;
-        chunks * self.slot_bytes + chunks * 16 + 4
+        self.index_offset() + self.ranks.len() as u64 * 16 + 4
     }
 
     /// First byte of the index in each shard file.
     pub fn index_offset(&self) -> u64 {
-        self.ranks.len() as u64 * self.slot_bytes
+        self.slots * self.slot_bytes
     }
 
     /// Where the chunk with these coordinates lies.
@@ -210,6 +217,39 @@ impl ChunkGrid {
     }
 }
 
+/// Puts each column of chunks at its place; returns how many slots the file has, gaps included.
+fn place_columns(
+    spec: &GridSpec,
+    counts: &[u64],
+    shard_counts: &[u64],
+    places: &[u64],
+    ranks: &mut [u32],
+) -> Result<u64> {
+    let mut sorted = places.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let fits = counts.len() == 2
+        && spec.chunk_order == ChunkOrder::ColumnMajor
+        && shard_counts.iter().all(|&n| n == 1)
+        && sorted.len() as u64 == counts[1]
+        && places.len() == sorted.len()
+        && sorted
+            .last()
+            .is_some_and(|&last| last.saturating_add(1).saturating_mul(counts[0]) <= MAX_CHUNKS_PER_SHARD);
+    if !fits {
+        return Err(Error::invalid(format!(
+            "places of columns need a matrix in column-major chunk order in one shard file, and a place of its own \
+             for each of its {} columns of chunks",
+            counts.last().unwrap_or(&0)
+        )));
+    }
+    let columns = counts[1] as usize;
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        *rank = (places[number % columns] * counts[0] + (number / columns) as u64) as u32;
+    }
+    Ok(sorted.last().map_or(0, |last| (last + 1) * counts[0]))
+}
+
 fn product(values: &[u64]) -> Option<u64> {
     values.iter().try_fold(1_u64, |p, &v| p.checked_mul(v))
 }
@@ -226,6 +266,22 @@ mod tests {
             storage: StorageOrder::F,
             chunk_order: ChunkOrder::ColumnMajor,
             slot_align_bytes: 4096,
+            column_places: None,
+        }
+    }
+
+    #[test]
+    fn columns_of_chunks_can_be_placed_at_will() {
+        let placed = |places: &[u64]| {
+            ChunkGrid::new(GridSpec { column_places: Some(places.to_vec()), ..spec(&[4, 6], &[2, 2]) })
+        };
+        let grid = placed(&[3, 0, 1]).unwrap();
+        assert_eq!(grid.locate(&[1, 0]), Slot { shard: 0, offset: 7 * 4096 });
+        assert_eq!(grid.locate(&[0, 2]), Slot { shard: 0, offset: 2 * 4096 });
+        assert_eq!(grid.index_offset(), 8 * 4096);
+        grid.check_index(&grid.index()).unwrap();
+        for bad in [&[0, 0, 1][..], &[0, 1], &[0, 1, u64::MAX]] {
+            assert!(placed(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -313,6 +313,7 @@ mod tests {
             storage,
             chunk_order,
             slot_align_bytes: 64,
+            column_places: None,
         };
         ChunkGrid::new(spec).unwrap()
     }

@@ -65,12 +65,17 @@ impl LocalDisk {
         let mut options = OpenOptions::new();
         options.read(true).write(writable).create_new(matches!(mode, OpenMode::Create { .. }));
         let buffered = options.open(&full).map_err(|e| describe("open", &full, &e))?;
-        if let OpenMode::Create { length, reserve: take } = mode {
-            let sized = buffered
-                .set_len(length)
-                .and_then(|()| if take { reserve(&buffered, length) } else { Ok(()) });
-            if let Err(error) = sized {
-                let _ = std::fs::remove_file(&full);
+        let size = match mode {
+            OpenMode::Create { length, reserve } => Some((length, reserve)),
+            OpenMode::Resize { length } => Some((length, true)),
+            OpenMode::Read | OpenMode::ReadWrite => None,
+        };
+        if let Some((length, take)) = size {
+            let taken = || if take { reserve(&buffered, length) } else { Ok(()) };
+            if let Err(error) = buffered.set_len(length).and_then(|()| taken()) {
+                if matches!(mode, OpenMode::Create { .. }) {
+                    let _ = std::fs::remove_file(&full);
+                }
                 let mut error = describe("make", &full, &error);
                 if error.kind == ErrorKind::DiskFull {
                     let free = self.directory.free_bytes()?;

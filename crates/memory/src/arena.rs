@@ -12,8 +12,12 @@ pub struct Arena(Arc<Shared>);
 
 pub(crate) struct Shared {
     budget: usize,
+    short_lived: bool,
     state: Mutex<State>,
 }
+
+/// Called when memory has come back.
+pub type Waiter = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
@@ -24,19 +28,46 @@ struct State {
     /// Returned mappings, kept for the next request of the same size; they count against the budget.
     kept: Vec<Mapping>,
     kept_bytes: usize,
+    waiters: Vec<Waiter>,
 }
 
 impl Arena {
     /// An arena that hands out at most `budget_bytes` at any time.
     pub fn new(budget_bytes: usize) -> Self {
-        Self(Arc::new(Shared { budget: budget_bytes, state: Mutex::default() }))
+        Self(Arc::new(Shared { budget: budget_bytes, short_lived: false, state: Mutex::default() }))
+    }
+
+    /// An arena for many users that each give their memory back without waiting for another's: who finds none may
+    /// wait for it.
+    pub fn short_lived(budget_bytes: usize) -> Self {
+        Self(Arc::new(Shared { budget: budget_bytes, short_lived: true, state: Mutex::default() }))
+    }
+
+    /// Whether the arena was made by [`Arena::short_lived`].
+    pub fn is_short_lived(&self) -> bool {
+        self.0.short_lived
     }
 
     /// A block of `bytes` bytes (rounded up to whole pages in the account), aligned to [`ALIGN_BYTES`]. Its
     /// content is arbitrary.
     pub fn allocate(&self, bytes: usize) -> Result<Block> {
-        let size = bytes.max(1).next_multiple_of(ALIGN_BYTES);
+        self.take(self.0.state(), bytes)
+    }
+
+    /// As [`Arena::allocate`], but in a short-lived arena that holds `bytes`, only not now: `None`, and `waiter` is
+    /// called, once, when some memory has come back.
+    pub fn allocate_or_wait(&self, bytes: usize, waiter: Waiter) -> Option<Result<Block>> {
         let mut state = self.0.state();
+        let size = bytes.max(1).next_multiple_of(ALIGN_BYTES);
+        if self.0.short_lived && size <= self.0.budget && size > self.0.budget - state.used {
+            state.waiters.push(waiter);
+            return None;
+        }
+        Some(self.take(state, bytes))
+    }
+
+    fn take(&self, mut state: MutexGuard<'_, State>, bytes: usize) -> Result<Block> {
+        let size = bytes.max(1).next_multiple_of(ALIGN_BYTES);
         if size > self.0.budget - state.used.min(self.0.budget) {
             return Err(Error::new(
                 ErrorKind::Budget,
@@ -92,6 +123,11 @@ impl Shared {
         state.used -= mapping.bytes();
         state.kept_bytes += mapping.bytes();
         state.kept.push(mapping);
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        for call in waiters {
+            call();
+        }
     }
 }
 

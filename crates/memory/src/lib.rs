@@ -9,7 +9,7 @@ mod block;
 mod region;
 mod strided;
 
-pub use arena::Arena;
+pub use arena::{Arena, Waiter};
 pub use block::{ALIGN_BYTES, Block};
 pub use region::{Region, Segment};
 pub use strided::{Level, copy_strided};

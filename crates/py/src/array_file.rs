@@ -24,6 +24,8 @@ pub struct Grid(pub ChunkGrid);
 #[pymethods]
 impl Grid {
     #[new]
+    #[pyo3(signature = (shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn new(
         py: Python<'_>,
         shape: Vec<u64>,
@@ -32,6 +34,7 @@ impl Grid {
         order: &str,
         chunk_order: &str,
         slot_align_bytes: u64,
+        column_places: Option<Vec<u64>>,
     ) -> PyResult<Self> {
         let storage = match order {
             "C" => Ok(StorageOrder::C),
@@ -40,7 +43,15 @@ impl Grid {
         };
         let grid = storage.and_then(|storage| {
             let chunk_order = ChunkOrder::from_name(chunk_order)?;
-            ChunkGrid::new(GridSpec { shape, chunk, item_bytes, storage, chunk_order, slot_align_bytes })
+            ChunkGrid::new(GridSpec {
+                shape,
+                chunk,
+                item_bytes,
+                storage,
+                chunk_order,
+                slot_align_bytes,
+                column_places,
+            })
         });
         Ok(Self(grid.or_raise(py)?))
     }
@@ -123,6 +134,12 @@ impl ArrayFile {
     #[staticmethod]
     fn create(py: Python<'_>, volume: &Volume, path: &str, grid: &Grid, reserve: bool) -> PyResult<()> {
         py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve)).or_raise(py)
+    }
+
+    /// Gives existing shard files another layout: their new length and index.
+    #[staticmethod]
+    fn adopt(py: Python<'_>, volume: &Volume, path: &str, grid: &Grid) -> PyResult<()> {
+        py.detach(|| outcore_client::ArrayFile::adopt(&volume.0, path, &grid.0)).or_raise(py)
     }
 
     #[new]

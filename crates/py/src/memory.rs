@@ -20,9 +20,12 @@ pub struct Arena(pub outcore_memory::Arena);
 
 #[pymethods]
 impl Arena {
+    /// With `short_lived`, transfers that find no memory wait for it instead of failing.
     #[new]
-    fn new(budget_bytes: usize) -> Self {
-        Self(outcore_memory::Arena::new(budget_bytes))
+    #[pyo3(signature = (budget_bytes, short_lived = false))]
+    fn new(budget_bytes: usize, short_lived: bool) -> Self {
+        let make = if short_lived { outcore_memory::Arena::short_lived } else { outcore_memory::Arena::new };
+        Self(make(budget_bytes))
     }
 
     fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Buffer> {

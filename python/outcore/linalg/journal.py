@@ -1,0 +1,127 @@
+"""The journal of a factorization: what is durable, so that a stopped run goes on from there.
+
+A text file of lines ``JSON TAB crc32c``. The first line is the header; each further line says that the
+panels of one slab are durable. A line torn by a crash fails its checksum and is dropped.
+"""
+
+import base64
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import crc32c
+from outcore.errors import JournalError
+from outcore.linalg.lu_checks import Extremes
+from outcore.volumes import Place
+
+NAME = "journal"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the journal belongs to, and with what it was begun."""
+
+    n: int
+    dtype: str
+    tile: tuple[int, int]
+    source: str
+    generation: int
+    kernels: str
+    threads: int
+    memory_bytes: int
+    overwrite_a: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Panels ``first`` to ``last - 1`` are durable.
+
+    ``piv`` are their row swaps (row numbers of the whole matrix); ``places`` their places on disk, in
+    panels; ``extremes`` the norms and largest elements of their columns.
+    """
+
+    first: int
+    last: int
+    piv: npt.NDArray[np.int32]
+    places: list[int]
+    extremes: Extremes
+
+
+@dataclass
+class Journal:
+    """The journal below a factor's directory."""
+
+    place: Place
+    header: Header
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def panels_done(self) -> int:
+        """Panels that are durable."""
+        return self.records[-1].last if self.records else 0
+
+    def begin(self) -> None:
+        """Write the header of a new journal."""
+        values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
+        self.place.volume.replace_small(self.place.inside(NAME), _line(values))
+
+    def append(self, record: Record) -> None:
+        """Note that a slab is durable; returns once the note is too."""
+        piv = base64.b64encode(record.piv.astype("<i4").tobytes()).decode()
+        values = dataclasses.asdict(record) | {"piv": piv}
+        self.place.volume.append_small(self.place.inside(NAME), _line(values))
+        self.records.append(record)
+
+    def remove(self) -> None:
+        """Remove the journal: the factorization is complete."""
+        self.place.volume.remove(self.place.inside(NAME))
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    text = json.dumps(values).encode()
+    return text + b"\t" + f"{crc32c(text):08x}".encode() + b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    text, tab, checksum = line.rpartition(b"\t")
+    if not tab or checksum != f"{crc32c(text):08x}".encode():
+        return None
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def read_journal(where: Place) -> Journal | None:
+    """Read the journal below a factor's directory; `None` if there is none.
+
+    Raises
+    ------
+    JournalError
+        If its header cannot be read, or a line other than the last is damaged.
+    """
+    if not where.exists(NAME):
+        return None
+    lines = where.volume.read_small(where.inside(NAME)).split(b"\n")
+    # What follows the last newline was torn off by a crash, or is empty.
+    values = [_parse(line) for line in lines[:-1]]
+    if not values or values[0] is None or None in values[:-1]:
+        raise JournalError(
+            f"the journal in {where.path} is damaged; pass resume=False to begin anew"
+        )
+    head, *records = (v for v in values if v is not None)
+    if head.pop("format") != _FORMAT:
+        raise JournalError(
+            f"the journal in {where.path} was written by another version of outcore; "
+            "finish with that version, or pass resume=False to begin anew"
+        )
+    header = Header(**head | {"tile": tuple(head["tile"])})
+    journal = Journal(where, header)
+    for record in records:
+        piv = np.frombuffer(base64.b64decode(record.pop("piv")), "<i4").astype(np.int32)
+        extremes = Extremes(**record.pop("extremes"))
+        journal.records.append(Record(piv=piv, extremes=extremes, **record))
+    return journal

@@ -1,0 +1,87 @@
+"""What LU looks out for: NaN and infinities, exact singularity, and growing pivots."""
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from outcore.blas import Kernels
+from outcore.errors import GrowthWarning, NonFiniteError
+from outcore.linalg.panel import Matrix
+
+if TYPE_CHECKING:
+    from outcore.linalg.factor import LUFactor
+
+
+@dataclass
+class Extremes:
+    """Norms and extremes of some columns of A and of their factors.
+
+    ``norm1`` is the largest column sum of |A|; ``max_a`` and ``max_u`` are the largest |element| of A
+    and U (of complex ones, |re| + |im|, as BLAS has it); ``info`` is LAPACK's.
+    """
+
+    norm1: float = 0.0
+    max_a: float = 0.0
+    max_u: float = 0.0
+    info: int = 0
+
+    def see_matrix(self, kernels: Kernels, C: Matrix) -> None:
+        """Note columns of A."""
+        self.norm1 = max(self.norm1, kernels.lange("1", C))
+        self.max_a = max(self.max_a, kernels.max_abs(C))
+
+    def see_factor(self, kernels: Kernels, U: Matrix) -> None:
+        """Note a panel's U: its rows up to the last of the diagonal block."""
+        self.max_u = max(self.max_u, kernels.max_abs(U, trapezoid=True))
+
+    def see_info(self, info: int, first_column: int) -> None:
+        """Note LAPACK's info of a panel."""
+        if info and not self.info:
+            self.info = info + first_column
+
+    def see(self, other: "Extremes") -> None:
+        """Note those of other columns."""
+        self.norm1 = max(self.norm1, other.norm1)
+        self.max_a = max(self.max_a, other.max_a)
+        self.max_u = max(self.max_u, other.max_u)
+        self.info = self.info or other.info
+
+    @property
+    def growth(self) -> float:
+        """Pivot growth: largest element of U over the largest of A."""
+        return self.max_u / self.max_a if self.max_a else 1.0
+
+
+def check_finite(extremes: Extremes, C: Matrix, first_column: int) -> None:
+    """Refuse columns of A with a NaN or an infinity, naming the first one."""
+    if np.isfinite(extremes.norm1):
+        return
+    for j in range(C.shape[1]):
+        bad = np.flatnonzero(~np.isfinite(C[:, j]))
+        if len(bad):
+            row, column = int(bad[0]), first_column + j
+            raise NonFiniteError(
+                f"A[{row}, {column}] is {C[row, j]}; every element must be finite: correct it, or "
+                "look for an error in the assembly",
+                (row, column),
+            )
+
+
+def warn_of(factor: "LUFactor") -> None:
+    """Warn of exact singularity, in SciPy's words, and of wild pivot growth."""
+    if factor.info:
+        warnings.warn(
+            f"Diagonal number {factor.info} is exactly zero. Singular matrix.",
+            LinAlgWarning,
+            stacklevel=3,
+        )
+    if factor.growth > np.finfo(factor.dtype).eps ** -0.5:
+        warnings.warn(
+            f"pivots grew by a factor of {factor.growth:.3g}: half of the digits or more may be lost; "
+            "check the backward error of each solution, and scale the rows of A if it is large",
+            GrowthWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,213 @@
+"""The geometry of an out-of-core LU, and what it costs: pure arithmetic, computed before any work."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import BudgetError, InvalidError
+from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+RING_TILES = (3, 6)
+"""Fewest and most tiles of read-ahead: one in use, one being read, one to smooth the disk."""
+
+BOUNCE_BYTES = (64 << 10, 8 << 20)
+"""Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
+
+
+def flops(n: int, dtype: np.dtype[Any]) -> float:
+    """Real floating-point operations of LU of order `n`: 2n³/3, four times that for complex."""
+    return _weight(dtype) * 2 * n**3 / 3
+
+
+def panel_flops(g: "LuGeometry", panel: int) -> float:
+    """Operations of factoring one panel of m rows and k columns: m k² - k³/3."""
+    o = panel * g.columns
+    k = min(g.columns, g.n - o)
+    return _weight(g.dtype) * ((g.n - o) * k**2 - k**3 / 3)
+
+
+def update_flops(g: "LuGeometry", panel: int) -> float:
+    """Operations of applying one panel to one column: k² + 2 (m - k) k."""
+    o = panel * g.columns
+    k = min(g.columns, g.n - o)
+    return _weight(g.dtype) * (k**2 + 2 * (g.n - o - k) * k)
+
+
+def _weight(dtype: np.dtype[Any]) -> int:
+    return 4 if dtype.kind == "c" else 1
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Panels ``first`` to ``last - 1``, factored together in memory."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class LuGeometry:
+    """How a matrix of order `n` is cut for algorithm A within a budget.
+
+    The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
+    tiles; a *slab* is as many panels as fit in memory. The slab's leading dimension is whole tiles,
+    so that every tile is written and read as it is on disk.
+    """
+
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+    slab_panels: int
+    ring_bytes: int
+    bounce_bytes: int
+    budget_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a panel."""
+        return math.ceil(self.n / self.rows)
+
+    @property
+    def panels(self) -> int:
+        """Panels in the matrix."""
+        return math.ceil(self.n / self.columns)
+
+    @property
+    def height(self) -> int:
+        """Rows of a slab in memory: the matrix's, rounded up to whole tiles."""
+        return self.tiles * self.rows
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile on disk, padding to a page included."""
+        return _pages(self.rows * self.columns * self.dtype.itemsize)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the factorization takes from its arena at most."""
+        slab = _pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
+        return slab + self.ring_bytes + self.bounce_bytes
+
+    def slabs(self, first_panel: int = 0) -> list[Slab]:
+        """Cut the panels from `first_panel` on into slabs as even as possible, wider ones first.
+
+        The cuts are those of the whole matrix where `first_panel` is one of them, so that a resumed
+        run does what an undisturbed one would have done.
+        """
+        whole = _even_slabs(0, self.panels, self.slab_panels)
+        if any(slab.first == first_panel for slab in whole) or first_panel == self.panels:
+            return [slab for slab in whole if slab.first >= first_panel]
+        return _even_slabs(first_panel, self.panels, self.slab_panels)
+
+    def tiles_below(self, panel: int) -> range:
+        """Tiles of a panel from the one with its diagonal block down: what an update needs."""
+        return range(panel * self.columns // self.rows, self.tiles)
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of L read back while factoring from `first_panel` on. Exact."""
+        tiles = sum(
+            len(self.tiles_below(panel))
+            for slab in self.slabs(first_panel)
+            for panel in range(slab.first)
+        )
+        return tiles * self.tile_bytes
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of L and U written while factoring from `first_panel` on. Exact."""
+        return (self.panels - first_panel) * self.tiles * self.tile_bytes
+
+    def matrix_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of A read while factoring from `first_panel` on; a little more if A is unaligned."""
+        return self.n * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
+
+    def words_moved(self) -> int:
+        """Words read and written in all."""
+        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
+        return total // self.dtype.itemsize
+
+    def words_lower_bound(self) -> float:
+        """Least words that any LU must move: 2n³/(3√M) read (Kwasniewski et al. 2020), n² written."""
+        memory_words = self.memory_bytes / self.dtype.itemsize
+        reads = max(2 * self.n**3 / (3 * math.sqrt(memory_words)), float(self.n**2))
+        return reads + self.n**2
+
+
+def _even_slabs(first: int, panels: int, most: int) -> list[Slab]:
+    count = math.ceil((panels - first) / most)
+    slabs = []
+    for left in range(count, 0, -1):
+        width = math.ceil((panels - first) / left)
+        slabs.append(Slab(first, first + width))
+        first += width
+    return slabs
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+
+
+def lu_geometry(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None = None
+) -> LuGeometry:
+    """Cut a matrix for a memory budget.
+
+    Parameters
+    ----------
+    n, dtype
+        Order and element type of the matrix.
+    memory_bytes
+        The budget.
+    tile
+        Tile shape of factors that exist already; otherwise it is chosen for the budget.
+
+    Raises
+    ------
+    BudgetError
+        If not even the narrowest panel fits.
+    InvalidError
+        If there is no LU of this type.
+    """
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"LU works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
+        )
+    if n < 1:
+        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+    need = 0
+    for tile_bytes in [TILE_BYTES >> shift for shift in range(16)]:
+        shape = tile or tile_shape(n, dtype.itemsize, tile_bytes)
+        if tile is None and tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
+            continue
+        geometry = _fit(n, dtype, memory_bytes, shape)
+        if geometry.slab_panels >= 1:
+            return geometry
+        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes + SLOT_ALIGN_BYTES
+        if tile is not None:
+            break
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} in "
+        f"{dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _fit(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
+) -> LuGeometry:
+    """Give the ring and the bounce buffers their share, and the slab what is left."""
+    least, most = BOUNCE_BYTES
+    bounce = _pages(min(most, max(least, memory_bytes // 32)))
+    bare = LuGeometry(n, dtype, *shape, 0, 0, bounce, memory_bytes)
+    fewest, many = RING_TILES
+    ring_tiles = min(many, max(fewest, memory_bytes // 8 // bare.tile_bytes))
+    ring = dataclasses.replace(bare, ring_bytes=ring_tiles * bare.tile_bytes)
+    panel_bytes = ring.height * ring.columns * dtype.itemsize
+    panels = (memory_bytes - ring.memory_bytes - SLOT_ALIGN_BYTES) // panel_bytes
+    return dataclasses.replace(ring, slab_panels=max(min(panels, ring.panels), 0))
+

@@ -1,0 +1,61 @@
+"""What every long call has: a budget, a trace, progress, threads, and a clean stop."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from outcore import blas_choice
+from outcore._core import Arena, Trace
+from outcore.errors import InvalidError
+from outcore.progress import Meter, ProgressLike
+from outcore.signals import stop_on_signals
+
+
+@dataclass(frozen=True)
+class LongCall:
+    """The means of one long call."""
+
+    arena: Arena
+    trace: Trace
+    meter: Meter
+    started: float = field(default_factory=time.perf_counter)
+
+    def seconds(self) -> float:
+        """Seconds since the call began."""
+        return time.perf_counter() - self.started
+
+
+@contextmanager
+def long_call(
+    title: str,
+    *,
+    memory_bytes: int,
+    work: float,
+    work_done: float = 0.0,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Iterator[LongCall]:
+    """Set up a long call and take it down again.
+
+    Parameters
+    ----------
+    title
+        For the progress bar.
+    memory_bytes
+        Budget of the arena.
+    work, work_done
+        All the work, and what an earlier call did of it, in flops.
+    threads
+        Threads of the BLAS meanwhile; `None` leaves them as they are.
+    progress
+        See `outcore.progress.ProgressLike`.
+    """
+    if threads is not None and threads < 1:
+        raise InvalidError(f"threads must be at least 1, have {threads}")
+    with (
+        stop_on_signals(),
+        blas_choice.threads(threads),
+        Meter(title, work, progress, work_done) as meter,
+    ):
+        yield LongCall(Arena(memory_bytes), Trace(), meter)

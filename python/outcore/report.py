@@ -1,0 +1,148 @@
+"""What a long call did, measured: the honest end of every job."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Trace
+from outcore.sizes import format_bytes, format_seconds
+
+
+@dataclass
+class Report:
+    """Figures of a long call; print it to read it.
+
+    Attributes
+    ----------
+    verb, n, dtype
+        What was done.
+    seconds, flops
+        Time, and real floating-point operations (complex ones count four times as many).
+    bytes_read, bytes_written
+        Exact, padding included; `planned_bytes_read` and `planned_bytes_written` are what the plan
+        said.
+    words_lower_bound
+        Least number of words that any algorithm must move with this memory; `None` if not known.
+    io_seconds, wait_seconds
+        Time in which the disk worked, and time in which the call waited for it.
+    memory_bytes, peak_memory_bytes
+        The budget, and the most that was taken from it.
+    growth
+        Largest element of U over the largest of A.
+    backward_error
+        ‖b - Ax‖∞ / (‖A‖∞‖x‖∞ + ‖b‖∞), largest over the right-hand sides.
+    kernels, threads
+        The BLAS that did the arithmetic.
+    notes
+        What the reader should know.
+    spans
+        Rows (kind, array, start_ns, end_ns, offset, bytes) of the trace, for the timeline.
+    """
+
+    verb: str
+    n: int
+    dtype: str
+    seconds: float
+    flops: float
+    bytes_read: int
+    bytes_written: int
+    planned_bytes_read: int | None = None
+    planned_bytes_written: int | None = None
+    words_lower_bound: float | None = None
+    io_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    memory_bytes: int = 0
+    peak_memory_bytes: int = 0
+    growth: float | None = None
+    backward_error: float | None = None
+    kernels: str = ""
+    threads: int = 0
+    notes: list[str] = field(default_factory=list)
+    spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def gflops_per_s(self) -> float:
+        """Rate in 10⁹ real operations a second."""
+        return self.flops / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    @property
+    def overlap(self) -> float:
+        """Share of the disk's working time that was hidden behind arithmetic."""
+        return max(1 - self.wait_seconds / self.io_seconds, 0.0) if self.io_seconds else 1.0
+
+    def words_moved(self) -> float:
+        """Words read and written."""
+        return (self.bytes_read + self.bytes_written) / np.dtype(self.dtype).itemsize
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures as plain values, for JSON."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del values["spans"]
+        return values | {"gflops_per_s": self.gflops_per_s, "overlap": self.overlap}
+
+    def to_json(self) -> str:
+        """Figures as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        rows = [
+            ("time", f"{format_seconds(self.seconds)}, {self.gflops_per_s:.1f} GFLOP/s"),
+            ("read", _against(self.bytes_read, self.planned_bytes_read)),
+            ("written", _against(self.bytes_written, self.planned_bytes_written)),
+        ]
+        if self.words_lower_bound:
+            ratio = self.words_moved() / self.words_lower_bound
+            rows.append(("words moved", f"{ratio:.2f} x the lower bound"))
+        rows.append(
+            (
+                "disk",
+                f"busy {format_seconds(self.io_seconds)}, waited for "
+                f"{format_seconds(self.wait_seconds)}: {self.overlap:.0%} hidden",
+            )
+        )
+        if self.memory_bytes:
+            rows.append(
+                (
+                    "memory",
+                    f"{format_bytes(self.peak_memory_bytes)} of {format_bytes(self.memory_bytes)}",
+                )
+            )
+        if self.growth is not None:
+            rows.append(("pivot growth", f"{self.growth:.3g}"))
+        if self.backward_error is not None:
+            rows.append(("backward error", f"{self.backward_error:.2e}"))
+        if self.kernels:
+            rows.append(("BLAS", f"{self.kernels}, {self.threads} threads"))
+        rows += [("note", note) for note in self.notes]
+        title = f"{self.verb}, n = {self.n}, {self.dtype}"
+        return "\n".join([title, *(f"  {name:<15} {text}" for name, text in rows)])
+
+
+def _against(done: int, planned: int | None) -> str:
+    if planned is None:
+        return format_bytes(done)
+    if done == planned:
+        return f"{format_bytes(done)}, as planned"
+    return f"{format_bytes(done)}, planned {format_bytes(planned)}"
+
+
+def io_and_wait_seconds(trace: Trace) -> tuple[float, float]:
+    """Time in which the disk was busy (overlaps counted once) and time the caller waited for it."""
+    spans, _ = trace.spans()
+    kinds = trace.kinds()
+    disk = spans[spans[:, 0] <= kinds.index("sync")]
+    waits = spans[spans[:, 0] == kinds.index("wait")]
+    return _union_ns(disk[:, 2:4]) / 1e9, float((waits[:, 3] - waits[:, 2]).sum()) / 1e9
+
+
+def _union_ns(intervals: npt.NDArray[np.uint64]) -> float:
+    if not len(intervals):
+        return 0.0
+    ordered = intervals[np.argsort(intervals[:, 0])].astype(np.int64)
+    ends = np.maximum.accumulate(ordered[:, 1])
+    gaps = np.maximum(ordered[1:, 0] - ends[:-1], 0).sum()
+    return float(ends[-1] - ordered[0, 0] - gaps)

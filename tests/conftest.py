@@ -1,0 +1,47 @@
+"""What several test files need."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start a Python script in a process of its own, in the test's directory."""
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        file = tmp_path / f"script{len(list(tmp_path.glob('script*')))}.py"
+        file.write_text(script)
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", str(file), *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, 64 MB of ext4 on a loop device; for root only."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    image, mounted = tmp_path / "disk.img", tmp_path / "disk"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    try:
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", image, mounted], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"cannot mount a loop file system here: {error}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", "-l", mounted], check=True)
