@@ -244,7 +244,8 @@ class Array:
 
     def _checked_box(self, box: Box | slice) -> Box:
         chosen = select(box, self.shape)
-        if any(step != 1 for step in chosen.step) or chosen.is_empty:
+        forward = all(flip.step is None for flip in chosen.flip)
+        if any(step != 1 for step in chosen.step) or not forward or chosen.is_empty:
             raise InvalidError(
                 f"a block of a stream is a tuple of slices without steps, have {box!r}"
             )

@@ -1,5 +1,6 @@
 """Blocks read ahead of their use, and written behind it."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Stream, Ticket, Trace
+from outcore.errors import OutcoreError
 
 Box: TypeAlias = tuple[slice, ...]
 
@@ -119,8 +121,5 @@ class WriteBehind:
     def abandon(self) -> None:
         """Wait for the writes in flight, whatever becomes of them."""
         while self._tickets:
-            ticket = self._tickets.popleft()
-            try:
-                ticket.wait()
-            except OSError:
-                continue
+            with contextlib.suppress(OutcoreError):
+                self._tickets.popleft().wait()
