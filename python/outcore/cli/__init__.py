@@ -3,10 +3,8 @@
 import click
 
 import outcore
-from outcore.cli.doctor import doctor
-from outcore.cli.info import info
+from outcore.cli import doctor, info, rm
 from outcore.cli.invocation import Verbs
-from outcore.cli.rm import rm
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,4 +14,4 @@ def main() -> None:
 
 
 for verb in (doctor, info, rm):
-    main.add_command(verb)
+    main.add_command(verb.command)

@@ -10,10 +10,10 @@ from outcore.cli.invocation import json_option, print_json
 from outcore.doctor import examine, show
 
 
-@click.command(short_help="Examine the BLAS, threads, memory and a disk.")
+@click.command("doctor", short_help="Examine the BLAS, threads, memory and a disk.")
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
 @json_option
-def doctor(directory: Path, as_json: bool) -> None:
+def command(directory: Path, as_json: bool) -> None:
     """Examine the BLAS, threads, memory and the disk of DIRECTORY (here, if none is given).
 
     Every finding that isn't ok comes with one fix. Takes about four seconds, and keeps the rates

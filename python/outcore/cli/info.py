@@ -15,12 +15,12 @@ from outcore.sizes import format_bytes
 _SIZES = frozenset(["nbytes", "file_bytes", "memory_bytes"])
 
 
-@click.command(short_help="Tell what an array or factor is, or what lies in a directory.")
+@click.command("info", short_help="Tell what an array or factor is, or what lies in a directory.")
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @json_option
-def info(paths: tuple[Path, ...], as_json: bool) -> None:
+def command(paths: tuple[Path, ...], as_json: bool) -> None:
     """Tell what an array or factor is, or what lies in a directory.
 
     Also of what is half made, consumed or damaged, and how a stopped call goes on.

@@ -12,13 +12,13 @@ from outcore.errors import InvalidError
 from outcore.sizes import format_bytes
 
 
-@click.command(short_help="Remove arrays, groups, factors, and what stopped calls left.")
+@click.command("rm", short_help="Remove arrays, groups, factors, and what stopped calls left.")
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @json_option
-def rm(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
+def command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
     """Remove arrays, groups, factors, and what stopped calls left.
 
     Nothing else is ever removed: if one PATH is nothing of outcore's, none is.
@@ -46,11 +46,16 @@ def rm(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
 
 
 def _ask(what: list[str]) -> None:
-    if not sys.stdin.isatty():
+    if not _is_terminal():
         raise click.UsageError("there is no terminal to ask on; pass --yes")
     click.echo("\n".join(what), err=True)
     if not click.confirm("remove?", err=True):
-        raise click.Abort
+        click.echo("nothing was removed", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _why_not(path: Path) -> str:

@@ -1,0 +1,148 @@
+"""Measured rates, and where they are kept."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from outcore import rates
+from outcore.errors import DiskFullError
+from outcore.rates import Rates
+
+MADE_UP = Rates(
+    read_bytes_s=2e9,
+    write_bytes_s=1e9,
+    gemm_flops_s=dict.fromkeys(rates.DTYPES, 1e11),
+    cores=8,
+    threads=8,
+    kernels="openblas 0.3.30 SkylakeX",
+    measured_at="2026-01-02T03:04:05+00:00",
+    directory="/scratch",
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "outcore" / "rates.json"
+
+
+def test_measure_gives_plausible_rates_keeps_them_and_leaves_nothing_behind(
+    tmp_path: Path, cache: Path
+) -> None:
+    assert rates.stored(tmp_path) is None
+    found = rates.measure(tmp_path, 0.4)
+    assert 1e5 < found.read_bytes_s < 1e12
+    assert 1e5 < found.write_bytes_s < 1e12
+    assert set(found.gemm_flops_s) == set(rates.DTYPES)
+    assert all(1e7 < rate < 1e16 for rate in found.gemm_flops_s.values())
+    assert found.cores >= 1
+    assert found.threads >= 1
+    assert list(tmp_path.iterdir()) == [cache.parent.parent]
+    assert rates.stored(tmp_path) == found
+    assert rates.stored_or_measured(tmp_path) == found
+
+
+def test_a_directory_not_made_yet_has_the_rates_of_the_one_above(tmp_path: Path) -> None:
+    kept = dataclasses.replace(MADE_UP, directory=str(tmp_path), kernels="K", threads=3)
+    rates._keep(kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "_blas", lambda: (3, "K"))
+        assert rates.stored(tmp_path / "not" / "yet") == kept
+
+
+def test_rates_of_other_kernels_or_threads_are_not_used(tmp_path: Path) -> None:
+    rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path), kernels="other"))
+    assert rates.stored(tmp_path) is None
+
+
+def test_several_are_kept_beside_each_other(tmp_path: Path, cache: Path) -> None:
+    for threads in (1, 2):
+        rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path), threads=threads))
+    assert len(json.loads(cache.read_text())["rates"]) == 2
+    assert [path.name for path in cache.parent.iterdir()] == ["rates.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"format": 99, "rates": {}}', '{"format": 1, "rates": 7}', "\x00\xff"],
+)
+def test_a_corrupt_cache_is_ignored_and_rewritten(
+    tmp_path: Path, cache: Path, content: str
+) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(content.encode("latin-1"))
+    assert rates.stored(tmp_path) is None
+    rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
+    assert len(json.loads(cache.read_text())["rates"]) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"read_bytes_s": "fast"},
+        {"read_bytes_s": float("nan")},
+        {"write_bytes_s": 0},
+        {"gemm_flops_s": {"float64": 1e9}},
+        {"gemm_flops_s": None},
+        {"cores": None},
+    ],
+)
+def test_a_damaged_entry_is_ignored(
+    tmp_path: Path, cache: Path, damage: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "_blas", lambda: (MADE_UP.threads, MADE_UP.kernels))
+    rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
+    assert rates.stored(tmp_path) is not None
+    document = json.loads(cache.read_text())
+    (entry,) = document["rates"].values()
+    entry.update(damage)
+    cache.write_text(json.dumps(document))
+    assert rates.stored(tmp_path) is None
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
+    assert rates.stored(tmp_path) is None
+
+
+def test_a_relative_cache_directory_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert rates._cache_file() == tmp_path / ".cache" / "outcore" / "rates.json"
+
+
+def test_files_are_removed_when_measuring_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> tuple[float, float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rates, "_passes", fail)
+    with pytest.raises(KeyboardInterrupt):
+        rates.measure(tmp_path, 0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_small_a_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_MOST_TILES", 1)
+    with pytest.raises(DiskFullError, match=r"need 33554432 bytes .* have .*; free some room"):
+        rates.measure(tmp_path, 0.1)
+
+
+def test_median_rate_counts_units() -> None:
+    rate = rates._median_rate(lambda count: _spin(count * 1e-4), 0.05)
+    assert 5e3 < rate <= 1e4
+
+
+def _spin(seconds: float) -> None:
+    end = rates.time.perf_counter() + seconds
+    while rates.time.perf_counter() < end:
+        pass
