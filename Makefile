@@ -1,0 +1,82 @@
+# What a bare machine with Python 3.11, Rust and a C compiler needs is made here, in .venv and target.
+#
+#   make test    cargo test, pytest, and a short slice through the command line
+#   make demo    the demonstration (ARGS="--level 5" for the real thing)
+#   make lint    formatters, linters, types, stubs
+#   make bench   benchmarks (ARGS=NAME for one)
+#   make docs    links and examples of the documents
+#   make clean   removes what was made here
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# Another environment of the caller's must not leak in.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP CONDA_PREFIX PIP_TARGET PIP_PREFIX PIP_USER
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
+
+PACKAGES := .venv/packages.stamp
+CORE := .venv/core.stamp
+RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+
+.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs clean
+
+setup: $(CORE)
+
+$(PACKAGES): pyproject.toml tools/setup
+	tools/setup
+	touch $@
+
+$(CORE): $(PACKAGES) $(RUST)
+	maturin develop --release --locked --quiet
+	touch $@
+
+# The module may have been removed behind the stamp's back.
+ifeq ($(wildcard python/outcore/_core.abi3.so),)
+.PHONY: $(CORE)
+endif
+
+test: test-rust test-python slice
+
+test-rust: $(CORE)
+	cargo test --workspace --release --locked --quiet
+
+test-python: $(CORE)
+	python -m pytest $(ARGS)
+
+slice: $(CORE)
+	tools/slice
+
+demo: $(CORE)
+	outcore demo $(ARGS)
+
+lint: lint-python lint-rust
+
+lint-python: $(CORE)
+	ruff check
+	ruff format --check --quiet
+	mypy
+	python -m mypy.stubtest outcore._core
+
+# Minimal Rust installations lack some of these; what is there is used.
+lint-rust: $(PACKAGES)
+	if cargo fmt --version >/dev/null 2>&1; then cargo fmt --check; \
+	else echo "lint: rustfmt is not installed (rustup component add rustfmt)"; fi
+	if cargo clippy --version >/dev/null 2>&1; then \
+	  cargo clippy --workspace --all-targets --release --locked --quiet -- -D warnings; \
+	else echo "lint: clippy is not installed (rustup component add clippy)"; fi
+	if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
+	else echo "lint: cargo-deny is not installed (cargo install cargo-deny): licences not checked"; fi
+
+bench: $(CORE)
+	python -m benchmarks $(ARGS)
+
+docs: $(CORE)
+	python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf .venv target dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
+	rm -f python/outcore/_core*.so
+	find python tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""The documents: their links lead somewhere, and their Python examples run.
+
+The Python blocks of a page run one after another in one program, in an empty directory. A block
+below the comment ``<!-- not run: why -->`` is left out.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+FENCE = re.compile(
+    r"(?P<before>[^\n]*)\n+```(?P<language>\w*)[^\n]*\n(?P<code>.*?)\n```", re.DOTALL
+)
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    """The text without code, which may hold what looks like links and headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("[", "(").replace("]", ")"), text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Names that the headings get, by GitHub's rule."""
+    headings = HEADING.findall(prose(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def examples(page: Path) -> list[str]:
+    return [
+        block["code"]
+        for block in FENCE.finditer("\n" + page.read_text())
+        if block["language"] == "python" and "not run" not in block["before"]
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if examples(ROOT / name)])
+def test_python_examples_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text("\n\n".join(examples(ROOT / name)))
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_page_is_found() -> None:
+    assert "README.md" in NAMES
