@@ -13,7 +13,7 @@ use outcore_memory::{Arena, Block, Level, Region, Segment, copy_strided};
 use crate::bounce::BouncePool;
 use crate::{Span, SpanKind, Ticket, Trace};
 
-/// Most bytes of one request, and with it the size of a bounce buffer.
+/// Most bytes of one request, and of a bounce buffer.
 const MAX_PIECE_BYTES: u64 = 4 << 20;
 /// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
 const MIN_BOUNCE_BYTES: u64 = 64 << 10;
@@ -68,7 +68,8 @@ pub struct ArrayFile {
     grid: ChunkGrid,
     shards: Vec<FileId>,
     align: u64,
-    max_piece: u64,
+    /// Most bytes of a piece that goes through a bounce buffer.
+    bounce_piece: u64,
     bounce: BouncePool,
     counters: AtomicCounters,
     trace: Option<(Trace, u32)>,
@@ -131,7 +132,7 @@ impl ArrayFile {
         let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
         let mut file = Self {
             align: 1,
-            max_piece: MAX_PIECE_BYTES,
+            bounce_piece: MAX_PIECE_BYTES,
             bounce: BouncePool::new(memory.arena.clone(), 0, 1),
             shards: Vec::new(),
             counters: AtomicCounters::default(),
@@ -158,7 +159,7 @@ impl ArrayFile {
         // A bounce buffer holds a piece and its rounding to whole blocks at both ends.
         let wanted = MAX_PIECE_BYTES.min(file.grid.slot_bytes()) + 2 * file.align;
         let buffer = wanted.min((memory.bounce_bytes as u64).max(4 * file.align)).next_multiple_of(4096);
-        file.max_piece = (buffer - 2 * file.align).max(1);
+        file.bounce_piece = (buffer - 2 * file.align).max(1);
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
         file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
         Ok(file)
@@ -209,7 +210,7 @@ impl ArrayFile {
         request: &BoxRequest,
         memory: Memory,
     ) -> Result<Ticket> {
-        let pieces = plan_box(&self.grid, request, operation, self.max_piece)?;
+        let pieces = plan_box(&self.grid, request, operation, MAX_PIECE_BYTES)?;
         let slots = pieces.iter().map(|p| Slot { shard: p.shard, offset: p.slot_offset }).collect();
         let file = self.clone();
         let ticket = Ticket::new(pieces.len());
@@ -307,23 +308,31 @@ impl ArrayFile {
     }
 
     fn launch(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
-        let done = move |result| ticket.part_done(result);
         match self.in_place(operation, &piece, &memory) {
             Ok(Some(region)) => {
-                self.move_bytes(operation, piece.shard, piece.file_offset, region, Box::new(done))
+                let done = Box::new(move |result| ticket.part_done(result));
+                self.move_bytes(operation, piece.shard, piece.file_offset, region, done);
             }
-            Err(error) => done(Err(error)),
+            Err(error) => ticket.part_done(Err(error)),
             Ok(None) => {
-                let file = self.clone();
-                self.bounce.acquire(Box::new(move |block| match block {
-                    Err(error) => done(Err(error)),
-                    Ok(block) if operation == Operation::Write => {
-                        file.write_through(piece, &memory, block, done)
-                    }
-                    Ok(block) => file.read_through(piece, memory, block, done),
-                }));
+                let parts = piece.split(operation, self.bounce_piece);
+                ticket.split_part(parts.len());
+                for part in parts {
+                    self.launch_through(operation, part, memory.clone(), ticket.clone());
+                }
             }
         }
+    }
+
+    /// Moves a piece through a bounce buffer, which it fits.
+    fn launch_through(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
+        let file = self.clone();
+        let done = move |result| ticket.part_done(result);
+        self.bounce.acquire(Box::new(move |block| match block {
+            Err(error) => done(Err(error)),
+            Ok(block) if operation == Operation::Write => file.write_through(piece, &memory, block, done),
+            Ok(block) => file.read_through(piece, memory, block, done),
+        }));
     }
 
     /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter.

@@ -31,6 +31,11 @@ impl Ticket {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes one unfinished part into `parts` parts.
+    pub(crate) fn split_part(&self, parts: usize) {
+        self.state().parts += parts.max(1) - 1;
+    }
+
     pub(crate) fn part_done(&self, result: Result<()>) {
         let mut state = self.state();
         state.parts -= 1;

@@ -62,6 +62,22 @@ impl Piece {
         self.strides.iter().map(|s| s.count).product::<u64>() * self.run_bytes
     }
 
+    /// Cuts the piece into pieces of at most `max_piece_bytes` of the file each, for a transfer that needs a buffer of
+    /// that size in between.
+    pub fn split(&self, operation: Operation, max_piece_bytes: u64) -> Vec<Self> {
+        let end = self.file_offset + self.file_bytes;
+        let region = Region {
+            slot: crate::Slot { shard: self.shard, offset: self.slot_offset },
+            chunk_end: if self.reaches_slot_end { end } else { u64::MAX },
+            whole: self.has_gaps,
+            operation,
+            max_piece: max_piece_bytes.max(1),
+        };
+        let mut pieces = Vec::new();
+        region.split(self.file_offset, self.memory_offset, self.run_bytes, &self.strides, &mut pieces);
+        pieces
+    }
+
     /// Calls `visit(offset in the piece, offset in memory)` for each run.
     pub fn for_each_run(&self, mut visit: impl FnMut(u64, i64)) {
         fn level(strides: &[Stride], file: u64, memory: i64, visit: &mut impl FnMut(u64, i64)) {
@@ -394,14 +410,18 @@ mod tests {
     proptest! {
         #[test]
         fn every_element_is_moved_exactly_once((storage, chunk_order) in orders(), dims in boxes(),
-                                               max_piece in (1_u64..100).prop_map(|items| items * 4), write in any::<bool>()) {
+                                               max_piece in (1_u64..100).prop_map(|items| items * 4), write in any::<bool>(), cut_later in any::<bool>()) {
             let pick = |f: fn(&(u64, u64, u64, u64, u64)) -> u64| dims.iter().map(f).collect::<Vec<_>>();
             let (shape, chunk, start, count, step) =
                 (pick(|d| d.0), pick(|d| d.1), pick(|d| d.2), pick(|d| d.3), pick(|d| d.4));
             let grid = grid(&shape, &chunk, storage, chunk_order, 4);
             let request = BoxRequest { step: step.clone(), ..request(&start, &count, 4) };
             let operation = if write { Operation::Write } else { Operation::Read };
-            let pieces = plan_box(&grid, &request, operation, max_piece).unwrap();
+            // Planned at once, or planned in large pieces that are then cut: the same must hold.
+            let large = plan_box(&grid, &request, operation, 1 << 20).unwrap();
+            let cut: Vec<Piece> = large.iter().flat_map(|piece| piece.split(operation, max_piece)).collect();
+            let direct = plan_box(&grid, &request, operation, max_piece).unwrap();
+            let pieces = if cut_later { cut } else { direct };
 
             // The naive model: one element at a time.
             let mut expected = std::collections::BTreeMap::new();

@@ -27,11 +27,14 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(ALIGN_BYTES);
+        let huge = bytes >= HUGE_PAGE_BYTES;
+        // A little more address space, so that huge pages can begin where the memory does.
+        let mapped = if huge { bytes + HUGE_PAGE_BYTES } else { bytes };
         // SAFETY: an anonymous private mapping of a non-zero length touches no existing memory.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                bytes,
+                mapped,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
@@ -47,10 +50,23 @@ impl Mapping {
                 ),
             ));
         }
-        if bytes >= HUGE_PAGE_BYTES {
-            // SAFETY: the range was just mapped; the advice changes no contents, and its failure is harmless.
-            unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        let lead = if huge { start.align_offset(HUGE_PAGE_BYTES) } else { 0 };
+        let tail = mapped - bytes - lead;
+        let begin = start.wrapping_byte_add(lead);
+        // SAFETY: what is given back is the two ends of the range just mapped, whole pages outside
+        // `begin..begin + bytes`; the advice changes no contents, and the failure of either is harmless.
+        unsafe {
+            if lead > 0 {
+                libc::munmap(start, lead);
+            }
+            if tail > 0 {
+                libc::munmap(begin.wrapping_byte_add(bytes), tail);
+            }
+            if huge {
+                libc::madvise(begin, bytes, libc::MADV_HUGEPAGE);
+            }
         }
+        let start = begin;
         let start =
             NonNull::new(start.cast()).ok_or_else(|| Error::new(ErrorKind::Budget, "mmap gave null"))?;
         Ok(Self { start, bytes })

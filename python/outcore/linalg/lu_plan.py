@@ -188,7 +188,7 @@ def lu_geometry(
         geometry = _fit(n, dtype, memory_bytes, shape)
         if geometry.slab_panels >= 1:
             return geometry
-        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes + SLOT_ALIGN_BYTES
+        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
         if tile is not None:
             break
     raise BudgetError(
@@ -208,6 +208,11 @@ def _fit(
     ring_tiles = min(many, max(fewest, memory_bytes // 8 // bare.tile_bytes))
     ring = dataclasses.replace(bare, ring_bytes=ring_tiles * bare.tile_bytes)
     panel_bytes = ring.height * ring.columns * dtype.itemsize
-    panels = (memory_bytes - ring.memory_bytes - SLOT_ALIGN_BYTES) // panel_bytes
-    return dataclasses.replace(ring, slab_panels=max(min(panels, ring.panels), 0))
+    panels = (memory_bytes - ring.memory_bytes) // panel_bytes
+    while panels > 0:
+        geometry = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
+        if geometry.memory_bytes <= memory_bytes:
+            return geometry
+        panels -= 1
+    return ring
 
