@@ -1,6 +1,8 @@
 """Making arrays: empty, from another array, and groups of them."""
 
 import contextlib
+import dataclasses
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile
-from outcore.array import Array, bump_generation, open_array
+from outcore.array import Array, bump_generation, open_array, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError
 from outcore.fill import Fill, fill_array
 from outcore.progress import ProgressLike
@@ -93,7 +95,7 @@ def create_array(
         where,
         metadata,
         fill,
-        make=lambda: _make(where, metadata, overwrite=overwrite, reserve=reserve),
+        make=lambda begun, over: _make(where, begun, overwrite=over, reserve=reserve),
         overwrite=overwrite,
         memory=memory,
         threads=threads,
@@ -118,8 +120,11 @@ def _metadata(
     if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     extents = tuple(int(n) for n in extents)
+    if chunks is not None and not all(isinstance(c, int | np.integer) and c > 0 for c in chunks):
+        raise InvalidError(f"chunks are integers of at least 1, have {chunks!r}")
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
+    _check_attributes(attributes or {})
     given = default_chunks(extents, kind.itemsize, order) if chunks is None else chunks
     return Metadata(
         shape=extents,
@@ -132,27 +137,51 @@ def _metadata(
     )
 
 
-def _make(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
-    """Make the files: shards first, ``zarr.json`` last, so that what is there is whole."""
-    grid = metadata.grid()
-    if where.volume.exists(where.name):
-        if overwrite and (where.exists() or not os.listdir(where.path)):
-            where.volume.remove(where.name)
-        elif overwrite:
-            raise ExistsError(
-                f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
-                "remove it yourself or choose another name"
-            )
-        elif not where.path.is_dir() or os.listdir(where.path):
-            raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+def _check_attributes(attributes: dict[str, Any]) -> None:
+    if "outcore" in attributes:
+        raise InvalidError("the attribute 'outcore' is outcore's own; choose another name")
     try:
+        json.dumps(attributes, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"attributes must be what JSON can hold: {error}") from None
+
+
+def _make(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
+    """Make the files. Until all are there, ``zarr.json`` says that the array is incomplete."""
+    grid = metadata.grid()
+    _make_room(where, overwrite=overwrite)
+    begun = metadata
+    if metadata.state is None:
+        why = "its making was stopped; make it again with overwrite=True"
+        begun = dataclasses.replace(metadata, state="incomplete", why=why)
+    try:
+        write_metadata(where, begun)
         ArrayFile.create(where.volume, where.name, grid, reserve)
-        where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
         bump_generation(where)
+        if begun is not metadata:
+            write_metadata(where, metadata)
     except BaseException:
         with contextlib.suppress(OSError):
             where.volume.remove(where.name)
         raise
+
+
+def _make_room(where: Place, *, overwrite: bool) -> None:
+    """Remove what may be replaced, refuse what may not."""
+    if not where.volume.exists(where.name):
+        return
+    # A process that dies while it writes the first zarr.json leaves the beginning of that.
+    blank = where.path.is_dir() and all(
+        name.startswith("zarr.json.") and name.endswith(".new") for name in os.listdir(where.path)
+    )
+    if not blank and not overwrite:
+        raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+    if not blank and not where.exists():
+        raise ExistsError(
+            f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
+            "remove it yourself or choose another name"
+        )
+    where.volume.remove(where.name)
 
 
 def create_group(
@@ -208,18 +237,22 @@ def from_array(
         flags = getattr(source, "flags", None)
         fortran = flags is not None and flags.f_contiguous and not flags.c_contiguous
         order = "F" if fortran or getattr(source, "order", "C") == "F" else "C"
-    array = create_array(
-        path, source.shape, source.dtype, chunks=chunks, order=order, chunk_order=chunk_order,
-        dims=dims, attributes=attributes, overwrite=overwrite,
-    )  # fmt: skip
-    array.mark("incomplete", "copying into it was stopped; copy again with overwrite=True")
-    budget_bytes = min(budget.resolve(memory), max(array.nbytes, 1) * 4 + (1 << 20))
-    chunk_bytes = math.prod(array.chunks) * array.dtype.itemsize
+    metadata = _metadata(source.shape, source.dtype, chunks, order, chunk_order, dims, attributes)
+    chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
+    whole_bytes = math.prod(metadata.shape) * metadata.dtype.itemsize
+    budget_bytes = min(budget.resolve(memory), whole_bytes * 4 + (1 << 20))
     if 3 * chunk_bytes > budget_bytes and memory is not None:
         raise BudgetError(
             f"need {3 * chunk_bytes} bytes to copy chunks of {chunk_bytes}, have {budget_bytes}; "
             "raise memory= or choose smaller chunks="
         )
+    where = place(path)
+    if isinstance(source, Array) and source.path == where.path:
+        raise InvalidError(f"{where.path} cannot be copied onto itself; choose another name")
+    why = "copying into it was stopped; copy again with overwrite=True"
+    begun = dataclasses.replace(metadata, state="incomplete", why=why)
+    _make(where, begun, overwrite=overwrite, reserve=True)
+    array = open_array(path, "r+", allow_incomplete=True)
     arena = Arena(budget_bytes)
     file = array.open_file(arena, max(budget_bytes // 2, 1), writable=True)
     with WriteBehind(file, most=max(1, budget_bytes // 2 // chunk_bytes)) as writer:

@@ -1,30 +1,38 @@
 """Assembly: an array's elements computed block by block, in parallel when asked, resumable."""
 
+import contextlib
+import dataclasses
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile, Ticket
-from outcore.array import Array, open_array
-from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError
+from outcore.array import Array, open_array, read_metadata
+from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals
 from outcore.streams import Box
 from outcore.volumes import Place, exclusive
-from outcore.zarr_format import Metadata, parse
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 Fill: TypeAlias = Callable[..., npt.NDArray[Any]]
 
+SYNC_BYTES = 256 << 20
+NOTE_S = 5.0
+"""After this much is written, or this long, it is made durable and noted, so that a killed process
+or a power cut loses no more."""
+
 _JOURNAL = "outcore.fill"
-_SYNC_BYTES = 256 << 20
-"""After this much is written it is made durable and noted, so that a power cut loses no more."""
+_WHY = "assembly by fill was stopped; call create_array again with the same arguments to go on"
+_BOUNCE_BYTES = 4 << 20
 
 
 def fill_array(
@@ -32,105 +40,138 @@ def fill_array(
     metadata: Metadata,
     fill: Fill,
     *,
-    make: Callable[[], None],
+    make: Callable[[Metadata, bool], None],
     overwrite: bool,
     memory: int | str | None,
     threads: int,
     resume: bool,
     progress: ProgressLike,
 ) -> Array:
-    """Make the array, or go on with a half-made one, and return it filled."""
+    """Make the array, or go on with a half-made one, and return it filled.
+
+    ``make(metadata, overwrite)`` makes the files of the array.
+    """
     if not callable(fill) or threads < 1:
         raise InvalidError("fill must be callable and threads at least 1")
-    # A block in each thread, and one of each on its way to the disk.
-    need = 2 * threads * math.prod(metadata.chunks) * metadata.dtype.itemsize
+    slot_bytes = metadata.grid().slot_bytes
+    # A block in each thread and one of each on its way to the disk; and room to pad those that
+    # reach beyond the array's edge.
+    blocks_bytes = 2 * threads * slot_bytes
+    need = blocks_bytes + min(slot_bytes, _BOUNCE_BYTES) + 4 * SLOT_ALIGN_BYTES
     have = budget.resolve(memory)
     if need > have:
         raise BudgetError(
             f"need {need} bytes for the blocks of {threads} threads, have {have}; "
             "raise memory=, or choose smaller chunks= or fewer threads="
         )
-    with exclusive(where.path.parent / f".{where.path.name}.filling", "assembly"):
-        done = 0
-        if not overwrite and resume and where.exists(_JOURNAL):
-            done = _blocks_done(where, metadata)
+    begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
+    lock = where.path.parent / f".{where.path.name}.filling"
+    with exclusive(lock, "assembly"):
+        stopped = resume and not overwrite and _was_stopped(where, begun)
+        if stopped and where.exists(_JOURNAL):
+            done = _blocks_done(where, begun)
         else:
-            make()
-            where.volume.replace_small(where.inside(_JOURNAL), _record(0))
-        why = (
-            "assembly by fill was stopped; call create_array again with the same arguments to go on"
-        )
+            make(begun, overwrite or stopped)
+            done = 0
+            where.volume.replace_small(where.inside(_JOURNAL), _record(done))
         array = open_array(where.path, "r+", allow_incomplete=True)
-        array.mark("incomplete", why)
-        _assemble(array, fill, done, threads, Arena(have), progress)
+        array.mark("incomplete", _WHY)
+        arena = Arena(have)
+        bounce_bytes = min(have - blocks_bytes, threads * _BOUNCE_BYTES)
+        writer = _Writer(array, array.open_file(arena, bounce_bytes, writable=True), done)
+        _assemble(array, fill, writer, threads, arena, progress)
         array.mark(None)
         where.volume.remove(where.inside(_JOURNAL))
-    (where.path.parent / f".{where.path.name}.filling").rmdir()
+    with contextlib.suppress(OSError):  # another call may be at the lock by now
+        lock.rmdir()
     return array
+
+
+def _was_stopped(where: Place, begun: Metadata) -> bool:
+    """Whether there is a stopped assembly to go on with; refuse one of another array."""
+    if not where.exists():
+        return False
+    found = read_metadata(where)
+    if not where.exists(_JOURNAL) and (found.state, found.why) != (begun.state, begun.why):
+        return False
+    if dataclasses.replace(found, state=begun.state, why=begun.why, attributes={}) != (
+        dataclasses.replace(begun, attributes={})
+    ):
+        raise JournalError(
+            f"{where.path} holds a half-made array of another shape, type or layout; "
+            "pass overwrite=True to begin anew"
+        )
+    return True
 
 
 def _record(blocks: int) -> bytes:
     return json.dumps({"blocks_done": blocks}).encode()
 
 
-def _blocks_done(where: Place, metadata: Metadata) -> int:
-    """Read how far a stopped assembly of the same array came."""
-    found = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
-    if found is None or (found.shape, found.dtype, found.chunks, found.order) != (
-        metadata.shape, metadata.dtype, metadata.chunks, metadata.order,
-    ):  # fmt: skip
-        raise JournalError(
-            f"{where.path} holds a half-made array of another shape, type or chunks; "
-            "pass overwrite=True to begin anew"
-        )
-    try:
-        return int(json.loads(where.volume.read_small(where.inside(_JOURNAL)))["blocks_done"])
-    except (ValueError, KeyError, TypeError):
-        raise JournalError(
-            f"the record of the stopped assembly in {where.path} is damaged; "
-            "pass overwrite=True to begin anew"
-        ) from None
+def _blocks_done(where: Place, begun: Metadata) -> int:
+    """Read how far a stopped assembly came."""
+    blocks = math.prod(math.ceil(n / c) for n, c in zip(begun.shape, begun.chunks, strict=True))
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        done = json.loads(where.volume.read_small(where.inside(_JOURNAL)))["blocks_done"]
+        if 0 <= int(done) <= blocks:
+            return int(done)
+    raise JournalError(
+        f"the record of the stopped assembly in {where.path} is damaged; "
+        "pass overwrite=True to begin anew"
+    )
 
 
 class _Writer:
     """Writes blocks in order and notes, now and then, how many are durable."""
 
     def __init__(self, array: Array, file: ArrayFile, done: int) -> None:
-        self._array, self._file, self._done = array, file, done
+        self.done = done
+        self._array, self._file = array, file
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._unsynced = 0
+        self._noted = time.monotonic()
 
     def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
         while len(self._tickets) >= most:
             self._reap()
         ticket = self._file.submit_write([s.start for s in box], [1] * len(box), data)
         self._tickets.append((ticket, data.nbytes))
-        if self._unsynced > _SYNC_BYTES:
+        if self._unsynced > SYNC_BYTES or time.monotonic() - self._noted > NOTE_S:
             self.note()
 
     def _reap(self) -> None:
-        ticket, nbytes = self._tickets.popleft()
+        ticket, nbytes = self._tickets[0]
         ticket.wait()
-        self._done += 1
+        self._tickets.popleft()
+        self.done += 1
         self._unsynced += nbytes
 
     def note(self) -> None:
-        while self._tickets:
-            self._reap()
-        self._file.submit_sync().wait()
-        where = self._array.place
-        where.volume.replace_small(where.inside(_JOURNAL), _record(self._done))
-        self._unsynced = 0
+        """Wait for the blocks on their way, make them durable, and note it."""
+        try:
+            while self._tickets:
+                self._reap()
+        finally:
+            # What was written before a block that failed counts.
+            self._file.submit_sync().wait()
+            where = self._array.place
+            where.volume.replace_small(where.inside(_JOURNAL), _record(self.done))
+            self._unsynced, self._noted = 0, time.monotonic()
 
 
 def _assemble(
-    array: Array, fill: Fill, done: int, threads: int, arena: Arena, progress: ProgressLike
+    array: Array,
+    fill: Fill,
+    writer: _Writer,
+    threads: int,
+    arena: Arena,
+    progress: ProgressLike,
 ) -> None:
     boxes = list(array.chunk_boxes())
-    writer = _Writer(array, array.open_file(arena, arena.budget_bytes // 2, writable=True), done)
+    order: Literal["C", "F"] = "F" if array.order == "F" else "C"
     pending: deque[tuple[Box, Future[npt.NDArray[Any]]]] = deque()
     elements = [math.prod(s.stop - s.start for s in box) for box in boxes]
-    started = sum(elements[:done])
+    started = sum(elements[: writer.done])
     meter = Meter(f"assembling {array.path.name}", sum(elements), progress, started)
 
     def settle() -> None:
@@ -140,31 +181,41 @@ def _assemble(
 
     with stop_on_signals(), meter, ThreadPoolExecutor(threads) as pool:
         try:
-            for box in boxes[done:]:
+            for box in boxes[writer.done :]:
                 if len(pending) >= threads:
                     settle()
-                pending.append((box, pool.submit(_block, fill, box, array.dtype)))
+                pending.append((box, pool.submit(_block, fill, box, array.dtype, order, arena)))
             while pending:
                 settle()
             writer.note()
-        except KeyboardInterrupt:
+        except BaseException as error:
             for _, future in pending:
                 future.cancel()
-            writer.note()
-            raise Interrupted(
-                f"assembly of {array.path} stopped; call create_array again with the same "
-                "arguments to go on from here"
-            ) from None
+            # Where even this fails, the last note stands; the first error is the one to tell.
+            with contextlib.suppress(OutcoreError):
+                writer.note()
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(
+                    f"assembly of {array.path} stopped; call create_array again with the same "
+                    "arguments to go on from here"
+                ) from None
+            raise
 
 
-def _block(fill: Fill, box: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _block(
+    fill: Fill, box: Box, dtype: np.dtype[Any], order: Literal["C", "F"], arena: Arena
+) -> npt.NDArray[Any]:
+    """Ask for a block and copy it: the user may return the same memory each time."""
     shape = tuple(s.stop - s.start for s in box)
-    data = np.asarray(fill(*box))
-    if data.shape != shape:
+    given = np.asarray(fill(*box))
+    if given.shape != shape:
         raise InvalidError(
             f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "
-            f"have {data.shape}"
+            f"have {given.shape}"
         )
-    if not np.can_cast(data.dtype, dtype, "same_kind"):
-        raise InvalidError(f"fill must return {dtype}, have {data.dtype}; convert with .astype()")
-    return data.astype(dtype, copy=False)
+    if not np.can_cast(given.dtype, dtype, "same_kind"):
+        raise InvalidError(f"fill must return {dtype}, have {given.dtype}; convert with .astype()")
+    buffer = memoryview(arena.allocate(math.prod(shape) * dtype.itemsize))
+    block: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=buffer, order=order)
+    np.copyto(block, given, casting="same_kind")
+    return block

@@ -1,5 +1,6 @@
 """From a path to a volume and a name in it."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -53,11 +54,13 @@ def exclusive(directory: Path, doing: str) -> Iterator[None]:
 
     The lock is the kernel's (``flock``), so it goes with the process that held it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     name = directory / "lock"
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         raise ReadOnlyError(
             f"cannot write to {directory}; check its permissions or choose another directory"
         ) from None
@@ -69,6 +72,8 @@ def exclusive(directory: Path, doing: str) -> Iterator[None]:
                 f"{directory} is in use by another process or call, so it cannot be used "
                 f"for {doing}; wait for the other to end, or give another out="
             ) from None
+        if os.fstat(handle).st_nlink == 0:
+            raise BusyError(f"{directory} was in use until this moment; call again")
         yield
         name.unlink(missing_ok=True)
     finally:

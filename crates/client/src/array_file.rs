@@ -216,8 +216,9 @@ impl ArrayFile {
         let ticket = Ticket::new(pieces.len());
         let work = ticket.clone();
         self.in_order(operation, slots, &ticket, move || {
-            for piece in pieces {
-                file.launch(operation, piece, memory.clone(), work.clone());
+            let shares = std::iter::repeat_n(memory, pieces.len());
+            for (piece, memory) in pieces.into_iter().zip(shares) {
+                file.launch(operation, piece, memory, work.clone());
             }
         });
         Ok(ticket)
@@ -310,6 +311,7 @@ impl ArrayFile {
     fn launch(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
         match self.in_place(operation, &piece, &memory) {
             Ok(Some(region)) => {
+                drop(memory);
                 let done = Box::new(move |result| ticket.part_done(result));
                 self.move_bytes(operation, piece.shard, piece.file_offset, region, done);
             }
@@ -317,8 +319,9 @@ impl ArrayFile {
             Ok(None) => {
                 let parts = piece.split(operation, self.bounce_piece);
                 ticket.split_part(parts.len());
-                for part in parts {
-                    self.launch_through(operation, part, memory.clone(), ticket.clone());
+                let shares = std::iter::repeat_n(memory, parts.len());
+                for (part, memory) in parts.into_iter().zip(shares) {
+                    self.launch_through(operation, part, memory, ticket.clone());
                 }
             }
         }
@@ -330,7 +333,7 @@ impl ArrayFile {
         let done = move |result| ticket.part_done(result);
         self.bounce.acquire(Box::new(move |block| match block {
             Err(error) => done(Err(error)),
-            Ok(block) if operation == Operation::Write => file.write_through(piece, &memory, block, done),
+            Ok(block) if operation == Operation::Write => file.write_through(piece, memory, block, done),
             Ok(block) => file.read_through(piece, memory, block, done),
         }));
     }
@@ -389,6 +392,7 @@ impl ArrayFile {
             let result = result.and_then(|()| {
                 copy_strided((&block, lead), (&memory.block, target), piece.run_bytes as usize, &levels)
             });
+            drop(memory);
             file.bounce.release(block);
             done(result);
         };
@@ -398,7 +402,7 @@ impl ArrayFile {
     fn write_through(
         self: &Arc<Self>,
         piece: Piece,
-        memory: &Memory,
+        memory: Memory,
         block: Arc<Block>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
@@ -428,6 +432,7 @@ impl ArrayFile {
         let source = memory.origin as i64 + piece.memory_offset;
         let packed =
             copy_strided((&memory.block, source), (&block, lead as i64), piece.run_bytes as usize, &levels);
+        drop(memory);
         if let Err(error) = packed {
             self.bounce.release(block);
             return done(Err(error));
@@ -498,6 +503,8 @@ impl ArrayFile {
                     let (start_ns, end_ns) = (completion.started_ns, completion.finished_ns);
                     trace.record(Span { kind, array: *array, start_ns, end_ns, offset, bytes });
                 }
+                // Who learns that the work is done may count on its memory being free.
+                drop(completion.buffer);
                 done(completion.result.map(|_| ()));
             }),
         );

@@ -75,25 +75,28 @@ fn submit_part<D: Disk + 'static>(
     let mut rest = request.buffer.clone();
     let done: OnDone<D::Buffer> = Box::new(move |completion| {
         let started_ns = first_started_ns.unwrap_or(completion.started_ns);
-        let finish =
-            |result| Join::part_done(&join, result, started_ns, completion.finished_ns.max(started_ns));
-        match completion.result {
-            Err(error) => finish(Err(error)),
-            Ok(moved) if moved >= rest.len() => finish(Ok(moved_before + rest.len())),
-            Ok(0) => finish(Err(Error::new(
+        let finished_ns = completion.finished_ns.max(started_ns);
+        // The join has the whole buffer; the views of this part are gone before it hands that back.
+        drop(completion.buffer);
+        let asked = rest.len();
+        let result = match completion.result {
+            Err(error) => Err(error),
+            Ok(moved) if moved >= asked => Ok(moved_before + asked),
+            Ok(0) => Err(Error::new(
                 if operation == Operation::Read { ErrorKind::Truncated } else { ErrorKind::Io },
                 format!(
-                    "need {} more bytes at offset {offset}; {}; restore the file from a copy, or make it anew",
-                    rest.len(),
+                    "need {asked} more bytes at offset {offset}; {}; restore the file from a copy, or make it anew",
                     if operation == Operation::Read { "the file ends there" } else { "the disk took none" }
                 ),
-            ))),
+            )),
             Ok(moved) => {
                 rest.advance(moved);
                 let request = Request { file, operation, offset: offset + moved as u64, buffer: rest };
-                submit_part(&again, request, moved_before + moved, Some(started_ns), join);
+                return submit_part(&again, request, moved_before + moved, Some(started_ns), join);
             }
-        }
+        };
+        drop(rest);
+        Join::part_done(&join, result, started_ns, finished_ns);
     });
     disk.submit(request, done);
 }

@@ -129,9 +129,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chunk that a box is exactly, if it is one.
+    /// The chunk that a box is exactly, if it is one that is worth reading with its padding: at the array's edge most
+    /// of a chunk may be padding.
     fn chunk_of(&self, request: &BoxRequest) -> Option<Vec<u64>> {
         let spec = self.file.grid().spec();
+        let box_bytes = request.count.iter().fold(spec.item_bytes, |bytes, &n| bytes.saturating_mul(n));
+        if box_bytes.saturating_mul(2) < self.file.grid().chunk_bytes() {
+            return None;
+        }
         (0..spec.shape.len())
             .map(|dim| {
                 let (start, size) = (request.start[dim], spec.chunk[dim]);

@@ -1,0 +1,328 @@
+"""Assembly by `fill`: in parallel, bounded, and resumed after whatever stopped it."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import outcore as oc
+from outcore import fill as fill_module
+from outcore.errors import (
+    BudgetError,
+    BusyError,
+    ExistsError,
+    IncompleteError,
+    Interrupted,
+    InvalidError,
+    JournalError,
+)
+
+SHAPE, CHUNKS = (50, 30), (8, 10)
+BLOCKS = math.ceil(SHAPE[0] / CHUNKS[0]) * math.ceil(SHAPE[1] / CHUNKS[1])
+
+
+def element(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+    i, j = np.ogrid[rows, cols]
+    return np.asarray(np.sin(i * 0.1) + j, dtype=float)
+
+
+WHOLE = element(slice(0, SHAPE[0]), slice(0, SHAPE[1]))
+
+
+class Recorder:
+    """A `fill` that remembers its calls and can fail at one of them."""
+
+    def __init__(self, fail_at: int = -1, error: BaseException | None = None) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self._fail_at, self._error = fail_at, error
+
+    def __call__(self, rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        if len(self.calls) == self._fail_at and self._error is not None:
+            raise self._error
+        self.calls.append((rows.start, cols.start))
+        return element(rows, cols)
+
+
+def assemble(path: Path, fill: Callable[..., Any], **options: Any) -> oc.Array:
+    arguments: dict[str, Any] = {"chunks": CHUNKS, "progress": False, "reserve": False} | options
+    return oc.create_array(path, SHAPE, arguments.pop("dtype", "f8"), fill=fill, **arguments)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_block_is_asked_for_once(tmp_path: Path, threads: int, order: str) -> None:
+    fill = Recorder()
+    array = assemble(tmp_path / "A", fill, threads=threads, order=order)
+    np.testing.assert_array_equal(array[...], WHOLE)
+    assert len(fill.calls) == len(set(fill.calls)) == BLOCKS
+    assert array.info().state == "whole"
+    assert array.mode == "r+"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["A"]
+    assert sorted(p.name for p in (tmp_path / "A").iterdir()) == [
+        "c", "outcore.generation", "zarr.json",
+    ]  # fmt: skip
+
+
+def test_threads_call_at_the_same_time(tmp_path: Path) -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        together.wait()
+        return element(rows, cols)
+
+    assert BLOCKS % 3 == 0
+    np.testing.assert_array_equal(assemble(tmp_path / "A", fill, threads=3)[...], WHOLE)
+
+
+def test_a_fill_may_return_the_same_memory_each_time(tmp_path: Path) -> None:
+    work = np.empty((512, 512))
+
+    def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        work[...] = rows.start + cols.start
+        return work
+
+    array = oc.create_array(tmp_path / "A", (2048, 2048), chunks=(512, 512), fill=fill)
+    corners = np.arange(0, 2048, 512)
+    for block in (array[::512, ::512], array[511::512, 511::512]):
+        np.testing.assert_array_equal(block, corners[:, None] + corners)
+
+
+def test_any_dimensions_and_types(tmp_path: Path) -> None:
+    model = np.arange(3 * 4 * 5, dtype="u2").reshape(3, 4, 5)
+    array = oc.create_array(
+        tmp_path / "A", model.shape, "u2", chunks=(2, 3, 5), fill=lambda *box: model[box]
+    )
+    np.testing.assert_array_equal(array[...], model)
+    line = oc.create_array(tmp_path / "B", 9, "c8", chunks=(4,), fill=lambda i: np.arange(9.0)[i])
+    np.testing.assert_array_equal(line[...], np.arange(9))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_after_an_error_in_fill_it_goes_on(tmp_path: Path, threads: int) -> None:
+    first = Recorder(fail_at=10, error=ZeroDivisionError("user's own"))
+    with pytest.raises(ZeroDivisionError, match="user's own"):
+        assemble(tmp_path / "A", first, threads=threads)
+    with pytest.raises(IncompleteError, match="create_array again"):
+        oc.open_array(tmp_path / "A")
+    with pytest.raises(IncompleteError):
+        oc.open_array(tmp_path / "A", "r+")
+    second = Recorder()
+    array = assemble(tmp_path / "A", second, threads=threads)
+    np.testing.assert_array_equal(array[...], WHOLE)
+    assert len(second.calls) <= BLOCKS - 10 + threads, "blocks done are not asked for again"
+    if threads == 1:
+        assert not set(first.calls) & set(second.calls)
+    assert oc.open_array(tmp_path / "A").info().state == "whole"
+
+
+def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
+    calls = Recorder()
+
+    def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        if len(calls.calls) == 6:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.2)
+        return calls(rows, cols)
+
+    with pytest.raises(Interrupted, match="create_array again"):
+        assemble(tmp_path / "A", fill)
+    again = Recorder()
+    np.testing.assert_array_equal(assemble(tmp_path / "A", again)[...], WHOLE)
+    assert len(again.calls) < BLOCKS
+    assert not set(again.calls) & set(calls.calls[:6])
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import outcore as oc
+import outcore.fill
+outcore.fill.NOTE_S = 0.0
+
+def fill(rows, cols):
+    print(rows.start, cols.start, flush=True)
+    time.sleep({pause})
+    i, j = np.ogrid[rows, cols]
+    return np.sin(i * 0.1) + j
+
+print("ready", flush=True)
+oc.create_array(sys.argv[1], {shape}, chunks={chunks}, fill=fill, reserve=False)
+"""
+RunPython = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
+    run = run_python(SCRIPT.format(pause=0.05, shape=SHAPE, chunks=CHUNKS), str(tmp_path / "A"))
+    assert run.stdout is not None
+    first = [run.stdout.readline() for _ in range(6)][1:]
+    run.terminate()
+    rest, errors = run.communicate(timeout=30)
+    assert "Interrupted" in errors
+    assert "create_array again" in errors
+    done = [*first, *rest.splitlines(keepends=True)]
+    again = Recorder()
+    np.testing.assert_array_equal(assemble(tmp_path / "A", again)[...], WHOLE)
+    assert BLOCKS - len(done) <= len(again.calls) <= BLOCKS - 4
+
+
+def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
+    """kill -9 at any moment, from the making of the files on, loses nothing that was noted."""
+    path, script = tmp_path / "A", SCRIPT.format(pause=0.002, shape=SHAPE, chunks=CHUNKS)
+    killed = asked = 0
+    for delay_s in [0.0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, None]:
+        run = run_python(script, str(path))
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        if delay_s is not None:
+            time.sleep(delay_s)
+            run.kill()
+        calls, errors = run.communicate(timeout=60)
+        asked += len(calls.splitlines())
+        killed += run.returncode == -signal.SIGKILL
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        if run.returncode == 0:
+            break
+        if path.exists():
+            with pytest.raises(oc.OutcoreError):
+                oc.open_array(path)
+    assert killed >= 3
+    # Each kill costs at most what was asked for and not yet noted.
+    assert asked <= BLOCKS + 4 * killed
+    np.testing.assert_array_equal(oc.open_array(path)[...], WHOLE)
+    assert sorted(p.name for p in path.iterdir()) == ["c", "outcore.generation", "zarr.json"]
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "outcore.generation", "outcore.fill", "c"])
+def test_killed_while_the_files_are_made(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the process had died before this file was there."""
+    path = tmp_path / "A"
+    with pytest.raises(ZeroDivisionError):
+        assemble(path, Recorder(fail_at=0, error=ZeroDivisionError()))
+    made = ["zarr.json", "c", "outcore.generation", "outcore.fill"]
+    for later in made[made.index(name) :]:
+        subprocess.run(["rm", "-r", path / later], check=True)
+    (path / "zarr.json.123.new").write_text("{")
+    np.testing.assert_array_equal(assemble(path, Recorder())[...], WHOLE)
+
+
+def test_no_more_than_the_last_moments_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill_module, "NOTE_S", 0.0)
+    fill = Recorder()
+    seen = []
+
+    def watched(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        seen.append(json.loads((tmp_path / "A/outcore.fill").read_text())["blocks_done"])
+        return fill(rows, cols)
+
+    assemble(tmp_path / "A", watched)
+    assert seen[-1] >= BLOCKS - 4
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        (lambda rows, cols: np.ones(3), "must return shape"),
+        (lambda rows, cols: element(rows, cols).T, "must return shape"),
+        (lambda rows, cols: element(rows, cols) * 1j, "must return float64"),
+        (lambda rows, cols: element(rows, cols).astype(str), "must return float64"),
+        (lambda rows, cols: None, "must return"),
+    ],
+)
+def test_a_wrong_fill_is_refused(tmp_path: Path, fill: Callable[..., Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        assemble(tmp_path / "A", fill)
+    # The mistake is mended, and the same call goes on.
+    np.testing.assert_array_equal(assemble(tmp_path / "A", Recorder())[...], WHOLE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "f4"},
+        {"chunks": (10, 10)},
+        {"order": "F"},
+        {"chunk_order": "column-major"},
+        {"dims": ("i", "j")},
+    ],
+)
+def test_another_array_is_not_gone_on_with(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        assemble(tmp_path / "A", Recorder(fail_at=5, error=ZeroDivisionError()))
+    with pytest.raises(JournalError, match="overwrite=True"):
+        assemble(tmp_path / "A", Recorder(), **change)
+    anew = Recorder()
+    array = assemble(tmp_path / "A", anew, overwrite=True, **change)
+    np.testing.assert_array_equal(array[...], WHOLE.astype(array.dtype))
+    assert len(set(anew.calls)) == len(anew.calls) == len(list(array.chunk_boxes()))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"blocks_done": -1}', '{"blocks_done": 1000}',
+                                  '{"blocks_done": null}', "\x00"])  # fmt: skip
+def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        assemble(tmp_path / "A", Recorder(fail_at=5, error=ZeroDivisionError()))
+    (tmp_path / "A/outcore.fill").write_text(text)
+    with pytest.raises(JournalError, match="overwrite=True"):
+        assemble(tmp_path / "A", Recorder())
+
+
+def test_without_resume_what_is_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        assemble(tmp_path / "A", Recorder(fail_at=5, error=ZeroDivisionError()))
+    with pytest.raises(ExistsError):
+        assemble(tmp_path / "A", Recorder(), resume=False)
+
+
+def test_a_filled_array_is_not_filled_again(tmp_path: Path) -> None:
+    assemble(tmp_path / "A", Recorder())
+    with pytest.raises(ExistsError):
+        assemble(tmp_path / "A", Recorder())
+
+
+def test_two_assemblies_of_one_array(tmp_path: Path) -> None:
+    inside: list[BaseException] = []
+
+    def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
+        if not inside:
+            with pytest.raises(BusyError, match="in use") as caught:
+                assemble(tmp_path / "A", Recorder(), overwrite=True)
+            inside.append(caught.value)
+        return element(rows, cols)
+
+    np.testing.assert_array_equal(assemble(tmp_path / "A", fill)[...], WHOLE)
+    assert len(inside) == 1
+
+
+def test_unusable_arguments(tmp_path: Path) -> None:
+    for options in [{"fill": 3}, {"threads": 0}, {"memory": "big"}, {"memory": -1}]:
+        with pytest.raises(InvalidError):
+            assemble(tmp_path / "A", **({"fill": element} | options))
+    with pytest.raises(BudgetError, match="need"):
+        assemble(tmp_path / "A", element, threads=4, memory=2000)
+    assert os.listdir(tmp_path) == []
+
+
+def test_blocks_stay_in_the_budget(tmp_path: Path) -> None:
+    array = assemble(tmp_path / "A", element, threads=2, memory="64 KiB", chunks=(32, 16))
+    np.testing.assert_array_equal(array[...], WHOLE)
+
+
+def test_progress_reaches_the_end(tmp_path: Path) -> None:
+    told: list[float] = []
+    assemble(tmp_path / "A", element, progress=lambda done, left: told.append(done))
+    assert told[-1] == 1.0
