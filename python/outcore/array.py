@@ -206,6 +206,19 @@ class Array:
                 for i, c, n in zip(at, self.chunks, self.shape, strict=True)
             )
 
+    def small_boxes(self, most_bytes: int) -> Iterable[Box]:
+        """Boxes of the chunks, cut along their slow dimensions where they are larger than this."""
+        shape = list(self.chunks)
+        for dim in range(self.ndim)[::-1] if self.order == "F" else range(self.ndim):
+            row_bytes = math.prod(shape) // shape[dim] * self.dtype.itemsize
+            shape[dim] = max(min(shape[dim], most_bytes // row_bytes), 1)
+        for box in self.chunk_boxes():
+            ranges = [range(s.start, s.stop, c) for s, c in zip(box, shape, strict=True)]
+            for at in itertools.product(*ranges):
+                yield tuple(
+                    slice(i, min(i + c, s.stop)) for i, c, s in zip(at, shape, box, strict=True)
+                )
+
     def stream(
         self, schedule: Iterable[Box] | None = None, *, memory: int | str | None = None
     ) -> BlockStream:

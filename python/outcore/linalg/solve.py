@@ -1,0 +1,203 @@
+"""Solving A x = b in one call, with the backward error of the solution."""
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.array import Array, open_array, read_generation
+from outcore.blas import kernels
+from outcore.errors import InvalidError
+from outcore.linalg.factor import LUFactor, open_factor, read_group
+from outcore.linalg.lu import lu_factor
+from outcore.linalg.lu_plan import flops
+from outcore.linalg.lu_solve import lu_solve
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report, io_and_wait_seconds
+from outcore.streams import BlockStream
+from outcore.volumes import PathLike, place
+
+AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
+
+_CHECK_BYTES = 64 << 20
+"""Tiles of A read ahead while the residual is formed."""
+
+
+def solve(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    assume_a: AssumeA = "gen",
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    overwrite_a: bool = False,
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b with A on disk, by LU with partial pivoting.
+
+    Parameters
+    ----------
+    A
+        (n, n) array on disk, or its path.
+    b
+        (n,) or (n, k) right-hand sides, in memory or on disk.
+    assume_a
+        As in SciPy. Every kind is solved by LU for now, so this changes nothing but a note.
+    memory
+        Budget; by default half of the available memory.
+    out
+        Directory of the solution, to have it on disk.
+    factors
+        Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended.
+        Complete factors of the same `A` that are there already are used.
+    keep_factors
+        Leave the factors on disk for `open_factor`.
+    overwrite_a, resume, threads, progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`.
+    report : Report
+        Of the whole call; ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the largest
+        of the columns looked at. It is `None` after ``overwrite_a``, when A is gone.
+
+    Raises
+    ------
+    SingularMatrixError
+        If A is exactly singular.
+    OutcoreError
+        And what `lu_factor` and `lu_solve` raise.
+    """
+    if assume_a not in ("gen", "sym", "her", "pos", "auto"):
+        raise InvalidError(
+            f"assume_a must be 'gen', 'sym', 'her', 'pos' or 'auto', have {assume_a!r}"
+        )
+    source = A.place if isinstance(A, Array) else place(A)
+    target = place(factors if factors is not None else f"{source.path}.lu")
+    lu = _ready_factors(target.path, source.path)
+    was_there = lu is not None
+    if lu is None:
+        lu = lu_factor(
+            A, memory=memory, out=target.path, overwrite_a=overwrite_a, resume=resume,
+            threads=threads, progress=progress,
+        )  # fmt: skip
+    x = lu_solve(lu, b, memory=memory, out=out, threads=threads, progress=progress)
+    notes = list(lu.report.notes) if lu.report else [f"used the factors in {target.path}"]
+    if assume_a in ("sym", "her", "pos"):
+        notes.append(f"assume_a={assume_a!r}: solved by LU")
+    report = _check(lu, x, b, budget.resolve(memory), progress, notes)
+    if not (keep_factors or was_there):
+        target.volume.remove(target.name)
+    return x, report
+
+
+def _ready_factors(path: PathLike, source: PathLike) -> LUFactor | None:
+    """Open factors that a call which was stopped later, or an earlier one, left complete."""
+    where = place(path)
+    if not where.exists():
+        return None
+    group = read_group(where)
+    if group["state"] != "complete" or group["source"] != str(source):
+        return None
+    if group["generation"] != read_generation(place(source)):
+        return None
+    return open_factor(path)
+
+
+def _check(
+    lu: LUFactor,
+    x: Any,
+    b: Any,
+    memory_bytes: int,
+    progress: ProgressLike,
+    notes: list[str],
+) -> Report:
+    """Form the residual in one pass over A, and report on the whole."""
+    report = lu.report or Report(
+        verb="solve", n=lu.n, dtype=lu.dtype.name, seconds=0.0, flops=0.0, bytes_read=0,
+        bytes_written=0, growth=lu.growth,
+    )  # fmt: skip
+    columns = x.shape[1] if x.ndim == 2 else 1
+    report = dataclasses.replace(report, verb="solve", notes=notes)
+    if _is_consumed(lu.source):
+        notes.append("A gave its space to the factors, so the backward error is not known")
+        return report
+    A = open_array(lu.source)
+    dtype = np.result_type(lu.dtype, x.dtype)
+    # R, X and the copies that slicing makes, for as many columns as fit.
+    fit = max((memory_bytes - _ring_bytes(A, memory_bytes)) // (4 * lu.n * dtype.itemsize), 1)
+    looked_at = slice(0, min(columns, fit))
+    if looked_at.stop < columns:
+        notes.append(f"the backward error is of the first {looked_at.stop} of {columns} columns")
+    X, R = _columns(x, looked_at, dtype), _columns(b, looked_at, dtype)
+    norm_b = np.abs(R).sum(axis=0)
+    work = 2.0 * lu.n**2 * X.shape[1]
+    with long_call(
+        f"residual of {A.path.name}", memory_bytes=memory_bytes, work=work, progress=progress
+    ) as call:
+        counters = _subtract_product(A, X, R, call, memory_bytes)
+        io_seconds, wait_seconds = io_and_wait_seconds(call.trace)
+        seconds = call.seconds()
+    scale = lu.norm1 * np.abs(X).sum(axis=0) + norm_b
+    errors = np.abs(R).sum(axis=0) / np.where(scale > 0, scale, 1)
+    return dataclasses.replace(
+        report,
+        seconds=report.seconds + seconds,
+        flops=report.flops + flops_of_solve(lu, columns) + work,
+        bytes_read=report.bytes_read + counters[0],
+        planned_bytes_read=None,
+        planned_bytes_written=None,
+        io_seconds=report.io_seconds + io_seconds,
+        wait_seconds=report.wait_seconds + wait_seconds,
+        backward_error=float(errors.max()),
+    )
+
+
+def flops_of_solve(lu: LUFactor, columns: int) -> float:
+    """Real operations of forward and back substitution."""
+    return 3 * flops(lu.n, lu.dtype) / lu.n * columns
+
+
+def _is_consumed(source: PathLike) -> bool:
+    where = place(source)
+    return not where.exists("c")
+
+
+def _columns(array: Any, columns: slice, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    part = array[:, columns] if array.ndim == 2 else array[:]
+    return np.array(np.asarray(part).reshape(len(part), -1), dtype, order="F")
+
+
+def _ring_bytes(A: Array, memory_bytes: int) -> int:
+    return min(_CHECK_BYTES, memory_bytes // 2, 8 * A.metadata.grid().slot_bytes)
+
+
+def _subtract_product(
+    A: Array, X: npt.NDArray[Any], R: npt.NDArray[Any], call: LongCall, memory_bytes: int
+) -> tuple[int, int, int, int]:
+    """R <- R - A X, with A streamed chunk by chunk; return the counters of its file."""
+    ring = _ring_bytes(A, memory_bytes)
+    file = A.open_file(call.arena, ring // 4, trace=call.trace)
+    stream = BlockStream(file, A.dtype, call.arena, ring - ring // 4, call.trace)
+    stream.extend(A.small_boxes(ring // 4))
+    product = kernels(A.dtype) if A.dtype == R.dtype else None
+    for (rows, columns), tile in stream:
+        start_ns = call.trace.now_ns()
+        if product is None:
+            R[rows] -= tile @ X[columns]
+        elif A.order == "F":
+            product.gemm(tile, X[columns], R[rows], alpha=-1, beta=1)
+        else:
+            product.gemm(tile.T, X[columns], R[rows], alpha=-1, beta=1, trans_a="T")
+        call.trace.record("compute", start_ns)
+        call.meter.advance(2.0 * tile.size * X.shape[1])
+    return file.counters()
