@@ -14,6 +14,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # Another environment of the caller's must not leak in.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP CONDA_PREFIX PIP_TARGET PIP_PREFIX PIP_USER
+export PIP_QUIET := 1
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
 
@@ -79,4 +80,4 @@ docs: $(CORE)
 clean:
 	rm -rf .venv target dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
 	rm -f python/outcore/_core*.so
-	find python tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +
