@@ -20,6 +20,7 @@ from outcore import catalog, doctor
 from outcore.cli import main
 from outcore.doctor import Examination, Finding
 from outcore.errors import InvalidError
+from outcore.linalg import lu_factor
 from outcore.volumes import exclusive
 
 
@@ -32,9 +33,9 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def make_factor(path: Path, state: str = "complete") -> Path:
+def make_factor(path: Path, state: str = "complete", **more: object) -> Path:
     """The outside of an LU factor, as far as the command line looks."""
-    own = {"kind": "lu", "state": state, "n": 8, "dtype": "float64", "source": "/scratch/Z"}
+    own = {"kind": "lu", "state": state, "n": 8, "dtype": "float64", "source": "/scratch/Z"} | more
     path.mkdir()
     text = {"zarr_format": 3, "node_type": "group", "attributes": {"outcore": own}}
     (path / "zarr.json").write_text(json.dumps(text))
@@ -131,6 +132,25 @@ def test_info_opens_arrays_that_cannot_be_used(tmp_path: Path, state: str) -> No
     (entry,) = document(outcore("info", tmp_path / "Z", "--json"))["entries"]
     assert (entry["state"], entry["text"]) == (state, "a reason")
     assert entry["details"]["shape"] == [3, 2]
+
+
+def test_info_of_real_factors(tmp_path: Path) -> None:
+    matrix = oc.create_array(
+        tmp_path / "Z", (40, 40), order="F", fill=lambda i, j: np.eye(40)[i, j], progress=False
+    )
+    lu_factor(matrix, memory="8 MiB", progress=False)
+    (entry,) = document(outcore("info", tmp_path / "Z.lu", "--json"))["entries"]
+    assert (entry["kind"], entry["state"], entry["details"]["n"]) == ("factor", "whole", 40)
+    lines = outcore("info", tmp_path / "Z.lu").stdout.splitlines()
+    assert ["n", "40"] in [line.split() for line in lines]
+    assert outcore("rm", "-y", tmp_path / "Z.lu").exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Z"]
+
+
+def test_info_of_a_stopped_factorization_in_place_says_what_is_at_stake(tmp_path: Path) -> None:
+    make_factor(tmp_path / "Z.lu", "incomplete", overwrite_a=True)
+    (entry,) = document(outcore("info", tmp_path / "Z.lu", "--json"))["entries"]
+    assert "what is left of the matrix is in here, and nowhere else" in entry["text"]
 
 
 def test_info_of_a_stopped_assembly_says_how_to_go_on(tmp_path: Path) -> None:

@@ -189,8 +189,8 @@ def _array(where: Place) -> Entry:
         for name in ("path", "state"):
             del details[name]
     except OutcoreError as error:
-        # A consumed array's files may have become another's.
-        if state != "consumed":
+        # An incomplete array's files may not be made yet, and a consumed one's are a factor's now.
+        if state == "whole":
             state, text = "damaged", str(error)
     if _is_locked(where.path.parent / f".{where.path.name}.filling" / "lock"):
         state, text = "in use", "being assembled now"
@@ -215,6 +215,8 @@ def _factor(path: Path, own: dict[str, Any]) -> Entry:
         text += f" ({slabs} slabs are done)"
     except OSError:
         text += " from the beginning: it has no journal"
+    if own.get("overwrite_a"):
+        text += "; what is left of the matrix is in here, and nowhere else"
     return Entry(str(path), "factor", "incomplete", text, details)
 
 

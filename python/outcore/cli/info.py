@@ -1,5 +1,6 @@
 """``outcore info``."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,6 @@ from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError
 from outcore.sizes import format_bytes
-
-_SIZES = frozenset(["nbytes", "file_bytes", "memory_bytes"])
 
 
 @click.command("info", short_help="Tell what an array or factor is, or what lies in a directory.")
@@ -52,13 +51,21 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
 
 def _as_text(entry: Entry) -> str:
     rows: list[tuple[str, str]] = [(entry.kind, entry.path)]
-    rows += [
-        (name.removesuffix("_bytes"), _value(name, value))
-        for name, value in entry.details.items()
-        if value not in (None, "", {}, [])
-    ]
+    rows += _rows(entry.details)
     rows.append(("state", _state(entry)))
-    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in rows)
+
+
+def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in details.items():
+        if value in (None, "", {}, []):
+            continue
+        if isinstance(value, dict):
+            yield indent + name, ""
+            yield from _rows(value, indent + "  ")
+        else:
+            yield indent + name, _value(name, value)
 
 
 def _as_list(entries: list[Entry]) -> str:
@@ -81,8 +88,8 @@ def _state(entry: Entry) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    if name in _SIZES:
-        return f"{value} bytes, {format_bytes(value)}"
+    if name == "nbytes" or "bytes" in name.split("_"):
+        return f"{value} ({format_bytes(value)})"
     if name == "dims":
         return ", ".join(value)
     if isinstance(value, float):

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from outcore import catalog
+from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError
 from outcore.sizes import format_bytes
@@ -32,7 +33,7 @@ def command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
         entries[entry.path] = entry
     sizes = {name: catalog.bytes_on_disk(Path(name)) for name in entries}
     if not yes:
-        _ask([f"{e.kind} {e.path} ({format_bytes(sizes[e.path])})" for e in entries.values()])
+        _ask([_as_line(entry, sizes[entry.path]) for entry in entries.values()])
     for name, entry in entries.items():
         # One that lay within another is gone already.
         if os.path.lexists(name):
@@ -43,6 +44,11 @@ def command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
         return
     for each in removed:
         click.echo(f"removed {each['kind']} {each['path']}")
+
+
+def _as_line(entry: Entry, nbytes: int) -> str:
+    line = f"{entry.kind} {entry.path} ({format_bytes(nbytes)})"
+    return f"{line}, {entry.state}: {entry.text}" if entry.text else line
 
 
 def _ask(what: list[str]) -> None:
