@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -68,6 +69,8 @@ def fill_array(
     lock = where.path.parent / f".{where.path.name}.filling"
     with exclusive(lock, "assembly"):
         stopped = resume and not overwrite and _was_stopped(where, begun)
+        if stopped:
+            _sweep(where)
         if stopped and where.exists(_JOURNAL):
             done = _blocks_done(where, begun)
         else:
@@ -102,6 +105,13 @@ def _was_stopped(where: Place, begun: Metadata) -> bool:
             "pass overwrite=True to begin anew"
         )
     return True
+
+
+def _sweep(where: Place) -> None:
+    """Remove what a killed process left of files that it was about to replace."""
+    for name, is_directory, _ in where.volume.list(where.name):
+        if not is_directory and re.fullmatch(r".+\.[0-9]+\.new", name):
+            where.volume.remove(where.inside(name))
 
 
 def _record(blocks: int) -> bytes:
