@@ -374,7 +374,6 @@ class Kernels:
         room = None if work is None else ctypes.addressof(work)
         return float(self._lange(letter, at, at + 4, _address(a), at + 8, room))
 
-
     def max_abs(self, a: Array, *, trapezoid: bool = False) -> float:
         """Largest absolute value of an element, of complex ones |re| + |im|.
 

@@ -237,8 +237,8 @@ def tile_shape(n: int, itemsize: int, tile_bytes: int = TILE_BYTES) -> tuple[int
     """Rows and columns of a column-major tile of at most `tile_bytes` of a matrix of order `n`.
 
     256 columns give a matrix product nearly all of its speed (128 of complex128). The rows are a
-    multiple of the columns, so that every diagonal block lies in one tile, and are spread evenly, so
-    that little of the last tile is padding.
+    multiple of the columns, so that every diagonal block lies in one tile, and are spread evenly,
+    so that little of the last tile is padding.
     """
     while (n * n * itemsize) // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
         tile_bytes *= 2

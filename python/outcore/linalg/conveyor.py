@@ -1,5 +1,7 @@
-"""The slab in memory, as a conveyor: finished tiles leave for the disk, and the next slab's elements
-come in behind them, so that neither the load nor the write of a slab is waited for.
+"""The slab in memory, as a conveyor.
+
+Finished tiles leave for the disk, and the next slab's elements come in behind them, so that neither
+the load nor the write of a slab is waited for.
 """
 
 from collections import Counter
@@ -36,7 +38,7 @@ class Conveyor:
         width = g.slab_panels * g.columns
         memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
         self._memory: npt.NDArray[Any] = np.ndarray(
-            (g.height, width), g.dtype, buffer=memory, order="F"
+            (g.height, width), g.dtype, buffer=memoryview(memory), order="F"
         )
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.n :] = 0
@@ -144,9 +146,7 @@ class Conveyor:
         top = tile_group * self._tile_group * g.rows
         left = panel_group * self._panel_group * g.columns
         bottom = min(top + self._tile_group * g.rows, g.n)
-        right = min(
-            left + self._panel_group * g.columns, slab.last * g.columns - base, g.n - base
-        )
+        right = min(left + self._panel_group * g.columns, slab.last * g.columns - base, g.n - base)
         if left < right:
             target = self._memory[top:bottom, left:right]
             ticket = self._storage.matrix.submit_read([top, base + left], [1, 1], target)

@@ -1,8 +1,8 @@
 """LU factors on disk.
 
-A factor is a Zarr group: ``lu``, the packed factors in tiles, and ``piv``, the row swaps. The factors
-are in *LINPACK order*: the L part of a panel carries the row swaps of its own and earlier panels, never
-of later ones. ``docs/format.md`` has the bytes.
+A factor is a Zarr group: ``lu``, the packed factors in tiles, and ``piv``, the row swaps. The
+factors are in *LINPACK order*: the L part of a panel carries the row swaps of its own and earlier
+panels, never of later ones. ``docs/format.md`` has the bytes.
 """
 
 import json
@@ -83,9 +83,7 @@ def tile_metadata(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> Metada
     return Metadata((n, n), dtype, tile, order="F", chunk_order="column-major")
 
 
-def tile_grid(
-    n: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]
-) -> Grid:
+def tile_grid(n: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]) -> Grid:
     """Lay out whole tiles: the matrix rounded up to tiles, each panel at its place on disk."""
     rows, columns = tile
     shape = [-(-n // rows) * rows, len(places) * columns]
@@ -110,7 +108,9 @@ def open_tiles(
     Tiles are aligned as they are: bounce buffers are for what else is moved, and for disks that
     want more than a page.
     """
-    return ArrayFile(where.volume, where.inside("lu"), grid, writable, arena, bounce_bytes, trace, 1)
+    return ArrayFile(
+        where.volume, where.inside("lu"), grid, writable, arena, bounce_bytes, trace, 1
+    )
 
 
 def write_group(where: Place, state: str, values: dict[str, Any]) -> None:
@@ -132,7 +132,9 @@ def read_group(where: Place) -> dict[str, Any]:
     if not where.exists():
         raise NotFoundError(f"there is no factor at {where.path}; make one with lu_factor")
     try:
-        own = json.loads(where.volume.read_small(where.inside("zarr.json")))["attributes"]["outcore"]
+        own = json.loads(where.volume.read_small(where.inside("zarr.json")))["attributes"][
+            "outcore"
+        ]
         if own["kind"] != "lu":
             raise KeyError("kind")
     except (ValueError, KeyError, TypeError) as error:

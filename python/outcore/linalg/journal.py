@@ -1,7 +1,7 @@
 """The journal of a factorization: what is durable, so that a stopped run goes on from there.
 
-A text file of lines ``JSON TAB crc32c``. The first line is the header; each further line says that the
-panels of one slab are durable. A line torn by a crash fails its checksum and is dropped.
+A text file of lines ``JSON TAB crc32c``. The first line is the header; each further line says that
+the panels of one slab are durable. A line torn by a crash fails its checksum and is dropped.
 """
 
 import base64
@@ -41,8 +41,8 @@ class Header:
 class Record:
     """Panels ``first`` to ``last - 1`` are durable.
 
-    ``piv`` are their row swaps (row numbers of the whole matrix); ``places`` their places on disk, in
-    panels; ``extremes`` the norms and largest elements of their columns.
+    ``piv`` are their row swaps (row numbers of the whole matrix); ``places`` their places on disk,
+    in panels; ``extremes`` the norms and largest elements of their columns.
     """
 
     first: int

@@ -1,15 +1,16 @@
 """LU with true partial pivoting, out of core, by slabs of columns.
 
-Algorithm A: left-looking (Womble, Greenberg, Riesen & Wheat 1993, section 4.1), with the row swaps in
-LINPACK order. The matrix is cut into slabs of columns that fit in memory, each slab into panels::
+Algorithm A: left-looking (Womble, Greenberg, Riesen & Wheat 1993, section 4.1), with the row swaps
+in LINPACK order. The matrix is cut into slabs of columns that fit in memory, each slab into
+panels::
 
     for each slab C = A[:, slab]:
         for each earlier panel K:    C <- L_K⁻¹ P_K C       # L_K comes from the disk, tile by tile
-        for each panel K of C:       P_K C_K = L_K U_K      # and is applied to the columns right of it
+        for each panel K of C:       P_K C_K = L_K U_K      # and is applied to those right of it
         write C;  sync;  journal
 
-A panel of L is stored with its own and earlier row swaps only, so that no swap is ever carried out on
-disk. Flops 2n³/3; words read and written n³/(3w) - nw/3 + 2n² with slabs of w columns.
+A panel of L is stored with its own and earlier row swaps only, so that no swap is ever carried out
+on disk. Flops 2n³/3; words read and written n³/(3w) - nw/3 + 2n² with slabs of w columns.
 """
 
 from collections.abc import Iterator
@@ -57,8 +58,8 @@ def lu_factor(
     out
         Directory for the factors; by default that of `A` with ``.lu`` appended.
     overwrite_a
-        Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A`` in
-        ``order="F"`` with default chunks.
+        Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
+        in ``order="F"`` with default chunks.
     overwrite
         Replace complete factors that are at `out`.
     resume
@@ -125,9 +126,7 @@ class _Factorization:
         self.storage, self.call, self.g = storage, call, g
         self.kernels = kernels(g.dtype)
         self.piv = storage.panel_pivots()
-        self.stream = BlockStream(
-            storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace
-        )
+        self.stream = BlockStream(storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace)
         self.conveyor = Conveyor(g, storage, call)
 
     def run(self) -> None:
@@ -144,8 +143,8 @@ class _Factorization:
             self.storage.commit()
             raise Interrupted(
                 f"LU of {self.storage.name} stopped with {self.storage.journal.panels_done} of "
-                f"{self.g.panels} panels done; call lu_factor again with the same arguments to go on "
-                "from there"
+                f"{self.g.panels} panels done; call lu_factor again with the same arguments "
+                "to go on from there"
             ) from None
         except BaseException:
             self.conveyor.abandon()

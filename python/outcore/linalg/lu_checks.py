@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Extremes:
     """Norms and extremes of some columns of A and of their factors.
 
-    ``norm1`` is the largest column sum of |A|; ``max_a`` and ``max_u`` are the largest |element| of A
-    and U (of complex ones, |re| + |im|, as BLAS has it); ``info`` is LAPACK's.
+    ``norm1`` is the largest column sum of |A|; ``max_a`` and ``max_u`` are the largest |element| of
+    A and U (of complex ones, |re| + |im|, as BLAS has it); ``info`` is LAPACK's.
     """
 
     norm1: float = 0.0
@@ -80,8 +80,9 @@ def warn_of(factor: "LUFactor") -> None:
         )
     if factor.growth > np.finfo(factor.dtype).eps ** -0.5:
         warnings.warn(
-            f"pivots grew by a factor of {factor.growth:.3g}: half of the digits or more may be lost; "
-            "check the backward error of each solution, and scale the rows of A if it is large",
+            f"pivots grew by a factor of {factor.growth:.3g}: half of the digits or more may be "
+            "lost; check the backward error of each solution, and scale the rows of A if it is "
+            "large",
             GrowthWarning,
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""The geometry of an out-of-core LU, and what it costs: pure arithmetic, computed before any work."""
+"""The geometry of an out-of-core LU, and what it costs: pure arithmetic, before any work."""
 
 import dataclasses
 import math
@@ -124,7 +124,7 @@ class LuGeometry:
         return (self.panels - first_panel) * self.tiles * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A read while factoring from `first_panel` on; a little more if A is unaligned."""
+        """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
         return self.n * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
 
     def words_moved(self) -> int:
@@ -133,7 +133,7 @@ class LuGeometry:
         return total // self.dtype.itemsize
 
     def words_lower_bound(self) -> float:
-        """Least words that any LU must move: 2n³/(3√M) read (Kwasniewski et al. 2020), n² written."""
+        """Words that any LU must move: 2n³/(3√M) read (Kwasniewski et al. 2020), n² written."""
         memory_words = self.memory_bytes / self.dtype.itemsize
         reads = max(2 * self.n**3 / (3 * math.sqrt(memory_words)), float(self.n**2))
         return reads + self.n**2
@@ -192,14 +192,12 @@ def lu_geometry(
         if tile is not None:
             break
     raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} in "
-        f"{dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} "
+        f"in {dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
     )
 
 
-def _fit(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
-) -> LuGeometry:
+def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:
     """Give the ring and the bounce buffers their share, and the slab what is left."""
     least, most = BOUNCE_BYTES
     bounce = _pages(min(most, max(least, memory_bytes // 32)))
@@ -215,4 +213,3 @@ def _fit(
             return geometry
         panels -= 1
     return ring
-

@@ -50,8 +50,8 @@ def lu_solve(
     lu
         Factors from `lu_factor` or `open_factor`.
     b
-        (n,) or (n, k): a NumPy array, or an `Array` on disk, which is worked on in groups of as many
-        columns as fit in memory (each group is a pass over L and one over U).
+        (n,) or (n, k): a NumPy array, or an `Array` on disk, which is worked on in groups of as
+        many columns as fit in memory (each group is a pass over L and one over U).
     trans
         0 or ``"N"`` for A, 1 or ``"T"`` for Aᵀ, 2 or ``"C"`` for Aᴴ, as in SciPy.
     memory
@@ -65,8 +65,8 @@ def lu_solve(
     Returns
     -------
     numpy.ndarray or Array
-        x, of the shape of `b`; on disk if `b` is or `out` is given. Of the factors' type; complex for
-        a complex `b`.
+        x, of the shape of `b`; on disk if `b` is or `out` is given. Of the factors' type; complex
+        for a complex `b`.
 
     Raises
     ------
@@ -104,8 +104,8 @@ class _RightHandSide(NamedTuple):
     def read(cls, lu: LUFactor, b: Any, trans: Which) -> "_RightHandSide":
         if lu.info:
             raise SingularMatrixError(
-                f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no unique "
-                "solution; use least squares, or correct the matrix",
+                f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
+                "unique solution; use least squares, or correct the matrix",
                 lu.info,
             )
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
@@ -270,7 +270,8 @@ class _Solver:
     def forward_u_transposed(self, stream: _TileStream, advance: Callable[[], None]) -> None:
         """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
         for tile in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
-            (o, e), X, end = self._extent(tile.panel), self.X, min(tile.end, self._extent(tile.panel)[0])
+            (o, e), X = self._extent(tile.panel), self.X
+            end = min(tile.end, o)
             U = tile.data[: end - tile.first]
             self.kernels.gemm(U, X[tile.first : end], X[o:e], alpha=-1, beta=1, trans_a=self.trans)
             if tile.end >= e:
@@ -281,7 +282,8 @@ class _Solver:
     def backward_l_transposed(self, stream: _TileStream, advance: Callable[[], None]) -> None:
         """X <- Eᵀ X (or Eᴴ X)."""
         for tile in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
-            (o, e), X, first = self._extent(tile.panel), self.X, max(tile.first, self._extent(tile.panel)[1])
+            (o, e), X = self._extent(tile.panel), self.X
+            first = max(tile.first, e)
             L = tile.data[first - tile.first :]
             self.kernels.gemm(L, X[first : tile.end], X[o:e], alpha=-1, beta=1, trans_a=self.trans)
             if tile.first <= o:

@@ -66,9 +66,7 @@ class LuStorage:
         self.name = source.path.name
         self.matrix_chunks = metadata.chunks
         self.places = {
-            record.first + i: at
-            for record in journal.records
-            for i, at in enumerate(record.places)
+            record.first + i: at for record in journal.records for i, at in enumerate(record.places)
         }
         self._pending: tuple[Ticket, Record] | None = None
         self._matrix: ArrayFile | None = None
@@ -96,8 +94,8 @@ class LuStorage:
                 g.bounce_bytes, call.trace, 0,
             )  # fmt: skip
             return
-        # The factors and the matrix share a file, with places for one slab more than the matrix has.
-        # An unfinished run may already use more: its slabs were wider.
+        # The factors and the matrix share a file, with places for one slab more than the matrix
+        # has. An unfinished run may already use more: its slabs were wider.
         used = max([g.panels, *(at + 1 for at in self.places.values())])
         self._room = range(max(used, g.panels + g.slab_panels))
         grid = tile_grid(g.n, g.dtype, (g.rows, g.columns), self._room)
@@ -272,7 +270,9 @@ def open_storage(
     n = _order(metadata, source.path)
     target = place(out if out is not None else f"{source.path}.lu")
     if target.path == source.path:
-        raise InvalidError(f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space")
+        raise InvalidError(
+            f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
+        )
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     lu_geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target.path, "factors"):
@@ -308,8 +308,8 @@ def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
     ):
         raise InvalidError(
             f"overwrite_a needs a matrix with order='F' and default chunks, have order="
-            f"{metadata.order!r}, chunks {metadata.chunks}; copy it with oc.from_array(order='F') or "
-            "leave overwrite_a out"
+            f"{metadata.order!r}, chunks {metadata.chunks}; copy it with oc.from_array(order='F') "
+            "or leave overwrite_a out"
         )
     return rows, columns
 
@@ -328,8 +328,8 @@ def _find_journal(
     if group["state"] == "complete":
         if not overwrite:
             raise ExistsError(
-                f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or pass "
-                "overwrite=True or another out="
+                f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
+                "pass overwrite=True or another out="
             )
         _clear(target)
         return None
@@ -341,12 +341,13 @@ def _find_journal(
     fix = "pass resume=False to begin anew, or another out="
     if header.source != str(source.path):
         raise JournalError(
-            f"{target.path} holds a stopped factorization of {header.source}, not of {source.path}; {fix}"
+            f"{target.path} holds a stopped factorization of {header.source}, not of "
+            f"{source.path}; {fix}"
         )
     if (header.n, header.dtype) != (metadata.shape[0], dtype):
         raise JournalError(
-            f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; the "
-            f"matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
+            f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
+            f"the matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
         )
     generation = read_generation(source)
     if header.generation != generation:
@@ -401,7 +402,7 @@ def _begin(source: Place, target: Place, g: LuGeometry, *, overwrite_a: bool) ->
 
 
 def _move_into(source: Place, metadata: Metadata, target: Place) -> None:
-    """Give up the matrix: its shard file becomes that of the factors. Safe to repeat after a crash."""
+    """Give up the matrix: its shard file becomes that of the factors. Can be repeated."""
     key = metadata.grid().shard_key(0)
     if metadata.state != "consumed":
         why = f"overwrite_a=True gave its disk space to the factors in {target.path}"

@@ -72,4 +72,3 @@ def apply_panel(
             kernels.trsm(block[:k], U, lower=True, unit=True)
             row, block = k, block[k:]
         kernels.gemm(block, U, C[row : row + block.shape[0]], alpha=-1, beta=1)
-
