@@ -225,7 +225,9 @@ def test_no_more_than_the_last_moments_are_lost(
     seen = []
 
     def watched(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
-        seen.append(json.loads((tmp_path / "A/outcore.fill").read_text())["blocks_done"])
+        seen.append(
+            json.loads((tmp_path / "A/outcore.fill").read_text().splitlines()[-1])["blocks_done"]
+        )
         return fill(rows, cols)
 
     assemble(tmp_path / "A", watched)
@@ -279,6 +281,17 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "A/outcore.fill").write_text(text)
     with pytest.raises(JournalError, match="overwrite=True"):
         assemble(tmp_path / "A", Recorder())
+
+
+def test_a_torn_line_of_the_record_is_passed_over(tmp_path: Path) -> None:
+    first = Recorder(fail_at=5, error=ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        assemble(tmp_path / "A", first)
+    with (tmp_path / "A/outcore.fill").open("ab") as file:
+        file.write(b'{"blocks_done": 1')
+    again = Recorder()
+    np.testing.assert_array_equal(assemble(tmp_path / "A", again)[...], WHOLE)
+    assert not set(first.calls) & set(again.calls)
 
 
 def test_without_resume_what_is_there_is_refused(tmp_path: Path) -> None:

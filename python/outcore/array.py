@@ -238,6 +238,7 @@ class Array:
             An iterator of `Block` (index, data). Blocks are read ahead as far as memory allows; a
             block's memory is used again once its last view is gone, so copy what you keep.
         """
+        self._open()
         boxes = list(self.chunk_boxes() if schedule is None else map(self._checked_box, schedule))
         # Read whole, a chunk takes its padding to a full page with it.
         chunk_bytes = self.metadata.grid().slot_bytes

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import Arena, ArrayFile
 from outcore.array import Array, bump_generation, open_array, write_metadata
-from outcore.errors import BudgetError, ExistsError, InvalidError
+from outcore.errors import BudgetError, ExistsError, InvalidError, NotFoundError
 from outcore.fill import Fill, fill_array
 from outcore.progress import ProgressLike
 from outcore.streams import Box, WriteBehind
@@ -120,6 +120,8 @@ def _metadata(
     if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     extents = tuple(int(n) for n in extents)
+    if math.prod(extents) * kind.itemsize > 1 << 62:
+        raise InvalidError(f"an array of shape {extents} is larger than 2^62 bytes")
     if chunks is not None and not all(isinstance(c, int | np.integer) and c > 0 for c in chunks):
         raise InvalidError(f"chunks are integers of at least 1, have {chunks!r}")
     if dims is not None and len(dims) != len(extents):
@@ -272,5 +274,7 @@ def _elements(source: Any, box: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def _open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {os.fspath(path)}; check the path") from None
     except (ValueError, OSError, EOFError) as error:
         raise InvalidError(f"{os.fspath(path)} cannot be read as a .npy file: {error}") from None

@@ -7,8 +7,9 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -67,7 +68,7 @@ def fill_array(
         )
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
     lock = where.path.parent / f".{where.path.name}.filling"
-    with exclusive(lock, "assembly"):
+    with _until_left(lock), exclusive(lock, "assembly"):
         stopped = resume and not overwrite and _was_stopped(where, begun)
         if stopped:
             _sweep(where)
@@ -76,7 +77,7 @@ def fill_array(
         else:
             make(begun, overwrite or stopped)
             done = 0
-            where.volume.replace_small(where.inside(_JOURNAL), _record(done))
+        where.volume.replace_small(where.inside(_JOURNAL), _record(done))
         array = open_array(where.path, "r+", allow_incomplete=True)
         array.mark("incomplete", _WHY)
         arena = Arena(have)
@@ -85,9 +86,17 @@ def fill_array(
         _assemble(array, fill, writer, threads, arena, progress)
         array.mark(None)
         where.volume.remove(where.inside(_JOURNAL))
-    with contextlib.suppress(OSError):  # another call may be at the lock by now
-        lock.rmdir()
     return array
+
+
+@contextlib.contextmanager
+def _until_left(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # It stays where it is not empty: another call may be at the lock by now.
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _was_stopped(where: Place, begun: Metadata) -> bool:
@@ -115,16 +124,18 @@ def _sweep(where: Place) -> None:
 
 
 def _record(blocks: int) -> bytes:
-    return json.dumps({"blocks_done": blocks}).encode()
+    return json.dumps({"blocks_done": blocks}).encode() + b"\n"
 
 
 def _blocks_done(where: Place, begun: Metadata) -> int:
-    """Read how far a stopped assembly came."""
+    """Read how far a stopped assembly came: the last line that is whole says so."""
     blocks = math.prod(math.ceil(n / c) for n, c in zip(begun.shape, begun.chunks, strict=True))
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        done = json.loads(where.volume.read_small(where.inside(_JOURNAL)))["blocks_done"]
-        if 0 <= int(done) <= blocks:
-            return int(done)
+    lines = where.volume.read_small(where.inside(_JOURNAL)).split(b"\n")
+    for line in lines[-2::-1]:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            done = json.loads(line)["blocks_done"]
+            if 0 <= int(done) <= blocks:
+                return int(done)
     raise JournalError(
         f"the record of the stopped assembly in {where.path} is damaged; "
         "pass overwrite=True to begin anew"
@@ -140,6 +151,7 @@ class _Writer:
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._unsynced = 0
         self._noted = time.monotonic()
+        self._notes = 0
 
     def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
         while len(self._tickets) >= most:
@@ -164,9 +176,14 @@ class _Writer:
         finally:
             # What was written before a block that failed counts.
             self._file.submit_sync().wait()
-            where = self._array.place
-            where.volume.replace_small(where.inside(_JOURNAL), _record(self.done))
+            self._record()
             self._unsynced, self._noted = 0, time.monotonic()
+
+    def _record(self) -> None:
+        """Add a line to the journal: on a full disk, the block that it has is room enough."""
+        where, self._notes = self._array.place, self._notes + 1
+        put = where.volume.append_small if self._notes % 32 else where.volume.replace_small
+        put(where.inside(_JOURNAL), _record(self.done))
 
 
 def _assemble(

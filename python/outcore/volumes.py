@@ -74,7 +74,9 @@ def exclusive(directory: Path, doing: str) -> Iterator[None]:
             ) from None
         if os.fstat(handle).st_nlink == 0:
             raise BusyError(f"{directory} was in use until this moment; call again")
-        yield
-        name.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            name.unlink(missing_ok=True)
     finally:
         os.close(handle)

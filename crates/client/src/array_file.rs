@@ -86,6 +86,17 @@ impl ArrayFile {
         grid: &ChunkGrid,
         reserve: bool,
     ) -> Result<()> {
+        if reserve {
+            let (need, have) = (grid.shards() * grid.shard_bytes(), volume.free_bytes()?);
+            if need > have {
+                return Err(Error::new(
+                    ErrorKind::DiskFull,
+                    format!(
+                        "need {need} bytes on disk for {path}; {have} are free; free some room or choose another directory"
+                    ),
+                ));
+            }
+        }
         Self::lay_out(volume, path, grid, OpenMode::Create { length: grid.shard_bytes(), reserve })
     }
 

@@ -100,6 +100,7 @@ where
         assert_eq!(names("d"), ["log", "x"], "sorted, and nothing left over from replacing");
         v.rename("d/x", "e/y").expect("rename");
         assert_eq!((v.exists("d/x"), v.exists("e/y")), (Ok(false), Ok(true)));
+        assert_eq!(v.exists("e/y/below"), Ok(false), "nothing is below a file");
         v.remove("d").expect("remove a directory");
         assert_eq!(v.exists("d"), Ok(false));
         assert_eq!(v.remove("d").expect_err("already gone").kind, ErrorKind::NotFound);

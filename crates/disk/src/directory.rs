@@ -113,7 +113,10 @@ impl Directory {
     /// Whether the name exists.
     pub fn exists(&self, path: &str) -> Result<bool> {
         let full = self.resolve(path)?;
-        full.try_exists().map_err(|e| describe("look at", &full, &e))
+        match full.try_exists() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => Ok(false),
+            found => found.map_err(|e| describe("look at", &full, &e)),
+        }
     }
 
     /// Removes a file, or a directory with all it holds.
