@@ -13,17 +13,26 @@ from outcore import blas_choice
 # OpenBLAS picks its kernels when it is loaded; the imports below load it.
 blas_choice.choose()
 
+from outcore import linalg  # noqa: E402
 from outcore.array import Array, Info, open_array  # noqa: E402
 from outcore.create import create_array, create_group, from_array  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
+from outcore.plan import Plan, plan  # noqa: E402
+from outcore.report import Report  # noqa: E402
+from outcore.timeline import draw_timeline  # noqa: E402
 
 __all__ = [
     "Array",
     "Info",
     "OutcoreError",
+    "Plan",
+    "Report",
     "create_array",
     "create_group",
+    "draw_timeline",
     "from_array",
+    "linalg",
     "open_array",
+    "plan",
 ]
 __version__ = "0.1.0"

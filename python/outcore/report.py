@@ -78,6 +78,32 @@ class Report:
         """Words read and written."""
         return (self.bytes_read + self.bytes_written) / np.dtype(self.dtype).itemsize
 
+    def followed_by(self, later: "Report") -> "Report":
+        """Report on this call and one that came after it, as one."""
+        spans = [r.spans for r in (self, later) if r.spans is not None]
+        known = self.planned_bytes_read is not None and later.planned_bytes_read is not None
+        return dataclasses.replace(
+            self,
+            seconds=self.seconds + later.seconds,
+            flops=self.flops + later.flops,
+            bytes_read=self.bytes_read + later.bytes_read,
+            bytes_written=self.bytes_written + later.bytes_written,
+            planned_bytes_read=_sum(self.planned_bytes_read, later.planned_bytes_read)
+            if known
+            else None,
+            planned_bytes_written=_sum(self.planned_bytes_written, later.planned_bytes_written)
+            if known
+            else None,
+            words_lower_bound=None,
+            io_seconds=self.io_seconds + later.io_seconds,
+            wait_seconds=self.wait_seconds + later.wait_seconds,
+            peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
+            growth=self.growth if self.growth is not None else later.growth,
+            backward_error=later.backward_error,
+            notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
+            spans=np.concatenate(spans) if spans else None,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, for JSON."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -128,6 +154,10 @@ def _against(done: int, planned: int | None) -> str:
     if done == planned:
         return f"{format_bytes(done)}, as planned"
     return f"{format_bytes(done)}, planned {format_bytes(planned)}"
+
+
+def _sum(a: int | None, b: int | None) -> int:
+    return (a or 0) + (b or 0)
 
 
 def io_and_wait_seconds(trace: Trace) -> tuple[float, float]:

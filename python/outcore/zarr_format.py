@@ -238,13 +238,14 @@ def tile_shape(n: int, itemsize: int, tile_bytes: int = TILE_BYTES) -> tuple[int
 
     256 columns give a matrix product nearly all of its speed (128 of complex128). The rows are a
     multiple of the columns, so that every diagonal block lies in one tile, and are spread evenly,
-    so that little of the last tile is padding.
+    so that little of the last tile is padding. Tiles are whole pages.
     """
     while (n * n * itemsize) // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
         tile_bytes *= 2
-    columns = min(128 if itemsize >= 16 else 256, -(-n // 8) * 8)
+    columns = min(128 if itemsize >= 16 else 256, max(8, 1 << (n - 1).bit_length()))
     while columns > 8 and columns * columns * itemsize > tile_bytes:
-        columns = columns // 16 * 8
-    most = max(tile_bytes // (itemsize * columns) // columns, 1) * columns
+        columns //= 2
+    unit = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))
+    most = max(tile_bytes // (itemsize * columns) // unit, 1) * unit
     tiles = math.ceil(n / most)
-    return math.ceil(n / tiles / columns) * columns, columns
+    return math.ceil(n / tiles / unit) * unit, columns

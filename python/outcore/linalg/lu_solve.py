@@ -25,10 +25,15 @@ from outcore.linalg.factor import LUFactor
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
+from outcore.report import Report, io_and_wait_seconds
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike
+from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 RING_TILES = 6
+
+Counters: TypeAlias = tuple[int, int, int, int]
+"""Bytes read, bytes written, read requests, write requests."""
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 
@@ -75,6 +80,22 @@ def lu_solve(
     InvalidError
         If `b` does not fit the factors.
     """
+    return solve_and_report(
+        lu, b, trans=trans, memory=memory, out=out, threads=threads, progress=progress
+    )[0]
+
+
+def solve_and_report(
+    lu: LUFactor,
+    b: npt.ArrayLike | Array,
+    *,
+    trans: Which = 0,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Do what `lu_solve` does, and report on it."""
     call = _RightHandSide.read(lu, b, trans)
     memory_bytes = budget.resolve(memory)
     work = 2.0 * lu.n**2 * call.columns * (4 if lu.dtype.kind == "c" else 1)
@@ -84,9 +105,37 @@ def lu_solve(
     ) as means:  # fmt: skip
         if not isinstance(b, Array) and out is None:
             X = call.in_memory()
-            _sweep(lu, X, call.trans, means, memory_bytes)
-            return call.solution(X)
-        return _solve_on_disk(lu, call, out, means, memory_bytes)
+            passes = 1
+            counters = _sweep(lu, X, call.trans, means, memory_bytes)
+            x: Any = call.solution(X)
+        else:
+            x, passes, counters = _solve_on_disk(lu, call, out, means, memory_bytes)
+        io_seconds, wait_seconds = io_and_wait_seconds(means.trace)
+        report = Report(
+            verb="lu_solve",
+            n=lu.n,
+            dtype=lu.dtype.name,
+            seconds=means.seconds(),
+            flops=work,
+            bytes_read=counters[0],
+            bytes_written=counters[1],
+            planned_bytes_read=passes * solve_bytes_read(lu.n, lu.dtype, lu.tile),
+            planned_bytes_written=0,
+            io_seconds=io_seconds,
+            wait_seconds=wait_seconds,
+            memory_bytes=memory_bytes,
+            peak_memory_bytes=means.arena.peak_bytes,
+            growth=lu.growth,
+            spans=means.trace.spans()[0],
+        )
+        return x, report
+
+
+def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
+    """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
+    rows, columns = tile
+    tile_bytes = -(-rows * columns * dtype.itemsize // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+    return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes
 
 
 class _RightHandSide(NamedTuple):
@@ -148,7 +197,8 @@ class _RightHandSide(NamedTuple):
 
 def _solve_on_disk(
     lu: LUFactor, call: _RightHandSide, out: PathLike | None, means: LongCall, memory_bytes: int
-) -> Array:
+) -> tuple[Array, int, Counters]:
+    """Solve in groups of columns; return the solution, the passes made, and what they moved."""
     # Per column: the solution, and its transfer to and from the disk.
     column_bytes = 3 * lu.n * call.solution_dtype.itemsize
     group = (memory_bytes - _ring_bytes(lu)) // column_bytes
@@ -160,15 +210,22 @@ def _solve_on_disk(
     target = out if out is not None else f"{call.b.path}.x"
     x = create_array(target, call.shape, call.solution_dtype, order="F")
     x.mark("incomplete", "the solve that wrote it was stopped; solve again with another out=")
-    for first in range(0, call.columns, group):
+    starts = range(0, call.columns, group)
+    totals: Counters = (0, 0, 0, 0)
+    for first in starts:
         columns = slice(first, min(first + group, call.columns))
         X = call.in_memory(columns)
-        _sweep(lu, X, call.trans, means, memory_bytes - 2 * X.nbytes)
+        moved = _sweep(lu, X, call.trans, means, memory_bytes - 2 * X.nbytes)
+        a, b, c, d = (t + m for t, m in zip(totals, moved, strict=True))
+        totals = (a, b, c, d)
         X = call.solution(X)
-        x[:, columns] = X if X.ndim == 2 else X[:, None]
+        if X.ndim == 1:
+            x[:] = X
+        else:
+            x[:, columns] = X
     x.flush()
     x.mark(None)
-    return x
+    return x, len(starts), totals
 
 
 def _ring_bytes(lu: LUFactor) -> int:
@@ -185,8 +242,8 @@ class _Tile(NamedTuple):
     data: Matrix
 
 
-def _sweep(lu: LUFactor, X: Matrix, trans: Trans, means: LongCall, memory_bytes: int) -> None:
-    """Solve in place for all columns of X."""
+def _sweep(lu: LUFactor, X: Matrix, trans: Trans, means: LongCall, memory_bytes: int) -> Counters:
+    """Solve in place for all columns of X; return what was moved."""
     ring = min(_ring_bytes(lu), memory_bytes)
     file = lu.open_tiles(means.arena, means.trace)
     solver = _Solver(lu, X, kernels(lu.dtype), trans)
@@ -198,6 +255,7 @@ def _sweep(lu: LUFactor, X: Matrix, trans: Trans, means: LongCall, memory_bytes:
         # Each pass has its own stream, over the tiles in the order it asks for them.
         stream = _TileStream(lu, file, means, ring)
         one_pass(stream, lambda: means.meter.advance(work))
+    return file.counters()
 
 
 class _TileStream:

@@ -12,8 +12,7 @@ from outcore.blas import kernels
 from outcore.errors import InvalidError
 from outcore.linalg.factor import LUFactor, open_factor, read_group
 from outcore.linalg.lu import lu_factor
-from outcore.linalg.lu_plan import flops
-from outcore.linalg.lu_solve import lu_solve
+from outcore.linalg.lu_solve import Counters, solve_and_report
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, io_and_wait_seconds
@@ -90,11 +89,18 @@ def solve(
             A, memory=memory, out=target.path, overwrite_a=overwrite_a, resume=resume,
             threads=threads, progress=progress,
         )  # fmt: skip
-    x = lu_solve(lu, b, memory=memory, out=out, threads=threads, progress=progress)
-    notes = list(lu.report.notes) if lu.report else [f"used the factors in {target.path}"]
+    x, report = solve_and_report(lu, b, memory=memory, out=out, threads=threads, progress=progress)
+    if lu.report:
+        report = lu.report.followed_by(report)
+    else:
+        report.notes.append(f"used the factors in {target.path}")
     if assume_a in ("sym", "her", "pos"):
-        notes.append(f"assume_a={assume_a!r}: solved by LU")
-    report = _check(lu, x, b, budget.resolve(memory), progress, notes)
+        report.notes.append(f"assume_a={assume_a!r}: solved by LU")
+    if _is_consumed(lu.source):
+        report.notes.append("A gave its space to the factors: the backward error is not known")
+    else:
+        report = report.followed_by(_check(lu, x, b, budget.resolve(memory), progress))
+    report = dataclasses.replace(report, verb="solve")
     if not (keep_factors or was_there):
         target.volume.remove(target.name)
     return x, report
@@ -113,58 +119,45 @@ def _ready_factors(path: PathLike, source: PathLike) -> LUFactor | None:
     return open_factor(path)
 
 
-def _check(
-    lu: LUFactor,
-    x: Any,
-    b: Any,
-    memory_bytes: int,
-    progress: ProgressLike,
-    notes: list[str],
-) -> Report:
-    """Form the residual in one pass over A, and report on the whole."""
-    report = lu.report or Report(
-        verb="solve", n=lu.n, dtype=lu.dtype.name, seconds=0.0, flops=0.0, bytes_read=0,
-        bytes_written=0, growth=lu.growth,
-    )  # fmt: skip
+def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLike) -> Report:
+    """Form the residual in one pass over A, and report the backward error."""
     columns = x.shape[1] if x.ndim == 2 else 1
-    report = dataclasses.replace(report, verb="solve", notes=notes)
-    if _is_consumed(lu.source):
-        notes.append("A gave its space to the factors, so the backward error is not known")
-        return report
     A = open_array(lu.source)
     dtype = np.result_type(lu.dtype, x.dtype)
     # R, X and the copies that slicing makes, for as many columns as fit.
     fit = max((memory_bytes - _ring_bytes(A, memory_bytes)) // (4 * lu.n * dtype.itemsize), 1)
     looked_at = slice(0, min(columns, fit))
+    notes = []
     if looked_at.stop < columns:
         notes.append(f"the backward error is of the first {looked_at.stop} of {columns} columns")
     X, R = _columns(x, looked_at, dtype), _columns(b, looked_at, dtype)
     norm_b = np.abs(R).sum(axis=0)
-    work = 2.0 * lu.n**2 * X.shape[1]
+    work = 2.0 * lu.n**2 * X.shape[1] * (4 if lu.dtype.kind == "c" else 1)
     with long_call(
         f"residual of {A.path.name}", memory_bytes=memory_bytes, work=work, progress=progress
     ) as call:
         counters = _subtract_product(A, X, R, call, memory_bytes)
+        scale = lu.norm1 * np.abs(X).sum(axis=0) + norm_b
+        errors = np.abs(R).sum(axis=0) / np.where(scale > 0, scale, 1)
         io_seconds, wait_seconds = io_and_wait_seconds(call.trace)
-        seconds = call.seconds()
-    scale = lu.norm1 * np.abs(X).sum(axis=0) + norm_b
-    errors = np.abs(R).sum(axis=0) / np.where(scale > 0, scale, 1)
-    return dataclasses.replace(
-        report,
-        seconds=report.seconds + seconds,
-        flops=report.flops + flops_of_solve(lu, columns) + work,
-        bytes_read=report.bytes_read + counters[0],
-        planned_bytes_read=None,
-        planned_bytes_written=None,
-        io_seconds=report.io_seconds + io_seconds,
-        wait_seconds=report.wait_seconds + wait_seconds,
-        backward_error=float(errors.max()),
-    )
-
-
-def flops_of_solve(lu: LUFactor, columns: int) -> float:
-    """Real operations of forward and back substitution."""
-    return 3 * flops(lu.n, lu.dtype) / lu.n * columns
+        return Report(
+            verb="residual",
+            n=lu.n,
+            dtype=lu.dtype.name,
+            seconds=call.seconds(),
+            flops=work,
+            bytes_read=counters[0],
+            bytes_written=0,
+            planned_bytes_read=A.nbytes,
+            planned_bytes_written=0,
+            io_seconds=io_seconds,
+            wait_seconds=wait_seconds,
+            memory_bytes=memory_bytes,
+            peak_memory_bytes=call.arena.peak_bytes,
+            backward_error=float(errors.max()),
+            notes=notes,
+            spans=call.trace.spans()[0],
+        )
 
 
 def _is_consumed(source: PathLike) -> bool:
@@ -183,7 +176,7 @@ def _ring_bytes(A: Array, memory_bytes: int) -> int:
 
 def _subtract_product(
     A: Array, X: npt.NDArray[Any], R: npt.NDArray[Any], call: LongCall, memory_bytes: int
-) -> tuple[int, int, int, int]:
+) -> Counters:
     """R <- R - A X, with A streamed chunk by chunk; return the counters of its file."""
     ring = _ring_bytes(A, memory_bytes)
     file = A.open_file(call.arena, ring // 4, trace=call.trace)
