@@ -51,11 +51,16 @@ def long_call(
     progress
         See `outcore.progress.ProgressLike`.
     """
-    if threads is not None and threads < 1:
-        raise InvalidError(f"threads must be at least 1, have {threads}")
+    check_threads(threads)
     with (
         stop_on_signals(),
         blas_choice.threads(threads),
         Meter(title, work, progress, work_done) as meter,
     ):
         yield LongCall(Arena(memory_bytes), Trace(), meter)
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that cannot be."""
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise InvalidError(f"threads must be an integer of at least 1, have {threads!r}")

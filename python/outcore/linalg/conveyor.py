@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Ticket
+from outcore.errors import OutcoreError
 from outcore.linalg.lu_plan import LuGeometry, Slab
 from outcore.linalg.lu_storage import LuStorage
 from outcore.linalg.panel import Matrix
@@ -116,13 +117,15 @@ class Conveyor:
             wait(self._leaving[0].ticket, self._trace)
             self.poll()
 
-    def abandon(self) -> None:
-        """Wait for whatever is in flight, well or not, so that its memory can go."""
+    def abandon(self) -> bool:
+        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        well = True
         for ticket in [*(item.ticket for item in self._leaving), *self._arriving]:
             try:
                 ticket.wait()
-            except OSError:
-                continue
+            except OutcoreError:
+                well = False
+        return well
 
     def _has_left(self, item: _Leaving) -> bool:
         if not item.ticket.done():

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Grid, Trace
 from outcore.array import open_array
 from outcore.errors import CorruptError, IncompleteError, NotFoundError
+from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES
 from outcore.report import Report
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata, group_json
@@ -101,7 +102,7 @@ def open_tiles(
     trace: Trace | None = None,
     *,
     writable: bool = False,
-    bounce_bytes: int = 4 * SLOT_ALIGN_BYTES,
+    bounce_bytes: int = TILE_BOUNCE_BYTES,
 ) -> ArrayFile:
     """Open the array ``lu`` of a factor as a file of whole tiles, padding included.
 

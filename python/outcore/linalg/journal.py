@@ -1,7 +1,8 @@
 """The journal of a factorization: what is durable, so that a stopped run goes on from there.
 
 A text file of lines ``JSON TAB crc32c``. The first line is the header; each further line says that
-the panels of one slab are durable. A line torn by a crash fails its checksum and is dropped.
+the panels of one slab are durable. A line torn by a crash or a full disk fails its checksum and is
+dropped; who goes on writes the file anew first, since a line after a torn one would be lost too.
 """
 
 import base64
@@ -59,22 +60,22 @@ class Journal:
     place: Place
     header: Header
     records: list[Record] = field(default_factory=list)
+    is_torn: bool = False
 
     @property
     def panels_done(self) -> int:
         """Panels that are durable."""
         return self.records[-1].last if self.records else 0
 
-    def begin(self) -> None:
-        """Write the header of a new journal."""
+    def write(self) -> None:
+        """Write the whole journal anew, so that it ends in a whole line."""
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
-        self.place.volume.replace_small(self.place.inside(NAME), _line(values))
+        lines = [_line(values), *map(_record_line, self.records)]
+        self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 
     def append(self, record: Record) -> None:
         """Note that a slab is durable; returns once the note is too."""
-        piv = base64.b64encode(record.piv.astype("<i4").tobytes()).decode()
-        values = dataclasses.asdict(record) | {"piv": piv}
-        self.place.volume.append_small(self.place.inside(NAME), _line(values))
+        self.place.volume.append_small(self.place.inside(NAME), _record_line(record))
         self.records.append(record)
 
     def remove(self) -> None:
@@ -85,6 +86,11 @@ class Journal:
 def _line(values: dict[str, Any]) -> bytes:
     text = json.dumps(values).encode()
     return text + b"\t" + f"{crc32c(text):08x}".encode() + b"\n"
+
+
+def _record_line(record: Record) -> bytes:
+    piv = base64.b64encode(record.piv.astype("<i4").tobytes()).decode()
+    return _line(dataclasses.asdict(record) | {"piv": piv})
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -119,7 +125,7 @@ def read_journal(where: Place) -> Journal | None:
             "finish with that version, or pass resume=False to begin anew"
         )
     header = Header(**head | {"tile": tuple(head["tile"])})
-    journal = Journal(where, header)
+    journal = Journal(where, header, is_torn=bool(lines[-1]) or values[-1] is None)
     for record in records:
         piv = np.frombuffer(base64.b64decode(record.pop("piv")), "<i4").astype(np.int32)
         extremes = Extremes(**record.pop("extremes"))

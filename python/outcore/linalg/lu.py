@@ -24,9 +24,10 @@ from outcore.errors import Interrupted
 from outcore.linalg.conveyor import Conveyor
 from outcore.linalg.factor import LUFactor
 from outcore.linalg.journal import Record
+from outcore.linalg.lu_begin import open_storage
 from outcore.linalg.lu_checks import Extremes, check_finite, warn_of
 from outcore.linalg.lu_plan import LuGeometry, Slab, flops, panel_flops, update_flops
-from outcore.linalg.lu_storage import LuStorage, open_storage
+from outcore.linalg.lu_storage import LuStorage
 from outcore.linalg.panel import Matrix, apply_panel, factor_panel
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -96,26 +97,36 @@ def lu_factor(
     """
     memory_bytes = budget.resolve(memory)
     with open_storage(
-        A, out, memory_bytes, overwrite_a=overwrite_a, overwrite=overwrite, resume=resume
-    ) as storage:
-        g, first = storage.geometry, storage.journal.panels_done
-        work = flops(g.n, g.dtype)
-        left = sum(panel_flops(g, K) + update_flops(g, K) * _columns_right(g, K, first)
-                   for K in range(g.panels))  # fmt: skip
+        A, out, memory_bytes, overwrite_a=overwrite_a, overwrite=overwrite, resume=resume,
+        threads=threads,
+    ) as storage:  # fmt: skip
+        g, first = storage.geometry, storage.first_panel
+        work, left = flops(g.n, g.dtype), _flops_left(g, first)
         with long_call(
             f"LU of {storage.name}", memory_bytes=memory_bytes, work=work, work_done=work - left,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
-            storage.open(call)
-            _Factorization(storage, call).run()
-            factor = storage.finish(call, left)
+            try:
+                storage.open(call)
+                _Factorization(storage, call).run()
+                factor = storage.finish(call, left)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
+                    f"{g.panels} panels done; call lu_factor again with the same arguments "
+                    "to go on from there"
+                ) from None
     warn_of(factor)
     return factor
 
 
-def _columns_right(g: LuGeometry, K: int, first_panel: int) -> int:
-    """Columns that panel K updates in a run that begins with `first_panel`."""
-    return max(g.n - max(K + 1, first_panel) * g.columns, 0)
+def _flops_left(g: LuGeometry, first_panel: int) -> float:
+    """Operations of a run that begins with `first_panel`."""
+    panels = sum(panel_flops(g, K) for K in range(first_panel, g.panels))
+    return panels + sum(
+        update_flops(g, K) * max(g.n - max(K + 1, first_panel) * g.columns, 0)
+        for K in range(g.panels)
+    )
 
 
 class _Factorization:
@@ -130,7 +141,7 @@ class _Factorization:
         self.conveyor = Conveyor(g, storage, call)
 
     def run(self) -> None:
-        slabs = self.g.slabs(self.storage.journal.panels_done)
+        slabs = self.g.slabs(self.storage.first_panel)
         try:
             self.conveyor.load(slabs[0] if slabs else None)
             self.read_ahead(range(slabs[0].first if slabs else 0))
@@ -138,16 +149,10 @@ class _Factorization:
                 self.factor_slab(slab, following)
             self.conveyor.drain()
             self.storage.commit()
-        except KeyboardInterrupt:
-            self.conveyor.abandon()
-            self.storage.commit()
-            raise Interrupted(
-                f"LU of {self.storage.name} stopped with {self.storage.journal.panels_done} of "
-                f"{self.g.panels} panels done; call lu_factor again with the same arguments "
-                "to go on from there"
-            ) from None
-        except BaseException:
-            self.conveyor.abandon()
+        except BaseException as error:
+            well = self.conveyor.abandon()
+            if well and isinstance(error, KeyboardInterrupt):
+                self.storage.commit()
             raise
 
     def factor_slab(self, slab: Slab, following: Slab | None) -> None:

@@ -19,6 +19,9 @@ RING_TILES = (3, 6)
 BOUNCE_BYTES = (64 << 10, 8 << 20)
 """Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
 
+TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES
+"""Memory for tiles that are smaller than what the disk moves at once."""
+
 
 def flops(n: int, dtype: np.dtype[Any]) -> float:
     """Real floating-point operations of LU of order `n`: 2n³/3, four times that for complex."""
@@ -93,7 +96,7 @@ class LuGeometry:
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
         slab = _pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
-        return slab + self.ring_bytes + self.bounce_bytes
+        return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
         """Cut the panels from `first_panel` on into slabs as even as possible, wider ones first.
@@ -180,21 +183,34 @@ def lu_geometry(
         )
     if n < 1:
         raise InvalidError(f"the order of a matrix is at least 1, have {n}")
-    need = 0
+    geometry, need = _cut(n, dtype, memory_bytes, tile)
+    if geometry is not None:
+        return geometry
+    # With more memory the buffers grow as well: ask until what is asked for is enough.
+    while geometry is None:
+        geometry, need = _cut(n, dtype, need, tile)
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} "
+        f"in {dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _cut(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+) -> tuple[LuGeometry | None, int]:
+    """Cut for the largest tiles that fit; `None` if none do. And the memory for one panel."""
+    need = memory_bytes
     for tile_bytes in [TILE_BYTES >> shift for shift in range(16)]:
         shape = tile or tile_shape(n, dtype.itemsize, tile_bytes)
         if tile is None and tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
             continue
         geometry = _fit(n, dtype, memory_bytes, shape)
         if geometry.slab_panels >= 1:
-            return geometry
+            return geometry, memory_bytes
         need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
         if tile is not None:
             break
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} "
-        f"in {dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
-    )
+    return None, need
 
 
 def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:

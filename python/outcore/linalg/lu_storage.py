@@ -1,10 +1,7 @@
 """Where LU keeps things: the matrix, the factors, and the journal that makes it restartable."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,35 +9,25 @@ import numpy.typing as npt
 
 from outcore import blas_choice
 from outcore._core import ArrayFile, Ticket
-from outcore.array import Array, read_generation, read_metadata, write_metadata
+from outcore.array import write_metadata
 from outcore.create import create_array
-from outcore.errors import (
-    ClosedError,
-    ConsumedError,
-    ExistsError,
-    IncompleteError,
-    InvalidError,
-    JournalError,
-)
+from outcore.errors import ClosedError
 from outcore.linalg.factor import (
     LUFactor,
     open_factor,
     open_tiles,
-    read_group,
     tile_grid,
     tile_metadata,
     write_group,
 )
-from outcore.linalg.journal import Header, Journal, Record, read_journal
+from outcore.linalg.journal import Journal, Record
 from outcore.linalg.lu_checks import Extremes
-from outcore.linalg.lu_plan import LuGeometry, Slab, lu_geometry
+from outcore.linalg.lu_plan import LuGeometry, Slab
 from outcore.longcall import LongCall
 from outcore.report import Report, io_and_wait_seconds
 from outcore.streams import wait
-from outcore.volumes import PathLike, Place, exclusive, place
+from outcore.volumes import Place
 from outcore.zarr_format import Metadata
-
-_COPY_WHY = "its factorization was stopped; call lu_factor again to finish it"
 
 
 class LuStorage:
@@ -56,6 +43,8 @@ class LuStorage:
         Chunk shape of the matrix.
     places
         Place on disk of each panel whose factors were written or are being written.
+    first_panel
+        Where this call begins.
     """
 
     def __init__(
@@ -64,6 +53,7 @@ class LuStorage:
         self._source, self._metadata, self._target = source, metadata, target
         self.geometry, self.journal = g, journal
         self.name = source.path.name
+        self.first_panel = journal.panels_done
         self.matrix_chunks = metadata.chunks
         self.places = {
             record.first + i: at for record in journal.records for i, at in enumerate(record.places)
@@ -94,10 +84,7 @@ class LuStorage:
                 g.bounce_bytes, call.trace, 0,
             )  # fmt: skip
             return
-        # The factors and the matrix share a file, with places for one slab more than the matrix
-        # has. An unfinished run may already use more: its slabs were wider.
-        used = max([g.panels, *(at + 1 for at in self.places.values())])
-        self._room = range(max(used, g.panels + g.slab_panels))
+        self._room = shared_room(g, self.places.values())
         grid = tile_grid(g.n, g.dtype, (g.rows, g.columns), self._room)
         ArrayFile.adopt(where.volume, where.inside("lu"), grid)
         self._matrix = self._factors = open_tiles(
@@ -143,8 +130,9 @@ class LuStorage:
         """Wait until the last slab is durable, and note it."""
         if self._pending:
             ticket, record = self._pending
-            self._pending = None
             wait(ticket, self._trace)
+            # Not after the note: an interrupt between the two must not have it written twice.
+            self._pending = None
             self.journal.append(record)
 
     def finish(self, call: LongCall, flops_done: float) -> LUFactor:
@@ -159,7 +147,9 @@ class LuStorage:
             places = tuple(self.places[panel] for panel in range(g.panels))
             metadata = dataclasses.replace(metadata, column_places=places)
             ArrayFile.adopt(where.volume, where.inside("lu"), metadata.grid())
-        create_array(where.path / "piv", g.n, "i4", overwrite=True)[...] = piv
+        with create_array(where.path / "piv", g.n, "i4", overwrite=True) as file:
+            file[...] = piv
+            file.flush()
         write_metadata(where.below("lu"), metadata)
         report = self._report(call, flops_done, extremes)
         write_group(
@@ -197,7 +187,7 @@ class LuStorage:
         notes = []
         if first:
             notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
-            now = _kernels()
+            now = blas_in_use()
             if now != (header.kernels, header.threads) or header.memory_bytes != g.budget_bytes:
                 notes.append(
                     "budget, threads or BLAS changed since the run began: the factors are as good, "
@@ -205,7 +195,7 @@ class LuStorage:
                 )
         if extremes.info:
             notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
-        kernels, threads = _kernels()
+        kernels, threads = blas_in_use()
         return Report(
             verb="lu",
             n=g.n,
@@ -228,15 +218,6 @@ class LuStorage:
             spans=call.trace.spans()[0],
         )
 
-    @property
-    def first_panel(self) -> int:
-        """Where this call began."""
-        return self._first_panel
-
-    def begin(self) -> None:
-        """Note where this call begins."""
-        self._first_panel = self.journal.panels_done
-
 
 def _opened(file: ArrayFile | None) -> ArrayFile:
     if file is None:
@@ -244,174 +225,17 @@ def _opened(file: ArrayFile | None) -> ArrayFile:
     return file
 
 
-def _kernels() -> tuple[str, int]:
+def shared_room(g: LuGeometry, used: Iterable[int]) -> range:
+    """Places of the file that the factors share with the matrix: those of one slab more.
+
+    A stopped run may already use more, since its slabs were wider.
+    """
+    return range(max([g.panels + g.slab_panels, *(at + 1 for at in used)]))
+
+
+def blas_in_use() -> tuple[str, int]:
+    """Name the BLAS and its kernels, and how many threads it has now."""
     found = blas_choice.scipy_blas()
     if found is None:
         return "unknown", 0
     return f"{found.library} {found.version} {found.architecture}", found.threads
-
-
-@contextmanager
-def open_storage(
-    A: Array | PathLike,
-    out: PathLike | None,
-    memory_bytes: int,
-    *,
-    overwrite_a: bool,
-    overwrite: bool,
-    resume: bool,
-) -> Iterator[LuStorage]:
-    """Check the arguments of `lu_factor`, and begin a factorization or find the stopped one.
-
-    Everything that can be refused is refused here, before any work.
-    """
-    source = A.place if isinstance(A, Array) else place(A)
-    metadata = read_metadata(source)
-    n = _order(metadata, source.path)
-    target = place(out if out is not None else f"{source.path}.lu")
-    if target.path == source.path:
-        raise InvalidError(
-            f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
-        )
-    tile = _tile_to_reuse(metadata) if overwrite_a else None
-    lu_geometry(n, metadata.dtype, memory_bytes, tile)
-    with exclusive(target.path, "factors"):
-        journal = _find_journal(source, metadata, target, overwrite=overwrite, resume=resume)
-        if journal is None:
-            if metadata.state == "incomplete":
-                raise IncompleteError(f"{source.path} is only half written: {metadata.why}")
-            if metadata.state == "consumed":
-                raise ConsumedError(f"the content of {source.path} was given up: {metadata.why}")
-            g = lu_geometry(n, metadata.dtype, memory_bytes, tile)
-            journal = _begin(source, target, g, overwrite_a=overwrite_a)
-        g = lu_geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
-        if journal.header.overwrite_a:
-            _move_into(source, metadata, target)
-        storage = LuStorage(source, metadata, target, g, journal)
-        storage.begin()
-        yield storage
-
-
-def _order(metadata: Metadata, path: Path) -> int:
-    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
-        raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {path}")
-    return metadata.shape[0]
-
-
-def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
-    rows, columns = metadata.chunks
-    if (
-        metadata.order != "F"
-        or metadata.chunk_order != "column-major"
-        or rows % columns
-        or metadata.grid().shards != 1
-    ):
-        raise InvalidError(
-            f"overwrite_a needs a matrix with order='F' and default chunks, have order="
-            f"{metadata.order!r}, chunks {metadata.chunks}; copy it with oc.from_array(order='F') "
-            "or leave overwrite_a out"
-        )
-    return rows, columns
-
-
-def _find_journal(
-    source: Place, metadata: Metadata, target: Place, *, overwrite: bool, resume: bool
-) -> Journal | None:
-    """Find the stopped run at `target` that a call may go on with; make room for a new one."""
-    if not target.exists():
-        # What a crash left before the first note was durable is nothing.
-        for name in ("lu", "piv", "journal"):
-            if target.exists(name):
-                target.volume.remove(target.inside(name))
-        return None
-    group = read_group(target)
-    if group["state"] == "complete":
-        if not overwrite:
-            raise ExistsError(
-                f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
-                "pass overwrite=True or another out="
-            )
-        _clear(target)
-        return None
-    journal = read_journal(target) if resume or group.get("overwrite_a") else None
-    if journal is None:
-        _clear(target)
-        return None
-    header, dtype = journal.header, metadata.dtype.name
-    fix = "pass resume=False to begin anew, or another out="
-    if header.source != str(source.path):
-        raise JournalError(
-            f"{target.path} holds a stopped factorization of {header.source}, not of "
-            f"{source.path}; {fix}"
-        )
-    if (header.n, header.dtype) != (metadata.shape[0], dtype):
-        raise JournalError(
-            f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
-            f"the matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
-        )
-    generation = read_generation(source)
-    if header.generation != generation:
-        raise JournalError(
-            f"{source.path} was opened for writing since its factorization was stopped (generation "
-            f"{header.generation} then, {generation} now); {fix}"
-        )
-    if header.overwrite_a and not resume:
-        raise ConsumedError(
-            f"the content of {source.path} was given up to the stopped factorization in "
-            f"{target.path}, so it cannot begin anew; call with resume=True to finish it"
-        )
-    return journal
-
-
-def _clear(target: Place) -> None:
-    for name in ("zarr.json", "journal", "lu", "piv"):
-        if target.exists(name):
-            target.volume.remove(target.inside(name))
-
-
-def _begin(source: Place, target: Place, g: LuGeometry, *, overwrite_a: bool) -> Journal:
-    kernels, threads = _kernels()
-    header = Header(
-        n=g.n,
-        dtype=g.dtype.name,
-        tile=(g.rows, g.columns),
-        source=str(source.path),
-        generation=read_generation(source),
-        kernels=kernels,
-        threads=threads,
-        memory_bytes=g.budget_bytes,
-        overwrite_a=overwrite_a,
-    )
-    journal = Journal(target, header)
-    metadata = dataclasses.replace(
-        tile_metadata(g.n, g.dtype, header.tile), state="incomplete", why=_COPY_WHY
-    )
-    try:
-        if not overwrite_a:
-            ArrayFile.create(target.volume, target.inside("lu"), metadata.grid(), True)
-        write_metadata(target.below("lu"), metadata)
-        journal.begin()
-        values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
-        values |= {"source": str(source.path), "overwrite_a": overwrite_a}
-        write_group(target, "incomplete", values)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            target.volume.remove(target.name)
-        raise
-    return journal
-
-
-def _move_into(source: Place, metadata: Metadata, target: Place) -> None:
-    """Give up the matrix: its shard file becomes that of the factors. Can be repeated."""
-    key = metadata.grid().shard_key(0)
-    if metadata.state != "consumed":
-        why = f"overwrite_a=True gave its disk space to the factors in {target.path}"
-        write_metadata(source, dataclasses.replace(metadata, state="consumed", why=why))
-    if source.exists(key):
-        target.volume.rename(
-            str((source.path / key).relative_to(_root(target))), target.inside(f"lu/{key}")
-        )
-
-
-def _root(where: Place) -> Path:
-    return Path(str(where.path).removesuffix(where.name))
