@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use outcore_core::{BoxRequest, Error, ErrorKind, Operation, Result, StorageOrder};
-use outcore_memory::{Arena, Block};
+use outcore_memory::{ALIGN_BYTES, Arena, Block};
 
 use crate::{ArrayFile, Memory, Ticket};
 
@@ -171,6 +171,8 @@ impl Shared {
             let mut state = self.state();
             let Some(request) = state.schedule.front() else { return };
             let (strides, bytes) = self.block_layout(request);
+            // As the arena counts it: what isn't counted here would be missing for the bounce buffers.
+            let bytes = bytes.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(bytes);
             if bytes > self.memory_bytes.saturating_sub(state.held_bytes) {
                 return;
             }
