@@ -17,7 +17,6 @@ import outcore as oc
 from outcore.errors import (
     ClosedError,
     CorruptError,
-    DiskFullError,
     ExistsError,
     ForkedError,
     IncompleteError,
@@ -273,6 +272,46 @@ def test_killed_while_it_is_made(
     oc.create_array(tmp_path / "A", 1000, overwrite=True)
 
 
+DIES_AT_REMOVAL = """
+import os, sys
+import outcore as oc
+import outcore.create
+import outcore.volumes
+
+class Volume:
+    def __init__(self, real):
+        self.real, self.left = real, int(sys.argv[2])
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+    def remove(self, name):
+        if self.left == 0:
+            os.kill(os.getpid(), 9)
+        self.left -= 1
+        self.real.remove(name)
+
+def place(path):
+    found = outcore.volumes.place(path)
+    return found._replace(volume=Volume(found.volume))
+
+outcore.create.place = place
+oc.create_array(sys.argv[1], 7, overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("removals", [0, 1, 2])
+def test_killed_while_it_is_overwritten(
+    path: Path, removals: int, run_python: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    run = run_python(DIES_AT_REMOVAL, str(path), str(removals))
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == -9, errors
+    assert len(os.listdir(path)) == 3 - removals
+    if removals:
+        with pytest.raises(NotFoundError, match="missing"):
+            oc.open_array(path)
+    oc.create_array(path, 7, overwrite=True)
+
+
 def test_closed_array(path: Path) -> None:
     array = oc.open_array(path, "r+")
     array.close()
@@ -333,70 +372,6 @@ def test_forked_process(path: Path) -> None:
     array[1, 1] = 78.0
     assert array[1, 1] == 78.0
     np.testing.assert_array_equal(oc.open_array(path.parent / "child")[...], model)
-
-
-@pytest.mark.parametrize("shape", [(1 << 20, 1 << 21), 1 << 41])
-def test_disk_too_full_before_any_work(tmp_path: Path, shape: Any) -> None:
-    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    if free > 8 << 40:
-        pytest.skip("the disk is too large to be too small")
-    called = []
-    for fill in [None, lambda *box: called.append(box)]:
-        with pytest.raises(DiskFullError, match=r"need \d{13,} bytes.* [\d]+ are free") as caught:
-            oc.create_array(tmp_path / "A", shape, fill=fill)
-        assert caught.value.kind == "disk_full"
-        assert os.listdir(tmp_path) == []
-    assert not called
-
-
-def test_no_room_for_all_of_several_shard_files(small_disk: Path) -> None:
-    """The first shard file would fit."""
-    with pytest.raises(DiskFullError, match="need"):
-        oc.create_array(small_disk / "A", (80_000,), "u1", chunks=(1,))
-    assert sorted(p.name for p in small_disk.iterdir()) == ["lost+found"]
-
-
-def test_disk_full_midway(small_disk: Path, tmp_path: Path) -> None:
-    array = oc.create_array(
-        small_disk / "A", (4096, 4096), chunks=(512, 512), reserve=False
-    )  # 128 MB
-    array[:512] = 1.0
-    with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
-        array[512:] = 2.0
-    # What was written is there, and room helps.
-    assert (array[:512] == 1.0).all()
-    array.close()
-    with pytest.raises(DiskFullError):
-        oc.create_array(small_disk / "B", (2048, 2048))
-    assert not (small_disk / "B").exists()
-    subprocess.run(["rm", "-r", small_disk / "A"], check=True)
-    oc.create_array(small_disk / "B", (1024, 1024))[...] = 1.0
-
-
-def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 40 << 20)
-    calls: list[int] = []
-
-    def fill(rows: slice, cols: slice) -> np.ndarray[Any, Any]:
-        calls.append(rows.start)
-        return np.full((rows.stop - rows.start, cols.stop - cols.start), float(rows.start))
-
-    def assemble() -> oc.Array:
-        return oc.create_array(
-            small_disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill, reserve=False
-        )
-
-    with pytest.raises(DiskFullError):
-        assemble()
-    with pytest.raises(IncompleteError):
-        oc.open_array(small_disk / "A")
-    ballast.unlink()
-    before = len(calls)
-    array = assemble()
-    assert (array[:, ::512] == (np.arange(2048) // 128 * 128)[:, None]).all()
-    assert 0 < len(calls) - before < 16, "blocks done are not asked for again"
 
 
 @pytest.mark.parametrize(

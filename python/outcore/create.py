@@ -164,7 +164,7 @@ def _make(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -
             write_metadata(where, metadata)
     except BaseException:
         with contextlib.suppress(OSError):
-            where.volume.remove(where.name)
+            _remove(where)
         raise
 
 
@@ -183,6 +183,14 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
             f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
             "remove it yourself or choose another name"
         )
+    _remove(where)
+
+
+def _remove(where: Place) -> None:
+    """Remove a directory, ``zarr.json`` last: a process that dies here leaves something known."""
+    for name, _, _ in where.volume.list(where.name):
+        if name != "zarr.json":
+            where.volume.remove(where.inside(name))
     where.volume.remove(where.name)
 
 

@@ -1,0 +1,76 @@
+"""A disk that is too full: said before any work where it can be known, and a clean stop midway."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outcore as oc
+from outcore.errors import DiskFullError, IncompleteError
+
+
+@pytest.mark.parametrize("shape", [(1 << 20, 1 << 21), 1 << 41])
+def test_disk_too_full_before_any_work(tmp_path: Path, shape: Any) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    if free > 8 << 40:
+        pytest.skip("the disk is too large to be too small")
+    called = []
+    for fill in [None, lambda *box: called.append(box)]:
+        with pytest.raises(DiskFullError, match=r"need \d{13,} bytes.* [\d]+ are free") as caught:
+            oc.create_array(tmp_path / "A", shape, fill=fill)
+        assert caught.value.kind == "disk_full"
+        assert os.listdir(tmp_path) == []
+    assert not called
+
+
+def test_no_room_for_all_of_several_shard_files(small_disk: Path) -> None:
+    """The first shard file would fit."""
+    with pytest.raises(DiskFullError, match="need"):
+        oc.create_array(small_disk / "A", (80_000,), "u1", chunks=(1,))
+    assert sorted(p.name for p in small_disk.iterdir()) == ["lost+found"]
+
+
+def test_disk_full_midway(small_disk: Path, tmp_path: Path) -> None:
+    array = oc.create_array(
+        small_disk / "A", (4096, 4096), chunks=(512, 512), reserve=False
+    )  # 128 MB
+    array[:512] = 1.0
+    with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
+        array[512:] = 2.0
+    # What was written is there, and room helps.
+    assert (array[:512] == 1.0).all()
+    array.close()
+    with pytest.raises(DiskFullError):
+        oc.create_array(small_disk / "B", (2048, 2048))
+    assert not (small_disk / "B").exists()
+    subprocess.run(["rm", "-r", small_disk / "A"], check=True)
+    oc.create_array(small_disk / "B", (1024, 1024))[...] = 1.0
+
+
+def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 40 << 20)
+    calls: list[int] = []
+
+    def fill(rows: slice, cols: slice) -> np.ndarray[Any, Any]:
+        calls.append(rows.start)
+        return np.full((rows.stop - rows.start, cols.stop - cols.start), float(rows.start))
+
+    def assemble() -> oc.Array:
+        return oc.create_array(
+            small_disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill, reserve=False
+        )
+
+    with pytest.raises(DiskFullError):
+        assemble()
+    with pytest.raises(IncompleteError):
+        oc.open_array(small_disk / "A")
+    ballast.unlink()
+    before = len(calls)
+    array = assemble()
+    assert (array[:, ::512] == (np.arange(2048) // 128 * 128)[:, None]).all()
+    assert 0 < len(calls) - before < 16, "blocks done are not asked for again"
