@@ -114,6 +114,10 @@ def open_tiles(
     )
 
 
+_INCOMPLETE = frozenset({"n", "dtype", "tile", "source"})
+_COMPLETE = _INCOMPLETE | {"places", "norm1", "growth", "info", "generation"}
+
+
 def write_group(where: Place, state: str, values: dict[str, Any]) -> None:
     """Write the group's ``zarr.json``."""
     document = group_json({"outcore": {"kind": "lu", "state": state, **values}})
@@ -138,6 +142,9 @@ def read_group(where: Place) -> dict[str, Any]:
         ]
         if own["kind"] != "lu":
             raise KeyError("kind")
+        needed = _COMPLETE if own["state"] == "complete" else _INCOMPLETE
+        if missing := needed - own.keys():
+            raise KeyError(*missing)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(
             f"{where.path}/zarr.json does not describe LU factors ({error!r}); "
@@ -178,5 +185,7 @@ def open_factor(path: PathLike) -> LUFactor:
         source=own["source"],
         places=tuple(own["places"]),
     )
+    if swaps.shape != (factor.n,):
+        raise CorruptError(f"{where.path}/piv is not of order {factor.n}; factor anew")
     factor.open_tiles(Arena(1 << 20))
     return factor

@@ -9,7 +9,9 @@ Each pass reads its triangle in tiles, n²/2 words and the other half of the dia
 right-hand sides there are 2n²k flops (8n²k complex).
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,20 +19,29 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import ArrayFile
-from outcore.array import Array
+from outcore.array import Array, open_array, read_metadata, write_metadata
 from outcore.blas import Kernels, Trans, kernels
-from outcore.create import create_array
-from outcore.errors import BudgetError, InvalidError, SingularMatrixError
+from outcore.errors import (
+    BudgetError,
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    OutcoreError,
+    SingularMatrixError,
+)
 from outcore.linalg.factor import LUFactor
+from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, io_and_wait_seconds
+from outcore.sizes import format_bytes
 from outcore.streams import BlockStream
-from outcore.volumes import PathLike
-from outcore.zarr_format import SLOT_ALIGN_BYTES
+from outcore.volumes import PathLike, Place, place
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata, default_chunks
 
-RING_TILES = 6
+RING_TILES = (3, 6)
+"""Fewest and most tiles of read-ahead."""
 
 Counters: TypeAlias = tuple[int, int, int, int]
 """Bytes read, bytes written, read requests, write requests."""
@@ -96,20 +107,32 @@ def solve_and_report(
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
     """Do what `lu_solve` does, and report on it."""
-    call = _RightHandSide.read(lu, b, trans)
+    if lu.info:
+        raise SingularMatrixError(
+            f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
+            "unique solution; use least squares, or correct the matrix",
+            lu.info,
+        )
+    call = RightHandSide.read(lu.n, lu.dtype, b, trans, out)
     memory_bytes = budget.resolve(memory)
-    work = 2.0 * lu.n**2 * call.columns * (4 if lu.dtype.kind == "c" else 1)
-    with long_call(
+    need = _ring_bytes(lu, RING_TILES[0]) + (call.column_bytes if call.out else 0)
+    if memory_bytes < need:
+        raise BudgetError(
+            f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
+            f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+        )
+    work = 2.0 * lu.n**2 * call.columns * (4 if lu.dtype.kind == "c" else 1 + call.is_split)
+    with _stopping_cleanly(lu), long_call(
         f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=work, threads=threads,
         progress=progress,
     ) as means:  # fmt: skip
-        if not isinstance(b, Array) and out is None:
+        if call.out is None:
             X = call.in_memory()
             passes = 1
             counters = _sweep(lu, X, call.trans, means, memory_bytes)
             x: Any = call.solution(X)
         else:
-            x, passes, counters = _solve_on_disk(lu, call, out, means, memory_bytes)
+            x, passes, counters = _solve_on_disk(lu, call, call.out, means, memory_bytes)
         io_seconds, wait_seconds = io_and_wait_seconds(means.trace)
         report = Report(
             verb="lu_solve",
@@ -138,99 +161,167 @@ def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int
     return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes
 
 
-class _RightHandSide(NamedTuple):
-    """A right-hand side that fits the factors."""
+@contextmanager
+def _stopping_cleanly(lu: LUFactor) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"solving with {lu.path.name} stopped; the factors are as they were, call again"
+        ) from None
+
+
+class RightHandSide(NamedTuple):
+    """A right-hand side that fits a matrix of order `n` and its factors."""
 
     b: Any
     trans: Trans
+    n: int
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    columns: int
-    is_split: bool
-    """Complex, with real factors: its real and imaginary parts are solved for side by side."""
+    out: Place | None
+    """Where the solution goes, unless it stays in memory."""
 
     @classmethod
-    def read(cls, lu: LUFactor, b: Any, trans: Which) -> "_RightHandSide":
-        if lu.info:
-            raise SingularMatrixError(
-                f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
-                "unique solution; use least squares, or correct the matrix",
-                lu.info,
-            )
+    def read(
+        cls, n: int, dtype: np.dtype[Any], b: Any, trans: Which, out: PathLike | None
+    ) -> "RightHandSide":
+        """Check a right-hand side and where its solution is to go.
+
+        Raises
+        ------
+        InvalidError
+            If it is not one.
+        ExistsError
+            If there is something at `out`.
+        """
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
-        if trans not in letters:
+        if not isinstance(trans, int | str) or trans not in letters:
             raise InvalidError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', have {trans!r}")
         given = b if isinstance(b, Array) else np.asarray(b)
-        if given.ndim not in (1, 2) or given.shape[0] != lu.n:
+        if given.ndim not in (1, 2) or given.shape[0] != n:
             raise InvalidError(
-                f"need a right-hand side of shape ({lu.n},) or ({lu.n}, k), have {given.shape}"
+                f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
             )
         if given.dtype.kind not in "biufc":
             raise InvalidError(f"a right-hand side is numbers, have {given.dtype}")
-        columns = given.shape[1] if given.ndim == 2 else 1
-        is_split = given.dtype.kind == "c" and lu.dtype.kind == "f"
-        return cls(given, letters[trans], lu.dtype, given.shape, columns, is_split)
+        if out is None and isinstance(b, Array):
+            out = f"{b.path}.x"
+        where = None if out is None else place(out)
+        if where and where.volume.exists(where.name) and not _is_stopped(where):
+            raise ExistsError(f"{where.path} exists; remove it or choose another out=")
+        return cls(given, letters[trans], n, dtype, where)
+
+    @property
+    def columns(self) -> int:
+        """Number of right-hand sides."""
+        return int(self.b.shape[1]) if self.b.ndim == 2 else 1
+
+    @property
+    def is_split(self) -> bool:
+        """Complex, with real factors: real and imaginary parts are solved for side by side."""
+        return bool(self.b.dtype.kind == "c" and self.dtype.kind == "f")
 
     @property
     def solution_dtype(self) -> np.dtype[Any]:
         """Type of the solution."""
         return np.result_type(self.dtype, np.complex64) if self.is_split else self.dtype
 
+    @property
+    def column_bytes(self) -> int:
+        """Memory for a column of a solution on disk: as it is read, solved for, and written."""
+        return self.n * int(self.b.dtype.itemsize + 2 * self.solution_dtype.itemsize)
+
     def in_memory(self, columns: slice = slice(None)) -> Matrix:
         """Copy columns of b, (n, k) column-major, in the factors' type."""
-        part = self.b[:, columns] if len(self.shape) == 2 else self.b[:]
-        part = np.asarray(part).reshape(self.shape[0], -1)
-        if self.is_split:
-            part = np.concatenate([part.real, part.imag], axis=1)
-        if not np.isfinite(part).all():
-            row = int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
-            raise InvalidError(f"the right-hand side has a NaN or an infinity in row {row}")
-        return np.array(part, self.dtype, order="F")
+        part = np.asarray(self.b[:, columns] if self.b.ndim == 2 else self.b[:])
+        part = part.reshape(self.n, part.size // self.n)
+        k = part.shape[1]
+        X: Matrix = np.empty((self.n, k + k * self.is_split), self.dtype, order="F")
+        # What is too large for the type becomes infinite, and is found below.
+        with np.errstate(over="ignore"):
+            if self.is_split:
+                X[:, :k], X[:, k:] = part.real, part.imag
+            else:
+                X[...] = part
+        for j in range(X.shape[1]):
+            bad = np.flatnonzero(~np.isfinite(X[:, j]))
+            if len(bad):
+                raise InvalidError(
+                    f"the right-hand side has a NaN, an infinity or a number too large for "
+                    f"{self.dtype} in row {bad[0]}"
+                )
+        return X
 
     def solution(self, X: Matrix) -> npt.NDArray[Any]:
         """Give a solution the shape and type of b."""
         if self.is_split:
             half = X.shape[1] // 2
-            X = X[:, :half] + 1j * X[:, half:]
-        return X[:, 0] if len(self.shape) == 1 else X
+            joined: Matrix = np.empty((self.n, half), self.solution_dtype, order="F")
+            joined.real, joined.imag = X[:, :half], X[:, half:]
+            X = joined
+        return X[:, 0] if self.b.ndim == 1 else X
+
+
+_WHY = "the solve that wrote it was stopped; solve again"
+
+
+def _is_stopped(where: Place) -> bool:
+    """Whether this is what a solve that was killed left of its solution."""
+    with contextlib.suppress(OutcoreError):
+        metadata = read_metadata(where)
+        return (metadata.state, metadata.why) == ("incomplete", _WHY)
+    return False
+
+
+def _create_solution(call: RightHandSide, where: Place) -> Array:
+    """Make the array of the solution, incomplete from the first moment."""
+    if where.volume.exists(where.name):
+        where.volume.remove(where.name)
+    shape, dtype = call.b.shape, call.solution_dtype
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    metadata = Metadata(shape, dtype, chunks, "F", "column-major", state="incomplete", why=_WHY)
+    write_metadata(where, metadata)
+    ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+    return open_array(where.path, "r+", allow_incomplete=True)
 
 
 def _solve_on_disk(
-    lu: LUFactor, call: _RightHandSide, out: PathLike | None, means: LongCall, memory_bytes: int
+    lu: LUFactor, call: RightHandSide, where: Place, means: LongCall, memory_bytes: int
 ) -> tuple[Array, int, Counters]:
     """Solve in groups of columns; return the solution, the passes made, and what they moved."""
-    # Per column: the solution, and its transfer to and from the disk.
-    column_bytes = 3 * lu.n * call.solution_dtype.itemsize
-    group = (memory_bytes - _ring_bytes(lu)) // column_bytes
-    if group < 1:
-        raise BudgetError(
-            f"need {_ring_bytes(lu) + column_bytes} bytes for one column of the solution, have "
-            f"{memory_bytes}; raise memory="
-        )
-    target = out if out is not None else f"{call.b.path}.x"
-    x = create_array(target, call.shape, call.solution_dtype, order="F")
-    x.mark("incomplete", "the solve that wrote it was stopped; solve again with another out=")
+    ring = min(
+        _ring_bytes(lu, RING_TILES[1]),
+        max(_ring_bytes(lu, RING_TILES[0]), memory_bytes - call.column_bytes),
+    )
+    group = (memory_bytes - ring) // call.column_bytes
     starts = range(0, call.columns, group)
     totals: Counters = (0, 0, 0, 0)
-    for first in starts:
-        columns = slice(first, min(first + group, call.columns))
-        X = call.in_memory(columns)
-        moved = _sweep(lu, X, call.trans, means, memory_bytes - 2 * X.nbytes)
-        a, b, c, d = (t + m for t, m in zip(totals, moved, strict=True))
-        totals = (a, b, c, d)
-        X = call.solution(X)
-        if X.ndim == 1:
-            x[:] = X
-        else:
-            x[:, columns] = X
-    x.flush()
-    x.mark(None)
+    try:
+        x = _create_solution(call, where)
+        for first in starts:
+            columns = slice(first, min(first + group, call.columns))
+            X = call.in_memory(columns)
+            moved = _sweep(lu, X, call.trans, means, ring)
+            a, b, c, d = (t + m for t, m in zip(totals, moved, strict=True))
+            totals = (a, b, c, d)
+            X = call.solution(X)
+            if X.ndim == 1:
+                x[:] = X
+            else:
+                x[:, columns] = X
+        x.flush()
+        x.mark(None)
+    except BaseException:
+        with contextlib.suppress(OutcoreError):
+            where.volume.remove(where.name)
+        raise
     return x, len(starts), totals
 
 
-def _ring_bytes(lu: LUFactor) -> int:
+def _ring_bytes(lu: LUFactor, tiles: int) -> int:
     rows, columns = lu.tile
-    return RING_TILES * (-(-rows * columns * lu.dtype.itemsize // 4096) * 4096) + (64 << 10)
+    page = SLOT_ALIGN_BYTES
+    return tiles * (-(-rows * columns * lu.dtype.itemsize // page) * page) + TILE_BOUNCE_BYTES
 
 
 class _Tile(NamedTuple):
@@ -241,10 +332,14 @@ class _Tile(NamedTuple):
     end: int
     data: Matrix
 
+    def part(self, first: int, end: int) -> Matrix:
+        """Rows of the matrix from `first` to ``end - 1``."""
+        return self.data[first - self.first : end - self.first]
+
 
 def _sweep(lu: LUFactor, X: Matrix, trans: Trans, means: LongCall, memory_bytes: int) -> Counters:
     """Solve in place for all columns of X; return what was moved."""
-    ring = min(_ring_bytes(lu), memory_bytes)
+    ring = min(_ring_bytes(lu, RING_TILES[1]), memory_bytes) - TILE_BOUNCE_BYTES
     file = lu.open_tiles(means.arena, means.trace)
     solver = _Solver(lu, X, kernels(lu.dtype), trans)
     passes = [solver.forward_l, solver.backward_u]
@@ -300,6 +395,10 @@ class _Solver:
         columns = self.lu.tile[1]
         return K * columns, min((K + 1) * columns, self.lu.n)
 
+    def _subtract(self, T: Matrix, X: Matrix, Y: Matrix, trans: Trans = "N") -> None:
+        """Y <- Y - op(T) X."""
+        self.kernels.gemm(T, X, Y, alpha=-1, beta=1, trans_a=trans)
+
     def forward_l(self, stream: _TileStream, advance: Callable[[], None]) -> None:
         """X <- E X."""
         for tile in stream.go(range(self.panels), self._below):
@@ -307,34 +406,31 @@ class _Solver:
             if first <= o:
                 piv = self.lu.panel_piv(tile.panel)
                 self.kernels.laswp(X[o:], piv, 0, len(piv))
-                self.kernels.trsm(tile.data[o - first : e - first], X[o:e], lower=True, unit=True)
+                self.kernels.trsm(tile.part(o, e), X[o:e], lower=True, unit=True)
                 first = e
                 advance()
-            L = tile.data[first - tile.first :]
-            self.kernels.gemm(L, X[o:e], X[first : tile.end], alpha=-1, beta=1)
+            self._subtract(tile.part(first, tile.end), X[o:e], X[first : tile.end])
 
     def backward_u(self, stream: _TileStream, advance: Callable[[], None]) -> None:
         """X <- U⁻¹ X."""
         for tile in stream.go(range(self.panels)[::-1], self._above):
             (o, e), X, end = self._extent(tile.panel), self.X, tile.end
             if end >= e:
-                block = tile.data[o - tile.first : e - tile.first]
-                self.kernels.trsm(block, X[o:e], lower=False, unit=False)
+                self.kernels.trsm(tile.part(o, e), X[o:e], lower=False, unit=False)
                 end = o
                 advance()
-            U = tile.data[: end - tile.first]
-            self.kernels.gemm(U, X[o:e], X[tile.first : end], alpha=-1, beta=1)
+            self._subtract(tile.part(tile.first, end), X[o:e], X[tile.first : end])
 
     def forward_u_transposed(self, stream: _TileStream, advance: Callable[[], None]) -> None:
         """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
         for tile in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
             (o, e), X = self._extent(tile.panel), self.X
             end = min(tile.end, o)
-            U = tile.data[: end - tile.first]
-            self.kernels.gemm(U, X[tile.first : end], X[o:e], alpha=-1, beta=1, trans_a=self.trans)
+            self._subtract(tile.part(tile.first, end), X[tile.first : end], X[o:e], self.trans)
             if tile.end >= e:
-                block = tile.data[o - tile.first : e - tile.first]
-                self.kernels.trsm(block, X[o:e], lower=False, unit=False, trans=self.trans)
+                self.kernels.trsm(
+                    tile.part(o, e), X[o:e], lower=False, unit=False, trans=self.trans
+                )
                 advance()
 
     def backward_l_transposed(self, stream: _TileStream, advance: Callable[[], None]) -> None:
@@ -342,11 +438,9 @@ class _Solver:
         for tile in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
             (o, e), X = self._extent(tile.panel), self.X
             first = max(tile.first, e)
-            L = tile.data[first - tile.first :]
-            self.kernels.gemm(L, X[first : tile.end], X[o:e], alpha=-1, beta=1, trans_a=self.trans)
+            self._subtract(tile.part(first, tile.end), X[first : tile.end], X[o:e], self.trans)
             if tile.first <= o:
-                block = tile.data[o - tile.first : e - tile.first]
-                self.kernels.trsm(block, X[o:e], lower=True, unit=True, trans=self.trans)
+                self.kernels.trsm(tile.part(o, e), X[o:e], lower=True, unit=True, trans=self.trans)
                 piv = self.lu.panel_piv(tile.panel)
                 self.kernels.laswp(X[o:], piv, 0, len(piv), reverse=True)
                 advance()

@@ -1,23 +1,25 @@
 """Solving A x = b in one call, with the backward error of the solution."""
 
 import dataclasses
+import warnings
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import LinAlgWarning
 
 from outcore import budget
-from outcore.array import Array, open_array, read_generation
+from outcore.array import Array, open_array, read_generation, read_metadata
 from outcore.blas import kernels
-from outcore.errors import InvalidError
+from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg.factor import LUFactor, open_factor, read_group
 from outcore.linalg.lu import lu_factor
-from outcore.linalg.lu_solve import Counters, solve_and_report
+from outcore.linalg.lu_solve import Counters, RightHandSide, solve_and_report
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, io_and_wait_seconds
 from outcore.streams import BlockStream
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike, Place, place
 
 AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
 
@@ -81,22 +83,36 @@ def solve(
             f"assume_a must be 'gen', 'sym', 'her', 'pos' or 'auto', have {assume_a!r}"
         )
     source = A.place if isinstance(A, Array) else place(A)
+    metadata = read_metadata(source)
+    # A wrong right-hand side is found before the hours of factoring, not after.
+    if len(metadata.shape) == 2:
+        RightHandSide.read(metadata.shape[0], metadata.dtype, b, "N", out)
     target = place(factors if factors is not None else f"{source.path}.lu")
-    lu = _ready_factors(target.path, source.path)
+    lu = _ready_factors(target, source)
     was_there = lu is not None
     if lu is None:
-        lu = lu_factor(
-            A, memory=memory, out=target.path, overwrite_a=overwrite_a, resume=resume,
-            threads=threads, progress=progress,
-        )  # fmt: skip
-    x, report = solve_and_report(lu, b, memory=memory, out=out, threads=threads, progress=progress)
+        with warnings.catch_warnings():
+            # A singular matrix is an error here, as in scipy.linalg.solve.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            lu = lu_factor(
+                A, memory=memory, out=target.path, overwrite_a=overwrite_a, resume=resume,
+                threads=threads, progress=progress,
+            )  # fmt: skip
+    try:
+        x, report = solve_and_report(
+            lu, b, memory=memory, out=out, threads=threads, progress=progress
+        )
+    except SingularMatrixError:
+        if not (keep_factors or was_there):
+            target.volume.remove(target.name)
+        raise
     if lu.report:
         report = lu.report.followed_by(report)
     else:
         report.notes.append(f"used the factors in {target.path}")
     if assume_a in ("sym", "her", "pos"):
         report.notes.append(f"assume_a={assume_a!r}: solved by LU")
-    if _is_consumed(lu.source):
+    if read_metadata(source).state == "consumed":
         report.notes.append("A gave its space to the factors: the backward error is not known")
     else:
         report = report.followed_by(_check(lu, x, b, budget.resolve(memory), progress))
@@ -106,17 +122,16 @@ def solve(
     return x, report
 
 
-def _ready_factors(path: PathLike, source: PathLike) -> LUFactor | None:
+def _ready_factors(where: Place, source: Place) -> LUFactor | None:
     """Open factors that a call which was stopped later, or an earlier one, left complete."""
-    where = place(path)
     if not where.exists():
         return None
     group = read_group(where)
-    if group["state"] != "complete" or group["source"] != str(source):
+    if group["state"] != "complete" or group["source"] != str(source.path):
         return None
-    if group["generation"] != read_generation(place(source)):
+    if group["generation"] != read_generation(source):
         return None
-    return open_factor(path)
+    return open_factor(where.path)
 
 
 def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLike) -> Report:
@@ -132,7 +147,7 @@ def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLi
         notes.append(f"the backward error is of the first {looked_at.stop} of {columns} columns")
     X, R = _columns(x, looked_at, dtype), _columns(b, looked_at, dtype)
     norm_b = np.abs(R).sum(axis=0)
-    work = 2.0 * lu.n**2 * X.shape[1] * (4 if lu.dtype.kind == "c" else 1)
+    work = 2.0 * lu.n**2 * X.shape[1] * (4 if dtype.kind == "c" else 1)
     with long_call(
         f"residual of {A.path.name}", memory_bytes=memory_bytes, work=work, progress=progress
     ) as call:
@@ -154,15 +169,10 @@ def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLi
             wait_seconds=wait_seconds,
             memory_bytes=memory_bytes,
             peak_memory_bytes=call.arena.peak_bytes,
-            backward_error=float(errors.max()),
+            backward_error=float(errors.max(initial=0)),
             notes=notes,
             spans=call.trace.spans()[0],
         )
-
-
-def _is_consumed(source: PathLike) -> bool:
-    where = place(source)
-    return not where.exists("c")
 
 
 def _columns(array: Any, columns: slice, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -192,5 +202,5 @@ def _subtract_product(
         else:
             product.gemm(tile.T, X[columns], R[rows], alpha=-1, beta=1, trans_a="T")
         call.trace.record("compute", start_ns)
-        call.meter.advance(2.0 * tile.size * X.shape[1])
+        call.meter.advance(2.0 * tile.size * X.shape[1] * (4 if R.dtype.kind == "c" else 1))
     return file.counters()
