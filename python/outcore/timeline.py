@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from outcore._core import Trace
@@ -20,14 +19,14 @@ _LANES = {
     "write": ("disk: writes", "#d98c21"),
 }
 
-_POINTS = 400
+_POINTS = 700
 
 
 def draw_timeline(report: Report, path: PathLike) -> Path:
     """Draw the timeline of a call as a PNG.
 
     Lanes show when there was arithmetic, when the call waited for the disk, and when the disk read
-    and wrote; below them is the disk's rate.
+    and wrote: their height is the share of the time. Below them is the disk's rate.
 
     Parameters
     ----------
@@ -44,20 +43,17 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     lanes, rate = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    end = float((spans[:, 3].max() - origin) / 1e9)
+    edges = np.linspace(0, max(end, 1e-9), _POINTS + 1)
     for height, (name, (_, colour)) in enumerate(reversed(_LANES.items())):
         mine = spans[spans[:, 0] == kinds.index(name)]
         bars = _merged((mine[:, 2:4] - origin) / 1e9)
-        lanes.add_collection(
-            PolyCollection(
-                [[(a, height), (b, height), (b, height + 0.8), (a, height + 0.8)] for a, b in bars],
-                facecolors=colour,
-                edgecolors="none",
-            )
-        )
-        busy = float((bars[:, 1] - bars[:, 0]).sum())
-        lanes.text(1.005, height + 0.4, f"{busy:.1f} s", transform=lanes.get_yaxis_transform(),
+        busy = _spread(bars, np.ones(len(bars)), edges)
+        lanes.fill_between(edges[:-1], height, height + 0.8 * busy, step="post", color=colour,
+                           linewidth=0)  # fmt: skip
+        total = float((bars[:, 1] - bars[:, 0]).sum())
+        lanes.text(1.005, height + 0.4, f"{total:.1f} s", transform=lanes.get_yaxis_transform(),
                    va="center", fontsize=9)  # fmt: skip
-    end = float((spans[:, 3].max() - origin) / 1e9)
     lanes.set_ylim(-0.2, len(_LANES))
     lanes.set_xlim(0, end)
     lanes.set_yticks(
@@ -70,9 +66,10 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
     )
     for name in ("read", "write"):
         mine = spans[spans[:, 0] == kinds.index(name)]
-        times, rates = _rates((mine[:, 2:4] - origin) / 1e9, mine[:, 5], end)
-        rate.fill_between(times, rates / 1e9, step="mid", alpha=0.6, color=_LANES[name][1],
-                          linewidth=0, label=name)  # fmt: skip
+        intervals = (mine[:, 2:4] - origin) / 1e9
+        bytes_s = mine[:, 5] / np.maximum(intervals[:, 1] - intervals[:, 0], 1e-9)
+        rate.fill_between(edges[:-1], _spread(intervals, bytes_s, edges) / 1e9, step="post",
+                          alpha=0.6, color=_LANES[name][1], linewidth=0, label=name)  # fmt: skip
     rate.set_ylabel("GB/s")
     rate.set_xlabel("seconds")
     rate.set_ylim(bottom=0)
@@ -84,7 +81,7 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
 
 
 def _merged(intervals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Join intervals that touch or overlap: fewer bars to draw, and no time counted twice."""
+    """Join intervals that touch or overlap, so that no time is counted twice."""
     if not len(intervals):
         return intervals.reshape(0, 2)
     ordered = intervals[np.argsort(intervals[:, 0])]
@@ -94,15 +91,18 @@ def _merged(intervals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.column_stack([ordered[starts_anew, 0], ends[last]])
 
 
-def _rates(
-    intervals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], end: float
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Bytes a second over time, each transfer spread evenly over its duration."""
-    edges = np.linspace(0, max(end, 1e-9), _POINTS + 1)
+def _spread(
+    intervals: npt.NDArray[np.float64],
+    heights: npt.NDArray[np.float64],
+    edges: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Mean between edges of a sum of boxes, one of the given height over each interval."""
     if not len(intervals):
-        return edges[:-1], np.zeros(_POINTS)
-    density = sizes / np.maximum(intervals[:, 1] - intervals[:, 0], 1e-9)
-    moved = np.zeros(_POINTS + 1)
-    for start, stop, per_second in zip(intervals[:, 0], intervals[:, 1], density, strict=True):
-        moved += per_second * (np.clip(edges, start, max(stop, start + 1e-9)) - start)
-    return (edges[:-1] + edges[1:]) / 2, np.diff(moved) / np.diff(edges)
+        return np.zeros(len(edges) - 1)
+    times = np.concatenate([intervals[:, 0], intervals[:, 1]])
+    steps = np.concatenate([heights, -heights])
+    order = np.argsort(times, kind="stable")
+    times, level = times[order], np.cumsum(steps[order])
+    integral = np.concatenate([[0], np.cumsum(level[:-1] * np.diff(times))])
+    means: npt.NDArray[np.float64] = np.diff(np.interp(edges, times, integral)) / np.diff(edges)
+    return np.maximum(means, 0)
