@@ -41,8 +41,9 @@ endif
 
 test: test-rust test-python slice
 
-test-rust: $(CORE)
-	cargo test --workspace --release --locked --quiet
+# Not the release profile: maturin builds that with other settings, and each would undo the other's.
+test-rust: $(PACKAGES)
+	cargo test --workspace --locked --quiet
 
 test-python: $(CORE)
 	python -m pytest $(ARGS)
@@ -66,7 +67,7 @@ lint-rust: $(PACKAGES)
 	if cargo fmt --version >/dev/null 2>&1; then cargo fmt --check; \
 	else echo "lint: rustfmt is not installed (rustup component add rustfmt)"; fi
 	if cargo clippy --version >/dev/null 2>&1; then \
-	  cargo clippy --workspace --all-targets --release --locked --quiet -- -D warnings; \
+	  cargo clippy --workspace --all-targets --locked --quiet -- -D warnings; \
 	else echo "lint: clippy is not installed (rustup component add clippy)"; fi
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo "lint: cargo-deny is not installed (cargo install cargo-deny): licences not checked"; fi
