@@ -189,8 +189,8 @@ def plan(
     io_cpu = (read + written) * _IO_CPU_S_PER_BYTE
     io = read / known.read_bytes_s + written / known.write_bytes_s
     # The first slab must be read before, and the last written after, everything else.
-    slab = g.height * g.slab_panels * g.columns * kind.itemsize
-    ends = slab / known.read_bytes_s + slab / known.write_bytes_s / g.slab_panels
+    panel = g.height * g.columns * kind.itemsize
+    ends = panel * g.slab_panels / known.read_bytes_s + panel / known.write_bytes_s
     seconds = max(compute + io_cpu, io) + ends
     if verb == "solve":
         # A pass over L and one over U, then one over A for the residual.

@@ -16,7 +16,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 RING_TILES = (3, 6)
 """Fewest and most tiles of read-ahead: one in use, one being read, one to smooth the disk."""
 
-BOUNCE_BYTES = (64 << 10, 8 << 20)
+BOUNCE_BYTES = (64 << 10, 4 << 20)
 """Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
 
 TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES

@@ -1,0 +1,157 @@
+"""Plans: exact words, honest refusals, and figures that a run then shows."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import outcore as oc
+from outcore import budget
+from outcore.cli import main
+from outcore.errors import BudgetError, DiskFullError, InvalidError
+from outcore.linalg.lu_plan import Slab, lu_geometry, panel_flops, update_flops
+from outcore.rates import Rates
+
+RATES = Rates(
+    read_bytes_s=1e9,
+    write_bytes_s=5e8,
+    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e11),
+    cores=2,
+    threads=2,
+    kernels="test",
+    measured_at="2026-01-01T00:00:00+00:00",
+    directory="/",
+)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_the_plan_is_what_the_run_does(dtype: str, tmp_path: Path) -> None:
+    n, memory = 1024, 3 << 20
+    rng = np.random.default_rng(1)
+    A = oc.create_array(
+        tmp_path / "A", (n, n), dtype, order="F",
+        fill=lambda r, c: rng.standard_normal((r.stop - r.start, c.stop - c.start)).astype(dtype),
+    )  # fmt: skip
+    planned = oc.plan("lu", n=n, dtype=dtype, memory=memory, path=tmp_path, rates=RATES)
+    report = oc.linalg.lu_factor(A, memory=memory, progress=False).report
+    assert report is not None
+    assert report.bytes_read == planned.bytes_read == report.planned_bytes_read
+    assert report.bytes_written == planned.bytes_written == report.planned_bytes_written
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes <= memory
+    factor = tmp_path / "A.lu" / "lu" / "c" / "0" / "0"
+    assert planned.disk_bytes <= factor.stat().st_size < planned.disk_bytes + 70_000
+
+
+def test_the_plan_of_a_solve_counts_substitution_and_residual(tmp_path: Path) -> None:
+    n, memory = 1024, 3 << 20
+    A = oc.from_array(np.eye(n) + 0.01, tmp_path / "A", order="F")
+    planned = oc.plan("solve", n=n, memory=memory, path=tmp_path, rates=RATES)
+    _, report = oc.linalg.solve(A, np.ones(n), memory=memory, progress=False)
+    assert report.bytes_read == planned.bytes_read
+    assert report.flops == pytest.approx(planned.flops, rel=1e-2)
+
+
+def test_words_follow_the_model() -> None:
+    """n³/(3w) - nw/3 + 2n² words (left-looking slab), and half a tile more per panel that is read."""
+    n = 16384
+    g = lu_geometry(n, np.dtype("f8"), n * n * 8 // 8)
+    slabs = len(g.slabs())
+    w = n / slabs
+    model = n**3 / (3 * w) - n * w / 3 + 2 * n**2
+    diagonal = g.rows / 2 * n * (slabs - 1) / 2
+    assert g.words_moved() == pytest.approx(model + diagonal, rel=0.03)
+    assert g.words_lower_bound() == pytest.approx(n**2 * (2 / (3 * math.sqrt(1 / 8)) + 1), rel=0.01)
+
+
+def test_flops_of_the_steps_add_up_to_those_of_lu() -> None:
+    for n, dtype in ((1000, "f8"), (777, "c16")):
+        g = lu_geometry(n, np.dtype(dtype), 1 << 22)
+        total = sum(
+            panel_flops(g, K) + update_flops(g, K) * max(n - (K + 1) * g.columns, 0)
+            for K in range(g.panels)
+        )
+        assert total == pytest.approx((8 if dtype == "c16" else 2) * n**3 / 3, rel=1e-2)
+
+
+def test_slabs_cover_the_panels_and_resume_at_their_own_cuts() -> None:
+    g = lu_geometry(5000, np.dtype("f8"), 8 << 20)
+    slabs = g.slabs()
+    assert [s.first for s in slabs] == [0, *(s.last for s in slabs[:-1])]
+    assert slabs[-1].last == g.panels
+    widths = [s.last - s.first for s in slabs]
+    assert widths == sorted(widths, reverse=True)
+    assert max(widths) <= g.slab_panels
+    assert max(widths) - min(widths) <= 1
+    assert g.slabs(slabs[2].first) == slabs[2:]
+    assert g.slabs(g.panels) == []
+    elsewhere = g.slabs(slabs[1].first + 1)
+    assert elsewhere[0].first == slabs[1].first + 1
+    assert elsewhere[-1] == Slab(elsewhere[-1].first, g.panels)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
+    for memory in (1 << 20, 5 << 20, 1 << 30):
+        try:
+            g = lu_geometry(n, np.dtype(dtype), memory)
+        except BudgetError:
+            continue
+        assert g.memory_bytes <= memory
+        assert g.rows % g.columns == 0, "a diagonal block lies in one tile"
+        assert g.tile_bytes == g.rows * g.columns * g.dtype.itemsize, "tiles are whole pages"
+        assert g.ring_bytes >= 3 * g.tile_bytes
+
+
+def test_the_least_budget_that_is_named_suffices() -> None:
+    with pytest.raises(BudgetError, match="need") as refused:
+        lu_geometry(3000, np.dtype("f8"), 100_000)
+    need = int(str(refused.value).split()[1])
+    assert lu_geometry(3000, np.dtype("f8"), need).slab_panels >= 1
+
+
+def test_validate_refuses_what_the_machine_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = oc.plan("lu", n=100, memory="1 MiB", path=tmp_path, rates=RATES)
+    assert small.validate() is small
+    large = oc.plan("lu", n=2_000_000, memory="1 TiB", path=tmp_path, rates=RATES)
+    with pytest.raises(BudgetError, match=r"need .* of memory, .* available; choose"):
+        large.validate()
+    monkeypatch.setattr(budget, "available_bytes", lambda: 1 << 50)
+    with pytest.raises(DiskFullError, match=r"need .* on disk .* free"):
+        large.validate()
+
+
+def test_less_memory_means_more_io_and_overwriting_less_disk() -> None:
+    def of(memory: str, **more: bool) -> oc.Plan:
+        return oc.plan("lu", n=20_000, memory=memory, path=".", rates=RATES, **more)
+
+    assert of("200 MB").bytes_read > of("400 MB").bytes_read > of("4 GB").bytes_read
+    assert of("200 MB").io_seconds > of("4 GB").io_seconds
+    assert of("400 MB", overwrite_a=True).disk_bytes < of("400 MB").disk_bytes / 4
+
+
+def test_bad_plans_are_refused() -> None:
+    with pytest.raises(InvalidError, match="there is a plan for"):
+        oc.plan("qr", n=10, rates=RATES)
+    with pytest.raises(InvalidError, match="LU works in"):
+        oc.plan("lu", n=10, dtype="i4", rates=RATES)
+    with pytest.raises(InvalidError, match="at least 1"):
+        oc.plan("lu", n=0, rates=RATES)
+
+
+def test_the_command_line_plans_too(tmp_path: Path) -> None:
+    arguments = ["plan", "lu", "-n", "1000", "--memory", "8 MiB", "--dtype", "c16", str(tmp_path)]
+    said = CliRunner().invoke(main, arguments)
+    assert said.exit_code == 0, said.output
+    assert "plan: lu, n = 1000, complex128" in said.output
+    values = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    assert values["n"] == 1000
+    assert values["peak_memory_bytes"] <= 8 << 20
+    refused = CliRunner().invoke(main, ["plan", "lu", "-n", "3000000", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "error: need" in refused.output
