@@ -272,3 +272,14 @@ def test_attributes_and_dimension_names(tmp_path: Path) -> None:
     assert array.attrs == {"unit": "m", "k": [1, 2.5, None]}
     assert array.info().attributes == array.attrs
     assert "y, x" in str(array.info())
+
+
+def test_copying_reports_its_progress(tmp_path: Path) -> None:
+    seen: list[float] = []
+    source = np.arange(40_000.0).reshape(200, 200)
+    array = oc.from_array(
+        source, tmp_path / "a", chunks=(10, 200), progress=lambda done, left: seen.append(done)
+    )
+    assert np.array_equal(array, source)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0

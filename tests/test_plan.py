@@ -55,7 +55,7 @@ def test_the_plan_of_a_solve_counts_substitution_and_residual(tmp_path: Path) ->
 
 
 def test_words_follow_the_model() -> None:
-    """n³/(3w) - nw/3 + 2n² words (left-looking slab), and half a tile more per panel that is read."""
+    """n³/(3w) - nw/3 + 2n² words (left-looking slab), and half a tile more per panel read."""
     n = 16384
     g = lu_geometry(n, np.dtype("f8"), n * n * 8 // 8)
     slabs = len(g.slabs())

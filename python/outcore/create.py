@@ -17,7 +17,7 @@ from outcore._core import Arena, ArrayFile
 from outcore.array import Array, bump_generation, open_array, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, NotFoundError
 from outcore.fill import Fill, fill_array
-from outcore.progress import ProgressLike
+from outcore.progress import Meter, ProgressLike
 from outcore.streams import Box, WriteBehind
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata, check_dtype, default_chunks, group_json
@@ -219,6 +219,7 @@ def from_array(
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     overwrite: bool = False,
+    progress: ProgressLike = True,
 ) -> Array:
     """Copy an array to disk in bounded memory.
 
@@ -233,6 +234,8 @@ def from_array(
         Bytes of the blocks that are copied at once.
     order
         Order of elements in a chunk; by default as `source` has it.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
@@ -265,9 +268,13 @@ def from_array(
     array = open_array(path, "r+", allow_incomplete=True)
     arena = Arena(budget_bytes)
     file = array.open_file(arena, max(budget_bytes // 2, 1), writable=True)
-    with WriteBehind(file, most=max(1, budget_bytes // 2 // chunk_bytes)) as writer:
+    in_flight = max(1, budget_bytes // 2 // chunk_bytes)
+    meter = Meter(f"copying to {where.path.name}", whole_bytes, progress)
+    with meter, WriteBehind(file, most=in_flight) as writer:
         for box in array.chunk_boxes():
-            writer.write(box, _elements(source, box, array.dtype))
+            elements = _elements(source, box, array.dtype)
+            writer.write(box, elements)
+            meter.advance(elements.nbytes)
         writer.flush(sync=True)
     array.mark(None)
     return array
