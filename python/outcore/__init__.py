@@ -20,6 +20,7 @@ from outcore.errors import OutcoreError  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.report import Report  # noqa: E402
 from outcore.timeline import draw_timeline  # noqa: E402
+from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
     "Array",
@@ -27,6 +28,7 @@ __all__ = [
     "OutcoreError",
     "Plan",
     "Report",
+    "Verification",
     "create_array",
     "create_group",
     "draw_timeline",
@@ -34,5 +36,6 @@ __all__ = [
     "linalg",
     "open_array",
     "plan",
+    "verify",
 ]
 __version__ = "0.1.0"

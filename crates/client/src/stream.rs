@@ -20,10 +20,16 @@ struct Shared {
     state: Mutex<State>,
 }
 
+struct Scheduled {
+    request: BoxRequest,
+    /// A whole chunk that is read as it is on disk, however little of it is in the array.
+    as_on_disk: bool,
+}
+
 #[derive(Default)]
 struct State {
     /// Not yet started.
-    schedule: VecDeque<BoxRequest>,
+    schedule: VecDeque<Scheduled>,
     /// Started, in order.
     ahead: VecDeque<(StreamBlock, Ticket)>,
     /// Bytes of the blocks that are being read or held by the user.
@@ -78,7 +84,29 @@ impl Stream {
                 )));
             }
             let memory_strides = vec![0; dims];
-            added.push_back(BoxRequest { start, count, step: vec![1; dims], memory_strides });
+            let request = BoxRequest { start, count, step: vec![1; dims], memory_strides };
+            added.push_back(Scheduled { request, as_on_disk: false });
+        }
+        self.0.state().schedule.append(&mut added);
+        self.0.read_ahead();
+        Ok(())
+    }
+
+    /// As [`Stream::extend`], for chunks given by their coordinates. Each is read as it is on disk: the first bytes of
+    /// its block are the whole chunk, what lies beyond the array's edge included.
+    pub fn extend_chunks(&self, chunks: impl IntoIterator<Item = Vec<u64>>) -> Result<()> {
+        let (spec, counts) = (self.0.file.grid().spec(), self.0.file.grid().counts());
+        let mut added = VecDeque::new();
+        for chunk in chunks {
+            if chunk.len() != counts.len() || chunk.iter().zip(counts).any(|(at, n)| at >= n) {
+                return Err(Error::invalid(format!("chunk {chunk:?} is not in a grid of {counts:?} chunks")));
+            }
+            let start: Vec<u64> = chunk.iter().zip(&spec.chunk).map(|(at, size)| at * size).collect();
+            let rest = start.iter().zip(&spec.shape).map(|(start, extent)| extent - start);
+            let count = rest.zip(&spec.chunk).map(|(rest, &size)| rest.min(size)).collect();
+            let dims = counts.len();
+            let request = BoxRequest { start, count, step: vec![1; dims], memory_strides: vec![0; dims] };
+            added.push_back(Scheduled { request, as_on_disk: true });
         }
         self.0.state().schedule.append(&mut added);
         self.0.read_ahead();
@@ -131,10 +159,11 @@ impl Shared {
 
     /// The chunk that a box is exactly, if it is one that is worth reading with its padding: at the array's edge most
     /// of a chunk may be padding.
-    fn chunk_of(&self, request: &BoxRequest) -> Option<Vec<u64>> {
+    fn chunk_of(&self, scheduled: &Scheduled) -> Option<Vec<u64>> {
+        let Scheduled { request, as_on_disk } = scheduled;
         let spec = self.file.grid().spec();
         let box_bytes = request.count.iter().fold(spec.item_bytes, |bytes, &n| bytes.saturating_mul(n));
-        if box_bytes.saturating_mul(2) < self.file.grid().chunk_bytes() {
+        if !as_on_disk && box_bytes.saturating_mul(2) < self.file.grid().chunk_bytes() {
             return None;
         }
         (0..spec.shape.len())
@@ -148,10 +177,10 @@ impl Shared {
     }
 
     /// Memory strides and size in bytes of a block: a chunk as it is on disk, any other box packed.
-    fn block_layout(&self, request: &BoxRequest) -> (Vec<i64>, usize) {
+    fn block_layout(&self, scheduled: &Scheduled) -> (Vec<i64>, usize) {
         let spec = self.file.grid().spec();
-        let is_chunk = self.chunk_of(request).is_some();
-        let extents = if is_chunk { &spec.chunk } else { &request.count };
+        let is_chunk = self.chunk_of(scheduled).is_some();
+        let extents = if is_chunk { &spec.chunk } else { &scheduled.request.count };
         let mut strides = vec![0; extents.len()];
         let mut bytes = spec.item_bytes;
         let mut lay = |dim: usize| {
@@ -169,8 +198,8 @@ impl Shared {
     fn read_ahead(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
-            let Some(request) = state.schedule.front() else { return };
-            let (strides, bytes) = self.block_layout(request);
+            let Some(next) = state.schedule.front() else { return };
+            let (strides, bytes) = self.block_layout(next);
             // As the arena counts it: what isn't counted here would be missing for the bounce buffers.
             let bytes = bytes.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(bytes);
             if bytes > self.memory_bytes.saturating_sub(state.held_bytes) {
@@ -178,11 +207,12 @@ impl Shared {
             }
             let Ok(block) = self.arena.allocate(bytes) else { return };
             let block = Arc::new(block);
-            let Some(mut request) = state.schedule.pop_front() else { return };
+            let chunk = self.chunk_of(next);
+            let Some(Scheduled { mut request, .. }) = state.schedule.pop_front() else { return };
             state.held_bytes += bytes;
             request.memory_strides.clone_from(&strides);
             let lease = Arc::new(Lease { stream: Arc::downgrade(self), bytes });
-            let submitted = match self.chunk_of(&request) {
+            let submitted = match chunk {
                 Some(chunk) => self.file.submit_slot(&chunk, block.clone()),
                 None => {
                     let memory = Memory { block: block.clone(), origin: 0, strides: strides.clone() };

@@ -64,6 +64,19 @@ impl Buffer {
         self.block.len()
     }
 
+    /// CRC-32C of the first `nbytes` bytes.
+    fn crc32c(&self, py: Python<'_>, nbytes: usize) -> PyResult<u32> {
+        if nbytes > self.block.len() {
+            let have = self.block.len();
+            return Err(raise(py, &Error::invalid(format!("need {nbytes} bytes, the buffer has {have}"))));
+        }
+        py.detach(|| {
+            // SAFETY: the block is alive and has at least `nbytes` bytes; who holds the buffer has them to himself.
+            let bytes = unsafe { std::slice::from_raw_parts(self.block.as_ptr(), nbytes) };
+            Ok(outcore_core::crc32c(bytes))
+        })
+    }
+
     /// # Safety
     /// Called by the interpreter, with a `view` to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

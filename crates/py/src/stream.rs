@@ -84,6 +84,11 @@ impl Stream {
         py.detach(|| self.0.extend(boxes)).or_raise(py)
     }
 
+    /// Adds whole chunks, as they are on disk, given by their coordinates.
+    fn extend_chunks(&self, py: Python<'_>, chunks: Vec<Vec<u64>>) -> PyResult<()> {
+        py.detach(|| self.0.extend_chunks(chunks)).or_raise(py)
+    }
+
     /// Blocks not yet taken.
     fn remaining(&self) -> usize {
         self.0.remaining()
