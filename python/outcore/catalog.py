@@ -22,10 +22,10 @@ Kind = Literal["array", "factor", "group", "left-over"]
 MOST_DIRECTORIES = 10_000
 """`find` looks into this many directories at most."""
 
-_FRESH = re.compile(r"zarr\.json\.[0-9]+\.new")
+_FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
-_HALF_MADE_ARRAY = frozenset(["c", "outcore.generation", "outcore.fill"])
+_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTOR = frozenset(["journal", "lock", "lu", "piv"])
 
 
@@ -235,16 +235,16 @@ def _half_made(path: Path) -> Entry | None:
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")
     if path.suffix == ".lu" and names and names <= _HALF_MADE_FACTOR:
-        return left_over("a factorization killed at its start; it can go")
-    if "c" in names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
-        return left_over("an array killed while it was made; it can go")
+        return left_over("factors killed while they were made or removed; they can go")
+    if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
+        return left_over("an array killed while it was made or removed; it can go")
     return None
 
 
 def _are_shards(path: Path) -> bool:
     """Whether everything below is named by numbers, as the shard files of an array are."""
     if not path.is_dir():
-        return path.is_file()
+        return path.is_file() or not os.path.lexists(path)
     return all(name.isdigit() for _, folders, files in os.walk(path) for name in (*folders, *files))
 
 
