@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -387,6 +388,31 @@ def test_find_and_remove_agree_on_what_is_ours(tmp_path: Path) -> None:
     (entry,), _ = catalog.find(tmp_path)
     with pytest.raises(InvalidError, match=r"notes\.txt"):
         catalog.remove(entry)
+
+
+def test_verify_reads_through_and_compares(tmp_path: Path) -> None:
+    with oc.create_array(tmp_path / "Z", (300, 300)) as array:
+        array[...] = 1
+    assert "no checksums" in outcore("verify", tmp_path / "Z").stdout
+    assert "recorded" in outcore("verify", "--record", tmp_path / "Z").stdout
+    (found,) = document(outcore("verify", "--json", tmp_path / "Z"))["verified"]
+    assert (found["checksums"], found["bytes"]) == ("matched", 720_000)
+    with open(tmp_path / "Z" / "c" / "0" / "0", "r+b") as shard:
+        shard.write(b"x")
+    result = outcore("verify", tmp_path / "Z")
+    assert result.exit_code == 1
+    assert "CRC-32C" in result.stderr
+
+
+def test_what_a_killed_rm_leaves_can_be_removed(tmp_path: Path) -> None:
+    for name in ("A", "B", "C"):
+        oc.create_array(tmp_path / name, 5).close()
+    (tmp_path / "A" / "zarr.json").unlink()
+    shutil.rmtree(tmp_path / "B" / "c")
+    (tmp_path / "C" / "zarr.json").rename(tmp_path / "C" / "zarr.json.7.new")
+    shutil.rmtree(tmp_path / "C" / "c")
+    assert outcore("rm", "-y", *tmp_path.iterdir()).exit_code == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("warn", 0), ("fail", 1)])
