@@ -1,0 +1,80 @@
+"""Factors on disk as the tests judge them: rebuilt from LINPACK order, measured as by LAPACK."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import outcore as oc
+from outcore import blas_choice
+from outcore.linalg import LUFactor
+
+Matrix = npt.NDArray[Any]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread of the BLAS: small matrices on busy processors take ten times as long with two."""
+    with blas_choice.threads(1):
+        yield
+
+
+def on_disk(path: Path, a: Matrix, chunks: tuple[int, int] | None = None) -> oc.Array:
+    """Write a matrix in the order that LU likes."""
+    return oc.from_array(a, path, order="F", chunks=chunks)
+
+
+def random_matrix(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
+    draw = np.random.default_rng(seed)
+    a = draw.standard_normal((n, n))
+    if np.dtype(dtype).kind == "c":
+        a = a + 1j * draw.standard_normal((n, n))
+    return a.astype(dtype)
+
+
+def row_order(piv: npt.NDArray[np.int32], first: int = 0) -> npt.NDArray[np.intp]:
+    """Row numbers after the swaps from number `first` on."""
+    rows = np.arange(len(piv))
+    for i in range(first, len(piv)):
+        rows[[i, piv[i]]] = rows[[piv[i], i]]
+    return rows
+
+
+def packed(lu: LUFactor) -> Matrix:
+    """L and U as `scipy.linalg.lu_factor` returns them: every panel of L gets the later swaps."""
+    with oc.open_array(lu.path / "lu") as array:
+        whole: Matrix = array[...]
+    for first in range(0, lu.n, lu.tile[1]):
+        end = min(first + lu.tile[1], lu.n)
+        columns = slice(first, end)
+        whole[end:, columns] = whole[row_order(lu.piv, end), columns][end:]
+    return whole
+
+
+def triangles(lu: LUFactor) -> tuple[Matrix, Matrix]:
+    """L and U, in double precision."""
+    whole = packed(lu).astype(np.result_type(lu.dtype, np.float64))
+    return np.tril(whole, -1) + np.eye(lu.n), np.triu(whole)
+
+
+def lapack_ratio(a: Matrix, lu: LUFactor) -> float:
+    """‖LU - PA‖₁ / (n ‖A‖₁ ε), which LAPACK's tests want below 30."""
+    L, U = triangles(lu)
+    error = np.linalg.norm(L @ U - a[row_order(lu.piv)], 1)
+    return float(error / (lu.n * np.linalg.norm(a, 1) * np.finfo(lu.dtype).eps))
+
+
+def hpl_residual(a: Matrix, x: Matrix, b: Matrix) -> float:
+    """‖Ax - b‖∞ / (ε (‖A‖∞ ‖x‖∞ + ‖b‖∞) n) with ε = 2⁻⁵³ (2⁻²⁴), which HPL wants below 16."""
+    wide = np.result_type(a.dtype, np.float64)
+    error = np.abs(a.astype(wide) @ x.astype(wide) - b).max()
+    scale = np.linalg.norm(a, np.inf) * np.abs(x).max() + np.abs(b).max()
+    return float(error / (np.finfo(a.dtype).eps / 2 * scale * len(a)))
+
+
+def names_below(directory: Path) -> list[str]:
+    """Every file and directory below, for "nothing is left behind"."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))

@@ -1,0 +1,388 @@
+"""LU out of core against SciPy, closed forms and LAPACK's own measure."""
+
+import re
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import (
+    Matrix,
+    hpl_residual,
+    lapack_ratio,
+    on_disk,
+    one_thread,
+    packed,
+    random_matrix,
+    row_order,
+)
+
+import outcore as oc
+from outcore import blas_choice, progress
+from outcore.catalog import bytes_on_disk
+from outcore.errors import ClosedError, ConsumedError, GrowthWarning
+from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.linalg.lu_plan import DTYPES, LuGeometry, lu_geometry
+from outcore.report import Report
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+TINY = 300_000
+
+
+def factor(path: Path, a: Matrix, memory: int | str = TINY, **options: Any) -> oc.linalg.LUFactor:
+    return lu_factor(on_disk(path, a), memory=memory, progress=False, **options)
+
+
+def test_the_budgets_here_make_many_slabs() -> None:
+    for dtype in DTYPES:
+        assert len(lu_geometry(500, np.dtype(dtype), TINY).slabs()) >= 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_four_types(tmp_path: Path, dtype: str) -> None:
+    a = random_matrix(500, dtype)
+    lu = factor(tmp_path / "Z", a, threads=2)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lu.piv.dtype == np.int32
+    assert lapack_ratio(a, lu) < 30
+    b = random_matrix(500, dtype, 1)[:, 0]
+    x = lu_solve(lu, b, progress=False)
+    assert x.dtype == a.dtype
+    assert hpl_residual(a, x, b) < 16
+    assert lu.norm1 == pytest.approx(np.linalg.norm(a, 1), rel=1e-5)
+    assert lu.info == 0
+    growth = np.abs(np.triu(packed(lu))).max() / np.abs(a).max()
+    assert growth / 1.5 < lu.growth < growth * 1.5
+    assert lu.path == tmp_path / "Z.lu"
+    assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
+
+
+def edges(limit: int, memory: int) -> list[int]:
+    """Orders just below, at and above each change in the numbers of panels, tiles and slabs."""
+
+    def cut(n: int) -> tuple[int, int, int]:
+        g = lu_geometry(n, np.dtype("f8"), memory)
+        return g.panels, g.tiles, len(g.slabs())
+
+    seen: set[tuple[bool, bool, int]] = set()
+    found: set[int] = set()
+    for n in range(2, limit):
+        before, now = cut(n - 1), cut(n)
+        # One of each kind of change, and of each number of slabs.
+        change = (now[0] > before[0], now[1] > before[1], now[2] if now[2] > before[2] else 0)
+        if any(change) and change not in seen:
+            seen.add(change)
+            found |= {n - 1, n, n + 1}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, *edges(260, 150_000)])
+def test_sizes_one_off_each_boundary(tmp_path: Path, n: int) -> None:
+    a = random_matrix(n, "f8", n)
+    lu = factor(tmp_path / "Z", a, 150_000)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lapack_ratio(a, lu) < 30
+    assert hpl_residual(a, lu_solve(lu, a @ np.ones(n), progress=False), a @ np.ones(n)) < 16
+
+
+def test_kms_with_rows_permuted_larger_than_its_budget(tmp_path: Path) -> None:
+    """r^|i-j| = L U with L = r^(i-j) and U = (1 - r²) r^(j-i), the first row without the factor."""
+    n, rho = 1500, 0.9
+    order = np.random.default_rng(5).permutation(n)
+
+    def element(rows: slice, cols: slice) -> Matrix:
+        i, j = order[rows, None], np.arange(n)[None, cols]
+        return np.asarray(rho ** np.abs(i - j))
+
+    A = oc.create_array(tmp_path / "Z", (n, n), "f8", order="F", fill=element, progress=False)
+    lu = lu_factor(A, memory="1 MiB", progress=False)
+    assert n * n * 8 > 16 * lu.report.peak_memory_bytes  # type: ignore[union-attr]
+    np.testing.assert_array_equal(order[row_order(lu.piv)], np.arange(n))
+    i, j = np.ogrid[:n, :n]
+    power = rho ** np.abs(i - j)
+    expected = np.where(i > j, power, np.where(i > 0, (1 - rho**2) * power, power))
+    np.testing.assert_allclose(packed(lu), expected, rtol=0, atol=1e-13)
+    assert lu.growth == pytest.approx(1)
+
+
+def test_a_singular_leading_block(tmp_path: Path) -> None:
+    a = random_matrix(400, "f8")
+    a[:200, :200] = 0
+    lu = factor(tmp_path / "Z", a)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lu.piv[:200].min() >= 200, "no pivot can come from the block of zeros"
+    assert lapack_ratio(a, lu) < 30
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(60, "f8"), (30, "f4"), (60, "c16")])
+def test_wilkinson_growth_is_told(tmp_path: Path, n: int, dtype: str) -> None:
+    a = (np.tril(-np.ones((n, n)), -1) + np.eye(n)).astype(dtype)
+    a[:, -1] = 1
+    with pytest.warns(GrowthWarning, match=re.escape(f"factor of {2.0 ** (n - 1):.3g}:")):
+        lu = factor(tmp_path / "Z", a, 120_000)
+    assert lu.growth == 2.0 ** (n - 1)
+    assert lu.report is not None
+    assert lu.report.growth == 2.0 ** (n - 1)
+    assert open_factor(lu.path).growth == 2.0 ** (n - 1)
+    np.testing.assert_array_equal(lu.piv, np.arange(n))
+
+
+def kahan(n: int) -> Matrix:
+    s, c = np.sin(1.2), np.cos(1.2)
+    scaled: Matrix = s ** np.arange(n)[:, None] * (np.eye(n) - c * np.triu(np.ones((n, n)), 1))
+    return scaled
+
+
+@pytest.mark.parametrize("make", [kahan, scipy.linalg.hilbert, lambda n: kahan(n).T])
+def test_ill_conditioned(tmp_path: Path, make: Callable[[int], Matrix]) -> None:
+    a = np.asfortranarray(make(200))
+    lu = factor(tmp_path / "Z", a, 150_000)
+    assert lapack_ratio(a, lu) < 30
+    x = lu_solve(lu, a @ np.ones(200), progress=False)
+    assert hpl_residual(a, x, a @ np.ones(200)) < 16
+
+
+def test_of_equal_candidates_the_first_is_the_pivot(tmp_path: Path) -> None:
+    """Matrices of which every step is exact, so that every tie is one."""
+    draw, n = np.random.default_rng(3), 150
+    L = np.tril(draw.integers(-1, 2, (n, n)), -1) + np.eye(n)
+    U = np.triu(draw.integers(-3, 4, (n, n)), 1) + np.diag(draw.choice([-4.0, 4.0], n))
+    # Consecutive ones in each row: totally unimodular, elements stay 0 or 1 in size.
+    i, j = np.ogrid[:n, :n]
+    ones = ((i <= j) & (j <= i + draw.integers(0, n, (n, 1)))).astype(float)
+    intervals = ones[draw.permutation(n)][:, draw.permutation(n)]
+    for name, a in {"LU": L @ U, "H": hadamard(128)[0], "intervals": intervals}.items():
+        lu = factor(tmp_path / name, a, 120_000)
+        theirs, piv = scipy.linalg.lu_factor(a)
+        np.testing.assert_array_equal(lu.piv, piv)
+        np.testing.assert_array_equal(packed(lu), theirs)
+        swaps = np.count_nonzero(lu.piv != np.arange(lu.n))
+        assert swaps > 50 if name == "intervals" else swaps == 0, name
+
+
+def circulant(n: int) -> tuple[Matrix, Matrix, Matrix]:
+    draw = np.random.default_rng(1)
+    c, b = draw.standard_normal(n), draw.standard_normal(n)
+    x = np.fft.ifft(np.fft.fft(b) / np.fft.fft(c)).real
+    return scipy.linalg.circulant(c), b, x
+
+
+def reflector(n: int) -> tuple[Matrix, Matrix, Matrix]:
+    draw = np.random.default_rng(2)
+    v, b = (draw.standard_normal((n, 1)) + 1j * draw.standard_normal((n, 1)) for _ in "vb")
+    v /= np.linalg.norm(v)
+    a = np.eye(n) - 2 * v @ v.conj().T
+    return a, b[:, 0], a @ b[:, 0]
+
+
+def rank_one_change(n: int) -> tuple[Matrix, Matrix, Matrix]:
+    draw = np.random.default_rng(4)
+    d, u, v, b = 1 + draw.random(n), draw.random(n), draw.random(n), draw.random(n)
+    x = b / d - (u / d) * (v @ (b / d)) / (1 + v @ (u / d))
+    return np.diag(d) + np.outer(u, v), b, x
+
+
+def hadamard(n: int) -> tuple[Matrix, Matrix, Matrix]:
+    a = scipy.linalg.hadamard(n).astype(float)
+    b = np.random.default_rng(6).standard_normal(n)
+    return a, b, a.T @ b / n
+
+
+def fourier(n: int) -> tuple[Matrix, Matrix, Matrix]:
+    b = np.random.default_rng(7).standard_normal(n) + 0j
+    return scipy.linalg.dft(n, scale="sqrtn"), b, np.fft.ifft(b, norm="ortho")
+
+
+@pytest.mark.parametrize(
+    ("system", "n"),
+    [(circulant, 501), (reflector, 300), (rank_one_change, 450), (hadamard, 512), (fourier, 331)],
+)
+def test_solutions_from_a_formula(
+    tmp_path: Path, system: Callable[[int], tuple[Matrix, Matrix, Matrix]], n: int
+) -> None:
+    a, b, expected = system(n)
+    x = lu_solve(factor(tmp_path / "Z", a), b, progress=False)
+    np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-10)
+    assert hpl_residual(a, x, b) < 16
+
+
+@pytest.mark.parametrize(
+    ("chunks", "order", "chunk_order"),
+    [
+        ((300, 300), "C", "row-major"),
+        ((37, 53), "C", "hilbert"),
+        ((37, 53), "F", "row-major"),
+        ((300, 8), "F", "column-major"),
+        ((8, 300), "C", "row-major"),
+        ((128, 32), "F", "hilbert"),
+        ((16, 96), "F", "column-major"),
+    ],
+)
+def test_any_layout_of_the_matrix(
+    tmp_path: Path, chunks: tuple[int, int], order: str, chunk_order: str
+) -> None:
+    a = random_matrix(250, "f8")
+    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=chunks, chunk_order=chunk_order)
+    lu = lu_factor(A, memory=TINY, progress=False)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lapack_ratio(a, lu) < 30
+
+
+def geometry(n: int, dtype: str, memory: int) -> LuGeometry:
+    return lu_geometry(n, np.dtype(dtype), memory)
+
+
+def factor_file_bytes(report: Report, kind: str) -> int:
+    """Bytes moved between memory and the file of the factors, from the trace."""
+    assert report.spans is not None
+    kinds = ["read", "write"]
+    rows = report.spans[(report.spans[:, 0] == kinds.index(kind)) & (report.spans[:, 1] == 1)]
+    return int(rows[:, 5].sum())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [256, 511])
+def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:
+    g = geometry(n, dtype, TINY)
+    a = random_matrix(n, dtype)
+    A = on_disk(tmp_path / "Z", a, chunks=(g.rows, g.columns))
+    lu = lu_factor(A, memory=TINY, progress=False)
+    report = lu.report
+    assert report is not None
+    # Exact for the factors whatever the order; for the matrix where its tiles are whole.
+    assert factor_file_bytes(report, "read") == g.factor_bytes_read()
+    assert factor_file_bytes(report, "write") == g.factor_bytes_written()
+    assert report.bytes_written == report.planned_bytes_written == g.factor_bytes_written()
+    assert report.planned_bytes_read == g.matrix_bytes_read() + g.factor_bytes_read()
+    if n % g.rows == 0:
+        assert report.bytes_read == report.planned_bytes_read
+        assert report.words_moved() == g.words_moved()
+    else:
+        assert 0 <= report.bytes_read - report.planned_bytes_read < 0.2 * n * n * A.dtype.itemsize
+    assert report.words_lower_bound is not None
+    assert report.words_moved() > report.words_lower_bound
+    assert g.memory_bytes / 2 < report.peak_memory_bytes <= report.memory_bytes == TINY
+    assert report.notes == []
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> None:
+    """No budget that is accepted runs out in the middle."""
+    n = 103
+    a = random_matrix(n, dtype)
+    A = on_disk(tmp_path / "Z", a, chunks=(31, 17))
+    piv = scipy.linalg.lu_factor(a)[1]
+    with pytest.raises(oc.OutcoreError, match="need") as refused:
+        lu_factor(A, memory=10_000, progress=False)
+    least = int(str(refused.value).split()[1])
+    with pytest.raises(oc.OutcoreError, match=f"need {least} "):
+        lu_factor(A, memory=least - 1, progress=False)
+    for memory in (least, least + 1, *(int(least * f) for f in (1.05, 1.3, 1.7, 4))):
+        lu = lu_factor(A, memory=memory, progress=False, overwrite=True)
+        assert lu.report is not None
+        assert lu.report.peak_memory_bytes <= memory
+        np.testing.assert_array_equal(lu.piv, piv)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(512, "f8"), (450, "c8"), (333, "f4")])
+def test_overwrite_a_gives_the_same_factors(tmp_path: Path, n: int, dtype: str) -> None:
+    g = geometry(n, dtype, TINY)
+    a = random_matrix(n, dtype)
+    beside = factor(tmp_path / "Y", a)
+    A = on_disk(tmp_path / "Z", a, chunks=(g.rows, g.columns))
+    before = bytes_on_disk(tmp_path / "Z")
+    lu = lu_factor(A, memory=TINY, overwrite_a=True, progress=False)
+    np.testing.assert_array_equal(lu.piv, beside.piv)
+    np.testing.assert_array_equal(packed(lu), packed(beside))
+    assert lapack_ratio(a, lu) < 30
+    assert lu.report is not None
+    assert lu.report.peak_memory_bytes <= TINY
+    slab_bytes = g.slab_panels * g.tiles * g.tile_bytes
+    after = bytes_on_disk(tmp_path / "Z") + bytes_on_disk(lu.path)
+    assert after <= before + slab_bytes + (64 << 10)
+    with pytest.raises(ClosedError):
+        A[0, 0]
+    with pytest.raises(ConsumedError, match=r"Z\.lu"):
+        oc.open_array(tmp_path / "Z")
+    with pytest.raises(ConsumedError):
+        lu_factor(tmp_path / "Z", memory=TINY, out=tmp_path / "other", progress=False)
+    again = open_factor(lu.path)
+    assert again.places == lu.places
+    b = np.ones(n, dtype)
+    assert hpl_residual(a, lu_solve(again, b, memory=TINY, progress=False), b) < 16
+
+
+def test_other_zarr_readers_see_the_factors(tmp_path: Path) -> None:
+    """Also when their panels lie in any order on disk."""
+    zarr = pytest.importorskip("zarr")
+    A = on_disk(tmp_path / "Z", random_matrix(300, "f8"), chunks=(64, 32))
+    lu = lu_factor(A, memory="1 MB", overwrite_a=True, progress=False)
+    assert lu.places != tuple(range(len(lu.places)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = zarr.open_group(lu.path, mode="r")
+    with oc.open_array(lu.path / "lu") as ours:
+        np.testing.assert_array_equal(theirs["lu"][...], ours[...])
+    np.testing.assert_array_equal(theirs["piv"][...], lu.piv)
+
+
+def test_overwrite_a_with_factors_elsewhere(tmp_path: Path) -> None:
+    a = random_matrix(200, "f8")
+    A = on_disk(tmp_path / "deep" / "below" / "Z", a, chunks=(64, 32))
+    out = tmp_path / "other" / "place"
+    lu = lu_factor(A, memory="1 MB", out=out, overwrite_a=True, progress=False)
+    assert lu.path == out
+    assert lapack_ratio(a, lu) < 30
+
+
+def test_progress_rises_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    told: list[tuple[float, float]] = []
+    A = on_disk(tmp_path / "Z", random_matrix(400, "c16"))
+    lu_factor(A, memory=TINY, progress=lambda done, left: told.append((done, left)))
+    fractions = [done for done, _ in told]
+    assert len(fractions) > 100
+    assert fractions == sorted(fractions)
+    assert fractions[0] < 0.05
+    assert 0.99 < fractions[-2] <= 1
+    assert told[-1] == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_are_set_and_set_back(tmp_path: Path, threads: int) -> None:
+    a = random_matrix(300, "f8")
+    with blas_choice.threads(3 - threads):
+        lu = factor(tmp_path / "Z", a, threads=threads)
+        found = blas_choice.scipy_blas()
+    assert lu.report is not None
+    assert lu.report.threads == threads
+    assert found is not None
+    assert found.threads == 3 - threads
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+
+
+def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
+    a = random_matrix(400, "f8")
+    first, second = (factor(tmp_path / name, a, threads=2) for name in "YZ")
+    np.testing.assert_array_equal(packed(first), packed(second))
+
+
+def test_factors_are_replaced_when_asked(tmp_path: Path) -> None:
+    a, b = random_matrix(200, "f8", 1), random_matrix(300, "f4", 2)
+    factor(tmp_path / "Y", a, out=tmp_path / "F")
+    lu = factor(tmp_path / "Z", b, out=tmp_path / "F", overwrite=True)
+    assert (lu.n, lu.dtype) == (300, np.float32)
+    assert lapack_ratio(b, lu) < 30
+
+
+def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
+    """The sum of a column overflows, but every element is finite."""
+    a = np.diag(np.full(40, 1e308)) + np.triu(np.full((40, 40), 1e308), 38)
+    lu = factor(tmp_path / "Z", a, 120_000)
+    np.testing.assert_array_equal(np.triu(packed(lu)), np.triu(a))
