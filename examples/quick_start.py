@@ -1,0 +1,30 @@
+"""A dense system solved in a quarter of its size.
+
+    python examples/quick_start.py [DIRECTORY]
+
+Leaves the matrix in DIRECTORY/A (default: quick-start here); the factors go when the call ends.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import outcore as oc
+
+n = 1500
+where = Path(sys.argv[1] if len(sys.argv) > 1 else "quick-start")
+
+
+def fill(rows, cols):
+    """One block of the matrix. It is called for all blocks in turn, never for the whole."""
+    i, j = np.ogrid[rows, cols]
+    return 1 / (1 + abs(i - j)) + (i == j)
+
+
+A = oc.create_array(where / "A", (n, n), "f8", order="F", fill=fill, overwrite=True)
+b = np.ones(n)
+
+x, report = oc.linalg.solve(A, b, memory=A.nbytes // 4)
+
+print(report)
