@@ -71,14 +71,21 @@ impl LocalDisk {
             OpenMode::Read | OpenMode::ReadWrite => None,
         };
         if let Some((length, take)) = size {
-            let taken = || if take { reserve(&buffered, length) } else { Ok(()) };
+            let free = self.directory.free_bytes()?;
+            let taken = || {
+                // Asked for more than there is, a file system may fill the disk before it refuses.
+                let allocated = buffered.metadata()?.blocks() * 512;
+                if take && length > allocated.saturating_add(free) {
+                    return Err(std::io::Error::from_raw_os_error(libc::ENOSPC));
+                }
+                if take { reserve(&buffered, length) } else { Ok(()) }
+            };
             if let Err(error) = buffered.set_len(length).and_then(|()| taken()) {
                 if matches!(mode, OpenMode::Create { .. }) {
                     let _ = std::fs::remove_file(&full);
                 }
                 let mut error = describe("make", &full, &error);
                 if error.kind == ErrorKind::DiskFull {
-                    let free = self.directory.free_bytes()?;
                     error.message = format!(
                         "need {length} bytes on disk for {}; {free} are free; free some room or choose another directory",
                         full.display()

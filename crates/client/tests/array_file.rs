@@ -1,0 +1,232 @@
+//! Array files over disks that work and disks that misbehave, against a naive model in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use model::{GUARD, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well};
+use outcore_client::Ticket;
+use outcore_core::doubles::Fault;
+use outcore_core::{ChunkGrid, ChunkOrder, ErrorKind, GridSpec, Operation, StorageOrder};
+use outcore_memory::{Arena, Block};
+use proptest::prelude::*;
+
+type Dimension = (u64, u64, Vec<(u64, u64, u64)>);
+
+/// Extent and chunk of one dimension, and (start, count, step) of some boxes.
+fn dimension(boxes: usize) -> impl Strategy<Value = Dimension> {
+    (1_u64..40, 1_u64..20).prop_flat_map(move |(extent, chunk)| {
+        let part = (0..extent, 1_u64..4).prop_flat_map(move |(start, step)| {
+            (Just(start), 1..=(extent - start).div_ceil(step), Just(step))
+        });
+        (Just(extent), Just(chunk), proptest::collection::vec(part, boxes))
+    })
+}
+
+fn storage() -> impl Strategy<Value = (StorageOrder, ChunkOrder)> {
+    let orders = [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder];
+    (prop_oneof![Just(StorageOrder::C), Just(StorageOrder::F)], proptest::sample::select(orders.to_vec()))
+}
+
+const BOXES: usize = 6;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Boxes of any shape, steps and memory order, written and read back, with little memory for bounce buffers and
+    /// with a disk that moves a few bytes at a time.
+    #[test]
+    fn random_boxes_are_those_of_the_model(
+        dims in proptest::collection::vec(dimension(BOXES), 1..4),
+        (order, chunk_order) in storage(),
+        item in proptest::sample::select(vec![1_u64, 4, 16]),
+        fortran in proptest::collection::vec(any::<bool>(), BOXES),
+        bounce_bytes in proptest::sample::select(vec![1_usize, 20_000, 1 << 20]),
+        most in proptest::sample::select(vec![37_usize, 5000, usize::MAX]),
+    ) {
+        let spec = GridSpec {
+            shape: dims.iter().map(|d| d.0).collect(),
+            chunk: dims.iter().map(|d| d.1).collect(),
+            item_bytes: item,
+            storage: order,
+            chunk_order,
+            slot_align_bytes: 4096,
+            column_places: None,
+        };
+        let place = Place::new(ChunkGrid::new(spec).unwrap());
+        let arena = Arena::new(4 << 20);
+        let file = place.open(Fault::Short(most), &arena, bounce_bytes).unwrap();
+        let mut model = Model::new(&place.grid);
+        for (number, fortran) in fortran.into_iter().enumerate() {
+            let pick = |f: fn(&(u64, u64, u64)) -> u64| dims.iter().map(|d| f(&d.2[number])).collect::<Vec<_>>();
+            let part = Part { start: pick(|b| b.0), count: pick(|b| b.1), step: pick(|b| b.2), fortran };
+            model.write(&part, &file).unwrap();
+            model.check(&part, &file).unwrap();
+        }
+        drop(file);
+        model.check(&Part::whole(&model.shape), &place.open_well()).unwrap();
+    }
+}
+
+#[test]
+fn a_starved_bounce_pool_is_slow_not_stuck() {
+    let (place, part) = ragged();
+    let arena = Arena::new(32 << 10);
+    let file = place.open(well(), &arena, 1).unwrap();
+    let mut model = Model::new(&place.grid);
+    model.write(&part, &file).unwrap();
+    // Many at once, all in line for the same buffer.
+    let targets: Vec<Arc<Block>> = (0..8).map(|_| block(&vec![0; part.bytes(8) + 2 * GUARD])).collect();
+    let tickets: Vec<Ticket> =
+        targets.iter().map(|t| part.submit(&file, Operation::Read, t).unwrap()).collect();
+    tickets.iter().for_each(|ticket| finish(ticket).unwrap());
+    targets.iter().for_each(|t| assert_eq!(content(t), content(&targets[0])));
+    model.check(&part, &file).unwrap();
+    assert!(arena.peak_bytes() <= arena.budget_bytes());
+}
+
+#[test]
+fn no_memory_for_a_bounce_buffer_is_an_error() {
+    let (place, part) = ragged();
+    let arena = Arena::new(4096);
+    let file = place.open(well(), &arena, 1 << 20).unwrap();
+    let target = block(&vec![0; part.bytes(8) + 2 * GUARD]);
+    for operation in [Operation::Read, Operation::Write] {
+        let ticket = part.submit(&file, operation, &target).unwrap();
+        assert_eq!(finish(&ticket).unwrap_err().kind, ErrorKind::Budget);
+    }
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
+fn wherever_a_disk_fails_the_error_comes_and_nothing_hangs() {
+    let (place, part) = ragged();
+    let (mut opened, mut whole) = (0, 0);
+    for after in 0..60 {
+        let fault = Fault::FailAfter(AtomicUsize::new(after));
+        let arena = Arena::new(1 << 20);
+        let file = match place.open(fault, &arena, 20_000) {
+            Ok(file) => file,
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Io);
+                continue;
+            }
+        };
+        opened += 1;
+        let source = block(&vec![1; part.bytes(8) + 2 * GUARD]);
+        let tickets = [
+            part.submit(&file, Operation::Write, &source).unwrap(),
+            part.submit(&file, Operation::Read, &source).unwrap(),
+            file.submit_sync(),
+        ];
+        for ticket in &tickets {
+            match finish(ticket) {
+                Ok(()) => whole += 1,
+                Err(error) => assert_eq!(error.kind, ErrorKind::Io),
+            }
+        }
+        // Whatever failed, the memory of the requests is free.
+        drop((file, tickets));
+        wait_until_free(&arena);
+    }
+    assert!(opened >= 50 && whole < 3 * opened, "{opened} opened, {whole} requests whole");
+}
+
+#[test]
+fn a_long_line_of_failing_requests_is_no_deep_stack() {
+    let place = Place::new(grid(&[4096, 2050], &[4096, 1025], 2));
+    let file = place.open(Fault::FailAfter(AtomicUsize::new(40)), &Arena::new(1 << 20), 1).unwrap();
+    let part = Part { start: vec![1, 1], count: vec![4095, 2049], step: vec![1, 1], fortran: false };
+    let ticket = part.submit(&file, Operation::Read, &block(&vec![0; part.bytes(2) + 2 * GUARD])).unwrap();
+    assert_eq!(finish(&ticket).unwrap_err().kind, ErrorKind::Io);
+}
+
+#[test]
+fn a_full_disk_says_so_and_what_was_written_before_is_there() {
+    let (place, _) = ragged();
+    let mut model = Model::new(&place.grid);
+    let file = place.open(Fault::FullAfter(AtomicU64::new(400_000)), &Arena::new(1 << 20), 50_000).unwrap();
+    let columns = |first: u64, count: u64| Part {
+        start: vec![0, first],
+        count: vec![700, count],
+        step: vec![1, 1],
+        fortran: true,
+    };
+    model.write(&columns(0, 20), &file).unwrap();
+    let kept = model.bytes.clone();
+    assert_eq!(model.write(&columns(100, 200), &file).unwrap_err().kind, ErrorKind::DiskFull);
+    model.bytes = kept;
+    model.check(&columns(0, 20), &file).unwrap();
+    drop(file);
+    model.check(&columns(0, 20), &place.open_well()).unwrap();
+}
+
+#[test]
+fn a_file_that_ends_early_is_truncated_and_the_rest_is_read() {
+    let (place, _) = ragged();
+    let mut model = Model::new(&place.grid);
+    model.write(&Part::whole(&[700, 300]), &place.open_well()).unwrap();
+    let end = place.grid.slot_bytes() * 4;
+    assert_eq!(
+        place.open(Fault::EndsAt(end), &Arena::new(1 << 20), 1).err().unwrap().kind,
+        ErrorKind::Truncated
+    );
+
+    // The double ends behind the index at first: cut the real file instead, while it is open.
+    let file = place.open_well();
+    let path = place.root.path().join("a").join(place.grid.shard_key(0));
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(end).unwrap();
+    let first = Part { start: vec![2, 1], count: vec![698, 120], step: vec![1, 1], fortran: false };
+    model.check(&first, &file).unwrap();
+    let error = model.check(&Part::whole(&[700, 300]), &file).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Truncated);
+    assert!(error.message.contains("the file ends there"), "{error}");
+}
+
+#[test]
+fn boxes_outside_the_array_are_refused() {
+    let (place, mut part) = ragged();
+    part.start[0] = 11;
+    let target = block(&vec![0; part.bytes(8) + 2 * GUARD]);
+    let refused = part.submit(&place.open_well(), Operation::Read, &target);
+    assert_eq!(refused.err().unwrap().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn memory_that_is_too_small_is_refused_not_overrun() {
+    let (place, part) = ragged();
+    let file = place.open_well();
+    let ticket = part.submit(&file, Operation::Read, &block(&[0; 1000])).unwrap();
+    assert_eq!(finish(&ticket).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_read_waits_for_the_write_before_it() {
+    let (place, part) = ragged();
+    let file = place.open(Fault::Short(3000), &Arena::new(1 << 20), 20_000).unwrap();
+    for turn in 1..20_u8 {
+        let source = block(&vec![turn; part.bytes(8) + 2 * GUARD]);
+        let target = block(&vec![0; part.bytes(8) + 2 * GUARD]);
+        let write = part.submit(&file, Operation::Write, &source).unwrap();
+        let read = part.submit(&file, Operation::Read, &target).unwrap();
+        finish(&read).unwrap();
+        assert!(write.is_done());
+        assert!(content(&target)[GUARD..GUARD + part.bytes(8)].iter().all(|&byte| byte == turn));
+    }
+}
+
+#[test]
+fn memory_is_free_once_the_ticket_says_so() {
+    let (place, part) = ragged();
+    let file = place.open(Fault::Short(30_000), &Arena::new(1 << 20), 20_000).unwrap();
+    for operation in [Operation::Write, Operation::Read] {
+        for _ in 0..200 {
+            let memory = block(&vec![1; part.bytes(8) + 2 * GUARD]);
+            finish(&part.submit(&file, operation, &memory).unwrap()).unwrap();
+            assert_eq!(Arc::strong_count(&memory), 1);
+        }
+    }
+}

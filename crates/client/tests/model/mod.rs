@@ -1,0 +1,214 @@
+//! A naive model of an array, and array files over disks that work or misbehave.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outcore_client::{ArrayFile, LocalVolume, Memory, MemoryUse, Ticket};
+use outcore_core::doubles::{Fault, FaultyDisk};
+use outcore_core::{
+    BoxRequest, Buffer, ChunkGrid, ChunkOrder, GridSpec, Operation, Result, StorageOrder, Volume,
+};
+use outcore_disk::{Directory, LocalDisk};
+use outcore_memory::{Arena, Block, Region};
+
+/// A wait longer than this is a hang.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes around a box in memory that must stay as they are.
+pub const GUARD: usize = 37;
+
+pub fn finish(ticket: &Ticket) -> Result<()> {
+    ticket.wait(PATIENCE).expect("a request hangs")
+}
+
+pub fn grid(shape: &[u64], chunk: &[u64], item_bytes: u64) -> ChunkGrid {
+    let spec = GridSpec {
+        shape: shape.to_vec(),
+        chunk: chunk.to_vec(),
+        item_bytes,
+        storage: StorageOrder::F,
+        chunk_order: ChunkOrder::ColumnMajor,
+        slot_align_bytes: 4096,
+        column_places: None,
+    };
+    ChunkGrid::new(spec).unwrap()
+}
+
+/// An array in a temporary directory; its file may be opened over a misbehaving disk.
+pub struct Place {
+    pub root: tempfile::TempDir,
+    pub grid: ChunkGrid,
+}
+
+impl Place {
+    pub fn new(grid: ChunkGrid) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let volume: Arc<dyn Volume<Buffer = Region>> =
+            Arc::new(LocalVolume::open_directory(root.path().to_str().unwrap(), 2).unwrap());
+        ArrayFile::create(&volume, "a", &grid, false).unwrap();
+        Self { root, grid }
+    }
+
+    pub fn open(&self, fault: Fault, arena: &Arena, bounce_bytes: usize) -> Result<Arc<ArrayFile>> {
+        let directory = Directory::new(self.root.path())?;
+        let disk = FaultyDisk::new(LocalDisk::new(directory.clone(), 3)?, fault);
+        let memory = MemoryUse { arena: arena.clone(), bounce_bytes };
+        let volume = Arc::new(LocalVolume::new(directory, disk));
+        ArrayFile::open(volume, "a", self.grid.clone(), true, memory, None).map(Arc::new)
+    }
+
+    pub fn open_well(&self) -> Arc<ArrayFile> {
+        self.open(well(), &Arena::new(64 << 20), 16 << 20).unwrap()
+    }
+}
+
+/// No fault at all.
+pub fn well() -> Fault {
+    Fault::Short(usize::MAX)
+}
+
+/// A box of an array, packed in memory in either order, between guards.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub start: Vec<u64>,
+    pub count: Vec<u64>,
+    pub step: Vec<u64>,
+    pub fortran: bool,
+}
+
+impl Part {
+    pub fn whole(shape: &[u64]) -> Self {
+        let dims = shape.len();
+        Self { start: vec![0; dims], count: shape.to_vec(), step: vec![1; dims], fortran: false }
+    }
+
+    pub fn bytes(&self, item: u64) -> usize {
+        (self.count.iter().product::<u64>() * item) as usize
+    }
+
+    pub fn strides(&self, item: u64) -> Vec<i64> {
+        let mut strides = vec![0; self.count.len()];
+        let mut next = item as i64;
+        let mut lay = |dim: usize| {
+            strides[dim] = next;
+            next *= self.count[dim] as i64;
+        };
+        if self.fortran {
+            (0..self.count.len()).for_each(&mut lay);
+        } else {
+            (0..self.count.len()).rev().for_each(&mut lay);
+        }
+        strides
+    }
+
+    pub fn submit(&self, file: &Arc<ArrayFile>, operation: Operation, block: &Arc<Block>) -> Result<Ticket> {
+        let strides = self.strides(file.grid().spec().item_bytes);
+        let request = BoxRequest {
+            start: self.start.clone(),
+            count: self.count.clone(),
+            step: self.step.clone(),
+            memory_strides: strides.clone(),
+        };
+        file.submit(operation, &request, Memory { block: block.clone(), origin: GUARD, strides })
+    }
+
+    /// Calls `visit(byte in the model, byte in memory)` for each element.
+    pub fn for_each(&self, shape: &[u64], item: u64, mut visit: impl FnMut(usize, usize)) {
+        let strides = self.strides(item);
+        for number in 0..self.count.iter().product::<u64>() {
+            let (mut rest, mut model, mut memory, mut size) = (number, 0, 0, item);
+            for dim in (0..shape.len()).rev() {
+                let at = rest % self.count[dim];
+                rest /= self.count[dim];
+                model += (self.start[dim] + at * self.step[dim]) * size;
+                memory += at * strides[dim] as u64;
+                size *= shape[dim];
+            }
+            visit(model as usize, memory as usize);
+        }
+    }
+}
+
+pub fn block(bytes: &[u8]) -> Arc<Block> {
+    let block = Arc::new(Arena::new(usize::MAX).allocate(bytes.len()).unwrap());
+    Region::whole(block.clone()).copy_in(0, bytes);
+    block
+}
+
+pub fn content(block: &Arc<Block>) -> Vec<u8> {
+    let mut out = vec![0; block.len()];
+    Region::whole(block.clone()).copy_out(0, &mut out);
+    out
+}
+
+/// An array in memory, C order.
+pub struct Model {
+    pub shape: Vec<u64>,
+    item: u64,
+    pub bytes: Vec<u8>,
+    seed: u64,
+}
+
+impl Model {
+    pub fn new(grid: &ChunkGrid) -> Self {
+        let (shape, item) = (grid.spec().shape.clone(), grid.spec().item_bytes);
+        let bytes = vec![0; (shape.iter().product::<u64>() * item) as usize];
+        Self { shape, item, bytes, seed: 1 }
+    }
+
+    pub fn noise(&mut self, bytes: usize) -> Vec<u8> {
+        (0..bytes)
+            .map(|_| {
+                self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (self.seed >> 56) as u8
+            })
+            .collect()
+    }
+
+    /// Writes fresh values to a part of both.
+    pub fn write(&mut self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
+        let source = self.noise(part.bytes(self.item) + 2 * GUARD);
+        let ticket = part.submit(file, Operation::Write, &block(&source))?;
+        let (item, model) = (self.item as usize, &mut self.bytes);
+        part.for_each(&self.shape, self.item, |at, memory| {
+            model[at..at + item].copy_from_slice(&source[GUARD + memory..GUARD + memory + item]);
+        });
+        finish(&ticket)
+    }
+
+    /// Reads a part of the file and compares.
+    pub fn check(&self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
+        let target = block(&vec![0xEE; part.bytes(self.item) + 2 * GUARD]);
+        finish(&part.submit(file, Operation::Read, &target)?)?;
+        let found = content(&target);
+        let item = self.item as usize;
+        part.for_each(&self.shape, self.item, |at, memory| {
+            assert_eq!(
+                self.bytes[at..at + item],
+                found[GUARD + memory..GUARD + memory + item],
+                "{part:?}, byte {at} of the array"
+            );
+        });
+        let guards = found[..GUARD].iter().chain(&found[found.len() - GUARD..]);
+        assert!(guards.copied().all(|byte| byte == 0xEE), "memory around the box was written");
+        Ok(())
+    }
+}
+
+/// A box whose transfer takes many pieces through bounce buffers: unaligned, and of several chunks.
+pub fn ragged() -> (Place, Part) {
+    let place = Place::new(grid(&[700, 300], &[300, 128], 8));
+    let part = Part { start: vec![1, 3], count: vec![690, 290], step: vec![1, 1], fortran: true };
+    (place, part)
+}
+
+/// Waits until nothing of the arena is used: threads of the disk may be a moment behind their tickets.
+pub fn wait_until_free(arena: &Arena) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while arena.used_bytes() > 0 {
+        assert!(std::time::Instant::now() < end, "{} bytes are never given back", arena.used_bytes());
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,216 @@
+//! The real disk: direct and buffered transfers see each other, and misuse is said.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use outcore_core::{Buffer, Completion, Disk, ErrorKind, FileId, OpenMode, Operation, Request, Result};
+use outcore_disk::{Directory, LocalDisk};
+use outcore_memory::{Arena, Region, Segment};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MIB: usize = 1 << 20;
+
+fn disk() -> (tempfile::TempDir, LocalDisk) {
+    let root = tempfile::tempdir().unwrap();
+    let disk = LocalDisk::new(Directory::new(root.path()).unwrap(), 3).unwrap();
+    (root, disk)
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + i / 251 + seed) as u8).collect()
+}
+
+/// Aligned memory that holds `bytes`, from byte `lead` of its block on.
+fn region(bytes: &[u8], lead: usize) -> Region {
+    let block = Arc::new(Arena::new(usize::MAX).allocate(bytes.len() + lead).unwrap());
+    let mut region = Region::new(block, vec![Segment { offset: lead, bytes: bytes.len() }]).unwrap();
+    region.copy_in(0, bytes);
+    region
+}
+
+fn content(region: &Region) -> Vec<u8> {
+    let mut out = vec![0; region.len()];
+    region.copy_out(0, &mut out);
+    out
+}
+
+fn run(disk: &LocalDisk, request: Request<Region>) -> Completion<Region> {
+    let (sender, receiver) = mpsc::channel();
+    disk.submit(request, Box::new(move |completion| sender.send(completion).unwrap()));
+    receiver.recv_timeout(PATIENCE).expect("a request hangs")
+}
+
+fn write(disk: &LocalDisk, file: FileId, offset: u64, buffer: Region) -> Result<usize> {
+    run(disk, Request { file, operation: Operation::Write, offset, buffer }).result
+}
+
+fn read(disk: &LocalDisk, file: FileId, offset: u64, bytes: usize, lead: usize) -> Result<Vec<u8>> {
+    let buffer = region(&vec![0xEE; bytes], lead);
+    let done = run(disk, Request { file, operation: Operation::Read, offset, buffer });
+    done.result.map(|moved| content(&done.buffer)[..moved].to_vec())
+}
+
+fn create(disk: &LocalDisk, length: usize) -> FileId {
+    disk.open("f", OpenMode::Create { length: length as u64, reserve: true }).unwrap()
+}
+
+#[test]
+fn direct_and_buffered_transfers_see_each_other() {
+    let (_root, disk) = disk();
+    let file = create(&disk, 4 * MIB);
+    let mut model = vec![0; 4 * MIB];
+    // Offset, length, and where in memory: aligned goes direct, the rest through the page cache.
+    let transfers = [
+        (0, MIB, 0),
+        (MIB, 2 * MIB, 0),
+        (3, 100, 0),
+        (4096, 8192, 0),
+        (4095, 8194, 0),
+        (8192, 4096, 1),
+        (MIB - 5, MIB + 10, 7),
+        (3 * MIB - 4096, 8192, 0),
+        (4 * MIB - 3, 3, 5),
+    ];
+    for (seed, (offset, bytes, lead)) in transfers.into_iter().enumerate() {
+        let source = pattern(bytes, seed);
+        assert_eq!(write(&disk, file, offset as u64, region(&source, lead)), Ok(bytes));
+        model[offset..offset + bytes].copy_from_slice(&source);
+        for (from, count, lead) in [(0, 4 * MIB, 0), (1, 4 * MIB - 1, 3), (offset, bytes, lead)] {
+            assert_eq!(read(&disk, file, from as u64, count, lead).unwrap(), model[from..from + count]);
+        }
+    }
+}
+
+#[test]
+fn many_runs_of_memory_are_one_request() {
+    let (_root, disk) = disk();
+    let file = create(&disk, 8 * MIB);
+    for (run_bytes, runs, offset) in [(4096, 1500, 0_u64), (512, 600, 0), (10, 3000, 3)] {
+        let block = Arc::new(Arena::new(usize::MAX).allocate(2 * run_bytes * runs).unwrap());
+        let segments = (0..runs).map(|i| Segment { offset: 2 * run_bytes * i, bytes: run_bytes }).collect();
+        let mut buffer = Region::new(block, segments).unwrap();
+        let source = pattern(run_bytes * runs, runs);
+        buffer.copy_in(0, &source);
+        let moved = write(&disk, file, offset, buffer).unwrap();
+        // The system takes so many runs at once; the caller goes on with the rest.
+        assert_eq!(moved, run_bytes * runs.min(1024));
+        assert_eq!(read(&disk, file, offset, moved, 0).unwrap(), source[..moved]);
+    }
+}
+
+#[test]
+fn the_end_of_the_file() {
+    let (_root, disk) = disk();
+    let file = create(&disk, 10_000);
+    assert_eq!(read(&disk, file, 9_990, 100, 0), Ok(vec![0; 10]), "short at the end");
+    assert_eq!(read(&disk, file, 8192, 4096, 0).unwrap().len(), 10_000 - 8192, "direct as well");
+    assert_eq!(read(&disk, file, 10_000, 1, 0), Ok(vec![]));
+    assert_eq!(read(&disk, file, 1 << 40, 4096, 0), Ok(vec![]));
+    assert_eq!(read(&disk, file, u64::MAX, 1, 0).unwrap_err().kind, ErrorKind::Io);
+}
+
+#[test]
+fn what_is_written_is_there_for_the_next_opening() {
+    let (root, disk) = disk();
+    let file = create(&disk, MIB);
+    write(&disk, file, 0, region(&pattern(MIB, 1), 0)).unwrap();
+    let sync = Request { file, operation: Operation::Sync, offset: 0, buffer: Region::empty() };
+    assert_eq!(run(&disk, sync).result, Ok(0));
+    disk.close(file);
+    assert_eq!(std::fs::read(root.path().join("f")).unwrap(), pattern(MIB, 1));
+    let reader = disk.open("f", OpenMode::Read).unwrap();
+    assert_eq!(disk.length(reader), Ok(MIB as u64));
+    assert_eq!(read(&disk, reader, 0, MIB, 0).unwrap(), pattern(MIB, 1));
+    let refused = write(&disk, reader, 0, region(&[1], 0));
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::ReadOnly);
+}
+
+#[test]
+fn a_closed_file_is_closed() {
+    let (_root, disk) = disk();
+    let file = create(&disk, 4096);
+    disk.close(file);
+    disk.close(file);
+    assert_eq!(read(&disk, file, 0, 1, 0).unwrap_err().kind, ErrorKind::Closed);
+    assert_eq!(write(&disk, file, 0, region(&[1], 0)).unwrap_err().kind, ErrorKind::Closed);
+    assert_eq!(disk.length(file).unwrap_err().kind, ErrorKind::Closed);
+    assert_eq!(disk.alignment_bytes(file), 1);
+}
+
+#[test]
+fn opening() {
+    let (root, disk) = disk();
+    assert_eq!(disk.open("none", OpenMode::Read).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(disk.open("../f", OpenMode::Read).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(disk.open("none", OpenMode::Resize { length: 1 }).unwrap_err().kind, ErrorKind::NotFound);
+    create(&disk, 100);
+    let again = disk.open("f", OpenMode::Create { length: 1, reserve: false });
+    assert_eq!(again.unwrap_err().kind, ErrorKind::Exists);
+    assert_eq!(std::fs::metadata(root.path().join("f")).unwrap().len(), 100);
+    let root_is_file = LocalDisk::new(Directory::new(root.path()).unwrap(), 1)
+        .and_then(|_| Directory::new(root.path().join("f")));
+    assert_eq!(root_is_file.unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn resizing_keeps_what_is_there() {
+    let (_root, disk) = disk();
+    let file = create(&disk, 8192);
+    write(&disk, file, 0, region(&pattern(8192, 0), 0)).unwrap();
+    disk.close(file);
+    for length in [20_000_usize, 5000] {
+        let file = disk.open("f", OpenMode::Resize { length: length as u64 }).unwrap();
+        assert_eq!(disk.length(file), Ok(length as u64));
+        let mut expected = pattern(8192, 0);
+        expected.resize(length, 0);
+        assert_eq!(read(&disk, file, 0, length, 0).unwrap(), expected);
+        disk.close(file);
+    }
+}
+
+#[test]
+fn a_file_larger_than_the_disk_is_refused_and_leaves_nothing() {
+    let (root, disk) = disk();
+    let length = disk.free_bytes().unwrap() + (1 << 40);
+    let refused = disk.open("big", OpenMode::Create { length, reserve: true }).unwrap_err();
+    // Some file systems have no file this large, full or not.
+    assert!(matches!(refused.kind, ErrorKind::DiskFull | ErrorKind::Io), "{refused}");
+    assert!(!root.path().join("big").exists());
+}
+
+#[test]
+fn requests_in_flight_end_whatever_becomes_of_the_disk() {
+    let (root, disk) = disk();
+    let file = create(&disk, 16 * MIB);
+    let (sender, receiver) = mpsc::channel();
+    for number in 0..200_usize {
+        let buffer = region(&pattern(65_536, number), 0);
+        let request = Request { file, operation: Operation::Write, offset: (number * 65_536) as u64, buffer };
+        let sender = sender.clone();
+        disk.submit(request, Box::new(move |completion| sender.send(completion.result).unwrap()));
+    }
+    disk.close(file);
+    drop(disk);
+    for _ in 0..200 {
+        assert_eq!(receiver.recv_timeout(PATIENCE).expect("a request hangs"), Ok(65_536));
+    }
+    let whole = std::fs::read(root.path().join("f")).unwrap();
+    for number in 0..200 {
+        assert_eq!(whole[number * 65_536..(number + 1) * 65_536], pattern(65_536, number));
+    }
+}
+
+#[test]
+fn completions_say_when() {
+    let (_root, disk) = disk();
+    let file = create(&disk, MIB);
+    let request = |offset| {
+        let buffer = region(&pattern(65_536, 0), 0);
+        run(&disk, Request { file, operation: Operation::Write, offset, buffer })
+    };
+    let (first, second) = (request(0), request(65_536));
+    assert!(first.started_ns <= first.finished_ns);
+    assert!(first.finished_ns <= second.started_ns);
+}
