@@ -1,0 +1,70 @@
+"""The command: runs benchmarks, each in a process of its own, or renders what they left."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import environment, report
+from benchmarks.options import SIZES, add_options
+
+BENCHMARKS = {
+    "lu": "out-of-core LU against in-core getrf with the same kernels, and against its plan",
+    "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",
+    "streaming": "array streaming against fio with direct I/O",
+    "rivals": "array strips against TensorStore and zarr-python",
+    "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
+}
+
+
+def main() -> int:
+    listed = {**BENCHMARKS, "report": "a Markdown table of the results in --output"}
+    rows = "\n".join(f"  {name:<10} {text}" for name, text in listed.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Benchmarks:\n{rows}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; by default all")
+    add_options(parser)
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in listed]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; see --help")
+
+    if not given.keep_env and environment.removed():
+        print(f"{', '.join(environment.removed())} removed from the environment", file=sys.stderr)
+    options = [f"--{size}" for size in SIZES if getattr(given, size, False)]
+    options += ["--output", given.output] + (["--keep-env"] if given.keep_env else [])
+    options += ["--scratch", given.scratch] if given.scratch else []
+    failed = []
+    for name in given.names or BENCHMARKS:
+        if name == "report":
+            print(report.render(Path(given.output)))
+        elif run(name, options, keep_env=given.keep_env):
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return len(failed) > 0
+
+
+def run(name: str, options: list[str], *, keep_env: bool) -> int:
+    """Run one benchmark to its end, however this process is asked to stop."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{name}", *options],
+        env=environment.for_child(keep=keep_env),
+    )
+    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        # The terminal has told the child too; it cleans up.
+        child.wait()
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What each benchmark's process does around its measurements."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks import environment, machine
+from benchmarks.figures import Figure, table
+from benchmarks.options import add_options, size_of
+from benchmarks.scratch import scratch_directory
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how large: ``size`` is ``"full"``, ``"quick"`` or ``"tiny"``."""
+
+    size: str
+    scratch: Path
+    output: Path
+    keep_env: bool
+
+    def child_environment(self) -> dict[str, str]:
+        """Environment for a process to measure."""
+        return environment.for_child(keep=self.keep_env)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a benchmark found."""
+
+    figures: list[Figure]
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def main(name: str, measure: Callable[[Setting], Outcome]) -> None:
+    """Run a benchmark as a command: measure, print the table, keep the result."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}")
+    add_options(parser)
+    given = parser.parse_args()
+    output = Path(given.output).resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _stop)
+    with scratch_directory(Path(given.scratch or output).resolve()) as scratch:
+        setting = Setting(size_of(given), scratch, output, given.keep_env)
+        found = machine.describe(scratch)
+        outcome = measure(setting)
+    flags = "" if setting.size == "full" else f" --{setting.size}"
+    document = {
+        "benchmark": name,
+        "size": setting.size,
+        "command": f"python -m benchmarks {name}{flags}",
+        "environment": "kept" if given.keep_env else "OPENBLAS_* variables removed",
+        "machine": found,
+        "figures": [figure.to_dict() for figure in outcome.figures],
+        "details": outcome.details,
+    }
+    (output / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    print(table(outcome.figures, is_quick=setting.size != "full"))
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    # An exception, so that scratch files, control groups and children go.
+    sys.exit(128 + number)

@@ -1,0 +1,63 @@
+"""fio: the yardstick of disk rates."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def is_installed() -> bool:
+    """Whether there is an fio to run."""
+    return shutil.which("fio") is not None
+
+
+@dataclass(frozen=True)
+class Fio:
+    """Direct I/O over the first `nbytes` of a file that exists, by `threads` of blocking calls.
+
+    A disk takes a request in as many pieces as its memory has: with ``huge_pages`` fio's buffers
+    lie in them (by glibc's leave, 2.35 or later), as ours do, and its requests are larger.
+    """
+
+    path: Path
+    nbytes: int
+    block_bytes: int
+    threads: int
+    huge_pages: bool
+
+    def rate(self, direction: str) -> float:
+        """Bytes a second of one pass, ``"read"`` or ``"write"``; writing includes a sync."""
+        share = self.nbytes // self.threads
+        arguments = {
+            "name": "bench",
+            "filename": str(self.path).replace(":", r"\:"),
+            "rw": direction,
+            "bs": self.block_bytes,
+            "size": share,
+            "offset_increment": share,
+            "numjobs": self.threads,
+            "ioengine": "psync",
+            "direct": 1,
+            "thread": 1,
+            "group_reporting": 1,
+            "fallocate": "none",
+            "allow_file_create": 0,
+            "end_fsync": int(direction == "write"),
+        }
+        environment = dict(os.environ)
+        if self.huge_pages:
+            arguments["iomem_align"] = "2M"
+            environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        run = subprocess.run(
+            ["fio", "--output-format=json", *(f"--{k}={v}" for k, v in arguments.items())],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (job,) = json.loads(run.stdout[run.stdout.index("{") :])["jobs"]
+        if job[direction]["io_bytes"] != self.nbytes:
+            raise RuntimeError(f"fio moved {job[direction]['io_bytes']} bytes of {self.nbytes}")
+        return float(self.nbytes / (job[direction]["runtime"] / 1e3))

@@ -1,0 +1,59 @@
+"""On what a benchmark ran: hardware, file system, versions."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from outcore import blas_choice
+from outcore.machine import mount_of, usable_cores
+
+PACKAGES = ("outcore", "numpy", "scipy", "zarr", "tensorstore")
+
+
+def describe(directory: Path) -> dict[str, Any]:
+    """Describe this machine, and the disk that `directory` is on."""
+    mount = mount_of(directory)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpu": _field("/proc/cpuinfo", "model name"),
+        "cores": usable_cores(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "kernel": platform.release(),
+        "file_system": mount.fs_type if mount else "unknown",
+        "blas": _blas(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES} | {"fio": _fio_version()},
+    }
+
+
+def version(package: str) -> str:
+    """Version of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _field(path: str, name: str) -> str:
+    found = re.search(rf"^{name}\s*:\s*(.*)$", Path(path).read_text(), re.MULTILINE)
+    return found[1].strip() if found else "unknown"
+
+
+def _blas() -> str:
+    found = blas_choice.scipy_blas()
+    if found is None:
+        return "unknown"
+    return f"{found.library} {found.version} {found.architecture}, {found.threads} threads"
+
+
+def _fio_version() -> str:
+    if shutil.which("fio") is None:
+        return "not installed"
+    run = subprocess.run(["fio", "--version"], capture_output=True, text=True, check=False)
+    return run.stdout.strip().removeprefix("fio-")

@@ -1,0 +1,44 @@
+"""Random matrices on disk, of entries uniform in [-1/2, 1/2)."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import outcore as oc
+
+
+def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDArray[Any]:
+    """Return a random matrix in Fortran order."""
+    kind = np.dtype(dtype)
+    parts = 2 if kind.kind == "c" else 1
+    numbers = np.random.default_rng(seed).random((count[1], count[0] * parts))
+    numbers -= 0.5
+    return (numbers.view(np.complex128) if parts == 2 else numbers).astype(kind, copy=False).T
+
+
+def random_array(path: Path, n: int, dtype: str) -> oc.Array:
+    """Make a random square array, laid out for LU."""
+
+    def fill(rows: slice, cols: slice) -> npt.NDArray[Any]:
+        count = (rows.stop - rows.start, cols.stop - cols.start)
+        return random_block(count, dtype, [rows.start, cols.start])
+
+    array = oc.create_array(
+        path, (n, n), dtype, order="F", fill=fill, memory="128 MiB", progress=False
+    )
+    array.flush()
+    return array
+
+
+def random_file(path: Path, n: int) -> None:
+    """Write a random float64 matrix as a plain file in Fortran order, none of it left cached."""
+    step = max((32 << 20) // (8 * n), 1)
+    with path.open("wb") as file:
+        for left in range(0, n, step):
+            random_block((n, min(step, n - left)), "f8", [left]).T.tofile(file)
+            file.flush()
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

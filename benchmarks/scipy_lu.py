@@ -1,0 +1,67 @@
+"""Out-of-core LU against ``scipy.linalg.lu_factor`` as installed, in memory.
+
+Each contender is a process of its own, and times its factorization alone.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.benchmark import Outcome, Setting, main
+from benchmarks.child import run_module
+from benchmarks.figures import Figure, Target
+from benchmarks.matrices import random_array
+from benchmarks.rounds import alternate
+from outcore.linalg.lu_plan import flops
+
+BUDGET_SHARE = 8
+ORDERS = {"full": 16384, "quick": 4096, "tiny": 512}
+
+
+def measure(setting: Setting) -> Outcome:
+    n = ORDERS[setting.size]
+    A = random_array(setting.scratch / "A", n, "f8")
+    environment = setting.child_environment()
+    found: dict[str, dict[str, Any]] = {}
+
+    def ours() -> float:
+        arguments = [A.path, setting.scratch / "A.lu", A.nbytes // BUDGET_SHARE]
+        ended = run_module("benchmarks.factor_outcore", arguments, environment=environment)
+        found["outcore"] = ended.found
+        return ended.seconds
+
+    def scipy() -> float:
+        ended = run_module("benchmarks.factor_scipy", [n], environment=environment)
+        found["scipy"] = ended.found
+        return ended.seconds
+
+    rounds = alternate(
+        f"LU float64 n={n}",
+        {"outcore": ours, "scipy": scipy},
+        rounds=1 if setting.size == "tiny" else 3,
+        warmups=0 if setting.size == "tiny" else 1,
+    )
+    work = flops(n, np.dtype("f8"))
+
+    def side(name: str) -> str:
+        seconds = rounds.median(name)
+        rate = f"{seconds:.2f} s, {work / seconds / 1e9:.0f} GFLOP/s"
+        return f"{rate}, {found[name]['kernels']}"
+
+    return Outcome(
+        [
+            Figure(
+                f"LU float64, n = {n}, budget 1/{BUDGET_SHARE} of the matrix: "
+                "time against scipy.linalg.lu_factor in memory",
+                rounds.ratios("outcore", "scipy"),
+                Target("<", 1),
+                ours=side("outcore"),
+                rival=side("scipy"),
+                details=dict(rounds.measures),
+            )
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main("scipy_lu", measure)
