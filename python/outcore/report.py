@@ -34,7 +34,7 @@ class Report:
     growth
         Largest element of U over the largest of A.
     backward_error
-        ‖b - Ax‖∞ / (‖A‖∞‖x‖∞ + ‖b‖∞), largest over the right-hand sides.
+        ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), largest over the right-hand sides.
     kernels, threads
         The BLAS that did the arithmetic.
     notes
