@@ -13,6 +13,7 @@ A panel of L is stored with its own and earlier row swaps only, so that no swap 
 on disk. Flops 2n³/3; words read and written n³/(3w) - nw/3 + 2n² with slabs of w columns.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -145,7 +146,7 @@ class _Factorization:
         try:
             self.conveyor.load(slabs[0] if slabs else None)
             self.read_ahead(range(slabs[0].first if slabs else 0))
-            for slab, following in zip(slabs, [*slabs[1:], None], strict=True):
+            for slab, following in itertools.zip_longest(slabs, slabs[1:]):
                 self.factor_slab(slab, following)
             self.conveyor.drain()
             self.storage.commit()
