@@ -59,7 +59,7 @@ def _curve(ax: Axes, way: str, points: list[dict[str, Any]]) -> None:
         ax.plot([x[-1], killed[0]], [y[-1], height], color=colour, linewidth=1.4, linestyle=":")
         ax.plot(killed[0], height, marker="x", color=colour, markersize=10, markeredgewidth=2.4)
         ax.annotate(
-            "out of memory", (killed[0], height), textcoords="offset points", xytext=(9, -4),
+            "out of memory", (killed[0], height), textcoords="offset points", xytext=(9, -14),
             color=colour, fontsize=9.5,
         )  # fmt: skip
 
@@ -82,8 +82,8 @@ def _axes(ax: Axes, points: list[dict[str, Any]], limit: int) -> None:
     edge = (limit / 8) ** 0.5
     ax.axvspan(edge, right * 1.9, color="#f3efe6", zorder=0, linewidth=0)
     ax.annotate(
-        "larger than memory", (edge, 0.97), xycoords=("data", "axes fraction"),
-        textcoords="offset points", xytext=(6, -8), color="#8a7f66", fontsize=10,
+        "larger than memory", (edge, 0.03), xycoords=("data", "axes fraction"),
+        textcoords="offset points", xytext=(7, 0), color="#8a7f66", fontsize=10,
     )  # fmt: skip
 
 

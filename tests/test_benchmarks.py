@@ -1,0 +1,106 @@
+"""The benchmarks run, at sizes that say nothing about speed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import environment, report
+from benchmarks.cost_curve import draw
+from benchmarks.figures import Figure, Target, table
+from benchmarks.rounds import alternate
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with results, scratch files and kept rates in the test's directory."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments, "--tiny", "--output", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["lu", "streaming", "rivals"])
+def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:
+    done = run(tmp_path, name)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / f"{name}.json").read_text())
+    assert found["command"] == f"python -m benchmarks {name} --tiny"
+    assert found["machine"]["versions"]["numpy"]
+    assert all(row["values"] or row["skipped"] for row in found["figures"])
+    assert {path.name for path in tmp_path.iterdir()} <= {f"{name}.json", "cache"}
+    assert f"### {name}" in report.render(tmp_path)
+    beyond = [row["values"] for row in found["figures"] if "beyond the plan" in row["what"]]
+    assert beyond == ([[0], [0]] if name == "lu" else [])
+
+
+def test_streaming_without_fio_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("fio") is None
+    done = run(tmp_path, "streaming")
+    assert done.returncode == 0, done.stderr
+    assert "skipped: fio is not installed" in done.stdout
+
+
+def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "nonsense")
+    assert done.returncode == 2
+    assert "there is no benchmark 'nonsense'" in done.stderr
+
+
+def test_scratch_files_go_when_a_benchmark_fails(tmp_path: Path) -> None:
+    (tmp_path / "rivals.json").mkdir()
+    assert run(tmp_path, "rivals").returncode == 1
+    assert not list(tmp_path.glob("scratch-*"))
+
+
+def test_children_do_not_inherit_a_choice_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Generic")
+    monkeypatch.setenv("OPENBLAS_VERBOSE", "0")
+    assert {"OPENBLAS_CORETYPE", "OPENBLAS_VERBOSE"} <= set(environment.removed())
+    assert not any(name.startswith("OPENBLAS_") for name in environment.for_child())
+    assert environment.for_child(keep=True)["OPENBLAS_CORETYPE"] == "Generic"
+
+
+def test_contenders_alternate_and_ratios_are_of_the_same_round() -> None:
+    order: list[str] = []
+    values = {"a": iter([9.0, 1.0, 2.0, 3.0]), "b": iter([9.0, 2.0, 2.0, 2.0])}
+
+    def contender(name: str) -> float:
+        order.append(name)
+        return next(values[name])
+
+    found = alternate(
+        "x", {"a": lambda: contender("a"), "b": lambda: contender("b")}, rounds=3, warmups=1
+    )
+    assert "".join(order) == "abababab"
+    assert found.ratios("a", "b") == [0.5, 1.0, 1.5]
+    figure = Figure("x", found.ratios("a", "b"), Target("<", 1))
+    assert figure.measured == "1 [0.5–1.5]"  # noqa: RUF001
+    assert figure.verdict == "**no**"
+
+
+def test_a_table_has_only_the_columns_that_are_used() -> None:
+    text = table([Figure("speed", [0.5], Target("≤", 1.08)), Figure("other", skipped="no fio")])
+    assert [line.count("|") for line in text.splitlines()] == [5, 5, 5, 5]
+    assert "skipped: no fio" in text
+
+
+def test_the_cost_curve_is_drawn(tmp_path: Path) -> None:
+    ends = {"outcore": "done", "memmap": "stopped", "in memory": "done"}
+    points = [
+        {"way": way, "n": n, "share": n / 2000, "seconds": [n / 1e3], "median_s": n / 1e3,
+         "end": end if n == 4000 else "done"}
+        for way, end in ends.items() for n in (1000, 2000, 4000)
+    ]  # fmt: skip
+    points[-1] |= {"seconds": [], "median_s": float("nan"), "end": "out of memory"}
+    draw({"limit_bytes": 16_000_000, "points": points}, tmp_path / "images" / "curve.png")
+    assert (tmp_path / "images" / "curve.png").read_bytes().startswith(b"\x89PNG")
