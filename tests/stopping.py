@@ -1,0 +1,107 @@
+"""Stopping a factorization: at a note, at a line of the code, by a signal, by kill -9."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from linpack import Matrix, packed
+
+import outcore as oc
+from outcore import linalg
+from outcore.errors import Interrupted
+from outcore.linalg import lu_factor
+from outcore.linalg.journal import Journal, Record
+
+# The pages that decide what is on disk, and when.
+DECISIVE = ("lu_begin.py", "lu_storage.py", "journal.py")
+
+
+@contextlib.contextmanager
+def at_line(
+    number: int, act: Callable[[], None], pages: tuple[str, ...] = DECISIVE
+) -> Iterator[Any]:
+    """Act before the line of this number, counted over the lines executed on some pages."""
+    names = {str(Path(linalg.__file__).with_name(page)) for page in pages}
+    count = [0]
+
+    def lines(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            count[0] += 1
+            if count[0] == number:
+                act()
+        return lines
+
+    def calls(frame: FrameType, event: str, argument: object) -> Any:
+        return lines if frame.f_code.co_filename in names else None
+
+    before = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+def in_a_fork(work: Callable[[], object]) -> int:
+    """Do work in a forked process; its exit status (negative: the signal that killed it)."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_at_line(number: int, work: Callable[[], object]) -> bool:
+    """Do work in a process that is killed at a line; whether it was, else it came to the end."""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def doomed() -> None:
+        with at_line(number, die):
+            work()
+
+    status = in_a_fork(doomed)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+@contextlib.contextmanager
+def after_notes(count: int, act: Callable[[], None]) -> Iterator[None]:
+    """Act when so many slabs were noted."""
+    append, noted = Journal.append, [0]
+
+    def noting(self: Journal, record: Record) -> None:
+        append(self, record)
+        noted[0] += 1
+        if noted[0] == count:
+            act()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", noting)
+        yield
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def stop_after(notes: int, A: oc.Array | Path, **options: Any) -> None:
+    """Begin a factorization, and interrupt it when so many slabs were noted."""
+    with after_notes(notes, interrupt), pytest.raises(Interrupted, match="lu_factor again"):
+        lu_factor(A, progress=False, **options)
+
+
+def bits(lu: linalg.LUFactor) -> tuple[Matrix, Matrix]:
+    """What must be the same to the last bit."""
+    return packed(lu), lu.piv

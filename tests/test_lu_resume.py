@@ -1,0 +1,495 @@
+"""LU goes on after whatever stopped it, to the same bits, and refuses what does not fit."""
+
+import itertools
+import shutil
+import signal
+import subprocess
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, lapack_ratio, names_below, on_disk, one_thread, random_matrix
+from stopping import after_notes, at_line, bits, in_a_fork, interrupt, kill_at_line, stop_after
+
+import outcore as oc
+from outcore import progress
+from outcore.errors import (
+    BusyError,
+    ConsumedError,
+    DiskFullError,
+    ForkedError,
+    IncompleteError,
+    Interrupted,
+    JournalError,
+)
+from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.linalg.journal import Journal, Record, read_journal
+from outcore.linalg.lu_storage import LuStorage
+from outcore.longcall import LongCall
+from outcore.volumes import place
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, CHUNKS, MEMORY = 200, (64, 32), 200_000
+RunPython = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return random_matrix(N, "f8")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["beside", "overwrite_a"])
+def undisturbed(
+    request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, tuple[Matrix, Matrix], Path]:
+    """Whether A is overwritten, the bits that result, and an A to copy."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    on_disk(home / "A", matrix, CHUNKS).close()
+    shutil.copytree(home / "A", home / "Z")
+    lu = factor(home / "Z", request.param)
+    return request.param, bits(lu), home / "A"
+
+
+def factor(path: Path, overwrite_a: bool = False, **options: Any) -> oc.linalg.LUFactor:
+    options = {"memory": MEMORY, "threads": 1, "progress": False} | options
+    return lu_factor(path, overwrite_a=overwrite_a, **options)
+
+
+def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix]) -> None:
+    for have, want in zip(bits(lu), expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
+
+
+def test_killed_at_any_line(
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
+) -> None:
+    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    with at_line(0, interrupt) as lines:
+        shutil.copytree(source, path)
+        factor(path, overwrite_a)
+    # Every step of the beginning and of the end, and some of the many between.
+    numbers = {
+        *range(2, 130, 5),
+        *range(130, lines[0] - 80, 37),
+        *range(lines[0] - 80, lines[0], 5),
+    }
+    for number in sorted(numbers):
+        shutil.rmtree(path)
+        shutil.rmtree(tmp_path / "Z.lu", ignore_errors=True)
+        shutil.copytree(source, path)
+        if not kill_at_line(number, lambda: factor(path, overwrite_a)):
+            continue
+        try:
+            lu = open_factor(tmp_path / "Z.lu")
+        except oc.OutcoreError:
+            lu = factor(path, overwrite_a)
+        for have, want in zip(bits(lu), expected, strict=True):
+            np.testing.assert_array_equal(have, want, err_msg=f"killed at line {number}")
+        assert not (lu.path / "lock").exists() or (lu.path / "journal").exists()
+        if overwrite_a:
+            with pytest.raises(ConsumedError):
+                oc.open_array(path)
+
+
+def test_killed_again_and_again(
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
+) -> None:
+    """Each call is killed a little further on than the one before, until one comes to the end."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    for kills in itertools.count():
+        if not kill_at_line(90 + 31 * kills, lambda: factor(path, overwrite_a)):
+            break
+    assert kills > 3
+    assert_finished(open_factor(tmp_path / "Z.lu"), expected)
+
+
+def test_killed_at_random_moments(
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path], run_python: RunPython
+) -> None:
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    script = f"""
+import sys
+from outcore.linalg import lu_factor
+print("ready", flush=True)
+lu_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
+"""
+    for delay_s in np.random.default_rng(0).uniform(0, 0.06, 3):
+        run = run_python(script, str(path))
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        run.kill()
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        if run.returncode == 0:
+            break
+    try:
+        lu = open_factor(tmp_path / "Z.lu")
+    except oc.OutcoreError:
+        lu = factor(path, overwrite_a)
+    assert_finished(lu, expected)
+
+
+def test_interrupted_at_any_line(
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
+) -> None:
+    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    overwrite_a, expected, source = undisturbed
+    pages = ("lu_begin.py", "lu_storage.py", "journal.py", "conveyor.py", "lu.py")
+    for step in (97, 211):
+        path = tmp_path / f"Z{step}"
+        shutil.copytree(source, path)
+        for stops in itertools.count(1):
+            try:
+                with at_line(step * stops, interrupt, pages):
+                    lu = factor(path, overwrite_a)
+                break
+            except KeyboardInterrupt:
+                assert not (tmp_path / f"Z{step}.lu" / "lock").exists()
+        assert stops > 4
+        assert_finished(lu, expected)
+
+
+def test_a_slab_is_durable_before_its_note(
+    tmp_path: Path,
+    undisturbed: tuple[bool, tuple[Matrix, Matrix], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Power loss after a note must find the whole slab on the disk: written, then synced."""
+    overwrite_a, _, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    calls: list[tuple[LuStorage, LongCall]] = []
+    storage_open, append, noted = LuStorage.open, Journal.append, []
+
+    def opening(self: LuStorage, call: LongCall) -> None:
+        calls.append((self, call))
+        storage_open(self, call)
+
+    def noting(self: Journal, record: Record) -> None:
+        (storage, call), g = calls[0], calls[0][0].geometry
+        spans = call.trace.spans()[0]
+        place = spans[:, 4] // (g.tiles * g.tile_bytes)
+        writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(place, record.places)]
+        # A place may be written a second time in a run that overwrites A: the last writes count.
+        whole = len(record.places) * g.tiles * g.tile_bytes
+        assert int(writes[:, 5].sum()) % whole == 0
+        syncs = spans[spans[:, 0] == 2]
+        assert (syncs[:, 2] >= writes[:, 3].max()).any()
+        assert storage.places_of(types.SimpleNamespace(first=record.first, last=record.last)) == (  # type: ignore[arg-type]
+            record.places
+        )
+        noted.append(record)
+        append(self, record)
+
+    monkeypatch.setattr(LuStorage, "open", opening)
+    monkeypatch.setattr(Journal, "append", noting)
+    factor(path, overwrite_a)
+    assert len(noted) >= 4
+
+
+def test_an_unwritten_slab_is_not_noted(
+    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write fails, and before anyone looks, Ctrl-C comes."""
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+
+    class Failed:
+        def done(self) -> bool:
+            return False
+
+        def wait(self) -> None:
+            raise DiskFullError("no room")
+
+    commit_later = LuStorage.commit_later
+
+    def failing(self: LuStorage, record: Record) -> None:
+        commit_later(self, record)
+        conveyor = calls[0]
+        item = conveyor._leaving[0]
+        item.ticket.wait()
+        conveyor._leaving[0] = item._replace(ticket=Failed())
+        raise KeyboardInterrupt
+
+    calls: list[Any] = []
+    conveyor_init = oc.linalg.lu.Conveyor.__init__
+
+    def made(self: Any, *arguments: Any) -> None:
+        conveyor_init(self, *arguments)
+        calls.append(self)
+
+    monkeypatch.setattr(oc.linalg.lu.Conveyor, "__init__", made)
+    monkeypatch.setattr(LuStorage, "commit_later", failing)
+    with pytest.raises(Interrupted, match="with 0 of"):
+        factor(A.path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_cleanly(
+    tmp_path: Path, matrix: Matrix, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    told: list[float] = []
+
+    def watch(done: float, left: float) -> None:
+        told.append(done)
+        if done > 0.5:
+            signal.raise_signal(number)
+
+    with pytest.raises(Interrupted, match=r"LU of Z stopped with [1-9]\d* of 7 panels done; call"):
+        factor(path, progress=watch)
+    assert told[-1] < 1, "stopped is not finished"
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    assert sorted(p.name for p in (tmp_path / "Z.lu").iterdir()) == ["journal", "lu", "zarr.json"]
+    with pytest.raises(IncompleteError, match=r"call lu_factor on .*Z again"):
+        open_factor(tmp_path / "Z.lu")
+    told.clear()
+    lu = factor(path, progress=lambda done, left: told.append(done))
+    assert told[0] > 0.3, "progress goes on from where it was"
+    assert told == sorted(told)
+    assert lapack_ratio(matrix, lu) < 30
+
+
+def test_sigterm_ends_a_program_with_a_word(tmp_path: Path, run_python: RunPython) -> None:
+    on_disk(tmp_path / "Z", random_matrix(700, "c16")).close()
+    run = run_python(
+        """
+from outcore.linalg import lu_factor
+print("ready", flush=True)
+lu_factor("Z", memory="400 kB", threads=1, progress=lambda done, left: print(done, flush=True))
+"""
+    )
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.stdout.readline()
+    run.terminate()
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert "Interrupted: LU of Z stopped with" in errors
+    assert "call lu_factor again with the same arguments" in errors
+
+
+def test_a_resumed_run_says_what_it_did(tmp_path: Path, matrix: Matrix) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    stop_after(2, A, memory=MEMORY, threads=1)
+    journal = read_journal(place(tmp_path / "Z.lu"))
+    assert journal is not None
+    assert len(journal.records) >= 2
+    lu = factor(A.path)
+    assert lu.report is not None
+    (note,) = lu.report.notes
+    assert note.startswith(f"resumed at panel {journal.panels_done} of 7;")
+    assert lu.report.bytes_written == lu.report.planned_bytes_written < N * N * 8
+    assert lu.report.flops < 2 * N**3 / 3
+    assert lu.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"memory": [200_000, 300_000, 900_000]}, {"memory": [300_000, 200_000, 250_000]},
+     {"threads": [1, 2, 1]}, {"threads": [2, 1, 1]}],
+    ids=str,
+)  # fmt: skip
+def test_another_budget_or_thread_count_goes_on(
+    tmp_path: Path, matrix: Matrix, overwrite_a: bool, changes: dict[str, list[int]]
+) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    ((name, values),) = changes.items()
+    options = {"memory": MEMORY, "threads": 1, "overwrite_a": overwrite_a}
+    stop_after(1, path, **options | {name: values[0]})
+    stop_after(1, path, **options | {name: values[1]})
+    lu = lu_factor(path, progress=False, **options | {name: values[2]})
+    assert lapack_ratio(matrix, lu) < 30
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(matrix)[1])
+    assert lu.report is not None
+    assert len(lu.report.notes) == 1 + (values[0] != values[2])
+    if values[0] == values[2]:
+        return
+    assert any("last bits may differ" in note for note in lu.report.notes)
+
+
+@pytest.mark.parametrize("torn_bytes", [1, 3, 60])
+def test_a_torn_note_is_dropped_for_good(
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path], torn_bytes: int
+) -> None:
+    """And the note after it is not lost with it."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    options = {"memory": MEMORY, "threads": 1, "overwrite_a": overwrite_a}
+    stop_after(2, path, **options)
+    journal = tmp_path / "Z.lu" / "journal"
+    text = journal.read_bytes()
+    notes = len(text.splitlines()) - 1
+    journal.write_bytes(text[:-torn_bytes])
+    found = read_journal(place(tmp_path / "Z.lu"))
+    assert found is not None
+    assert len(found.records) == notes - 1
+    stop_after(1, path, **options)
+    again = read_journal(place(tmp_path / "Z.lu"))
+    assert again is not None
+    assert len(again.records) >= notes
+    assert not again.is_torn
+    assert_finished(factor(path, overwrite_a), expected)
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_damaged_journal_is_refused(tmp_path: Path, matrix: Matrix, line: int) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    stop_after(2, A, memory=MEMORY)
+    journal = tmp_path / "Z.lu" / "journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b"1", b"2", 1)
+    journal.write_bytes(b"".join(lines))
+    with pytest.raises(JournalError, match="damaged; pass resume=False"):
+        factor(A.path)
+    assert lapack_ratio(matrix, factor(A.path, resume=False)) < 30
+
+
+def written_since(path: Path) -> None:
+    with oc.open_array(path, "r+") as array:
+        array[3, 5] = 0
+
+
+def another_type(path: Path) -> None:
+    oc.from_array(random_matrix(N, "f4"), path, order="F", overwrite=True).close()
+
+
+def another_order(path: Path) -> None:
+    oc.from_array(random_matrix(N + 1, "f8"), path, order="F", overwrite=True).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (written_since, "was opened for writing since"),
+        (another_type, "of order 200 in float64; the matrix is now of order 200 in float32"),
+        (another_order, "of order 200 in float64; the matrix is now of order 201"),
+    ],
+)
+def test_changed_input_is_refused(
+    tmp_path: Path, matrix: Matrix, change: Callable[[Path], None], reason: str
+) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    stop_after(2, path, memory=MEMORY)
+    change(path)
+    before = names_below(tmp_path)
+    with pytest.raises(JournalError, match=reason):
+        factor(path)
+    assert names_below(tmp_path) == before
+    now = oc.open_array(path)[...]
+    lu = factor(path, resume=False)
+    assert lapack_ratio(now, lu) < 30
+    assert lu.report is not None
+    assert lu.report.notes == []
+
+
+def test_another_matrix_is_refused(tmp_path: Path, matrix: Matrix) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    other = on_disk(tmp_path / "Y", matrix, CHUNKS).path
+    stop_after(2, path, memory=MEMORY)
+    with pytest.raises(JournalError, match=r"stopped factorization of .*Z, not of .*Y"):
+        factor(other, out=tmp_path / "Z.lu")
+    assert lapack_ratio(matrix, factor(path)) < 30
+
+
+def test_a_given_up_matrix_cannot_begin_anew(tmp_path: Path, matrix: Matrix) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    stop_after(2, path, memory=MEMORY, overwrite_a=True)
+    for options in ({"resume": False}, {"out": tmp_path / "other"}):
+        with pytest.raises(ConsumedError):
+            factor(path, **options)  # type: ignore[arg-type]
+    # Made anew, it is another matrix: neither may destroy the other.
+    on_disk(tmp_path / "Y", matrix, CHUNKS).close()
+    shutil.copytree(path, tmp_path / "kept")
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "Y", path)
+    with pytest.raises(JournalError, match="made anew"):
+        factor(path)
+    np.testing.assert_array_equal(oc.open_array(path)[...], matrix)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "kept", path)
+    # Once given up, it makes no difference whether overwrite_a is said again.
+    assert lapack_ratio(matrix, factor(path)) < 30
+
+
+def test_a_full_disk_stops_cleanly(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The factors have their room from the beginning; the journal finds none left."""
+    a = random_matrix(1000, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    filler = small_disk / "filler"
+
+    def fill_up() -> None:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError:
+                    continue
+
+    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
+        lu_factor(A, memory=300_000, out=small_disk / "F", progress=False)
+    with pytest.raises(IncompleteError):
+        open_factor(small_disk / "F")
+    assert not (small_disk / "F" / "lock").exists()
+    filler.unlink()
+    lu = lu_factor(A, memory=300_000, out=small_disk / "F", progress=False)
+    assert lu.report is not None
+    assert "resumed" in lu.report.notes[0]
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lapack_ratio(a, lu) < 30
+
+
+def test_two_calls_for_one_target(tmp_path: Path, matrix: Matrix, run_python: RunPython) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    other = on_disk(tmp_path / "Y", matrix, CHUNKS).path
+    seen: list[str] = []
+
+    def meanwhile() -> None:
+        with pytest.raises(BusyError, match="in use by another process"):
+            factor(path)
+        with pytest.raises(BusyError):
+            factor(other, out=tmp_path / "Z.lu", overwrite=True)
+        run = run_python("from outcore.linalg import lu_factor\nlu_factor('Z', progress=False)")
+        seen.append(run.communicate(timeout=60)[1])
+
+    with after_notes(2, meanwhile):
+        lu = factor(path)
+    assert "BusyError" in seen[0]
+    assert lapack_ratio(matrix, lu) < 30
+
+
+def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    lu = factor(A.path, out=tmp_path / "F")
+
+    def with_the_parents_array() -> None:
+        with pytest.raises(ForkedError, match="fork"):
+            lu_factor(A, memory=MEMORY, progress=False)
+
+    assert in_a_fork(with_the_parents_array) == 0
+    assert not (tmp_path / "Z.lu").exists()
+    # By name, everything is opened anew.
+    assert in_a_fork(lambda: factor(A.path)) == 0
+    assert in_a_fork(lambda: lu_solve(lu, np.ones(N), threads=1, progress=False)) == 0
+    assert lapack_ratio(matrix, open_factor(tmp_path / "Z.lu")) < 30
