@@ -30,7 +30,8 @@ class Extremes:
 
     def see_matrix(self, kernels: Kernels, C: Matrix) -> None:
         """Note columns of A."""
-        self.norm1 = max(self.norm1, kernels.lange("1", C))
+        # Not max(): that loses a NaN.
+        self.norm1 = float(np.maximum(self.norm1, kernels.lange("1", C)))
         self.max_a = max(self.max_a, kernels.max_abs(C))
 
     def see_factor(self, kernels: Kernels, U: Matrix) -> None:
