@@ -57,7 +57,10 @@ def run(name: str, options: list[str], *, keep_env: bool) -> int:
     )
     before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:
-        return child.wait()
+        code = child.wait()
+        if code == 128 + signal.SIGTERM:
+            raise SystemExit(code)
+        return code
     except KeyboardInterrupt:
         # The terminal has told the child too; it cleans up.
         child.wait()

@@ -29,9 +29,9 @@ def main(n: int, path: str | None) -> None:
     if "outcore" in sys.modules:
         raise AssertionError("this process is to be without outcore")
     kernels = [
-        f"{library['version']} {library['architecture']}"
+        f"{library['internal_api']} {library['version']} {library.get('architecture', '')}"
         for library in threadpoolctl.threadpool_info()
-        if "scipy" in library["filepath"]
+        if library["user_api"] == "blas" and "numpy.libs" not in library["filepath"]
     ]
     print(json.dumps({"seconds": seconds, "kernels": ", ".join(kernels), "swaps": len(piv)}))
 

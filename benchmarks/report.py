@@ -14,12 +14,12 @@ def render(directory: Path) -> str:
     documents = {
         found["benchmark"]: found
         for found in (json.loads(path.read_text()) for path in sorted(directory.glob("*.json")))
-        if "benchmark" in found
+        if found.get("benchmark") in ORDER
     }
     if not documents:
         return f"There are no results in {directory}; make some with `python -m benchmarks`."
-    ordered = [documents.pop(name) for name in ORDER if name in documents]
-    parts = [_section(found) for found in [*ordered, *documents.values()]]
+    ordered = [documents[name] for name in sorted(documents, key=ORDER.index)]
+    parts = [_section(found) for found in ordered]
     return "\n".join([_machine(ordered[0]["machine"]), *parts])
 
 
@@ -30,11 +30,6 @@ def _section(found: dict[str, Any]) -> str:
         f"`{found['command']}`, {found['machine']['date'][:10]}, {found['machine']['blas']}"
         f" ({found['environment'].replace('OPENBLAS_*', '`OPENBLAS_*`')}).",
         *(["Small sizes, which do not count."] if is_quick else []),
-        *(
-            f"{figure.what}: {text}."
-            for figure in figures
-            if (text := figure.details.get("note", ""))
-        ),
     ]
     return "\n".join(
         [f"\n### {found['benchmark']}\n", table(figures, is_quick=is_quick), "", *notes]
