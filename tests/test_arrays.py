@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import CHUNK_ORDERS, DTYPES, ORDERS, Layout, layouts, selections, values
 
 import outcore as oc
-from outcore.errors import InvalidError
+from outcore.errors import ExistsError, InvalidError
 
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -283,3 +283,24 @@ def test_copying_reports_its_progress(tmp_path: Path) -> None:
     assert np.array_equal(array, source)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+def test_a_script_may_be_started_again(tmp_path: Path) -> None:
+    def fill(rows: slice, columns: slice) -> np.ndarray[Any, Any]:
+        calls.append(rows)
+        return np.ones((rows.stop - rows.start, columns.stop - columns.start))
+
+    calls: list[slice] = []
+    made = oc.create_array(tmp_path / "a", (50, 60), fill=fill, exist_ok=True)
+    first = len(calls)
+    generation = made.info().generation
+    again = oc.create_array(tmp_path / "a", (50, 60), fill=fill, exist_ok=True)
+    assert np.array_equal(again, np.ones((50, 60)))
+    assert len(calls) == first > 0
+    assert again.info().generation == generation, "a stopped factorization of it must go on"
+    with pytest.raises(ExistsError):
+        oc.create_array(tmp_path / "a", (50, 61), exist_ok=True)
+
+
+def test_one_number_is_a_chunk_shape_in_one_dimension(tmp_path: Path) -> None:
+    assert oc.create_array(tmp_path / "a", 100, chunks=7).chunks == (7,)

@@ -181,7 +181,7 @@ def test_a_slab_is_durable_before_its_note(
 
     def noting(self: Journal, record: Record) -> None:
         (storage, call), g = calls[0], calls[0][0].geometry
-        spans = call.trace.spans()[0]
+        spans = call.trace.spans()
         place = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(place, record.places)]
         # A place may be written a second time in a run that overwrites A: the last writes count.

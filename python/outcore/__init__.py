@@ -19,7 +19,6 @@ from outcore.create import create_array, create_group, from_array  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.report import Report  # noqa: E402
-from outcore.timeline import draw_timeline  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "Verification",
     "create_array",
     "create_group",
-    "draw_timeline",
     "from_array",
     "linalg",
     "open_array",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile
-from outcore.array import Array, bump_generation, open_array, write_metadata
+from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, NotFoundError
 from outcore.fill import Fill, fill_array
 from outcore.progress import Meter, ProgressLike
@@ -28,13 +28,14 @@ def create_array(
     shape: Sequence[int] | int,
     dtype: npt.DTypeLike = "f8",
     *,
-    chunks: Sequence[int] | None = None,
+    chunks: Sequence[int] | int | None = None,
     order: str = "C",
     chunk_order: str | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     fill: Fill | None = None,
     overwrite: bool = False,
+    exist_ok: bool = False,
     reserve: bool = True,
     memory: int | str | None = None,
     threads: int = 1,
@@ -67,6 +68,9 @@ def create_array(
     overwrite
         Replace what is there. Otherwise an existing array is an error, unless `fill` was stopped
         halfway and goes on.
+    exist_ok
+        Open a whole array of the same shape and type that is there already, as it is and for
+        reading, for scripts that are started again: a stopped factorization of it goes on.
     reserve
         Take the disk space now, so that writing cannot run out of it later.
     memory, threads, resume, progress
@@ -88,6 +92,10 @@ def create_array(
     """
     metadata = _metadata(shape, dtype, chunks, order, chunk_order, dims, attributes)
     where = place(path)
+    if exist_ok and not overwrite and where.exists():
+        found = read_metadata(where)
+        if found.state is None and (found.shape, found.dtype) == (metadata.shape, metadata.dtype):
+            return open_array(path)
     if fill is None:
         _make(where, metadata, overwrite=overwrite, reserve=reserve)
         return open_array(path, "r+")
@@ -107,7 +115,7 @@ def create_array(
 def _metadata(
     shape: Sequence[int] | int,
     dtype: npt.DTypeLike,
-    chunks: Sequence[int] | None,
+    chunks: Sequence[int] | int | None,
     order: str,
     chunk_order: str | None,
     dims: Sequence[str] | None,
@@ -122,12 +130,14 @@ def _metadata(
     extents = tuple(int(n) for n in extents)
     if math.prod(extents) * kind.itemsize > 1 << 62:
         raise InvalidError(f"an array of shape {extents} is larger than 2^62 bytes")
-    if chunks is not None and not all(isinstance(c, int | np.integer) and c > 0 for c in chunks):
+    if chunks is None:
+        chunks = default_chunks(extents, kind.itemsize, order)
+    given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
+    if not all(isinstance(c, int | np.integer) and c > 0 for c in given):
         raise InvalidError(f"chunks are integers of at least 1, have {chunks!r}")
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
     _check_attributes(attributes or {})
-    given = default_chunks(extents, kind.itemsize, order) if chunks is None else chunks
     return Metadata(
         shape=extents,
         dtype=kind,
@@ -213,7 +223,7 @@ def from_array(
     path: PathLike,
     *,
     memory: int | str | None = None,
-    chunks: Sequence[int] | None = None,
+    chunks: Sequence[int] | int | None = None,
     order: str | None = None,
     chunk_order: str | None = None,
     dims: Sequence[str] | None = None,

@@ -118,7 +118,11 @@ class Plan:
                 "memory",
                 f"{format_bytes(self.peak_memory_bytes)} of {format_bytes(self.memory_bytes)}",
             ),
-            ("disk", f"{format_bytes(self.disk_bytes)} in {self.path}"),
+            (
+                "disk",
+                f"{format_bytes(self.disk_bytes)} in {self.path} for the factors, beside the "
+                f"matrix of {format_bytes(self.n**2 * np.dtype(self.dtype).itemsize)}",
+            ),
             ("read", format_bytes(self.bytes_read)),
             ("write", format_bytes(self.bytes_written)),
             ("words moved", f"{words / self.words_lower_bound:.2f} x the lower bound"),

@@ -162,17 +162,5 @@ def _sum(a: int | None, b: int | None) -> int:
 
 def io_and_wait_seconds(trace: Trace) -> tuple[float, float]:
     """Time in which the disk was busy (overlaps counted once) and time the caller waited for it."""
-    spans, _ = trace.spans()
-    kinds = trace.kinds()
-    disk = spans[spans[:, 0] <= kinds.index("sync")]
-    waits = spans[spans[:, 0] == kinds.index("wait")]
-    return _union_ns(disk[:, 2:4]) / 1e9, float((waits[:, 3] - waits[:, 2]).sum()) / 1e9
-
-
-def _union_ns(intervals: npt.NDArray[np.uint64]) -> float:
-    if not len(intervals):
-        return 0.0
-    ordered = intervals[np.argsort(intervals[:, 0])].astype(np.int64)
-    ends = np.maximum.accumulate(ordered[:, 1])
-    gaps = np.maximum(ordered[1:, 0] - ends[:-1], 0).sum()
-    return float(ends[-1] - ordered[0, 0] - gaps)
+    disk_ns, wait_ns = trace.totals()
+    return disk_ns / 1e9, wait_ns / 1e9

@@ -11,4 +11,4 @@ pub use array_file::{ArrayFile, Counters, Memory, MemoryUse};
 pub use local::LocalVolume;
 pub use stream::{Stream, StreamBlock};
 pub use ticket::Ticket;
-pub use trace::{Span, SpanKind, Trace};
+pub use trace::{Span, SpanKind, Totals, Trace};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::Clock;
 
-/// Spans beyond this are counted, not kept.
-const MAX_SPANS: usize = 1 << 20;
+/// When there are more spans than this, neighbours are joined: a trace is bounded however long the call.
+const MAX_SPANS: usize = 1 << 17;
 
 /// What a span of time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub enum SpanKind {
 }
 
 impl SpanKind {
+    /// Every kind, in the order of its declaration.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Sync, Self::Compute, Self::Wait];
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,6 +35,11 @@ impl SpanKind {
             Self::Compute => "compute",
             Self::Wait => "wait",
         }
+    }
+
+    /// Whether the disk worked.
+    const fn is_disk(self) -> bool {
+        matches!(self, Self::Read | Self::Write | Self::Sync)
     }
 }
 
@@ -52,17 +60,35 @@ pub struct Span {
     pub bytes: u64,
 }
 
+/// Sums over all spans ever recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Time in which the disk worked, overlaps counted once.
+    pub disk_ns: u64,
+    /// Time the caller waited for the disk.
+    pub wait_ns: u64,
+}
+
+#[derive(Default)]
+struct State {
+    spans: Vec<Span>,
+    totals: Totals,
+    /// Disk time is counted up to here. Transfers are recorded as they end, so that one which began before is
+    /// counted for the rest of its time only.
+    disk_until_ns: u64,
+}
+
 /// Spans of one long call. Cloning shares it.
 #[derive(Clone)]
 pub struct Trace {
     clock: Arc<dyn Clock>,
-    spans: Arc<Mutex<(Vec<Span>, u64)>>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Trace {
     /// An empty trace on `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, spans: Arc::default() }
+        Self { clock, state: Arc::default() }
     }
 
     /// Now, on the trace's clock.
@@ -70,22 +96,105 @@ impl Trace {
         self.clock.now_ns()
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Vec<Span>, u64)> {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a span.
     pub fn record(&self, span: Span) {
-        let mut spans = self.lock();
-        if spans.0.len() < MAX_SPANS {
-            spans.0.push(span);
-        } else {
-            spans.1 += 1;
+        let mut state = self.lock();
+        if span.kind.is_disk() {
+            let from = span.start_ns.max(state.disk_until_ns);
+            state.totals.disk_ns += span.end_ns.saturating_sub(from);
+            state.disk_until_ns = state.disk_until_ns.max(span.end_ns);
+        } else if span.kind == SpanKind::Wait {
+            state.totals.wait_ns += span.end_ns.saturating_sub(span.start_ns);
+        }
+        state.spans.push(span);
+        if state.spans.len() >= MAX_SPANS {
+            join_neighbours(&mut state.spans);
         }
     }
 
-    /// The spans so far, in the order of their ends, and how many more were not kept.
-    pub fn spans(&self) -> (Vec<Span>, u64) {
-        self.lock().clone()
+    /// The spans, in the order of their ends; of a very long call, joined with their neighbours.
+    pub fn spans(&self) -> Vec<Span> {
+        self.lock().spans.clone()
+    }
+
+    /// Sums over all spans.
+    pub fn totals(&self) -> Totals {
+        self.lock().totals
+    }
+}
+
+/// Joins each span with the next of its kind, so that about half are left.
+fn join_neighbours(spans: &mut Vec<Span>) {
+    let mut open: [Option<usize>; SpanKind::ALL.len()] = [None; SpanKind::ALL.len()];
+    let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + open.len());
+    for span in spans.iter() {
+        match open[span.kind as usize].take() {
+            None => {
+                open[span.kind as usize] = Some(joined.len());
+                joined.push(*span);
+            }
+            Some(index) => {
+                let first = &mut joined[index];
+                first.start_ns = first.start_ns.min(span.start_ns);
+                first.end_ns = first.end_ns.max(span.end_ns);
+                first.bytes += span.bytes;
+            }
+        }
+    }
+    *spans = joined;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    fn span(kind: SpanKind, start_ns: u64, end_ns: u64) -> Span {
+        Span { kind, array: 0, start_ns, end_ns, offset: 0, bytes: 1 }
+    }
+
+    #[test]
+    fn overlapping_disk_time_counts_once_and_waits_add_up() {
+        let trace = Trace::new(Arc::new(Stopped));
+        for (kind, start, end) in [
+            (SpanKind::Read, 0, 10),
+            (SpanKind::Write, 5, 12),
+            (SpanKind::Compute, 0, 100),
+            (SpanKind::Wait, 8, 12),
+            (SpanKind::Read, 20, 30),
+            (SpanKind::Wait, 25, 30),
+        ] {
+            trace.record(span(kind, start, end));
+        }
+        assert_eq!(trace.totals(), Totals { disk_ns: 22, wait_ns: 9 });
+        assert_eq!(trace.spans().len(), 6);
+    }
+
+    #[test]
+    fn a_long_trace_stays_small_and_loses_no_bytes_or_time() {
+        let trace = Trace::new(Arc::new(Stopped));
+        let many = MAX_SPANS as u64 * 5;
+        for i in 0..many {
+            let kind = if i % 3 == 0 { SpanKind::Wait } else { SpanKind::Read };
+            trace.record(span(kind, i * 10, i * 10 + 10));
+        }
+        let spans = trace.spans();
+        assert!(spans.len() < MAX_SPANS);
+        assert_eq!(spans.iter().map(|s| s.bytes).sum::<u64>(), many);
+        assert_eq!(spans.iter().map(|s| s.end_ns).max(), Some(many * 10));
+        assert_eq!(spans.iter().map(|s| s.start_ns).min(), Some(0));
+        let totals = trace.totals();
+        assert_eq!(totals.disk_ns + totals.wait_ns, many * 10);
     }
 }

@@ -46,7 +46,12 @@ impl Directory {
     pub(crate) fn resolve_new(&self, path: &str) -> Result<PathBuf> {
         let full = self.resolve(path)?;
         if let Some(above) = full.parent() {
+            let fresh: Vec<&Path> = above.ancestors().take_while(|a| !a.exists()).collect();
             fs::create_dir_all(above).map_err(|e| describe("make the directory", above, &e))?;
+            // A file is only as durable as every name on the way to it.
+            for directory in fresh {
+                self.sync_above(directory)?;
+            }
         }
         Ok(full)
     }

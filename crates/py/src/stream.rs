@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{PyArray1, PyArray2};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use outcore_client::{Span, SpanKind};
 use outcore_core::Error;
 use outcore_disk::MonotonicClock;
@@ -15,9 +15,6 @@ use crate::memory::{Arena, Buffer};
 
 /// How long a wait lasts before the interpreter looks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
-
-const KINDS: [SpanKind; 5] =
-    [SpanKind::Read, SpanKind::Write, SpanKind::Sync, SpanKind::Compute, SpanKind::Wait];
 
 /// Spans of one long call.
 #[pyclass(frozen, module = "outcore._core")]
@@ -37,7 +34,7 @@ impl Trace {
 
     /// Adds a span from `start_ns` until now.
     fn record(&self, py: Python<'_>, kind: &str, start_ns: u64) -> PyResult<()> {
-        let Some(kind) = KINDS.into_iter().find(|k| k.name() == kind) else {
+        let Some(kind) = SpanKind::ALL.into_iter().find(|k| k.name() == kind) else {
             return Err(raise(py, &Error::invalid(format!("there is no span kind {kind:?}"))));
         };
         self.0.record(Span { kind, array: u32::MAX, start_ns, end_ns: self.0.now_ns(), offset: 0, bytes: 0 });
@@ -47,21 +44,23 @@ impl Trace {
     /// The names of the kinds, in the order of their numbers in `spans`.
     #[staticmethod]
     fn kinds() -> Vec<&'static str> {
-        KINDS.iter().map(|kind| kind.name()).collect()
+        SpanKind::ALL.iter().map(|kind| kind.name()).collect()
     }
 
-    /// A row (kind, array, start_ns, end_ns, offset, bytes) for each span, and how many more were not kept.
-    fn spans<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray2<u64>>, u64)> {
-        use numpy::PyArrayMethods;
-        let (spans, dropped) = self.0.spans();
+    /// A row (kind, array, start_ns, end_ns, offset, bytes) for each span.
+    fn spans<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let spans = self.0.spans();
         let flat: Vec<u64> = spans
             .iter()
-            .flat_map(|s| {
-                let kind = KINDS.iter().position(|&k| k == s.kind).unwrap_or(KINDS.len());
-                [kind as u64, u64::from(s.array), s.start_ns, s.end_ns, s.offset, s.bytes]
-            })
+            .flat_map(|s| [s.kind as u64, u64::from(s.array), s.start_ns, s.end_ns, s.offset, s.bytes])
             .collect();
-        Ok((PyArray1::from_vec(py, flat).reshape([spans.len(), 6])?, dropped))
+        PyArray1::from_vec(py, flat).reshape([spans.len(), 6])
+    }
+
+    /// Nanoseconds in which the disk worked (overlaps counted once), and in which the caller waited for it.
+    fn totals(&self) -> (u64, u64) {
+        let totals = self.0.totals();
+        (totals.disk_ns, totals.wait_ns)
     }
 }
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from outcore import budget
-from outcore.array import Array, open_array
+from outcore.array import Array
 from outcore.blas_choice import scipy_blas
 from outcore.create import create_array
 from outcore.demo.pictures import draw_field
 from outcore.demo.sphere import SphereProblem
-from outcore.errors import IncompleteError, InvalidError, NotFoundError
+from outcore.errors import InvalidError
 from outcore.linalg.solve import solve
 from outcore.machine import usable_cores
 from outcore.plan import Plan, plan
@@ -142,16 +142,12 @@ def _assembled(
     problem: SphereProblem, path: Path, memory_bytes: int, progress: ProgressLike
 ) -> Array:
     """Open the matrix that a stopped demonstration left, or assemble it, or the rest of it."""
-    with contextlib.suppress(NotFoundError, IncompleteError):
-        found = open_array(path)
-        if found.shape == (problem.n, problem.n):
-            return found
     threads = min(usable_cores(), (scipy_blas() or _NoBlas).threads)
     tile_bytes = 8 << 20
     threads = max(min(threads, memory_bytes // (2 * tile_bytes)), 1)
     return create_array(
-        path, (problem.n, problem.n), "c16", order="F", fill=problem.fill, threads=threads,
-        memory=max(memory_bytes, 2 * tile_bytes), progress=progress,
+        path, (problem.n, problem.n), "c16", order="F", fill=problem.fill, exist_ok=True,
+        threads=threads, memory=max(memory_bytes, 2 * tile_bytes), progress=progress,
     )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def lu_solve(
     trans: Which = 0,
     memory: int | str | None = None,
     out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> Any:
@@ -75,6 +76,8 @@ def lu_solve(
         caller's and not counted.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
+    overwrite
+        Replace an array that is at `out`.
     threads, progress
         As for `lu_factor`.
 
@@ -92,7 +95,14 @@ def lu_solve(
         If `b` does not fit the factors.
     """
     return solve_and_report(
-        lu, b, trans=trans, memory=memory, out=out, threads=threads, progress=progress
+        lu,
+        b,
+        trans=trans,
+        memory=memory,
+        out=out,
+        overwrite=overwrite,
+        threads=threads,
+        progress=progress,
     )[0]
 
 
@@ -103,6 +113,7 @@ def solve_and_report(
     trans: Which = 0,
     memory: int | str | None = None,
     out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -113,7 +124,7 @@ def solve_and_report(
             "unique solution; use least squares, or correct the matrix",
             lu.info,
         )
-    call = RightHandSide.read(lu.n, lu.dtype, b, trans, out)
+    call = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite)
     memory_bytes = budget.resolve(memory)
     need = _ring_bytes(lu, RING_TILES[0]) + (call.column_bytes if call.out else 0)
     if memory_bytes < need:
@@ -149,7 +160,7 @@ def solve_and_report(
             memory_bytes=memory_bytes,
             peak_memory_bytes=means.arena.peak_bytes,
             growth=lu.growth,
-            spans=means.trace.spans()[0],
+            spans=means.trace.spans(),
         )
         return x, report
 
@@ -183,7 +194,14 @@ class RightHandSide(NamedTuple):
 
     @classmethod
     def read(
-        cls, n: int, dtype: np.dtype[Any], b: Any, trans: Which, out: PathLike | None
+        cls,
+        n: int,
+        dtype: np.dtype[Any],
+        b: Any,
+        trans: Which,
+        out: PathLike | None,
+        *,
+        overwrite: bool,
     ) -> "RightHandSide":
         """Check a right-hand side and where its solution is to go.
 
@@ -192,7 +210,7 @@ class RightHandSide(NamedTuple):
         InvalidError
             If it is not one.
         ExistsError
-            If there is something at `out`.
+            If there is something at `out` that may not be overwritten.
         """
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
         if not isinstance(trans, int | str) or trans not in letters:
@@ -208,7 +226,13 @@ class RightHandSide(NamedTuple):
             out = f"{b.path}.x"
         where = None if out is None else place(out)
         if where and where.volume.exists(where.name) and not _is_stopped(where):
-            raise ExistsError(f"{where.path} exists; remove it or choose another out=")
+            if not overwrite or not where.exists():
+                raise ExistsError(
+                    f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
+                    "array that may go"
+                )
+            if isinstance(b, Array) and where.path == b.path:
+                raise InvalidError(f"out= is the right-hand side itself, {b.path}; choose another")
         return cls(given, letters[trans], n, dtype, where)
 
     @property

@@ -215,7 +215,7 @@ class LuStorage:
             kernels=kernels,
             threads=threads,
             notes=notes,
-            spans=call.trace.spans()[0],
+            spans=call.trace.spans(),
         )
 
 

@@ -11,7 +11,7 @@ from scipy.linalg import LinAlgWarning
 from outcore import budget
 from outcore.array import Array, open_array, read_generation, read_metadata
 from outcore.blas import kernels
-from outcore.errors import InvalidError, SingularMatrixError
+from outcore.errors import ExistsError, InvalidError, SingularMatrixError
 from outcore.linalg.factor import LUFactor, open_factor, read_group
 from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import Counters, RightHandSide, solve_and_report
@@ -22,6 +22,9 @@ from outcore.streams import BlockStream
 from outcore.volumes import PathLike, Place, place
 
 AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
+
+_TEMPORARY = "outcore.temporary"
+"""A file in the directory of factors that `solve` made for itself."""
 
 _CHECK_BYTES = 64 << 20
 """Tiles of A read ahead while the residual is formed."""
@@ -37,6 +40,7 @@ def solve(
     factors: PathLike | None = None,
     keep_factors: bool = False,
     overwrite_a: bool = False,
+    overwrite: bool = False,
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -60,6 +64,8 @@ def solve(
         Complete factors of the same `A` that are there already are used.
     keep_factors
         Leave the factors on disk for `open_factor`.
+    overwrite
+        Replace factors of something else at `factors`, and a solution at `out`.
     overwrite_a, resume, threads, progress
         As for `lu_factor`.
 
@@ -86,24 +92,29 @@ def solve(
     metadata = read_metadata(source)
     # A wrong right-hand side is found before the hours of factoring, not after.
     if len(metadata.shape) == 2:
-        RightHandSide.read(metadata.shape[0], metadata.dtype, b, "N", out)
+        RightHandSide.read(metadata.shape[0], metadata.dtype, b, "N", out, overwrite=overwrite)
     target = place(factors if factors is not None else f"{source.path}.lu")
-    lu = _ready_factors(target, source)
-    was_there = lu is not None
+    lu = _ready_factors(target, source, overwrite=overwrite)
+    # Factors that a stopped call of this function made for itself are its own to remove.
+    keep = keep_factors or (lu is not None and not target.exists(_TEMPORARY))
     if lu is None:
         with warnings.catch_warnings():
             # A singular matrix is an error here, as in scipy.linalg.solve.
             warnings.simplefilter("ignore", LinAlgWarning)
             lu = lu_factor(
-                A, memory=memory, out=target.path, overwrite_a=overwrite_a, resume=resume,
-                threads=threads, progress=progress,
+                A, memory=memory, out=target.path, overwrite_a=overwrite_a, overwrite=overwrite,
+                resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
+    if keep and target.exists(_TEMPORARY):
+        target.volume.remove(target.inside(_TEMPORARY))
+    elif not keep:
+        target.volume.replace_small(target.inside(_TEMPORARY), b"made by solve\n")
     try:
         x, report = solve_and_report(
-            lu, b, memory=memory, out=out, threads=threads, progress=progress
+            lu, b, memory=memory, out=out, overwrite=overwrite, threads=threads, progress=progress
         )
     except SingularMatrixError:
-        if not (keep_factors or was_there):
+        if not keep:
             target.volume.remove(target.name)
         raise
     if lu.report:
@@ -117,21 +128,26 @@ def solve(
     else:
         report = report.followed_by(_check(lu, x, b, budget.resolve(memory), progress))
     report = dataclasses.replace(report, verb="solve")
-    if not (keep_factors or was_there):
+    if not keep:
         target.volume.remove(target.name)
     return x, report
 
 
-def _ready_factors(where: Place, source: Place) -> LUFactor | None:
+def _ready_factors(where: Place, source: Place, *, overwrite: bool) -> LUFactor | None:
     """Open factors that a call which was stopped later, or an earlier one, left complete."""
     if not where.exists():
         return None
     group = read_group(where)
-    if group["state"] != "complete" or group["source"] != str(source.path):
+    if group["state"] != "complete":
         return None
-    if group["generation"] != read_generation(source):
+    if group["source"] == str(source.path) and group["generation"] == read_generation(source):
+        return open_factor(where.path)
+    if overwrite:
         return None
-    return open_factor(where.path)
+    raise ExistsError(
+        f"{where.path} holds factors of {group['source']} as it was before, not of "
+        f"{source.path} as it is; pass overwrite=True, or another factors="
+    )
 
 
 def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLike) -> Report:
@@ -171,7 +187,7 @@ def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLi
             peak_memory_bytes=call.arena.peak_bytes,
             backward_error=float(errors.max(initial=0)),
             notes=notes,
-            spans=call.trace.spans()[0],
+            spans=call.trace.spans(),
         )
 
 

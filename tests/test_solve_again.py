@@ -1,0 +1,84 @@
+"""`solve` called again: after it was stopped, after the matrix changed, over a solution."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import outcore as oc
+from outcore.errors import ExistsError, InvalidError
+
+N = 200
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> oc.Array:
+    values = np.random.default_rng(0).standard_normal((N, N)) + 20 * np.eye(N)
+    oc.from_array(values, tmp_path / "A", order="F").close()
+    return oc.open_array(tmp_path / "A")
+
+
+def stop_in_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    # The package has the function under the name of its module.
+    monkeypatch.setattr(importlib.import_module("outcore.linalg.solve"), "_check", stop)
+
+
+def test_factors_of_a_stopped_call_are_used_and_removed(
+    matrix: oc.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors = matrix.path.with_name("A.lu")
+    with monkeypatch.context() as patched:
+        stop_in_the_check(patched)
+        with pytest.raises(KeyboardInterrupt):
+            oc.linalg.solve(matrix, np.ones(N), progress=False)
+    assert factors.exists()
+    x, report = oc.linalg.solve(matrix, np.ones(N), progress=False)
+    assert any("used the factors" in note for note in report.notes)
+    assert np.allclose(matrix[...] @ x, 1)
+    assert not factors.exists()
+
+
+def test_factors_that_the_user_made_stay(matrix: oc.Array) -> None:
+    factors = oc.linalg.lu_factor(matrix, progress=False)
+    oc.linalg.solve(matrix, np.ones(N), progress=False)
+    assert factors.path.exists()
+
+
+def test_keeping_factors_of_a_stopped_call_makes_them_the_users(
+    matrix: oc.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_in_the_check(patched)
+        with pytest.raises(KeyboardInterrupt):
+            oc.linalg.solve(matrix, np.ones(N), progress=False)
+    oc.linalg.solve(matrix, np.ones(N), keep_factors=True, progress=False)
+    oc.linalg.solve(matrix, np.ones(N), progress=False)
+    assert matrix.path.with_name("A.lu").exists()
+
+
+def test_factors_of_a_matrix_that_changed_are_refused_with_a_fix_that_works(
+    matrix: oc.Array,
+) -> None:
+    oc.linalg.lu_factor(matrix, progress=False)
+    with oc.open_array(matrix.path, "r+") as changed:
+        changed[0, 0] = 50
+    with pytest.raises(ExistsError, match=r"overwrite=True, or another factors="):
+        oc.linalg.solve(matrix, np.ones(N), progress=False)
+    x, _ = oc.linalg.solve(matrix, np.ones(N), overwrite=True, progress=False)
+    assert np.allclose(oc.open_array(matrix.path)[...] @ x, 1)
+
+
+def test_a_solution_on_disk_is_replaced_only_when_told(matrix: oc.Array, tmp_path: Path) -> None:
+    lu = oc.linalg.lu_factor(matrix, progress=False)
+    b = oc.from_array(np.ones((N, 3)), tmp_path / "b")
+    first = oc.linalg.lu_solve(lu, b, progress=False)
+    with pytest.raises(ExistsError, match="overwrite=True"):
+        oc.linalg.lu_solve(lu, b, progress=False)
+    again = oc.linalg.lu_solve(lu, b, overwrite=True, progress=False)
+    assert np.array_equal(again, np.asarray(oc.open_array(first.path)))
+    with pytest.raises(InvalidError, match="the right-hand side itself"):
+        oc.linalg.lu_solve(lu, b, out=b.path, overwrite=True, progress=False)
