@@ -1,7 +1,8 @@
 """A process that factors with SciPy alone: in memory, or in place on ``numpy.memmap``.
 
-It never imports outcore, which would choose better kernels for it. SciPy gets its best case: a
-matrix in Fortran order that it may overwrite, unchecked.
+It never imports outcore, which would choose better kernels for it. SciPy gets its best case, a
+matrix in Fortran order that it may overwrite, unchecked, or with ``plain`` the call that people
+write: ``lu_factor(a)``.
 """
 
 import json
@@ -14,7 +15,11 @@ import threadpoolctl
 
 
 def main(n: int, path: str | None) -> None:
-    if path is None:
+    options = {"overwrite_a": True, "check_finite": False}
+    if path == "plain":
+        a = np.random.default_rng(1).random((n, n)) - 0.5
+        options = {}
+    elif path is None:
         a = np.empty((n, n), order="F")
         np.random.default_rng(1).random(out=a.T)
         a -= 0.5
@@ -23,7 +28,7 @@ def main(n: int, path: str | None) -> None:
     scipy.linalg.lu_factor(np.eye(64))  # loads the BLAS and starts its threads
 
     start = time.perf_counter()
-    _, piv = scipy.linalg.lu_factor(a, overwrite_a=True, check_finite=False)
+    _, piv = scipy.linalg.lu_factor(a, **options)
     seconds = time.perf_counter() - start
 
     if "outcore" in sys.modules:

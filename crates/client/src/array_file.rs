@@ -17,8 +17,9 @@ use crate::{Span, SpanKind, Ticket, Trace};
 const MAX_PIECE_BYTES: u64 = 4 << 20;
 /// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
 const MIN_BOUNCE_BYTES: u64 = 64 << 10;
-/// Most runs of memory in a request without a bounce buffer.
-const MAX_SEGMENTS: u64 = 1024;
+/// Most runs of memory in a request without a bounce buffer. Disks take about as many at once, and split what has
+/// more.
+const MAX_SEGMENTS: u64 = 256;
 const MAX_BOUNCE_BUFFERS: usize = 4;
 
 /// Where the elements of a box lie in memory: `origin` is the byte of the first one.
