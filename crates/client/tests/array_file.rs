@@ -8,10 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use model::{GUARD, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well};
-use outcore_client::Ticket;
+use outcore_client::{LocalVolume, Ticket};
 use outcore_core::doubles::Fault;
-use outcore_core::{ChunkGrid, ChunkOrder, ErrorKind, GridSpec, Operation, StorageOrder};
-use outcore_memory::{Arena, Block};
+use outcore_core::{
+    ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone, OpenMode, Operation, Request, Result,
+    StorageOrder,
+};
+use outcore_disk::{Directory, LocalDisk};
+use outcore_memory::{Arena, Block, Region};
 use proptest::prelude::*;
 
 type Dimension = (u64, u64, Vec<(u64, u64, u64)>);
@@ -203,30 +207,95 @@ fn memory_that_is_too_small_is_refused_not_overrun() {
     assert_eq!(finish(&ticket).unwrap_err().kind, ErrorKind::Invalid);
 }
 
+/// A disk whose writes take a while to begin.
+struct LateWrites(Arc<LocalDisk>);
+
+impl Disk for LateWrites {
+    type Buffer = Region;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        self.0.open(path, mode)
+    }
+
+    fn close(&self, file: FileId) {
+        self.0.close(file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        self.0.length(file)
+    }
+
+    fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
+        let inner = self.0.clone();
+        let late = request.operation == Operation::Write;
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(if late { 30 } else { 0 }));
+            inner.submit(request, done);
+        });
+    }
+
+    fn alignment_bytes(&self, file: FileId) -> u64 {
+        self.0.alignment_bytes(file)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.0.free_bytes()
+    }
+}
+
 #[test]
-fn a_read_waits_for_the_write_before_it() {
+fn requests_take_effect_in_the_order_of_their_submission() {
     let (place, part) = ragged();
-    let file = place.open(Fault::Short(3000), &Arena::new(1 << 20), 20_000).unwrap();
-    for turn in 1..20_u8 {
-        let source = block(&vec![turn; part.bytes(8) + 2 * GUARD]);
-        let target = block(&vec![0; part.bytes(8) + 2 * GUARD]);
-        let write = part.submit(&file, Operation::Write, &source).unwrap();
+    let directory = Directory::new(place.root.path()).unwrap();
+    let disk = LateWrites(Arc::new(LocalDisk::new(directory.clone(), 3).unwrap()));
+    let file = place.open_volume(LocalVolume::new(directory, disk), &Arena::new(64 << 20), 16 << 20).unwrap();
+    for turn in 1..4_u8 {
+        let memory = |value: u8| block(&vec![value; part.bytes(8) + 2 * GUARD]);
+        let target = memory(0);
+        let first = part.submit(&file, Operation::Write, &memory(100)).unwrap();
+        let second = part.submit(&file, Operation::Write, &memory(turn)).unwrap();
         let read = part.submit(&file, Operation::Read, &target).unwrap();
+        let sync = file.submit_sync();
         finish(&read).unwrap();
-        assert!(write.is_done());
+        assert!(first.is_done() && second.is_done());
+        finish(&sync).unwrap();
         assert!(content(&target)[GUARD..GUARD + part.bytes(8)].iter().all(|&byte| byte == turn));
     }
 }
 
 #[test]
 fn memory_is_free_once_the_ticket_says_so() {
-    let (place, part) = ragged();
+    let (place, ragged) = ragged();
     let file = place.open(Fault::Short(30_000), &Arena::new(1 << 20), 20_000).unwrap();
-    for operation in [Operation::Write, Operation::Read] {
-        for _ in 0..200 {
+    // Through a bounce buffer; and from where it is, being aligned and as it is on disk.
+    let chunk = Part { start: vec![0, 0], count: vec![300, 128], step: vec![1, 1], fortran: true };
+    for (part, guard, turns) in [(&ragged, GUARD, 50), (&chunk, 0, 2000)] {
+        for turn in 0..turns {
+            let operation = if turn % 2 == 0 { Operation::Write } else { Operation::Read };
             let memory = block(&vec![1; part.bytes(8) + 2 * GUARD]);
-            finish(&part.submit(&file, operation, &memory).unwrap()).unwrap();
+            finish(&part.submit_at(&file, operation, &memory, guard).unwrap()).unwrap();
             assert_eq!(Arc::strong_count(&memory), 1);
+        }
+    }
+}
+
+#[test]
+fn padding_is_zeros_whatever_the_buffers_held() {
+    let (place, part) = ragged();
+    let mut model = Model::new(&place.grid);
+    let file = place.open_well();
+    // Fill the buffers with noise, then write chunks that reach beyond the array's edge.
+    model.write(&part, &file).unwrap();
+    model.write(&Part { fortran: false, ..Part::whole(&[700, 300]) }, &file).unwrap();
+    let bytes = std::fs::read(place.root.path().join("a").join(place.grid.shard_key(0))).unwrap();
+    for (row, column) in [(2, 0), (2, 1), (0, 2), (2, 2)] {
+        let slot = &bytes[place.grid.locate(&[row, column]).offset as usize..];
+        for (number, element) in slot[..place.grid.slot_bytes() as usize].chunks(8).enumerate() {
+            let (i, j) = (row * 300 + number as u64 % 300, column * 128 + number as u64 / 300);
+            let in_chunk = number < 300 * 128;
+            if !in_chunk || i >= 700 || j >= 300 {
+                assert_eq!(element, [0; 8], "element {number} of chunk {row}, {column}");
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outcore_client::{ArrayFile, LocalVolume, Memory, MemoryUse, Ticket};
 use outcore_core::doubles::{Fault, FaultyDisk};
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, ChunkOrder, GridSpec, Operation, Result, StorageOrder, Volume,
+    BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, GridSpec, Operation, Result, StorageOrder, Volume,
 };
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
@@ -54,9 +54,17 @@ impl Place {
     pub fn open(&self, fault: Fault, arena: &Arena, bounce_bytes: usize) -> Result<Arc<ArrayFile>> {
         let directory = Directory::new(self.root.path())?;
         let disk = FaultyDisk::new(LocalDisk::new(directory.clone(), 3)?, fault);
+        self.open_volume(LocalVolume::new(directory, disk), arena, bounce_bytes)
+    }
+
+    pub fn open_volume<D: Disk<Buffer = Region> + 'static>(
+        &self,
+        volume: LocalVolume<D>,
+        arena: &Arena,
+        bounce_bytes: usize,
+    ) -> Result<Arc<ArrayFile>> {
         let memory = MemoryUse { arena: arena.clone(), bounce_bytes };
-        let volume = Arc::new(LocalVolume::new(directory, disk));
-        ArrayFile::open(volume, "a", self.grid.clone(), true, memory, None).map(Arc::new)
+        ArrayFile::open(Arc::new(volume), "a", self.grid.clone(), true, memory, None).map(Arc::new)
     }
 
     pub fn open_well(&self) -> Arc<ArrayFile> {
@@ -104,6 +112,16 @@ impl Part {
     }
 
     pub fn submit(&self, file: &Arc<ArrayFile>, operation: Operation, block: &Arc<Block>) -> Result<Ticket> {
+        self.submit_at(file, operation, block, GUARD)
+    }
+
+    pub fn submit_at(
+        &self,
+        file: &Arc<ArrayFile>,
+        operation: Operation,
+        block: &Arc<Block>,
+        origin: usize,
+    ) -> Result<Ticket> {
         let strides = self.strides(file.grid().spec().item_bytes);
         let request = BoxRequest {
             start: self.start.clone(),
@@ -111,7 +129,7 @@ impl Part {
             step: self.step.clone(),
             memory_strides: strides.clone(),
         };
-        file.submit(operation, &request, Memory { block: block.clone(), origin: GUARD, strides })
+        file.submit(operation, &request, Memory { block: block.clone(), origin, strides })
     }
 
     /// Calls `visit(byte in the model, byte in memory)` for each element.
