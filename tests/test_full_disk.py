@@ -26,9 +26,9 @@ def test_disk_too_full_before_any_work(tmp_path: Path, shape: Any) -> None:
     assert not called
 
 
-def test_no_room_for_all_of_several_shard_files(small_disk: Path) -> None:
-    """The first shard file would fit."""
-    with pytest.raises(DiskFullError, match="need"):
+def test_the_room_for_all_shard_files_is_asked_for(small_disk: Path) -> None:
+    need = 2 * (65_536 * (4096 + 16) + 4)
+    with pytest.raises(DiskFullError, match=f"need {need} bytes"):
         oc.create_array(small_disk / "A", (80_000,), "u1", chunks=(1,))
     assert sorted(p.name for p in small_disk.iterdir()) == ["lost+found"]
 
