@@ -3,6 +3,7 @@
 mod array_file;
 mod bounce;
 mod local;
+mod piece;
 mod stream;
 mod ticket;
 mod trace;

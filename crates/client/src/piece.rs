@@ -1,0 +1,196 @@
+//! The way of one piece of a box: in place where the disk can use the memory as it is, else through a bounce buffer.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outcore_core::{Buffer, Operation, Piece, Result};
+use outcore_memory::{Block, Level, Region, Segment, copy_strided};
+
+use crate::{ArrayFile, Memory, Ticket};
+
+/// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
+const MIN_BOUNCE_BYTES: u64 = 64 << 10;
+/// Most runs of memory in a request without a bounce buffer. Disks take about as many at once, and split what has
+/// more.
+const MAX_SEGMENTS: u64 = 256;
+
+impl ArrayFile {
+    pub(crate) fn launch(
+        self: &Arc<Self>,
+        operation: Operation,
+        piece: Piece,
+        memory: Memory,
+        ticket: Ticket,
+    ) {
+        match self.in_place(operation, &piece, &memory) {
+            Ok(Some(region)) => {
+                drop(memory);
+                let done = Box::new(move |result| ticket.part_done(result));
+                self.move_bytes(operation, piece.shard, piece.file_offset, region, done);
+            }
+            Err(error) => ticket.part_done(Err(error)),
+            Ok(None) => {
+                let parts = piece.split(operation, self.bounce_piece);
+                ticket.split_part(parts.len());
+                let shares = std::iter::repeat_n(memory, parts.len());
+                for (part, memory) in parts.into_iter().zip(shares) {
+                    self.launch_through(operation, part, memory, ticket.clone());
+                }
+            }
+        }
+    }
+
+    /// Moves a piece through a bounce buffer, which it fits.
+    fn launch_through(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
+        let file = self.clone();
+        let done = move |result| ticket.part_done(result);
+        self.bounce.acquire(Box::new(move |block| match block {
+            Err(error) => done(Err(error)),
+            Ok(block) if operation == Operation::Write => file.write_through(piece, memory, block, done),
+            Ok(block) => file.read_through(piece, memory, block, done),
+        }));
+    }
+
+    /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter.
+    fn in_place(&self, operation: Operation, piece: &Piece, memory: &Memory) -> Result<Option<Region>> {
+        let segments = piece.useful_bytes() / piece.run_bytes;
+        if piece.has_gaps || segments > MAX_SEGMENTS {
+            return Ok(None);
+        }
+        let start = memory.block.as_ptr() as u64;
+        let aligned = |value: u64| value.is_multiple_of(self.align);
+        let fits = aligned(piece.file_offset)
+            && aligned(piece.run_bytes)
+            && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
+            && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()));
+        let small =
+            piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
+        if !fits && !small {
+            return Ok(None);
+        }
+        let mut runs = Vec::with_capacity(segments as usize);
+        piece.for_each_run(|_, at| {
+            runs.push(Segment {
+                offset: memory.origin.wrapping_add_signed(at as isize),
+                bytes: piece.run_bytes as usize,
+            });
+        });
+        Region::new(memory.block.clone(), runs).map(Some)
+    }
+
+    fn read_through(
+        self: &Arc<Self>,
+        piece: Piece,
+        memory: Memory,
+        block: Arc<Block>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let low = piece.file_offset / self.align * self.align;
+        let high = (piece.file_offset + piece.file_bytes)
+            .next_multiple_of(self.align)
+            .min(self.grid().shard_bytes());
+        let segments = vec![Segment { offset: 0, bytes: (high - low) as usize }];
+        let region = match Region::new(block.clone(), segments) {
+            Ok(region) => region,
+            Err(error) => {
+                self.bounce.release(block);
+                return done(Err(error));
+            }
+        };
+        let file = self.clone();
+        let shard = piece.shard;
+        let unpack = move |result: Result<()>| {
+            let lead = (piece.file_offset - low) as i64;
+            let levels = levels(&piece, |s| (s.file as i64, s.memory));
+            let target = memory.origin as i64 + piece.memory_offset;
+            let result = result.and_then(|()| {
+                copy_strided((&block, lead), (&memory.block, target), piece.run_bytes as usize, &levels)
+            });
+            drop(memory);
+            file.bounce.release(block);
+            done(result);
+        };
+        self.move_bytes(Operation::Read, shard, low, region, Box::new(unpack));
+    }
+
+    fn write_through(
+        self: &Arc<Self>,
+        piece: Piece,
+        memory: Memory,
+        block: Arc<Block>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        // Bytes keep their place within a disk block, so that the aligned middle of the piece is aligned in memory.
+        let lead = piece.file_offset % self.align;
+        let padded = if piece.reaches_slot_end {
+            let slot_end = piece.slot_offset + self.grid().slot_bytes();
+            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(slot_end)
+                - piece.file_offset
+        } else {
+            piece.file_bytes
+        };
+        let mut image =
+            match Region::new(block.clone(), vec![Segment { offset: lead as usize, bytes: padded as usize }])
+            {
+                Ok(image) => image,
+                Err(error) => {
+                    self.bounce.release(block);
+                    return done(Err(error));
+                }
+            };
+        if piece.has_gaps || padded > piece.file_bytes {
+            let from = if piece.has_gaps { 0 } else { piece.file_bytes };
+            image.copy_in(from as usize, &vec![0; (padded - from) as usize]);
+        }
+        let levels = levels(&piece, |s| (s.memory, s.file as i64));
+        let source = memory.origin as i64 + piece.memory_offset;
+        let packed =
+            copy_strided((&memory.block, source), (&block, lead as i64), piece.run_bytes as usize, &levels);
+        drop(memory);
+        if let Err(error) = packed {
+            self.bounce.release(block);
+            return done(Err(error));
+        }
+        // Exact bytes at ragged ends (through the page cache), whole disk blocks between them.
+        let end = piece.file_offset + padded;
+        let middle_low = piece.file_offset.next_multiple_of(self.align).min(end);
+        let middle_high = (end / self.align * self.align).max(middle_low);
+        let ranges: Vec<(u64, u64)> =
+            [(piece.file_offset, middle_low), (middle_low, middle_high), (middle_high, end)]
+                .into_iter()
+                .filter(|(low, high)| low < high)
+                .collect();
+        let file = self.clone();
+        let parts = AtomicUsize::new(ranges.len());
+        let first_error = Mutex::new(None);
+        let finish = Mutex::new(Some((done, block)));
+        let part_done = Arc::new(move |result: Result<()>| {
+            if let Err(error) = result {
+                first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            if parts.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some((done, block)) = finish.lock().unwrap_or_else(PoisonError::into_inner).take()
+            {
+                file.bounce.release(block);
+                let error = first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+                done(error.map_or(Ok(()), Err));
+            }
+        });
+        for (low, high) in ranges {
+            let region = image.part((low - piece.file_offset) as usize, (high - low) as usize);
+            let part_done = part_done.clone();
+            self.move_bytes(Operation::Write, piece.shard, low, region, Box::new(move |r| part_done(r)));
+        }
+    }
+}
+
+fn levels(piece: &Piece, sides: fn(&outcore_core::Stride) -> (i64, i64)) -> Vec<Level> {
+    piece
+        .strides
+        .iter()
+        .map(|s| {
+            let (from, to) = sides(s);
+            Level { count: s.count, from, to }
+        })
+        .collect()
+}
