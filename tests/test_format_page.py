@@ -137,7 +137,7 @@ def test_journal(factors: Path) -> None:
     head, *records = (json.loads(text) for text, _ in quoted)
     head_written, *records_written = (json.loads(text) for text, _ in written)
     # These depend on the machine.
-    head |= {name: head_written[name] for name in ("source", "kernels", "threads")}
+    head |= {name: head_written[name] for name in ("source", "modified_ns", "kernels", "threads")}
     assert list(head.items()) == list(head_written.items())
     assert records == records_written
 

@@ -23,11 +23,14 @@ from linpack import (
 
 import outcore as oc
 from outcore import blas_choice, progress
+from outcore._core import Arena
 from outcore.catalog import bytes_on_disk
-from outcore.errors import ClosedError, ConsumedError, GrowthWarning
-from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
+from outcore.linalg import lu_factor, lu_solve, lu_storage, open_factor
+from outcore.linalg.journal import Journal
 from outcore.linalg.lu_plan import DTYPES, LuGeometry, lu_geometry
 from outcore.report import Report
+from outcore.volumes import Place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -270,6 +273,20 @@ def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:
     assert report.notes == []
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> None:
+    draw = np.random.default_rng(8)
+    for n in map(int, [*draw.integers(1, 20_000, 60), 1, 8, 9, 1500, 4000, 16384]):
+        for memory in (1, 70_000, 600_000):
+            try:
+                assert geometry(n, dtype, memory).memory_bytes <= memory
+            except BudgetError as refused:
+                need = int(str(refused).split()[1])
+                assert memory < geometry(n, dtype, need).memory_bytes <= need
+                with pytest.raises(BudgetError, match=f"need {need} "):
+                    geometry(n, dtype, need - 1)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> None:
     """No budget that is accepted runs out in the middle."""
@@ -371,6 +388,46 @@ def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
     a = random_matrix(400, "f8")
     first, second = (factor(tmp_path / name, a, threads=2) for name in "YZ")
     np.testing.assert_array_equal(packed(first), packed(second))
+
+
+def test_padding_is_zeros(tmp_path: Path) -> None:
+    """Tiles are written whole, but nothing of the memory's past is."""
+    n = 333
+    lu = factor(tmp_path / "Z", random_matrix(n, "f8"))
+    rows, columns = (-(-n // size) * size for size in lu.tile)
+    whole = np.full((rows, columns), np.nan, order="F")
+    lu.open_tiles(Arena(1 << 20)).submit_read([0, 0], [1, 1], whole).wait()
+    assert rows > n
+    assert columns > n
+    assert not whole[n:].any()
+    assert not whole[:, n:].any()
+    assert whole[:n, :n].all()
+
+
+def test_everything_is_durable_before_the_factors_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    flush, write_group, remove = oc.Array.flush, lu_storage.write_group, Journal.remove
+
+    def flushing(self: oc.Array) -> None:
+        flush(self)
+        steps.append(f"{self.path.name} is durable")
+
+    def writing(where: Place, state: str, values: dict[str, Any]) -> None:
+        write_group(where, state, values)
+        steps.append(state)
+
+    def removing(self: Journal) -> None:
+        remove(self)
+        steps.append("no journal")
+
+    A = on_disk(tmp_path / "Z", random_matrix(100, "f8"))
+    monkeypatch.setattr(oc.Array, "flush", flushing)
+    monkeypatch.setattr(lu_storage, "write_group", writing)
+    monkeypatch.setattr(Journal, "remove", removing)
+    lu_factor(A, progress=False)
+    assert steps == ["piv is durable", "complete", "no journal"]
 
 
 def test_factors_are_replaced_when_asked(tmp_path: Path) -> None:

@@ -368,6 +368,12 @@ def written_since(path: Path) -> None:
         array[3, 5] = 0
 
 
+def made_anew(path: Path) -> None:
+    """Its generation begins anew as well, and is what it was."""
+    shutil.rmtree(path)
+    on_disk(path, random_matrix(N, "f8", 1), CHUNKS).close()
+
+
 def another_type(path: Path) -> None:
     oc.from_array(random_matrix(N, "f4"), path, order="F", overwrite=True).close()
 
@@ -380,6 +386,7 @@ def another_order(path: Path) -> None:
     ("change", "reason"),
     [
         (written_since, "was opened for writing since"),
+        (made_anew, "was written to, or made anew"),
         (another_type, "of order 200 in float64; the matrix is now of order 200 in float32"),
         (another_order, "of order 200 in float64; the matrix is now of order 201"),
     ],
@@ -399,6 +406,23 @@ def test_changed_input_is_refused(
     assert lapack_ratio(now, lu) < 30
     assert lu.report is not None
     assert lu.report.notes == []
+
+
+def test_writes_through_an_array_that_stayed_open(tmp_path: Path, matrix: Matrix) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    stop_after(2, A, memory=MEMORY)
+    A[3, 5] = 0
+    with pytest.raises(JournalError, match="written to, or made anew"):
+        factor(A.path)
+
+    def meanwhile() -> None:
+        A[3, 5] = 1
+
+    with after_notes(2, meanwhile), pytest.raises(JournalError, match="while it was factored"):
+        factor(A.path, resume=False)
+    assert not any((tmp_path / "Z.lu").iterdir())
+    matrix = A[...]
+    assert lapack_ratio(matrix, factor(A.path)) < 30
 
 
 def test_another_matrix_is_refused(tmp_path: Path, matrix: Matrix) -> None:

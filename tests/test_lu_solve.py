@@ -1,5 +1,6 @@
 """Solving with factors on disk: any number of right-hand sides, each triangle read once."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,19 @@ def test_ready_factors_are_used_and_kept(tmp_path: Path) -> None:
     elsewhere, _ = solve(A, b, memory=TINY, factors=tmp_path / "F", progress=False)
     assert hpl_residual(a, elsewhere, b) < 16
     assert not (tmp_path / "F").exists()
+
+
+def test_factors_of_a_matrix_made_anew_are_not_used(tmp_path: Path) -> None:
+    """Its generation is what it was, but not its content."""
+    for seed in (0, 1):
+        shutil.rmtree(tmp_path / "Z", ignore_errors=True)
+        A = on_disk(tmp_path / "Z", random_matrix(100, "f8", seed))
+        if seed == 0:
+            solve(A, np.ones(100), keep_factors=True, progress=False)
+    with pytest.raises(ExistsError, match="as it was before"):
+        solve(A, np.ones(100), progress=False)
+    x, _ = solve(A, np.ones(100), overwrite=True, progress=False)
+    assert hpl_residual(random_matrix(100, "f8", 1), x, np.ones(100)) < 16
 
 
 def test_solve_on_disk(tmp_path: Path) -> None:

@@ -114,8 +114,11 @@ def open_tiles(
     )
 
 
+TEMPORARY = "outcore.temporary"
+"""A file in the directory of factors that `solve` made for itself."""
+
 _INCOMPLETE = frozenset({"n", "dtype", "tile", "source"})
-_COMPLETE = _INCOMPLETE | {"places", "norm1", "growth", "info", "generation"}
+_COMPLETE = _INCOMPLETE | {"places", "norm1", "growth", "info", "generation", "modified_ns"}
 
 
 def write_group(where: Place, state: str, values: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ class Header:
     tile: tuple[int, int]
     source: str
     generation: int
+    modified_ns: int
     kernels: str
     threads: int
     memory_bytes: int

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outcore._core import ArrayFile, Volume
-from outcore.array import Array, read_generation, read_metadata, write_metadata
+from outcore.array import Array, read_metadata, write_metadata
 from outcore.errors import (
     ConsumedError,
     CorruptError,
@@ -20,7 +20,8 @@ from outcore.errors import (
     NonFiniteError,
     OutcoreError,
 )
-from outcore.linalg.factor import read_group, tile_grid, tile_metadata, write_group
+from outcore.linalg.changes import settle, version_of
+from outcore.linalg.factor import TEMPORARY, read_group, tile_grid, tile_metadata, write_group
 from outcore.linalg.journal import Header, Journal, read_journal
 from outcore.linalg.lu_plan import LuGeometry, lu_geometry
 from outcore.linalg.lu_storage import LuStorage, blas_in_use, shared_room
@@ -34,6 +35,7 @@ _PARTS = {
     "journal": frozenset[str](),
     "lu": frozenset({"c", "zarr.json"}),
     "piv": frozenset({"c", "zarr.json", "outcore.generation"}),
+    TEMPORARY: frozenset[str](),
 }
 """What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
 
@@ -81,7 +83,7 @@ def open_storage(
         try:
             yield LuStorage(source, metadata, target, g, journal)
         except OutcoreError as error:
-            useless = isinstance(error, NonFiniteError) or not journal.panels_done
+            useless = isinstance(error, NonFiniteError | JournalError) or not journal.panels_done
             if useless and not journal.header.overwrite_a:
                 with contextlib.suppress(OutcoreError):
                     _clear(target)
@@ -179,11 +181,15 @@ def _find_journal(
             f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
             f"the matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
         )
-    generation = read_generation(source)
-    if header.generation != generation:
+    now = version_of(source)
+    if header.generation != now.generation:
         raise JournalError(
             f"{source.path} was opened for writing since its factorization was stopped (generation "
-            f"{header.generation} then, {generation} now); {fix}"
+            f"{header.generation} then, {now.generation} now); {fix}"
+        )
+    if header.modified_ns != now.modified_ns and not holds_matrix:
+        raise JournalError(
+            f"{source.path} was written to, or made anew, since its factorization began; {fix}"
         )
     if holds_matrix and not resume:
         raise ConsumedError(
@@ -221,12 +227,15 @@ def _begin(
     source: Place, target: Place, g: LuGeometry, *, overwrite_a: bool, threads: int | None
 ) -> Journal:
     kernels, threads_now = blas_in_use()
+    settle(source)
+    version = version_of(source)
     header = Header(
         n=g.n,
         dtype=g.dtype.name,
         tile=(g.rows, g.columns),
         source=str(source.path),
-        generation=read_generation(source),
+        generation=version.generation,
+        modified_ns=version.modified_ns,
         kernels=kernels,
         threads=threads or threads_now,
         memory_bytes=g.budget_bytes,

@@ -11,7 +11,8 @@ from outcore import blas_choice
 from outcore._core import ArrayFile, Ticket
 from outcore.array import write_metadata
 from outcore.create import create_array
-from outcore.errors import ClosedError
+from outcore.errors import ClosedError, JournalError
+from outcore.linalg.changes import version_of
 from outcore.linalg.factor import (
     LUFactor,
     open_factor,
@@ -138,6 +139,13 @@ class LuStorage:
     def finish(self, call: LongCall, flops_done: float) -> LUFactor:
         """Complete the factors on disk and return them, with the report."""
         g, where = self.geometry, self._target
+        header = self.journal.header
+        modified_ns = version_of(self._source).modified_ns
+        if modified_ns != header.modified_ns and not header.overwrite_a:
+            raise JournalError(
+                f"{self._source.path} was written to while it was factored, so the factors may be "
+                "of neither its old nor its new content; call again"
+            )
         extremes = Extremes()
         for record in self.journal.records:
             extremes.see(record.extremes)
@@ -175,6 +183,7 @@ class LuStorage:
             "tile": [g.rows, g.columns],
             "source": str(self._source.path),
             "generation": self.journal.header.generation,
+            "modified_ns": self.journal.header.modified_ns,
         }
 
     def _report(self, call: LongCall, flops_done: float, extremes: Extremes) -> Report:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgWarning
 
 from outcore import budget
-from outcore.array import Array, open_array, read_generation, read_metadata
+from outcore.array import Array, open_array, read_metadata
 from outcore.blas import kernels
 from outcore.errors import ExistsError, InvalidError, SingularMatrixError
-from outcore.linalg.factor import LUFactor, open_factor, read_group
+from outcore.linalg.changes import version_of
+from outcore.linalg.factor import TEMPORARY, LUFactor, open_factor, read_group
 from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import Counters, RightHandSide, solve_and_report
 from outcore.longcall import LongCall, long_call
@@ -22,9 +23,6 @@ from outcore.streams import BlockStream
 from outcore.volumes import PathLike, Place, place
 
 AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
-
-_TEMPORARY = "outcore.temporary"
-"""A file in the directory of factors that `solve` made for itself."""
 
 _CHECK_BYTES = 64 << 20
 """Tiles of A read ahead while the residual is formed."""
@@ -96,7 +94,7 @@ def solve(
     target = place(factors if factors is not None else f"{source.path}.lu")
     lu = _ready_factors(target, source, overwrite=overwrite)
     # Factors that a stopped call of this function made for itself are its own to remove.
-    keep = keep_factors or (lu is not None and not target.exists(_TEMPORARY))
+    keep = keep_factors or (lu is not None and not target.exists(TEMPORARY))
     if lu is None:
         with warnings.catch_warnings():
             # A singular matrix is an error here, as in scipy.linalg.solve.
@@ -105,10 +103,10 @@ def solve(
                 A, memory=memory, out=target.path, overwrite_a=overwrite_a, overwrite=overwrite,
                 resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
-    if keep and target.exists(_TEMPORARY):
-        target.volume.remove(target.inside(_TEMPORARY))
+    if keep and target.exists(TEMPORARY):
+        target.volume.remove(target.inside(TEMPORARY))
     elif not keep:
-        target.volume.replace_small(target.inside(_TEMPORARY), b"made by solve\n")
+        target.volume.replace_small(target.inside(TEMPORARY), b"made by solve\n")
     try:
         x, report = solve_and_report(
             lu, b, memory=memory, out=out, overwrite=overwrite, threads=threads, progress=progress
@@ -140,7 +138,10 @@ def _ready_factors(where: Place, source: Place, *, overwrite: bool) -> LUFactor 
     group = read_group(where)
     if group["state"] != "complete":
         return None
-    if group["source"] == str(source.path) and group["generation"] == read_generation(source):
+    now = version_of(source)
+    same = group["source"] == str(source.path) and group["generation"] == now.generation
+    # A matrix that was given up to its factors has no files left to be modified.
+    if same and now.modified_ns in (group["modified_ns"], 0):
         return open_factor(where.path)
     if overwrite:
         return None
