@@ -27,6 +27,7 @@ from outcore.errors import (
     Interrupted,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.linalg.conveyor import Conveyor
 from outcore.linalg.journal import Journal, Record, read_journal
 from outcore.linalg.lu_storage import LuStorage
 from outcore.longcall import LongCall
@@ -198,6 +199,31 @@ def test_a_slab_is_durable_before_its_note(
     monkeypatch.setattr(Journal, "append", noting)
     factor(path, overwrite_a)
     assert len(noted) >= 4
+
+
+def test_nothing_is_overwritten_that_a_crash_would_need(
+    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No write goes to a panel that was noted, nor to columns of A that were not factored then."""
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    leave, written = Conveyor._leave, []
+
+    def leaving(self: Conveyor, tiles: range, panel: int) -> None:
+        leave(self, tiles, panel)
+        storage, journal = self._storage, self._storage.journal
+        noted = {at for record in journal.records for at in record.places}
+        needed = noted | {*range(journal.panels_done, storage.geometry.panels)}
+        at = storage.places[self._slab.first + panel]
+        assert at not in needed
+        written.append(at)
+
+    monkeypatch.setattr(Conveyor, "_leave", leaving)
+    for memory in (MEMORY, 300_000):
+        with after_notes(2, interrupt), pytest.raises(Interrupted):
+            factor(path, True, memory=memory)
+    lu = factor(path, True)
+    assert len(set(written)) > len(lu.places) / 2
+    assert lapack_ratio(matrix, lu) < 30
 
 
 def test_an_unwritten_slab_is_not_noted(
