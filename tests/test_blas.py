@@ -463,3 +463,21 @@ def test_threads_of_scipys_blas() -> None:
     assert after == report
     with pytest.raises(ValueError, match="at least 1"):
         blas_choice.set_threads(0)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_fast_norms_of_whole_and_of_padded_matrices(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    parts = rng.standard_normal((2, 40, 30))
+    a = np.asfortranarray((parts[0] + 1j * parts[1] if dtype[0] == "c" else parts[0]).astype(dtype))
+    kernels = blas.kernels(dtype)
+    for view in (a, a[:33], a[3:, 2:]):
+        norm1 = np.linalg.norm(view, 1)
+        slack = 2**0.5 if dtype[0] == "c" else 1
+        assert norm1 / slack * (1 - 1e-5) <= kernels.norm1(view) <= norm1 * (1 + 1e-5)
+        largest = (np.abs(view.real) + np.abs(view.imag)).max()
+        assert kernels.max_abs(view) == pytest.approx(largest, rel=1e-6)
+    a[7, 8] = np.nan
+    assert not np.isfinite(kernels.norm1(a))
+    a[7, 8] = np.inf
+    assert not np.isfinite(kernels.norm1(a))

@@ -57,7 +57,9 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     x = lu_solve(lu, b, progress=False)
     assert x.dtype == a.dtype
     assert hpl_residual(a, x, b) < 16
-    assert lu.norm1 == pytest.approx(np.linalg.norm(a, 1), rel=1e-5)
+    # For complex types it is a lower bound within √2.
+    norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
+    assert norm1 / slack * (1 - 1e-5) <= lu.norm1 <= norm1 * (1 + 1e-5)
     assert lu.info == 0
     growth = np.abs(np.triu(packed(lu))).max() / np.abs(a).max()
     assert growth / 1.5 < lu.growth < growth * 1.5

@@ -104,6 +104,8 @@ def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
         assert g.rows % g.columns == 0, "a diagonal block lies in one tile"
         assert g.tile_bytes == g.rows * g.columns * g.dtype.itemsize, "tiles are whole pages"
         assert g.ring_bytes >= 3 * g.tile_bytes
+        blocks = [tile for block in g.blocks_below(0) for tile in block]
+        assert blocks == list(range(g.tiles))
 
 
 def test_the_least_budget_that_is_named_suffices() -> None:

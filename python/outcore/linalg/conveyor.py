@@ -5,6 +5,7 @@ the load nor the write of a slab is waited for.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,8 @@ class Conveyor:
         self._tile_group = _group(chunk_rows, g.rows, g.tiles)
         self._panel_group = _group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []
-        self._arriving: list[Ticket] = []
+        self._arriving: list[tuple[int, Ticket]] = []
+        self._awaited: list[Ticket] = []
         self._unwritten: Counter[tuple[int, int]] = Counter()
         self._slab = Slab(0, 0)
         self._next: Slab | None = None
@@ -55,19 +57,17 @@ class Conveyor:
     def load(self, slab: Slab | None) -> None:
         """Start loading a slab into free memory: the first one."""
         self._next = slab
-        for tiles in range(0, self._geometry.tiles, self._tile_group):
-            for panels in range(0, self._geometry.slab_panels, self._panel_group):
+        for panels in range(0, self._geometry.slab_panels, self._panel_group):
+            for tiles in range(0, self._geometry.tiles, self._tile_group):
                 self._arrive(tiles // self._tile_group, panels // self._panel_group)
 
-    def take(self, slab: Slab, following: Slab | None) -> Matrix:
-        """Wait for a slab and return it, (n, columns of the slab), column-major.
+    def begin(self, slab: Slab, following: Slab | None) -> Matrix:
+        """Return the memory of a slab, (n, columns of the slab), column-major.
 
-        `following` is the slab that will come in behind it.
+        Its elements are there once `arrivals` has said so. `following` is the slab that will come
+        in behind it.
         """
         self.drain()
-        for ticket in self._arriving:
-            wait(ticket, self._trace)
-        self._arriving.clear()
         self._slab, self._next = slab, following
         self._storage.place_slab(slab)
         self._unwritten = Counter(
@@ -79,6 +79,19 @@ class Conveyor:
         first, end = slab.first * g.columns, min(slab.last * g.columns, g.n)
         self._memory[:, end - first : (slab.last - slab.first) * g.columns] = 0
         return self._memory[: g.n, : end - first]
+
+    def arrivals(self) -> Iterator[slice]:
+        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        g = self._geometry
+        width = min(self._slab.last * g.columns, g.n) - self._slab.first * g.columns
+        arriving, self._arriving = self._arriving, []
+        self._awaited = [ticket for _, ticket in arriving]
+        for panel in range(self._slab.last - self._slab.first):
+            for first_panel, ticket in arriving:
+                if first_panel == panel:
+                    wait(ticket, self._trace)
+            yield slice(panel * g.columns, min((panel + 1) * g.columns, width))
+        self._awaited = []
 
     def rows_done(self, end: int) -> None:
         """Let go of the tiles whose last row is ``end - 1``: rows above `end` are final."""
@@ -120,7 +133,8 @@ class Conveyor:
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
         well = True
-        for ticket in [*(item.ticket for item in self._leaving), *self._arriving]:
+        arriving = [ticket for _, ticket in self._arriving]
+        for ticket in [*(item.ticket for item in self._leaving), *arriving, *self._awaited]:
             try:
                 ticket.wait()
             except OutcoreError:
@@ -153,7 +167,7 @@ class Conveyor:
         if left < right:
             target = self._memory[top:bottom, left:right]
             ticket = self._storage.matrix.submit_read([top, base + left], [1, 1], target)
-            self._arriving.append(ticket)
+            self._arriving.append((panel_group * self._panel_group, ticket))
 
 
 def _group(chunk: int, tile: int, most: int) -> int:

@@ -38,7 +38,8 @@ class LUFactor:
     piv
         (n,) int32: row i was swapped with row ``piv[i]``, as `scipy.linalg.lu_factor` has it.
     norm1
-        ‖A‖₁.
+        ‖A‖₁; for complex types a lower bound within √2, so that errors relative to it are not
+        understated.
     growth
         Largest element of U over the largest of A (for complex types, bounds within √2 of them).
     info

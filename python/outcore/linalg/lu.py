@@ -159,21 +159,27 @@ class _Factorization:
     def factor_slab(self, slab: Slab, following: Slab | None) -> None:
         """Factor the columns of one slab, given all panels to their left."""
         g, conveyor = self.g, self.conveyor
-        C = conveyor.take(slab, following)
+        C = conveyor.begin(slab, following)
         left = slab.first * g.columns
         extremes = Extremes()
-        extremes.see_matrix(self.kernels, C)
-        check_finite(extremes, C, left)
-
+        arrivals = self.looked_at(C, left, extremes)
+        here = 0
+        if slab.first:
+            here = max(arrivals)
         for K in range(slab.first):
             o = K * g.columns
-            self.update(K, self.tiles_of(K), C[o:])
+            self.update(K, self.blocks_of(K), C[o:])
             conveyor.rows_done(o + g.columns)
 
-        ahead = range(slab.first) if following else range(0)
-        self.read_ahead(ahead)
+        self.read_ahead(range(slab.first) if following else range(0))
         for K in range(slab.first, slab.last):
             o, e = K * g.columns, min((K + 1) * g.columns, g.n)
+            if here < e - left:
+                # Only in the first slab: its panels are factored while later ones still come in.
+                before, here = here, max(itertools.islice(arrivals, max(K, 1)))
+                for J in range(slab.first, K):
+                    j, end = J * g.columns - left, (J + 1) * g.columns - left
+                    self.update(J, iter([(0, C[j + left :, j:end])]), C[j + left :, before:here])
             P = C[o:, o - left : e - left]
             start_ns = self.call.trace.now_ns()
             piv = np.empty(e - o, np.int32)
@@ -185,8 +191,9 @@ class _Factorization:
             conveyor.panel_done(K)
             if following:
                 self.read_ahead(range(K, K + 1))
-            self.update(K, iter([(0, P)]), C[o:, e - left :])
-            conveyor.poll()
+            self.update(K, iter([(0, P)]), C[o:, e - left : here])
+            if here == C.shape[1]:
+                conveyor.poll()
         pivots = np.concatenate(
             [self.piv[K] + np.int32(K * g.columns) for K in range(slab.first, slab.last)]
         )
@@ -199,23 +206,34 @@ class _Factorization:
         apply_panel(self.kernels, self.piv[K], L, C)
         self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
 
+    def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
+        """Look at the columns of A as they come in; yield how many are there."""
+        for columns in self.conveyor.arrivals():
+            start_ns = self.call.trace.now_ns()
+            extremes.see_matrix(self.kernels, C[:, columns])
+            check_finite(extremes, C[:, columns], left + columns.start)
+            self.call.trace.record("compute", start_ns)
+            yield columns.stop
+
     def read_ahead(self, panels: range) -> None:
-        """Schedule tiles of L: all from the diagonal block down, panel by panel."""
+        """Schedule blocks of L: all from the diagonal block down, panel by panel."""
         g = self.g
         for K in panels:
             place = self.storage.places[K]
             columns = slice(place * g.columns, (place + 1) * g.columns)
             self.stream.extend(
-                (slice(t * g.rows, (t + 1) * g.rows), columns) for t in g.tiles_below(K)
+                (slice(tiles.start * g.rows, tiles.stop * g.rows), columns)
+                for tiles in g.blocks_below(K)
             )
 
-    def tiles_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
+    def blocks_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (row counted from the panel's first, block)."""
         g, trace = self.g, self.call.trace
         o, e = K * g.columns, min((K + 1) * g.columns, g.n)
-        for t in g.tiles_below(K):
-            tile = self.stream.take().data
-            top = max(o, t * g.rows)
+        for tiles in g.blocks_below(K):
+            block = self.stream.take().data
+            first = tiles.start * g.rows
+            top = max(o, first)
             start_ns = trace.now_ns()
-            yield top - o, tile[top - t * g.rows : g.n - t * g.rows, : e - o]
+            yield top - o, block[top - first : g.n - first, : e - o]
             trace.record("compute", start_ns)

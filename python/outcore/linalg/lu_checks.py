@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Extremes:
     """Norms and extremes of some columns of A and of their factors.
 
-    ``norm1`` is the largest column sum of |A|; ``max_a`` and ``max_u`` are the largest |element| of
-    A and U (of complex ones, |re| + |im|, as BLAS has it); ``info`` is LAPACK's.
+    ``norm1`` is the largest column sum of |A|, for complex types a lower bound within √2;
+    ``max_a`` and ``max_u`` are the largest |element| of A and U (of complex ones, |re| + |im|, as
+    BLAS has it); ``info`` is LAPACK's.
     """
 
     norm1: float = 0.0
@@ -31,7 +32,7 @@ class Extremes:
     def see_matrix(self, kernels: Kernels, C: Matrix) -> None:
         """Note columns of A."""
         # Not max(): that loses a NaN.
-        self.norm1 = float(np.maximum(self.norm1, kernels.lange("1", C)))
+        self.norm1 = float(np.maximum(self.norm1, kernels.norm1(C)))
         self.max_a = max(self.max_a, kernels.max_abs(C))
 
     def see_factor(self, kernels: Kernels, U: Matrix) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
-RING_TILES = (3, 6)
-"""Fewest and most tiles of read-ahead: one in use, one being read, one to smooth the disk."""
+RING_BLOCKS = 3
+"""Blocks of read-ahead: one in use, one being read, one to smooth the disk."""
+
+MOST_BLOCK_TILES = 8
+"""Tiles that are read and multiplied at once: taller products are faster, up to a point."""
 
 BOUNCE_BYTES = (64 << 10, 4 << 20)
 """Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
@@ -68,7 +72,7 @@ class LuGeometry:
     rows: int
     columns: int
     slab_panels: int
-    ring_bytes: int
+    block_tiles: int
     bounce_bytes: int
     budget_bytes: int
 
@@ -93,6 +97,11 @@ class LuGeometry:
         return _pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
+    def ring_bytes(self) -> int:
+        """Bytes of read-ahead."""
+        return RING_BLOCKS * self.block_tiles * self.tile_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
         slab = _pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
@@ -112,6 +121,12 @@ class LuGeometry:
     def tiles_below(self, panel: int) -> range:
         """Tiles of a panel from the one with its diagonal block down: what an update needs."""
         return range(panel * self.columns // self.rows, self.tiles)
+
+    def blocks_below(self, panel: int) -> Iterator[range]:
+        """Cut those tiles into the blocks that are read at once."""
+        below = self.tiles_below(panel)
+        for first in range(below.start, below.stop, self.block_tiles):
+            yield range(first, min(first + self.block_tiles, below.stop))
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
@@ -137,7 +152,7 @@ class LuGeometry:
 
     def words_lower_bound(self) -> float:
         """Words that any LU must move: 2n³/(3√M) read (Kwasniewski et al. 2020), n² written."""
-        memory_words = self.memory_bytes / self.dtype.itemsize
+        memory_words = self.budget_bytes / self.dtype.itemsize
         reads = max(2 * self.n**3 / (3 * math.sqrt(memory_words)), float(self.n**2))
         return reads + self.n**2
 
@@ -217,10 +232,10 @@ def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
     """Give the ring and the bounce buffers their share, and the slab what is left."""
     least, most = BOUNCE_BYTES
     bounce = _pages(min(most, max(least, memory_bytes // 32)))
-    bare = LuGeometry(n, dtype, *shape, 0, 0, bounce, memory_bytes)
-    fewest, many = RING_TILES
-    ring_tiles = min(many, max(fewest, memory_bytes // 8 // bare.tile_bytes))
-    ring = dataclasses.replace(bare, ring_bytes=ring_tiles * bare.tile_bytes)
+    bare = LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes)
+    most = min(MOST_BLOCK_TILES, bare.tiles)
+    block_tiles = memory_bytes // 8 // (RING_BLOCKS * bare.tile_bytes)
+    ring = dataclasses.replace(bare, block_tiles=min(max(block_tiles, 1), most))
     panel_bytes = ring.height * ring.columns * dtype.itemsize
     panels = (memory_bytes - ring.memory_bytes) // panel_bytes
     while panels > 0:
