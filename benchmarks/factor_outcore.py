@@ -4,13 +4,16 @@ import json
 import resource
 import sys
 import time
+from pathlib import Path
 
 import outcore as oc
+from benchmarks.matrices import clear
 
 
 def main(path: str, out: str, memory: int) -> None:
+    clear(Path(out))
     start = time.perf_counter()
-    factor = oc.linalg.lu_factor(path, memory=memory, out=out, overwrite=True, progress=False)
+    factor = oc.linalg.lu_factor(path, memory=memory, out=out, progress=False)
     seconds = time.perf_counter() - start
     if factor.report is None:
         raise AssertionError("a factorization reports")

@@ -10,7 +10,7 @@ import numpy as np
 import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
-from benchmarks.matrices import random_array
+from benchmarks.matrices import clear, random_array
 from benchmarks.rounds import alternate
 from outcore import rates
 from outcore.blas import kernels
@@ -111,10 +111,9 @@ class OutOfCore:
         self.overlaps: list[float] = []
 
     def run(self) -> float:
+        clear(self.out)
         start = time.perf_counter()
-        factor = oc.linalg.lu_factor(
-            self.A, memory=self.memory, out=self.out, overwrite=True, progress=False
-        )
+        factor = oc.linalg.lu_factor(self.A, memory=self.memory, out=self.out, progress=False)
         seconds = time.perf_counter() - start
         if factor.report is None:
             raise AssertionError("a factorization reports")

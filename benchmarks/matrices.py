@@ -1,6 +1,8 @@
 """Random matrices on disk, of entries uniform in [-1/2, 1/2)."""
 
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 import outcore as oc
+
+SETTLE_S = 0.5
 
 
 def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDArray[Any]:
@@ -42,3 +46,10 @@ def random_file(path: Path, n: int) -> None:
             file.flush()
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def clear(path: Path) -> None:
+    """Remove what the last round wrote and let the disk settle: that is not this round's work."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.sync()
+    time.sleep(SETTLE_S)

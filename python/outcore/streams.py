@@ -36,7 +36,8 @@ class BlockStream:
     """Blocks of an array in a known order: ``for block in stream``.
 
     The blocks to come are read ahead as far as `memory_bytes` allows. A block's memory goes back
-    when its last view dies; who keeps too many gets `BudgetError` from the next step.
+    when its last view dies; who keeps too many gets `BudgetError` from the next step. Where blocks
+    differ in size, `least_bytes` (the largest) lets the same memory serve them all.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class BlockStream:
         arena: Arena,
         memory_bytes: int,
         trace: Trace | None = None,
+        *,
+        least_bytes: int = 0,
     ) -> None:
-        self._stream = Stream(file, arena, memory_bytes)
+        self._stream = Stream(file, arena, memory_bytes, least_bytes)
         self._dtype = dtype
         self._trace = trace
 

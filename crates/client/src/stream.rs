@@ -17,6 +17,8 @@ struct Shared {
     file: Arc<ArrayFile>,
     arena: Arena,
     memory_bytes: usize,
+    /// Least size of a block in memory: blocks of one size are used again without new pages.
+    least_bytes: usize,
     state: Mutex<State>,
 }
 
@@ -66,9 +68,10 @@ impl Drop for Lease {
 }
 
 impl Stream {
-    /// A stream over `file` that holds at most `memory_bytes` of `arena` at once.
-    pub fn new(file: Arc<ArrayFile>, arena: Arena, memory_bytes: usize) -> Self {
-        Self(Arc::new(Shared { file, arena, memory_bytes, state: Mutex::default() }))
+    /// A stream over `file` that holds at most `memory_bytes` of `arena` at once. Every block takes `least_bytes` of
+    /// memory or more: where blocks differ in size, the largest size keeps the arena from mapping new pages for each.
+    pub fn new(file: Arc<ArrayFile>, arena: Arena, memory_bytes: usize, least_bytes: usize) -> Self {
+        Self(Arc::new(Shared { file, arena, memory_bytes, least_bytes, state: Mutex::default() }))
     }
 
     /// Adds blocks (first index and count along each dimension) at the end of the schedule and starts reading as many
@@ -191,7 +194,7 @@ impl Shared {
             StorageOrder::C => (0..extents.len()).rev().for_each(&mut lay),
             StorageOrder::F => (0..extents.len()).for_each(&mut lay),
         }
-        let size = if is_chunk { self.file.slot_read_bytes() } else { bytes as usize };
+        let size = if is_chunk { self.file.slot_read_bytes() } else { bytes as usize }.max(self.least_bytes);
         (strides, size)
     }
 

@@ -24,7 +24,7 @@ fn a_stream_over_a_slow_disk_is_in_order_and_in_its_memory() {
     model.write(&Part::whole(&[700, 300]), &place.open_well()).unwrap();
     let arena = Arena::new(100_000);
     let file = place.open(Fault::Short(999), &arena, 30_000).unwrap();
-    let stream = Stream::new(file, arena.clone(), 60_000);
+    let stream = Stream::new(file, arena.clone(), 60_000, 0);
     stream.extend(columns(&place)).unwrap();
     for column in 0..300_usize {
         let taken = stream.next(PATIENCE).unwrap().expect("a stream hangs");
@@ -43,7 +43,7 @@ fn a_stream_over_a_slow_disk_is_in_order_and_in_its_memory() {
 fn blocks_kept_until_the_memory_is_gone_are_an_error() {
     let (place, _) = ragged();
     let arena = Arena::new(100_000);
-    let stream = Stream::new(place.open(well(), &arena, 30_000).unwrap(), arena, 60_000);
+    let stream = Stream::new(place.open(well(), &arena, 30_000).unwrap(), arena, 60_000, 0);
     stream.extend(columns(&place)).unwrap();
     let mut kept = Vec::new();
     let error = loop {
@@ -65,7 +65,7 @@ fn a_stream_over_a_failing_disk_gives_the_error_and_ends() {
     for after in 10..40 {
         let arena = Arena::new(100_000);
         let file = place.open(Fault::FailAfter(AtomicUsize::new(after)), &arena, 30_000).unwrap();
-        let stream = Stream::new(file, arena, 60_000);
+        let stream = Stream::new(file, arena, 60_000, 0);
         stream.extend(columns(&place)).unwrap();
         let mut failed = 0;
         while stream.remaining() > 0 {
@@ -87,7 +87,7 @@ fn whole_chunks_are_streamed_as_they_are_on_disk() {
     let mut model = Model::new(&place.grid);
     model.write(&Part::whole(&[700, 300]), &place.open_well()).unwrap();
     let arena = Arena::new(2 << 20);
-    let stream = Stream::new(place.open_well(), arena, 2 << 20);
+    let stream = Stream::new(place.open_well(), arena, 2 << 20, 0);
     let file = std::fs::read(place.root.path().join("a").join(place.grid.shard_key(0))).unwrap();
     let chunks = [vec![2, 2], vec![0, 0], vec![2, 0]];
     stream.extend_chunks(chunks.clone()).unwrap();

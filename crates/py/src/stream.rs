@@ -74,8 +74,9 @@ pub struct Stream(outcore_client::Stream);
 #[pymethods]
 impl Stream {
     #[new]
-    fn new(file: &ArrayFile, arena: &Arena, memory_bytes: usize) -> Self {
-        Self(outcore_client::Stream::new(file.0.clone(), arena.0.clone(), memory_bytes))
+    #[pyo3(signature = (file, arena, memory_bytes, least_bytes = 0))]
+    fn new(file: &ArrayFile, arena: &Arena, memory_bytes: usize, least_bytes: usize) -> Self {
+        Self(outcore_client::Stream::new(file.0.clone(), arena.0.clone(), memory_bytes, least_bytes))
     }
 
     /// Adds blocks, each a pair (first index, shape), at the end of the schedule.

@@ -138,7 +138,10 @@ class _Factorization:
         self.storage, self.call, self.g = storage, call, g
         self.kernels = kernels(g.dtype)
         self.piv = storage.panel_pivots()
-        self.stream = BlockStream(storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace)
+        self.stream = BlockStream(
+            storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
+            least_bytes=g.block_tiles * g.tile_bytes,
+        )  # fmt: skip
         self.conveyor = Conveyor(g, storage, call)
 
     def run(self) -> None:

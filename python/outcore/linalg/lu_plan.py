@@ -14,8 +14,8 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
-RING_BLOCKS = 3
-"""Blocks of read-ahead: one in use, one being read, one to smooth the disk."""
+RING_BLOCKS = 2
+"""Blocks of read-ahead: one in use and one being read, large enough to smooth the disk."""
 
 MOST_BLOCK_TILES = 8
 """Tiles that are read and multiplied at once: taller products are faster, up to a point."""
@@ -123,10 +123,13 @@ class LuGeometry:
         return range(panel * self.columns // self.rows, self.tiles)
 
     def blocks_below(self, panel: int) -> Iterator[range]:
-        """Cut those tiles into the blocks that are read at once."""
+        """Cut those tiles into the blocks that are read at once, as even as possible."""
         below = self.tiles_below(panel)
-        for first in range(below.start, below.stop, self.block_tiles):
-            yield range(first, min(first + self.block_tiles, below.stop))
+        first = below.start
+        for left in range(math.ceil(len(below) / self.block_tiles), 0, -1):
+            height = math.ceil((below.stop - first) / left)
+            yield range(first, first + height)
+            first += height
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
@@ -233,14 +236,15 @@ def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
     least, most = BOUNCE_BYTES
     bounce = _pages(min(most, max(least, memory_bytes // 32)))
     bare = LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes)
-    most = min(MOST_BLOCK_TILES, bare.tiles)
-    block_tiles = memory_bytes // 8 // (RING_BLOCKS * bare.tile_bytes)
-    ring = dataclasses.replace(bare, block_tiles=min(max(block_tiles, 1), most))
-    panel_bytes = ring.height * ring.columns * dtype.itemsize
-    panels = (memory_bytes - ring.memory_bytes) // panel_bytes
-    while panels > 0:
-        geometry = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
-        if geometry.memory_bytes <= memory_bytes:
-            return geometry
-        panels -= 1
-    return ring
+    most_tiles = min(MOST_BLOCK_TILES, bare.tiles)
+    tall = min(max(memory_bytes // 32 // (RING_BLOCKS * bare.tile_bytes), 2), most_tiles)
+    panel_bytes = bare.height * bare.columns * dtype.itemsize
+    for block_tiles in (tall, 1):
+        ring = dataclasses.replace(bare, block_tiles=block_tiles)
+        for panels in range((memory_bytes - ring.memory_bytes) // panel_bytes, 0, -1):
+            g = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
+            if g.memory_bytes <= memory_bytes:
+                # What the slab leaves over makes the blocks taller.
+                over = (memory_bytes - g.memory_bytes) // (RING_BLOCKS * g.tile_bytes)
+                return dataclasses.replace(g, block_tiles=min(block_tiles + over, most_tiles))
+    return bare
