@@ -23,7 +23,7 @@ from linpack import (
 
 import outcore as oc
 from outcore import blas_choice, progress
-from outcore._core import Arena
+from outcore._core import Arena, Trace
 from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
 from outcore.linalg import lu_factor, lu_solve, lu_storage, open_factor
@@ -445,3 +445,19 @@ def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
     a = np.diag(np.full(40, 1e308)) + np.triu(np.full((40, 40), 1e308), 38)
     lu = factor(tmp_path / "Z", a, 120_000)
     np.testing.assert_array_equal(np.triu(packed(lu)), np.triu(a))
+
+
+def test_every_step_is_in_the_trace(tmp_path: Path) -> None:
+    """Blocks from disk, and of each panel: the look at it, its factoring, its update of others."""
+    a = random_matrix(600, "f8")
+    lu = lu_factor(on_disk(tmp_path / "Z", a), memory=TINY, progress=False)
+    assert lu.report is not None
+    assert lu.report.spans is not None
+    g = geometry(600, "f8", TINY)
+    slabs = g.slabs()
+    assert len(slabs) > 2
+    streamed = sum(len(list(g.blocks_below(K))) for s in slabs for K in range(s.first))
+    first = slabs[0].last - slabs[0].first
+    caught_up = sum(K for K in (1, 2, 4, 8, 16, 32) if first > K)
+    steps = (lu.report.spans[:, 0] == Trace.kinds().index("compute")).sum()
+    assert steps == streamed + 3 * g.panels + caught_up

@@ -182,7 +182,7 @@ class _Factorization:
                 before, here = here, max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
                     j, end = J * g.columns - left, (J + 1) * g.columns - left
-                    self.update(J, iter([(0, C[j + left :, j:end])]), C[j + left :, before:here])
+                    self.update_in_memory(J, C[j + left :, j:end], C[j + left :, before:here])
             P = C[o:, o - left : e - left]
             start_ns = self.call.trace.now_ns()
             piv = np.empty(e - o, np.int32)
@@ -194,7 +194,7 @@ class _Factorization:
             conveyor.panel_done(K)
             if following:
                 self.read_ahead(range(K, K + 1))
-            self.update(K, iter([(0, P)]), C[o:, e - left : here])
+            self.update_in_memory(K, P, C[o:, e - left : here])
             if here == C.shape[1]:
                 conveyor.poll()
         pivots = np.concatenate(
@@ -208,6 +208,12 @@ class _Factorization:
         """C <- L_K⁻¹ P_K C, for columns C from the first row of panel K down."""
         apply_panel(self.kernels, self.piv[K], L, C)
         self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
+
+    def update_in_memory(self, K: int, P: Matrix, C: Matrix) -> None:
+        """Do the same with a panel that is in memory whole."""
+        start_ns = self.call.trace.now_ns()
+        self.update(K, iter([(0, P)]), C)
+        self.call.trace.record("compute", start_ns)
 
     def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
         """Look at the columns of A as they come in; yield how many are there."""
