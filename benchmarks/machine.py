@@ -46,10 +46,8 @@ def _field(path: str, name: str) -> str:
 
 
 def _blas() -> str:
-    found = blas_choice.scipy_blas()
-    if found is None:
-        return "unknown"
-    return f"{found.library} {found.version} {found.architecture}, {found.threads} threads"
+    kernels, threads = blas_choice.in_use()
+    return f"{kernels}, {threads} threads"
 
 
 def _fio_version() -> str:

@@ -48,7 +48,7 @@ def test_a_directory_not_made_yet_has_the_rates_of_the_one_above(tmp_path: Path)
     kept = dataclasses.replace(MADE_UP, directory=str(tmp_path), kernels="K", threads=3)
     rates._keep(kept)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "_blas", lambda: (3, "K"))
+        patch.setattr(rates.blas_choice, "in_use", lambda: ("K", 3))
         assert rates.stored(tmp_path / "not" / "yet") == kept
 
 
@@ -92,7 +92,7 @@ def test_a_corrupt_cache_is_ignored_and_rewritten(
 def test_a_damaged_entry_is_ignored(
     tmp_path: Path, cache: Path, damage: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "_blas", lambda: (MADE_UP.threads, MADE_UP.kernels))
+    monkeypatch.setattr(rates.blas_choice, "in_use", lambda: (MADE_UP.kernels, MADE_UP.threads))
     rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
     assert rates.stored(tmp_path) is not None
     document = json.loads(cache.read_text())

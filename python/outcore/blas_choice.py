@@ -278,6 +278,18 @@ def scipy_blas() -> BlasReport | None:
     )
 
 
+def in_use() -> tuple[str, int]:
+    """Name SciPy's BLAS with its version and kernels, and tell how many threads it has now.
+
+    One that says nothing of itself is ``"unknown"`` and counts as one thread.
+    """
+    found = scipy_blas()
+    if found is None:
+        return "unknown", 1
+    parts = (found.library, found.version, found.architecture)
+    return " ".join(part for part in parts if part), found.threads
+
+
 def set_threads(count: int) -> int | None:
     """Set how many threads SciPy's BLAS uses, for the whole process.
 

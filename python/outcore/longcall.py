@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from outcore import blas_choice
 from outcore._core import Arena, Trace
 from outcore.errors import InvalidError
 from outcore.progress import Meter, ProgressLike
+from outcore.report import io_and_wait_seconds
 from outcore.signals import stop_on_signals
 
 
@@ -24,6 +26,18 @@ class LongCall:
     def seconds(self) -> float:
         """Seconds since the call began."""
         return time.perf_counter() - self.started
+
+    def figures(self) -> dict[str, Any]:
+        """Measure what every `Report` says of its call: time, the disk's, memory, and the trace."""
+        io_seconds, wait_seconds = io_and_wait_seconds(self.trace)
+        return {
+            "seconds": self.seconds(),
+            "io_seconds": io_seconds,
+            "wait_seconds": wait_seconds,
+            "memory_bytes": self.arena.budget_bytes,
+            "peak_memory_bytes": self.arena.peak_bytes,
+            "spans": self.trace.spans(),
+        }
 
 
 @contextmanager

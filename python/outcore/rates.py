@@ -99,7 +99,7 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     where = machine.nearest_directory(Path(directory))
     read_bytes_s, write_bytes_s = _disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
-    threads, kernels = _blas()
+    kernels, threads = blas_choice.in_use()
     found = Rates(
         read_bytes_s=read_bytes_s,
         write_bytes_s=write_bytes_s,
@@ -117,21 +117,12 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
 def stored(directory: PathLike) -> Rates | None:
     """Return the rates kept for this machine, the file system of `directory` and today's BLAS."""
     where = machine.nearest_directory(Path(directory))
-    return _parse(_read_cache().get(_key(where, *_blas())))
+    return _parse(_read_cache().get(_key(where, *blas_choice.in_use())))
 
 
 def stored_or_measured(directory: PathLike) -> Rates:
     """Return the rates that are kept; if there are none, measure for about two seconds."""
     return stored(directory) or measure(directory, _QUICK_S)
-
-
-def _blas() -> tuple[int, str]:
-    """Threads of SciPy's BLAS, and what it is."""
-    found = blas_choice.scipy_blas()
-    if found is None:
-        return 1, "unknown"
-    parts = (found.library, found.version, found.architecture)
-    return found.threads, " ".join(part for part in parts if part)
 
 
 def _median_rate(run: Callable[[int], object], seconds: float) -> float:
@@ -230,7 +221,7 @@ def _cache_file() -> Path:
     return base / "outcore" / "rates.json"
 
 
-def _key(directory: Path, threads: int, kernels: str) -> str:
+def _key(directory: Path, kernels: str, threads: int) -> str:
     return f"{socket.gethostname()}, device {directory.stat().st_dev}, {kernels}, {threads} threads"
 
 
@@ -268,7 +259,7 @@ def _parse(entry: Any) -> Rates | None:
 def _keep(rates: Rates) -> None:
     """Keep the rates. A home that cannot be written to costs the next plan a measurement."""
     target = _cache_file()
-    key = _key(Path(rates.directory), rates.threads, rates.kernels)
+    key = _key(Path(rates.directory), rates.kernels, rates.threads)
     document = {"format": _FORMAT, "rates": {**_read_cache(), key: asdict(rates)}}
     fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     with contextlib.suppress(OSError):

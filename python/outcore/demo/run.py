@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outcore import budget
+from outcore import blas_choice, budget
 from outcore.array import Array
-from outcore.blas_choice import scipy_blas
 from outcore.create import create_array
 from outcore.demo.pictures import draw_field
 from outcore.demo.sphere import SphereProblem
@@ -142,14 +141,10 @@ def _assembled(
     problem: SphereProblem, path: Path, memory_bytes: int, progress: ProgressLike
 ) -> Array:
     """Open the matrix that a stopped demonstration left, or assemble it, or the rest of it."""
-    threads = min(usable_cores(), (scipy_blas() or _NoBlas).threads)
+    threads = min(usable_cores(), blas_choice.in_use()[1])
     tile_bytes = 8 << 20
     threads = max(min(threads, memory_bytes // (2 * tile_bytes)), 1)
     return create_array(
         path, (problem.n, problem.n), "c16", order="F", fill=problem.fill, exist_ok=True,
         threads=threads, memory=max(memory_bytes, 2 * tile_bytes), progress=progress,
     )  # fmt: skip
-
-
-class _NoBlas:
-    threads = 1

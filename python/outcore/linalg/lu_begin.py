@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from outcore import blas_choice
 from outcore._core import ArrayFile, Volume
 from outcore.array import Array, read_metadata, write_metadata
 from outcore.errors import (
@@ -24,7 +25,7 @@ from outcore.linalg.changes import settle, version_of
 from outcore.linalg.factor import TEMPORARY, read_group, tile_grid, tile_metadata, write_group
 from outcore.linalg.journal import Header, Journal, read_journal
 from outcore.linalg.lu_plan import LuGeometry, lu_geometry
-from outcore.linalg.lu_storage import LuStorage, blas_in_use, shared_room
+from outcore.linalg.lu_storage import LuStorage, shared_room
 from outcore.longcall import check_threads
 from outcore.volumes import PathLike, Place, exclusive, place
 from outcore.zarr_format import Metadata
@@ -226,7 +227,7 @@ def _clear(target: Place) -> None:
 def _begin(
     source: Place, target: Place, g: LuGeometry, *, overwrite_a: bool, threads: int | None
 ) -> Journal:
-    kernels, threads_now = blas_in_use()
+    kernels, threads_now = blas_choice.in_use()
     settle(source)
     version = version_of(source)
     header = Header(

@@ -34,7 +34,7 @@ from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report, io_and_wait_seconds
+from outcore.report import Report
 from outcore.sizes import format_bytes
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike, Place, place
@@ -144,23 +144,17 @@ def solve_and_report(
             x: Any = call.solution(X)
         else:
             x, passes, counters = _solve_on_disk(lu, call, call.out, means, memory_bytes)
-        io_seconds, wait_seconds = io_and_wait_seconds(means.trace)
         report = Report(
             verb="lu_solve",
             n=lu.n,
             dtype=lu.dtype.name,
-            seconds=means.seconds(),
             flops=work,
             bytes_read=counters[0],
             bytes_written=counters[1],
             planned_bytes_read=passes * solve_bytes_read(lu.n, lu.dtype, lu.tile),
             planned_bytes_written=0,
-            io_seconds=io_seconds,
-            wait_seconds=wait_seconds,
-            memory_bytes=memory_bytes,
-            peak_memory_bytes=means.arena.peak_bytes,
             growth=lu.growth,
-            spans=means.trace.spans(),
+            **means.figures(),
         )
         return x, report
 

@@ -25,7 +25,7 @@ from outcore.linalg.journal import Journal, Record
 from outcore.linalg.lu_checks import Extremes
 from outcore.linalg.lu_plan import LuGeometry, Slab
 from outcore.longcall import LongCall
-from outcore.report import Report, io_and_wait_seconds
+from outcore.report import Report
 from outcore.streams import wait
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata
@@ -192,11 +192,10 @@ class LuStorage:
         # The files are counted apart unless they are one.
         counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
         planned_read = g.matrix_bytes_read(first) + g.factor_bytes_read(first)
-        io_seconds, wait_seconds = io_and_wait_seconds(call.trace)
         notes = []
         if first:
             notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
-            now = blas_in_use()
+            now = blas_choice.in_use()
             if now != (header.kernels, header.threads) or header.memory_bytes != g.budget_bytes:
                 notes.append(
                     "budget, threads or BLAS changed since the run began: the factors are as good, "
@@ -204,27 +203,22 @@ class LuStorage:
                 )
         if extremes.info:
             notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
-        kernels, threads = blas_in_use()
+        kernels, threads = blas_choice.in_use()
         return Report(
             verb="lu",
             n=g.n,
             dtype=g.dtype.name,
-            seconds=call.seconds(),
             flops=flops_done,
             bytes_read=sum(c[0] for c in counted),
             bytes_written=sum(c[1] for c in counted),
             planned_bytes_read=planned_read,
             planned_bytes_written=g.factor_bytes_written(first),
             words_lower_bound=g.words_lower_bound() if not first else None,
-            io_seconds=io_seconds,
-            wait_seconds=wait_seconds,
-            memory_bytes=g.budget_bytes,
-            peak_memory_bytes=call.arena.peak_bytes,
             growth=extremes.growth,
             kernels=kernels,
             threads=threads,
             notes=notes,
-            spans=call.trace.spans(),
+            **call.figures(),
         )
 
 
@@ -240,11 +234,3 @@ def shared_room(g: LuGeometry, used: Iterable[int]) -> range:
     A stopped run may already use more, since its slabs were wider.
     """
     return range(max([g.panels + g.slab_panels, *(at + 1 for at in used)]))
-
-
-def blas_in_use() -> tuple[str, int]:
-    """Name the BLAS and its kernels, and how many threads it has now."""
-    found = blas_choice.scipy_blas()
-    if found is None:
-        return "unknown", 0
-    return f"{found.library} {found.version} {found.architecture}", found.threads

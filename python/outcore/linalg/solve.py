@@ -18,7 +18,7 @@ from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import Counters, RightHandSide, solve_and_report
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report, io_and_wait_seconds
+from outcore.report import Report
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike, Place, place
 
@@ -171,24 +171,18 @@ def _check(lu: LUFactor, x: Any, b: Any, memory_bytes: int, progress: ProgressLi
         counters = _subtract_product(A, X, R, call, memory_bytes)
         scale = lu.norm1 * np.abs(X).sum(axis=0) + norm_b
         errors = np.abs(R).sum(axis=0) / np.where(scale > 0, scale, 1)
-        io_seconds, wait_seconds = io_and_wait_seconds(call.trace)
         return Report(
             verb="residual",
             n=lu.n,
             dtype=lu.dtype.name,
-            seconds=call.seconds(),
             flops=work,
             bytes_read=counters[0],
             bytes_written=0,
             planned_bytes_read=A.nbytes,
             planned_bytes_written=0,
-            io_seconds=io_seconds,
-            wait_seconds=wait_seconds,
-            memory_bytes=memory_bytes,
-            peak_memory_bytes=call.arena.peak_bytes,
             backward_error=float(errors.max(initial=0)),
             notes=notes,
-            spans=call.trace.spans(),
+            **call.figures(),
         )
 
 
