@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,15 +56,34 @@ def test_the_plan_of_a_solve_counts_substitution_and_residual(tmp_path: Path) ->
 
 
 def test_words_follow_the_model() -> None:
-    """n³/(3w) - nw/3 + 2n² words (left-looking slab), and half a tile more per panel read."""
+    """A slab reads the L to its left, and half a tile more per panel; A, L and U go once."""
     n = 16384
     g = lu_geometry(n, np.dtype("f8"), n * n * 8 // 8)
-    slabs = len(g.slabs())
-    w = n / slabs
-    model = n**3 / (3 * w) - n * w / 3 + 2 * n**2
-    diagonal = g.rows / 2 * n * (slabs - 1) / 2
-    assert g.words_moved() == pytest.approx(model + diagonal, rel=0.03)
+    lefts = [slab.first * g.columns for slab in g.slabs()]
+    model = sum(n * left - left**2 / 2 + g.rows / 2 * left for left in lefts) + 2 * n**2
+    assert g.words_moved() == pytest.approx(model, rel=0.01)
+    # Slabs of one width w would move n³/(3w) - nw/3 + 2n², and the half tiles.
+    w = n / len(lefts)
+    even = n**3 / (3 * w) - n * w / 3 + 2 * n**2 + g.rows / 2 * n * (len(lefts) - 1) / 2
+    assert g.words_moved() < 0.95 * even
     assert g.words_lower_bound() == pytest.approx(n**2 * (2 / (3 * math.sqrt(1 / 8)) + 1), rel=0.01)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 7])
+def test_slabs_cover_the_panels_and_are_kept_when_a_run_goes_on(most: int) -> None:
+    for n in range(1, 40):
+        g = replace(lu_geometry(8 * n, np.dtype("f8"), 1 << 20, (512, 8)), slab_panels=min(most, n))
+        whole = g.slabs()
+        assert [p for slab in whole for p in range(slab.first, slab.last)] == list(range(n))
+        assert len(whole) == -(-n // g.slab_panels)
+        assert all(slab.last - slab.first <= g.slab_panels for slab in whole)
+        for k, slab in enumerate(whole):
+            assert g.slabs(slab.first) == whole[k:]
+        for first in range(n + 1):
+            rest = g.slabs(first)
+            assert [p for slab in rest for p in range(slab.first, slab.last)] == list(
+                range(first, n)
+            )
 
 
 def test_flops_of_the_steps_add_up_to_those_of_lu() -> None:

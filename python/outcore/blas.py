@@ -117,9 +117,6 @@ class Kernels:
         self._getrf: Final = _function(cython_lapack, prefix + "getrf", "iixiii")
         self._laswp: Final = _function(cython_lapack, prefix + "laswp", "ixiiiii")
         self._lange: Final = _function(cython_lapack, prefix + "lange", "ciixix", real)
-        real_prefix = {"s": "s", "d": "d", "c": "sc", "z": "dz"}[prefix]
-        self._asum: Final = _function(cython_blas, f"{real_prefix}asum", "ixi", real)
-        self._amax: Final = _function(cython_blas, f"i{prefix}amax", "ixi", ctypes.c_int)
         # The usual factors, made once.
         self._factors: Final[dict[complex, Any]] = {
             value: self._factor(value) for value in (-1.0, 0.0, 1.0)
@@ -375,54 +372,6 @@ class Kernels:
         at = ctypes.addressof(ints)
         room = None if work is None else ctypes.addressof(work)
         return float(self._lange(letter, at, at + 4, _address(a), at + 8, room))
-
-    def norm1(self, a: Array) -> float:
-        """Largest sum of absolute values of a column; of complex ones, a lower bound within √2.
-
-        Absolute values of complex numbers take ten times as long as reading
-        them, so (|re| + |im|) / √2 stands for them here.  A NaN or an infinity
-        makes the result one too.
-        """
-        m, n, lda = self._matrix("a", a, False)
-        if m == 0 or n == 0:
-            return 0.0
-        if not self._is_complex:
-            return self.lange("1", a)
-        ints = _Ints2(m, 1)
-        rows, one = ctypes.addressof(ints), ctypes.addressof(ints) + 4
-        start, pitch = _address(a), lda * self._itemsize
-        sums = [self._asum(rows, start + j * pitch, one) for j in range(n)]
-        return float(np.max(sums)) / 2**0.5
-
-    def max_abs(self, a: Array, *, trapezoid: bool = False) -> float:
-        """Largest absolute value of an element, of complex ones |re| + |im|.
-
-        About m n flops at the memory's speed, several times faster than
-        ``lange("M", a)``.  NaN is not looked for.
-
-        Parameters
-        ----------
-        a : ndarray
-            (m, n).
-        trapezoid : bool
-            Look only at the upper trapezoid: with m >= n, the last n rows
-            count on and above their diagonal.
-        """
-        m, n, lda = self._matrix("a", a, False)
-        if m == 0 or n == 0:
-            return 0.0
-        if lda == m and m * n < _LIMIT and not trapezoid:
-            # Without gaps it is one long column, which the BLAS shares among its threads.
-            m, n, a = m * n, 1, a.T.reshape(-1, 1)
-        ints = _Ints2(m, 1)
-        rows, one = ctypes.addressof(ints), ctypes.addressof(ints) + 4
-        start, pitch, largest = _address(a), lda * self._itemsize, 0.0
-        for j in range(n):
-            if trapezoid:
-                ints[0] = m - n + j + 1
-            element = a[self._amax(rows, start + j * pitch, one) - 1, j]
-            largest = max(largest, abs(element.real) + abs(element.imag))
-        return float(largest)
 
 
 _kernels = functools.cache(Kernels)

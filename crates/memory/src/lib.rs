@@ -6,10 +6,12 @@
 
 mod arena;
 mod block;
+mod columns;
 mod region;
 mod strided;
 
 pub use arena::{Arena, Waiter};
 pub use block::{ALIGN_BYTES, Block};
+pub use columns::{Columns, Extremes, Real, column_extremes};
 pub use region::{Region, Segment};
 pub use strided::{Level, copy_strided};

@@ -2,6 +2,7 @@
 //! interpreter lock; what is done is in the crates below.
 
 mod array_file;
+mod columns;
 mod error;
 mod memory;
 mod stream;
@@ -13,6 +14,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::array_file::{ArrayFile, Grid, Ticket};
+    #[pymodule_export]
+    use super::columns::column_extremes;
     #[pymodule_export]
     use super::crc32c;
     #[pymodule_export]

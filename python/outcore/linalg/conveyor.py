@@ -57,9 +57,7 @@ class Conveyor:
     def load(self, slab: Slab | None) -> None:
         """Start loading a slab into free memory: the first one."""
         self._next = slab
-        for panels in range(0, self._geometry.slab_panels, self._panel_group):
-            for tiles in range(0, self._geometry.tiles, self._tile_group):
-                self._arrive(tiles // self._tile_group, panels // self._panel_group)
+        self._fill_free()
 
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
         """Return the memory of a slab, (n, columns of the slab), column-major.
@@ -78,6 +76,8 @@ class Conveyor:
         g = self._geometry
         first, end = slab.first * g.columns, min(slab.last * g.columns, g.n)
         self._memory[:, end - first : (slab.last - slab.first) * g.columns] = 0
+        # The first slab is narrow: the second can begin to come in beside it.
+        self._fill_free()
         return self._memory[: g.n, : end - first]
 
     def arrivals(self) -> Iterator[slice]:
@@ -154,6 +154,14 @@ class Conveyor:
 
     def _group_of(self, tile: int, panel: int) -> tuple[int, int]:
         return tile // self._tile_group, panel // self._panel_group
+
+    def _fill_free(self) -> None:
+        """Start loading into memory that holds nothing which is still to leave."""
+        for panels in range(0, self._geometry.slab_panels, self._panel_group):
+            for tiles in range(0, self._geometry.tiles, self._tile_group):
+                group = tiles // self._tile_group, panels // self._panel_group
+                if not self._unwritten[group]:
+                    self._arrive(*group)
 
     def _arrive(self, tile_group: int, panel_group: int) -> None:
         g, slab = self._geometry, self._next

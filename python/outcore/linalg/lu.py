@@ -10,7 +10,8 @@ panels::
         write C;  sync;  journal
 
 A panel of L is stored with its own and earlier row swaps only, so that no swap is ever carried out
-on disk. Flops 2n³/3; words read and written n³/(3w) - nw/3 + 2n² with slabs of w columns.
+on disk. Flops 2n³/3; words read and written about n³/(3w) + n² with slabs of w columns
+(`docs/numerics-lu.md`).
 """
 
 import itertools
@@ -187,7 +188,7 @@ class _Factorization:
             start_ns = self.call.trace.now_ns()
             piv = np.empty(e - o, np.int32)
             extremes.see_info(factor_panel(self.kernels, P, piv), o)
-            extremes.see_factor(self.kernels, C[:e, o - left : e - left])
+            extremes.see_factor(C[:e, o - left : e - left])
             self.piv.append(piv)
             self.call.trace.record("compute", start_ns)
             self.call.meter.advance(panel_flops(g, K))
@@ -219,7 +220,7 @@ class _Factorization:
         """Look at the columns of A as they come in; yield how many are there."""
         for columns in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            extremes.see_matrix(self.kernels, C[:, columns])
+            extremes.see_matrix(C[:, columns])
             check_finite(extremes, C[:, columns], left + columns.start)
             self.call.trace.record("compute", start_ns)
             yield columns.stop

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from outcore.blas import Kernels
+from outcore._core import column_extremes
 from outcore.errors import GrowthWarning, NonFiniteError
 from outcore.linalg.panel import Matrix
 
@@ -29,15 +29,17 @@ class Extremes:
     max_u: float = 0.0
     info: int = 0
 
-    def see_matrix(self, kernels: Kernels, C: Matrix) -> None:
+    def see_matrix(self, C: Matrix) -> None:
         """Note columns of A."""
-        # Not max(): that loses a NaN.
-        self.norm1 = float(np.maximum(self.norm1, kernels.norm1(C)))
-        self.max_a = max(self.max_a, kernels.max_abs(C))
+        norm1, largest = column_extremes(C, False)
+        # |re| + |im| is at most √2 times the absolute value. Not max(): that loses a NaN.
+        scale = 2**0.5 if C.dtype.kind == "c" else 1.0
+        self.norm1 = float(np.maximum(self.norm1, norm1 / scale))
+        self.max_a = max(self.max_a, largest)
 
-    def see_factor(self, kernels: Kernels, U: Matrix) -> None:
+    def see_factor(self, U: Matrix) -> None:
         """Note a panel's U: its rows up to the last of the diagonal block."""
-        self.max_u = max(self.max_u, kernels.max_abs(U, trapezoid=True))
+        self.max_u = max(self.max_u, column_extremes(U, True)[1])
 
     def see_info(self, info: int, first_column: int) -> None:
         """Note LAPACK's info of a panel."""

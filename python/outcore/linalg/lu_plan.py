@@ -108,15 +108,15 @@ class LuGeometry:
         return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
-        """Cut the panels from `first_panel` on into slabs as even as possible, wider ones first.
+        """Cut the panels from `first_panel` on into slabs, narrow ones first.
 
         The cuts are those of the whole matrix where `first_panel` is one of them, so that a resumed
         run does what an undisturbed one would have done.
         """
-        whole = _even_slabs(0, self.panels, self.slab_panels)
+        whole = _cut_slabs(0, self.panels, self.slab_panels)
         if any(slab.first == first_panel for slab in whole) or first_panel == self.panels:
             return [slab for slab in whole if slab.first >= first_panel]
-        return _even_slabs(first_panel, self.panels, self.slab_panels)
+        return _cut_slabs(first_panel, self.panels, self.slab_panels)
 
     def tiles_below(self, panel: int) -> range:
         """Tiles of a panel from the one with its diagonal block down: what an update needs."""
@@ -160,14 +160,18 @@ class LuGeometry:
         return reads + self.n**2
 
 
-def _even_slabs(first: int, panels: int, most: int) -> list[Slab]:
-    count = math.ceil((panels - first) / most)
-    slabs = []
-    for left in range(count, 0, -1):
-        width = math.ceil((panels - first) / left)
-        slabs.append(Slab(first, first + width))
-        first += width
-    return slabs
+def _cut_slabs(first: int, panels: int, most: int) -> list[Slab]:
+    """Cut into slabs as wide as can be, but for the first two.
+
+    A slab reads the L to its left: the further left the cuts lie, the less is read. So what does
+    not fill a slab comes first. It shares the width of the next one, which comes in meanwhile.
+    """
+    wide, rest = divmod(panels - first, most)
+    shared = most + rest if wide and rest else rest
+    ends = [first + shared // 2, first + shared, *range(first + shared + most, panels + 1, most)]
+    if shared <= most:
+        del ends[0 if shared else slice(0, 2)]
+    return [Slab(a, b) for a, b in zip([first, *ends], ends, strict=False)]
 
 
 def _pages(nbytes: int) -> int:

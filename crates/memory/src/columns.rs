@@ -1,0 +1,155 @@
+//! Sums and largest elements of the columns of a matrix in memory, read once.
+//!
+//! By one thread: beside the BLAS's, which wait for work by spinning, a second one finds no core.
+
+/// Values that are summed and compared at once, in registers.
+const LANES: usize = 16;
+
+/// Values after which partial sums go into a sum of double precision.
+const RUN: usize = 4096;
+
+/// What [`column_extremes`] finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Extremes {
+    /// The largest sum of absolute values of a column: infinite or NaN if one is.
+    pub sum: f64,
+    /// The largest absolute value. A NaN is passed over.
+    pub max: f64,
+}
+
+impl Extremes {
+    /// Those of two parts.
+    fn or(self, other: Self) -> Self {
+        // Unlike `f64::max`, this keeps a NaN.
+        let sum = if other.sum > self.sum || other.sum.is_nan() { other.sum } else { self.sum };
+        Self { sum, max: self.max.max(other.max) }
+    }
+}
+
+/// A real type of the BLAS.
+pub trait Real:
+    Copy + Default + PartialOrd + std::ops::AddAssign + std::ops::Add<Output = Self> + Into<f64> + Sync
+{
+    /// The absolute value.
+    fn magnitude(self) -> Self;
+}
+
+impl Real for f32 {
+    fn magnitude(self) -> Self {
+        self.abs()
+    }
+}
+
+impl Real for f64 {
+    fn magnitude(self) -> Self {
+        self.abs()
+    }
+}
+
+/// A column-major matrix.
+#[derive(Clone, Copy)]
+pub struct Columns<'a, T> {
+    /// The first value of the first column to the last of the last.
+    pub values: &'a [T],
+    /// Values from one column to the next.
+    pub pitch: usize,
+    /// Number of columns.
+    pub count: usize,
+    /// Values that are looked at in the first column.
+    pub first_rows: usize,
+    /// By how many more each later column is looked at.
+    pub growth: usize,
+    /// Whether pairs of values are complex numbers, whose size is |re| + |im|.
+    pub is_complex: bool,
+}
+
+impl<'a, T> Columns<'a, T> {
+    fn column(&self, j: usize) -> &'a [T] {
+        &self.values[j * self.pitch..][..self.first_rows + j * self.growth]
+    }
+}
+
+/// Looks at a matrix once.
+pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
+    (0..columns.count)
+        .map(|j| look(columns.column(j), columns.is_complex))
+        .fold(Extremes::default(), Extremes::or)
+}
+
+fn look<T: Real>(column: &[T], is_complex: bool) -> Extremes {
+    let mut sum = 0.0;
+    let mut largest = [T::default(); LANES];
+    for run in column.chunks(RUN) {
+        let mut sums = [T::default(); LANES];
+        let groups = run.chunks_exact(LANES);
+        let rest = groups.remainder();
+        let mut padded = [T::default(); LANES];
+        padded[..rest.len()].copy_from_slice(rest);
+        for group in groups.chain(std::iter::once(padded.as_slice())) {
+            let mut sizes = [T::default(); LANES];
+            for i in 0..LANES {
+                sizes[i] = group[i].magnitude();
+                sums[i] += sizes[i];
+            }
+            if is_complex {
+                for i in 0..LANES / 2 {
+                    sizes[i] = sizes[2 * i] + sizes[2 * i + 1];
+                }
+            }
+            let compared = if is_complex { LANES / 2 } else { LANES };
+            for i in 0..compared {
+                largest[i] = if sizes[i] > largest[i] { sizes[i] } else { largest[i] };
+            }
+        }
+        sum += sums.iter().map(|&s| s.into()).sum::<f64>();
+    }
+    Extremes { sum, max: largest.iter().fold(0.0, |max: f64, &size| max.max(size.into())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn real(values: &[f64], pitch: usize, count: usize, rows: usize) -> Columns<'_, f64> {
+        Columns { values, pitch, count, first_rows: rows, growth: 0, is_complex: false }
+    }
+
+    #[test]
+    fn finds_what_a_plain_loop_finds() {
+        for (rows, pitch, count) in [(1, 1, 1), (17, 20, 3), (5000, 5003, 70), (4096, 4096, 40)] {
+            let values: Vec<f64> = (0..pitch * count).map(|i| ((i * 7919) % 1000) as f64 - 500.0).collect();
+            let sums = (0..count).map(|j| values[j * pitch..][..rows].iter().map(|x| x.abs()).sum::<f64>());
+            let max =
+                (0..count).flat_map(|j| &values[j * pitch..][..rows]).fold(0.0, |m: f64, x| m.max(x.abs()));
+            let expected = Extremes { sum: sums.fold(0.0, f64::max), max };
+            assert_eq!(column_extremes(real(&values, pitch, count, rows)), expected);
+        }
+    }
+
+    #[test]
+    fn looks_at_growing_columns_only_as_far_as_they_go() {
+        let values = [1.0, 9.0, 9.0, 1.0, -2.0, 9.0, 1.0, 2.0, 3.0];
+        let columns = Columns { growth: 1, ..real(&values, 3, 3, 1) };
+        assert_eq!(column_extremes(columns), Extremes { sum: 6.0, max: 3.0 });
+    }
+
+    #[test]
+    fn adds_the_parts_of_complex_numbers() {
+        let values: Vec<f32> = (0..34).map(|i| if i == 33 { -40.0 } else { 1.0 }).collect();
+        let columns =
+            Columns { values: &values, pitch: 34, count: 1, first_rows: 34, growth: 0, is_complex: true };
+        assert_eq!(column_extremes(columns), Extremes { sum: 73.0, max: 41.0 });
+    }
+
+    #[test]
+    fn a_nan_or_an_infinity_anywhere_is_in_the_sum() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for place in [0, 15, 16, 4095, 4096, 9999] {
+                let mut values = vec![1.0; 20_000];
+                values[place] = bad;
+                let found = column_extremes(real(&values, 10_000, 2, 10_000));
+                assert!(!found.sum.is_finite(), "{bad} at {place}");
+            }
+        }
+    }
+}
