@@ -12,29 +12,18 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
-from outcore.linalg.lu_plan import LuGeometry, flops, lu_geometry, panel_flops, update_flops
-from outcore.linalg.lu_solve import solve_bytes_read
+from outcore.linalg.cost import Planner, Problem
+from outcore.linalg.lu_plan import lu_cost, solve_cost
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
 from outcore.zarr_format import check_dtype
 
-VERBS = ("lu", "solve")
+PLANNERS: dict[str, Planner] = {"lu": lu_cost, "solve": solve_cost}
+"""Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
-# Shares of the speed of a large matrix product that the other steps of LU reach, measured with
-# OpenBLAS 0.3.30; they are a twentieth of the operations, so they need not be exact.
-_PANEL_SHARE = 0.40
-_TRIANGLE_SHARE = 0.35
-
-# Seconds per byte: a row swap moves each element of a slab once per row of L, at random; norms and
-# extremes read A and U once each.
-_SWAP_S_PER_BYTE = 0.6e-9
-_SCAN_S_PER_BYTE = 0.15e-9
-
-# Processor time of moving a byte by direct I/O. The BLAS splits its work evenly over the cores, so
-# all of them wait for the one that does it.
-_IO_CPU_S_PER_BYTE = 0.06e-9
+VERBS = tuple(PLANNERS)
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ class Plan:
         Bytes that will be moved: exact for a matrix with ``order="F"`` and default chunks whose
         order is a multiple of the tile's rows, else a few more for the ragged edge.
     words_lower_bound
-        Least words that any algorithm must move with this memory.
+        Least words that any algorithm must move with this memory; `None` if not known.
     flops
         Real operations.
     compute_seconds, io_seconds, seconds
@@ -71,11 +60,13 @@ class Plan:
     disk_bytes: int
     bytes_read: int
     bytes_written: int
-    words_lower_bound: float
+    words_lower_bound: float | None
     flops: float
     compute_seconds: float
     io_seconds: float
     seconds: float
+    m: int | None = None
+    k: int | None = None
 
     def validate(self) -> "Plan":
         """Return the plan if memory and disk suffice.
@@ -97,8 +88,8 @@ class Plan:
         if self.disk_bytes > free:
             raise DiskFullError(
                 f"need {self.disk_bytes} bytes ({format_bytes(self.disk_bytes)}) on disk for the "
-                f"factors in {self.path}, {free} ({format_bytes(free)}) are free; free some room, "
-                "choose another directory, or pass overwrite_a=True"
+                f"results in {self.path}, {free} ({format_bytes(free)}) are free; free some room, "
+                "choose another directory, or pass overwrite_a=True where there is one"
             )
         return self
 
@@ -111,7 +102,8 @@ class Plan:
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        words = (self.bytes_read + self.bytes_written) / np.dtype(self.dtype).itemsize
+        itemsize = np.dtype(self.dtype).itemsize
+        words = (self.bytes_read + self.bytes_written) / itemsize
         rows = [
             ("method", self.method),
             (
@@ -120,20 +112,25 @@ class Plan:
             ),
             (
                 "disk",
-                f"{format_bytes(self.disk_bytes)} in {self.path} for the factors, beside the "
-                f"matrix of {format_bytes(self.n**2 * np.dtype(self.dtype).itemsize)}",
+                f"{format_bytes(self.disk_bytes)} in {self.path} for results, beside the "
+                f"matrix of {format_bytes((self.m or self.n) * self.n * itemsize)}",
             ),
             ("read", format_bytes(self.bytes_read)),
             ("write", format_bytes(self.bytes_written)),
-            ("words moved", f"{words / self.words_lower_bound:.2f} x the lower bound"),
+        ]
+        if self.words_lower_bound:
+            ratio = words / self.words_lower_bound
+            rows.append(("words moved", f"{ratio:.2f} x the lower bound"))
+        rows.append(
             (
                 "time",
                 f"{format_seconds(self.seconds)} (arithmetic "
                 f"{format_seconds(self.compute_seconds)}, disk "
                 f"{format_seconds(self.io_seconds)}, overlapped)",
-            ),
-        ]
-        title = f"plan: {self.verb}, n = {self.n}, {self.dtype}"
+            )
+        )
+        rows_of = f"m = {self.m}, " if self.m else ""
+        title = f"plan: {self.verb}, {rows_of}n = {self.n}, {self.dtype}"
         return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
 
 
@@ -141,29 +138,33 @@ def plan(
     verb: str,
     *,
     n: int,
+    m: int | None = None,
+    k: int | None = None,
     dtype: npt.DTypeLike = "f8",
     memory: int | str | None = None,
     path: PathLike = ".",
     rhs: int = 1,
-    overwrite_a: bool = False,
     rates: Rates | None = None,
+    **options: Any,
 ) -> Plan:
     """Plan a call: disk, memory, words moved and time, without allocating anything.
 
     Parameters
     ----------
     verb
-        ``"lu"``, or ``"solve"`` (LU, substitution and the residual).
+        What is to be done: the name of the function, such as ``"lu"`` or ``"solve"``.
     n, dtype
-        Order and element type of the matrix.
+        Order (of one that is not square: columns) and element type of the matrix.
+    m, k
+        Rows of a matrix that is not square; inner length, or number of vectors.
     memory
         Budget; by default half of the available memory.
     path
         Directory in which the factors will be.
     rhs
-        Right-hand sides of ``"solve"``.
-    overwrite_a
-        Whether the factors will take the space of the matrix.
+        Right-hand sides.
+    options
+        Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``.
     rates
         Rates to plan with; by default those kept for this machine and disk, measured in about two
         seconds if there are none.
@@ -183,60 +184,27 @@ def plan(
     if verb not in VERBS:
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
     kind = check_dtype(dtype)
-    g = lu_geometry(n, kind, budget.resolve(memory))
+    problem = Problem(n, kind, budget.resolve(memory), m, k, rhs, options)
+    cost = PLANNERS[verb](problem)
+    problem.refuse_unasked()
     known = rates or stored_or_measured(path)
-    read = g.matrix_bytes_read() + g.factor_bytes_read()
-    written = g.factor_bytes_written()
-    operations = flops(n, kind)
-    rate = known.gemm_flops_s[kind.name]
-    compute = _lu_compute_seconds(g, rate)
-    io_cpu = (read + written) * _IO_CPU_S_PER_BYTE
-    io = read / known.read_bytes_s + written / known.write_bytes_s
-    # The first slab must be read before, and the last written after, everything else.
-    panel = g.height * g.columns * kind.itemsize
-    ends = panel * g.slab_panels / known.read_bytes_s + panel / known.write_bytes_s
-    seconds = max(compute + io_cpu, io) + ends
-    if verb == "solve":
-        # A pass over L and one over U, then one over A for the residual.
-        extra = solve_bytes_read(n, kind, (g.rows, g.columns)) + n * n * kind.itemsize
-        substitution = 3 * operations / n * rhs * 2
-        read += extra
-        io += extra / known.read_bytes_s
-        compute += substitution / rate
-        operations += substitution
-        seconds += max(extra / known.read_bytes_s, substitution / rate)
-    disk = g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels)
+    disk = known.read_bytes_s, known.write_bytes_s
     return Plan(
         verb=verb,
         n=n,
         dtype=kind.name,
-        method=f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), tiles of "
-        f"{g.rows} x {g.columns}",
+        method=cost.method,
         path=str(path),
-        memory_bytes=g.budget_bytes,
-        peak_memory_bytes=g.memory_bytes,
-        disk_bytes=disk,
-        bytes_read=read,
-        bytes_written=written,
-        words_lower_bound=g.words_lower_bound(),
-        flops=operations,
-        compute_seconds=compute,
-        io_seconds=io,
-        seconds=seconds,
+        memory_bytes=problem.memory_bytes,
+        peak_memory_bytes=cost.peak_memory_bytes,
+        disk_bytes=cost.disk_bytes,
+        bytes_read=cost.bytes_read,
+        bytes_written=cost.bytes_written,
+        words_lower_bound=cost.words_lower_bound,
+        flops=cost.flops,
+        compute_seconds=sum(part.compute_seconds(known.gemm_flops_s) for part in cost.phases),
+        io_seconds=sum(part.io_seconds(*disk) for part in cost.phases),
+        seconds=sum(part.seconds(*disk, known.gemm_flops_s) for part in cost.phases),
+        m=m,
+        k=k,
     )
-
-
-def _lu_compute_seconds(g: LuGeometry, rate: float) -> float:
-    """Time of LU's arithmetic, given the speed of its matrix products."""
-    weight = 4 if g.dtype.kind == "c" else 1
-    panels = triangles = products = swaps = 0.0
-    for K in range(g.panels):
-        k = min(g.columns, g.n - K * g.columns)
-        right = g.n - K * g.columns - k
-        panels += panel_flops(g, K)
-        triangles += weight * k**2 * right
-        products += (update_flops(g, K) - weight * k**2) * right
-        swaps += k * right
-    seconds = (panels / _PANEL_SHARE + triangles / _TRIANGLE_SHARE + products) / rate
-    itemsize = g.dtype.itemsize
-    return seconds + swaps * itemsize * _SWAP_S_PER_BYTE + 2 * g.n**2 * itemsize * _SCAN_S_PER_BYTE

@@ -19,7 +19,11 @@ class Report:
     Attributes
     ----------
     verb, n, dtype
-        What was done.
+        What was done; `n` is the order of the matrix, or its columns.
+    m
+        Rows of a matrix that is not square.
+    method
+        How it was done, where there is a choice.
     seconds, flops
         Time, and real floating-point operations (complex ones count four times as many).
     bytes_read, bytes_written
@@ -35,6 +39,8 @@ class Report:
         Largest element of U over the largest of A.
     backward_error
         ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), largest over the right-hand sides.
+    history
+        Residuals of an iterative method, one for each sweep or step; see its function.
     kernels, threads
         The BLAS that did the arithmetic.
     notes
@@ -59,6 +65,9 @@ class Report:
     peak_memory_bytes: int = 0
     growth: float | None = None
     backward_error: float | None = None
+    m: int | None = None
+    method: str = ""
+    history: list[float] = field(default_factory=list)
     kernels: str = ""
     threads: int = 0
     notes: list[str] = field(default_factory=list)
@@ -141,10 +150,15 @@ class Report:
             rows.append(("pivot growth", f"{self.growth:.3g}"))
         if self.backward_error is not None:
             rows.append(("backward error", f"{self.backward_error:.2e}"))
+        if self.history:
+            rows.append(("residual", f"after {len(self.history)} steps {self.history[-1]:.2e}"))
         if self.kernels:
             rows.append(("BLAS", f"{self.kernels}, {self.threads} threads"))
         rows += [("note", note) for note in self.notes]
-        title = f"{self.verb}, n = {self.n}, {self.dtype}"
+        if self.method:
+            rows.insert(0, ("method", self.method))
+        rows_of = f"m = {self.m}, " if self.m else ""
+        title = f"{self.verb}, {rows_of}n = {self.n}, {self.dtype}"
         return "\n".join([title, *(f"  {name:<15} {text}" for name, text in rows)])
 
 

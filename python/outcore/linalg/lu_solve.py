@@ -30,7 +30,7 @@ from outcore.errors import (
     SingularMatrixError,
 )
 from outcore.linalg.factor import LUFactor
-from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES, solve_bytes_read
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -157,13 +157,6 @@ def solve_and_report(
             **means.figures(),
         )
         return x, report
-
-
-def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
-    """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
-    rows, columns = tile
-    tile_bytes = -(-rows * columns * dtype.itemsize // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
-    return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes
 
 
 @contextmanager
