@@ -13,7 +13,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.matrices import clear, random_array
 from benchmarks.rounds import alternate
 from outcore import rates
-from outcore.blas import kernels
+from outcore.lapack import kernels
 from outcore.linalg.lu_plan import flops
 
 BUDGET_SHARE = 8

@@ -10,50 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+from operands import DTYPES, TRANS, assert_close, op, outside, random, tolerance, view
 
-from outcore import blas, blas_choice
+from outcore import blas_choice, lapack
 from outcore._core import column_extremes
 from outcore.errors import InvalidError
-
-DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
-TRANS = ["N", "T", "C"]
-
-
-def random(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
-    """A Fortran-ordered array with entries of order one."""
-    values = rng.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * rng.standard_normal(shape)
-    return np.asfortranarray(values.astype(dtype))
-
-
-def view(rng: np.random.Generator, dtype: Any, m: int, n: int) -> np.ndarray:
-    """An m x n column-major view from the middle of a larger array."""
-    return random(rng, dtype, m + 5, n + 3)[2 : 2 + m, 1 : 1 + n]
-
-
-def op(x: np.ndarray, trans: str) -> np.ndarray:
-    """What BLAS's trans option makes of `x`."""
-    return {"N": x, "T": x.T, "C": x.conj().T}[trans]
-
-
-def outside(x: np.ndarray) -> np.ndarray:
-    """The array `x` is a view of, with x's own elements set to zero."""
-    assert x.base is not None
-    base = x.base.copy(order="F")
-    base[2 : 2 + x.shape[0], 1 : 1 + x.shape[1]] = 0
-    return base
-
-
-def tolerance(dtype: Any, scale: float = 100) -> float:
-    """Allowed relative error."""
-    return scale * float(np.finfo(dtype).eps)
-
-
-def assert_close(got: np.ndarray, want: np.ndarray, scale: float = 100) -> None:
-    """Compare relative to the largest entry."""
-    error = np.max(np.abs(got - want), initial=0)
-    assert error <= tolerance(got.dtype, scale) * np.max(np.abs(want), initial=1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,21 +29,21 @@ def test_gemm(dtype: Any, trans_a: Any, trans_b: Any) -> None:
     alpha, beta = (-0.5, 2.0) if c.dtype.kind == "f" else (-0.5 + 1j, 2 - 0.25j)
     product = op(a, trans_a) @ op(b, trans_b)
     want, around = alpha * product + beta * c, outside(c)
-    blas.kernels(dtype).gemm(a, b, c, alpha, beta, trans_a, trans_b)
+    lapack.kernels(dtype).gemm(a, b, c, alpha, beta, trans_a, trans_b)
     assert_close(c, want)
     np.testing.assert_array_equal(outside(c), around)
     want = c - product
-    blas.kernels(dtype).gemm(a, b, c, -1, 1, trans_a, trans_b)
+    lapack.kernels(dtype).gemm(a, b, c, -1, 1, trans_a, trans_b)
     assert_close(c, want)
     c[:] = np.nan
-    blas.kernels(dtype).gemm(a, b, c, beta=0, trans_a=trans_a, trans_b=trans_b)
+    lapack.kernels(dtype).gemm(a, b, c, beta=0, trans_a=trans_a, trans_b=trans_b)
     assert_close(c, product)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gemm_of_single_rows_and_columns(dtype: Any) -> None:
     rng = np.random.default_rng(2)
-    gemm = blas.kernels(dtype).gemm
+    gemm = lapack.kernels(dtype).gemm
     rows = np.ascontiguousarray(random(rng, dtype, 6, 9))
     column, row = view(rng, dtype, 9, 1), rows[3:4]
     c = np.zeros((1, 1), dtype)
@@ -102,7 +63,7 @@ def test_gemm_of_single_rows_and_columns(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operands_without_elements(dtype: Any) -> None:
-    k = blas.kernels(dtype)
+    k = lapack.kernels(dtype)
 
     def full(m: int, n: int) -> np.ndarray:
         return np.full((m, n), 3, dtype, order="F")
@@ -151,7 +112,7 @@ def test_trsm(dtype: Any, side: Any, trans: Any, lower: bool, unit: bool) -> Non
         t[np.diag_indices(order)] = np.nan  # must not be read
     t[np.triu_indices(order, 1) if lower else np.tril_indices(order, -1)] = np.nan
     want, around = 2 * b, outside(b)
-    blas.kernels(dtype).trsm(t, b, side, lower=lower, trans=trans, unit=unit, alpha=2)
+    lapack.kernels(dtype).trsm(t, b, side, lower=lower, trans=trans, unit=unit, alpha=2)
     again = op(triangle, trans) @ b if side == "L" else b @ op(triangle, trans)
     assert_close(again, want)
     np.testing.assert_array_equal(outside(b), around)
@@ -165,7 +126,7 @@ def test_getrf(dtype: Any, shape: tuple[int, int]) -> None:
     original, around = a.copy(order="F"), outside(a)
     count = min(shape)
     piv = np.full(count + 2, -7, np.int32)
-    assert blas.kernels(dtype).getrf(a, piv) == 0
+    assert lapack.kernels(dtype).getrf(a, piv) == 0
     np.testing.assert_array_equal(piv[count:], -7)
     np.testing.assert_array_equal(outside(a), around)
     getrf = scipy.linalg.get_lapack_funcs("getrf", (original,))
@@ -173,7 +134,7 @@ def test_getrf(dtype: Any, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(piv[:count], want_piv)
     lower = np.tril(a[:, :count], -1) + np.eye(shape[0], count, dtype=dtype)
     moved = original.copy(order="F")
-    blas.kernels(dtype).laswp(moved, piv, 0, count)
+    lapack.kernels(dtype).laswp(moved, piv, 0, count)
     assert_close(lower @ np.triu(a[:count]), moved)
 
 
@@ -187,7 +148,7 @@ def test_getrf_info_of_singular_matrices(dtype: Any, zero: int, shape: tuple[int
     getrf = scipy.linalg.get_lapack_funcs("getrf", (a,))
     want, want_piv, want_info = getrf(a)
     piv = np.empty(12, np.int32)
-    assert blas.kernels(dtype).getrf(a, piv) == want_info
+    assert lapack.kernels(dtype).getrf(a, piv) == want_info
     assert want_info == (zero + 1 if shape != (12, 20) or zero != 11 else 12)
     np.testing.assert_array_equal(piv, want_piv)
     assert_close(a, want)
@@ -198,7 +159,7 @@ def test_laswp(dtype: Any) -> None:
     rng = np.random.default_rng(6)
     m, n, count = 50, 31, 30
     piv = np.array([rng.integers(i, m) for i in range(count)], np.int32)
-    k = blas.kernels(dtype)
+    k = lapack.kernels(dtype)
     for first, last in [(0, count), (4, 19), (7, 8), (5, 5)]:
         a = view(rng, dtype, m, n)
         original, around = a.copy(), outside(a)
@@ -224,7 +185,7 @@ def test_laswp(dtype: Any) -> None:
 @pytest.mark.parametrize("shape", [(30, 20), (1, 7), (7, 1)])
 def test_lange(dtype: Any, shape: tuple[int, int]) -> None:
     a = view(np.random.default_rng(7), dtype, *shape)
-    k = blas.kernels(dtype)
+    k = lapack.kernels(dtype)
     size = np.abs(a)
     near = pytest.approx
     rel = tolerance(dtype)
@@ -237,15 +198,15 @@ def test_lange(dtype: Any, shape: tuple[int, int]) -> None:
 
 
 def test_kernels_are_cached_and_typed() -> None:
-    assert blas.kernels("float64") is blas.kernels(np.float64)
-    assert blas.kernels(np.float32).dtype == np.float32
+    assert lapack.kernels("float64") is lapack.kernels(np.float64)
+    assert lapack.kernels(np.float32).dtype == np.float32
     for wrong in (np.int64, np.longdouble, np.float16, ">f8"):
         with pytest.raises(ValueError, match="no BLAS"):
-            blas.kernels(wrong)
+            lapack.kernels(wrong)
 
 
 def test_operands_that_do_not_fit() -> None:
-    k = blas.kernels(np.float64)
+    k = lapack.kernels(np.float64)
     good = np.zeros((8, 8), order="F")
     bad: dict[str, Any] = {
         "column-major": np.zeros((8, 9))[:, :8],
@@ -287,7 +248,7 @@ def test_operands_that_do_not_fit() -> None:
 
 
 def test_pivots_that_do_not_fit() -> None:
-    k = blas.kernels(np.float64)
+    k = lapack.kernels(np.float64)
     a = np.eye(8, order="F")
     for piv in (
         np.zeros(7, np.int32),
@@ -315,14 +276,14 @@ def test_dimensions_beyond_32_bits() -> None:
     apart = np.lib.stride_tricks.as_strided(one, (1, 2), (8, 8 * 2**31))
     for x in (wide, long, apart):
         with pytest.raises(ValueError, match=r"2\*\*31"):
-            blas.kernels(np.float64).lange("M", x)
+            lapack.kernels(np.float64).lange("M", x)
 
 
 def test_other_threads_run_during_a_call() -> None:
     rng = np.random.default_rng(8)
     a = random(rng, np.float64, 1200, 1200)
     c = np.zeros_like(a)
-    gemm = blas.kernels(np.float64).gemm
+    gemm = lapack.kernels(np.float64).gemm
     running, stamps = threading.Event(), []
     stop = False
 
@@ -472,10 +433,10 @@ def test_extremes_of_whole_and_of_padded_matrices(dtype: str) -> None:
     rng = np.random.default_rng(5)
     parts = rng.standard_normal((2, 40, 30))
     a = np.asfortranarray((parts[0] + 1j * parts[1] if dtype[0] == "c" else parts[0]).astype(dtype))
-    for view in (a, a[:33], a[3:, 2:], a[:, :1], a[:1], a[:0]):
-        sizes = np.abs(view.real) + np.abs(view.imag)
+    for part in (a, a[:33], a[3:, 2:], a[:, :1], a[:1], a[:0]):
+        sizes = np.abs(part.real) + np.abs(part.imag)
         sums = sizes.sum(axis=0).max(initial=0)
-        found = column_extremes(view, False)
+        found = column_extremes(part, False)
         assert found == pytest.approx((sums, sizes.max(initial=0)), rel=1e-6)
     m, n = a.shape
     _, largest = column_extremes(a, True)

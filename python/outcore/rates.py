@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas, blas_choice, machine
+from outcore import blas_choice, lapack, machine
 from outcore._core import Arena, ArrayFile
 from outcore.create import create_array
 from outcore.errors import DiskFullError
@@ -197,7 +197,7 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> tuple[
 def _gemm_rate(dtype: str, seconds: float) -> float:
     """Real operations a second of the update that LU does most: a row tile of L times a panel."""
     m, n, k = 2048, 1024, 128 if dtype == "complex128" else 256
-    kernels = blas.kernels(dtype)
+    kernels = lapack.kernels(dtype)
     rng = np.random.default_rng(1)
 
     def matrix(rows: int, columns: int) -> npt.NDArray[Any]:

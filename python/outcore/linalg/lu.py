@@ -21,8 +21,8 @@ import numpy as np
 
 from outcore import budget
 from outcore.array import Array
-from outcore.blas import kernels
 from outcore.errors import Interrupted
+from outcore.lapack import kernels
 from outcore.linalg.conveyor import Conveyor
 from outcore.linalg.factor import LUFactor
 from outcore.linalg.journal import Record

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array, read_metadata, write_metadata
-from outcore.blas import Kernels, Trans, kernels
+from outcore.blas_calls import Trans
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -29,6 +29,7 @@ from outcore.errors import (
     OutcoreError,
     SingularMatrixError,
 )
+from outcore.lapack import Kernels, kernels
 from outcore.linalg.factor import LUFactor
 from outcore.linalg.lu_plan import TILE_BOUNCE_BYTES, solve_bytes_read
 from outcore.linalg.panel import Matrix

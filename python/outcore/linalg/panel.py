@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.blas import Kernels
+from outcore.lapack import Kernels
 
 Matrix = npt.NDArray[Any]
 

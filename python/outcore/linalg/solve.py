@@ -10,8 +10,8 @@ from scipy.linalg import LinAlgWarning
 
 from outcore import budget
 from outcore.array import Array, open_array, read_metadata
-from outcore.blas import kernels
 from outcore.errors import ExistsError, InvalidError, SingularMatrixError
+from outcore.lapack import kernels
 from outcore.linalg.changes import version_of
 from outcore.linalg.factor import TEMPORARY, LUFactor, open_factor, read_group
 from outcore.linalg.lu import lu_factor

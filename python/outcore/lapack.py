@@ -1,0 +1,300 @@
+"""LAPACK on column-major views, and all kernels for an element type: get them from `kernels`."""
+
+import ctypes
+import functools
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+# As in `outcore.blas`: not before `blas_choice.choose`.
+from scipy.linalg import cython_lapack  # type: ignore[import-untyped, unused-ignore]
+
+from outcore.blas import Blas
+from outcore.blas_calls import (
+    CHAR,
+    PREFIXES,
+    Array,
+    Ints2,
+    Ints4,
+    Ints6,
+    Norm,
+    Trans,
+    address,
+    function,
+    letter,
+)
+
+
+class Kernels(Blas):
+    """BLAS and LAPACK functions for one element type; get one from `kernels`."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        super().__init__(dtype)
+        prefix, real = self.prefix, self.real
+        self._getrf: Final = function(cython_lapack, prefix + "getrf", "iixiii")
+        self._laswp: Final = function(cython_lapack, prefix + "laswp", "ixiiiii")
+        self._lange: Final = function(cython_lapack, prefix + "lange", "ciixix", real)
+        self._potrf: Final = function(cython_lapack, prefix + "potrf", "cixii")
+        self._geqrf: Final = function(cython_lapack, prefix + "geqrf", "iixixxii")
+        self._larft: Final = function(cython_lapack, prefix + "larft", "cciixixxi")
+        unmqr = prefix + ("unmqr" if self.is_complex else "ormqr")
+        self._unmqr: Final = function(cython_lapack, unmqr, "cciiixixxixii")
+
+    def pivots(self, piv: Array, needed: int, output: bool) -> None:
+        """Check an array of pivots."""
+        if piv.dtype != np.int32 or piv.ndim != 1 or piv.size < needed:
+            raise ValueError(
+                f"piv must be a vector of at least {needed} int32, "
+                f"not {piv.dtype} of shape {piv.shape}"
+            )
+        if output and not (piv.flags.c_contiguous and piv.flags.behaved):
+            raise ValueError("piv is written: it must be contiguous and writeable")
+
+    def getrf(self, a: Array, piv: Array) -> int:
+        """Factor a matrix as ``a[p] = l @ u`` with row interchanges, in place.
+
+        About m n**2 - n**3 / 3 flops for m >= n.
+
+        Parameters
+        ----------
+        a : ndarray
+            m x n, overwritten with u on and above the diagonal and l below it;
+            l's diagonal, of ones, is not stored.
+        piv : ndarray of int32
+            At least min(m, n) long.  On return row i was exchanged with row
+            ``piv[i]``, for i = 0, 1, ... in turn, counted from 0.
+
+        Returns
+        -------
+        int
+            LAPACK's info: 0, or i > 0 if ``u[i - 1, i - 1]`` is exactly zero
+            and none before it is.  The factors are complete then too, but
+            cannot be used to solve.
+        """
+        m, n, lda = self.matrix("a", a, True)
+        count = min(m, n)
+        self.pivots(piv, count, True)
+        if count == 0:
+            return 0
+        ints = Ints4(m, n, lda, 0)
+        at = ctypes.addressof(ints)
+        self._getrf(at, at + 4, address(a), at + 8, address(piv), at + 12)
+        info: int = ints[3]
+        if info < 0:  # cannot happen to checked arguments
+            raise ValueError(f"getrf refused its argument number {-info}")
+        piv[:count] -= 1
+        return info
+
+    def laswp(self, a: Array, piv: Array, first: int, last: int, reverse: bool = False) -> None:
+        """Exchange row i of `a` with row ``piv[i]``, for ``first <= i < last``.
+
+        Parameters
+        ----------
+        a : ndarray
+            Changed in place.
+        piv : ndarray of int32
+            As `getrf` gives it; at least `last` long.
+        first, last : int
+            The range of i.
+        reverse : bool
+            Go from ``last - 1`` down to `first`, which undoes the interchanges.
+        """
+        m, n, lda = self.matrix("a", a, True)
+        if not 0 <= first <= last <= m:
+            raise ValueError(f"rows {first} to {last} are not within the {m} rows of a")
+        self.pivots(piv, last, False)
+        if first == last or n == 0:
+            return
+        # LAPACK counts from 1, and does not look for rows outside `a`.  Next to
+        # moving the rows both cost nothing.
+        ones = np.empty(last, np.int32)
+        used = np.add(piv[first:last], 1, out=ones[first:])
+        if used.min() < 1 or used.max() > m:
+            raise ValueError(f"piv has entries outside the {m} rows of a")
+        ints = Ints4(n, lda, first + 1, last)
+        step = Ints2(-1 if reverse else 1)
+        at = ctypes.addressof(ints)
+        self._laswp(
+            at,
+            address(a),
+            at + 4,
+            at + 8,
+            at + 12,
+            address(ones),
+            ctypes.addressof(step),
+        )
+
+    def lange(self, norm: Norm, a: Array) -> float:
+        """Norm of a matrix.
+
+        About m n flops, on one thread.
+
+        Parameters
+        ----------
+        norm : {"M", "1", "I", "F"}
+            Largest absolute value, largest sum of absolute values of a column
+            (``"1"``) or of a row (``"I"``), or the Frobenius norm.
+        a : ndarray
+            Without elements its norm is 0; with a NaN it is NaN.
+        """
+        which = letter("norm", norm, "M1IF")
+        m, n, lda = self.matrix("a", a, False)
+        if m == 0 or n == 0:
+            return 0.0
+        # Only the row sums need room.
+        work = (self.real * m)() if norm == "I" else None
+        ints = Ints4(m, n, lda, 0)
+        at = ctypes.addressof(ints)
+        room = None if work is None else ctypes.addressof(work)
+        return float(self._lange(which, at, at + 4, address(a), at + 8, room))
+
+    def potrf(self, a: Array, *, lower: bool) -> int:
+        """Factor a Hermitian positive definite matrix in place: ``a = l @ lᴴ``, or ``uᴴ @ u``.
+
+        n**3 / 3 flops.
+
+        Parameters
+        ----------
+        a : ndarray
+            n x n, of which one triangle is read and overwritten.
+        lower : bool
+            Whether it is the lower triangle, else the upper.
+
+        Returns
+        -------
+        int
+            LAPACK's info: 0, or i > 0 if the leading block of order i is not positive definite.
+        """
+        m, n, lda = self.matrix("a", a, True)
+        if m != n:
+            raise ValueError(f"a is {m} x {n}, not square")
+        if n == 0:
+            return 0
+        ints = Ints4(n, lda, 0, 0)
+        at = ctypes.addressof(ints)
+        self._potrf(CHAR["L" if lower else "U"], at, address(a), at + 4, at + 8)
+        info: int = ints[2]
+        return info
+
+    def geqrf(self, a: Array, tau: Array, work: Array) -> None:
+        """Factor a matrix as q @ r with Householder reflections, in place.
+
+        2 n**2 (m - n / 3) flops for m >= n.
+
+        Parameters
+        ----------
+        a : ndarray
+            m x n, overwritten with r on and above the diagonal; below it are the vectors v of the
+            reflections I - tau v vᴴ, whose first element, a one, is not stored.
+        tau : ndarray
+            Vector of at least min(m, n): the factors tau.
+        work : ndarray
+            Workspace, a vector of at least n; as long as `geqrf_work` says it is fastest.
+        """
+        m, n, lda = self.matrix("a", a, True)
+        self._vector("tau", tau, min(m, n))
+        self._vector("work", work, max(n, 1))
+        if min(m, n) == 0:
+            return
+        ints = Ints6(m, n, lda, work.size, 0, 0)
+        at = ctypes.addressof(ints)
+        self._geqrf(
+            at, at + 4, address(a), at + 8, address(tau), address(work), at + 12, at + 16
+        )  # fmt: skip
+
+    def geqrf_work(self, m: int, n: int) -> int:
+        """Elements of workspace with which `geqrf` is fastest."""
+        best = np.zeros(1, self.dtype)
+        ints = Ints6(m, n, max(m, 1), -1, 0, 0)
+        at, nothing = ctypes.addressof(ints), address(best)
+        self._geqrf(at, at + 4, nothing, at + 8, nothing, nothing, at + 12, at + 16)
+        return max(int(best[0].real), n, 1)
+
+    def larft(self, v: Array, tau: Array, t: Array) -> None:
+        """Form the triangle of a block reflection: I - v t vᴴ is the product of k reflections.
+
+        Parameters
+        ----------
+        v : ndarray
+            m x k, as `geqrf` leaves it: what is above the diagonal is not read.
+        tau : ndarray
+            The factors.
+        t : ndarray
+            k x k, whose upper triangle is overwritten.
+        """
+        m, k, ldv = self.matrix("v", v, False)
+        rows, columns, ldt = self.matrix("t", t, True)
+        if (rows, columns) != (k, k) or m < k:
+            raise ValueError(f"v is {m} x {k}, and t {rows} x {columns}; t must be {k} x {k}")
+        self._vector("tau", tau, k)
+        if k == 0:
+            return
+        ints = Ints4(m, k, ldv, ldt)
+        at = ctypes.addressof(ints)
+        # "Forward" and "columnwise", by their first letters.
+        self._larft(
+            CHAR["F"], CHAR["C"], at, at + 4, address(v), at + 8, address(tau), address(t), at + 12
+        )
+
+    def unmqr(self, v: Array, tau: Array, c: Array, work: Array, *, trans: Trans = "N") -> None:
+        """Multiply with the q of `geqrf` from the left: ``c = op(q) @ c``.
+
+        About 4 m n k flops for k reflections.  For real types this is LAPACK's ormqr.
+
+        Parameters
+        ----------
+        v, tau : ndarray
+            m x k reflections and their factors, as `geqrf` leaves them.
+        c : ndarray
+            m x n, changed in place.
+        work : ndarray
+            Workspace, a vector of at least n; faster with n times 64.
+        trans : {"N", "C"}
+            Whether op is the conjugate transpose.
+        """
+        if trans not in ("N", "C"):
+            raise ValueError(f"trans must be N or C, not {trans!r}")
+        op = CHAR["N" if trans == "N" else "C" if self.is_complex else "T"]
+        rows, k, ldv = self.matrix("v", v, False)
+        m, n, ldc = self.matrix("c", c, True)
+        if rows != m or k > m:
+            raise ValueError(f"v is {rows} x {k}, and does not fit a c of {m} x {n}")
+        self._vector("tau", tau, k)
+        self._vector("work", work, max(n, 1))
+        if m == 0 or n == 0 or k == 0:
+            return
+        ints = (ctypes.c_int * 7)(m, n, k, ldv, ldc, work.size, 0)
+        at = ctypes.addressof(ints)
+        self._unmqr(
+            CHAR["L"], op, at, at + 4, at + 8, address(v), at + 12, address(tau),
+            address(c), at + 16, address(work), at + 20, at + 24,
+        )  # fmt: skip
+
+    def _vector(self, name: str, x: Array, needed: int) -> None:
+        """Check a vector of elements that LAPACK reads or writes."""
+        if x.dtype != self.dtype or x.ndim != 1 or x.size < needed:
+            raise ValueError(
+                f"{name} must be a vector of at least {needed} {self.dtype}, "
+                f"not {x.dtype} of shape {x.shape}"
+            )
+        if not (x.flags.c_contiguous and x.flags.behaved):
+            raise ValueError(f"{name} must be contiguous and writeable")
+
+
+_kernels = functools.cache(Kernels)
+
+
+def kernels(dtype: npt.DTypeLike) -> Kernels:
+    """Get the BLAS and LAPACK functions for an element type.
+
+    It must be float32, float64, complex64 or complex128, in native byte order.
+    Each call with the same type returns the same object.
+    """
+    wanted = np.dtype(dtype)
+    if wanted.name not in PREFIXES or not wanted.isnative:
+        raise ValueError(
+            f"there is no BLAS for dtype {wanted}; it must be one of "
+            f"{', '.join(PREFIXES)}, in native byte order"
+        )
+    return _kernels(wanted)

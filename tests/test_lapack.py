@@ -1,0 +1,107 @@
+"""Cholesky, QR and triangular kernels against NumPy's and SciPy's."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from operands import DTYPES, assert_close, op, outside, random, view
+
+from outcore.lapack import kernels
+
+RNG_SEED = 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("trans", ["N", "C"])
+def test_herk(dtype: type, lower: bool, trans: str) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    a = view(rng, dtype, 9, 5) if trans == "N" else view(rng, dtype, 5, 9)
+    c = view(rng, dtype, 9, 9)
+    np.fill_diagonal(c, c.diagonal().real)
+    before, around = c.copy(), outside(c)
+    kernels(dtype).herk(a, c, 2.0, -1.0, lower=lower, trans=trans)  # type: ignore[arg-type]
+    whole = op(a, trans)
+    part = np.tril if lower else np.triu
+    assert_close(part(c), part(2 * whole @ whole.conj().T - before))
+    rest = np.triu if lower else np.tril
+    assert np.array_equal(rest(c, 1 if lower else -1), rest(before, 1 if lower else -1))
+    assert np.array_equal(outside(c), around)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("side", ["L", "R"])
+@pytest.mark.parametrize("trans", ["N", "T", "C"])
+def test_trmm_undoes_trsm(dtype: type, side: str, trans: str) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    t, b = view(rng, dtype, 6, 6), view(rng, dtype, 6, 6)
+    np.fill_diagonal(t, 4)
+    before = b.copy()
+    kernels(dtype).trmm(t, b, side, lower=True, trans=trans, unit=False)  # type: ignore[arg-type]
+    triangle = op(np.tril(t), trans)
+    assert_close(b, triangle @ before if side == "L" else before @ triangle)
+    kernels(dtype).trsm(t, b, side, lower=True, trans=trans, unit=False)  # type: ignore[arg-type]
+    assert_close(b, before, 1000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
+def test_potrf(dtype: type, lower: bool) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    g = random(rng, dtype, 12, 12)
+    a = view(rng, dtype, 12, 12)
+    a[...] = g @ g.conj().T + 12 * np.eye(12)
+    want = scipy.linalg.cholesky(a, lower=lower)
+    around = outside(a)
+    assert kernels(dtype).potrf(a, lower=lower) == 0
+    assert_close(np.tril(a) if lower else np.triu(a), want)
+    assert np.array_equal(outside(a), around)
+    a[...] = np.eye(12)
+    a[7, 7] = -1
+    assert kernels(dtype).potrf(a, lower=lower) == 8
+    with pytest.raises(ValueError, match="square"):
+        kernels(dtype).potrf(a[:5], lower=lower)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(20, 7), (7, 7), (9, 1)])
+def test_qr_as_reflections_and_as_a_block(dtype: type, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    k = kernels(dtype)
+    m, n = shape
+    a = view(rng, dtype, m, n)
+    before = a.copy()
+    tau, work = np.zeros(n, dtype), np.zeros(k.geqrf_work(m, n), dtype)
+    k.geqrf(a, tau, work)
+    (want, want_tau), _ = scipy.linalg.qr(before, mode="raw")
+    assert_close(a, want)
+    assert_close(tau, want_tau)
+
+    c = view(rng, dtype, m, 4)
+    was = c.copy()
+    k.unmqr(a, tau, c, np.zeros(4 * 64, dtype), trans="C")
+    q = scipy.linalg.qr(before)[0]
+    assert_close(c, q.conj().T @ was)
+    k.unmqr(a, tau, c, np.zeros(4, dtype))
+    assert_close(c, was)
+
+    t = np.zeros((n, n), dtype, order="F")
+    k.larft(a, tau, t)
+    v = np.tril(a, -1) + np.eye(m, n, dtype=dtype)
+    assert_close(np.eye(m, dtype=dtype) - v @ t @ v.conj().T, q)
+
+
+def test_operands_of_qr_that_do_not_fit_are_refused() -> None:
+    k = kernels("f8")
+    a, tau, work = np.ones((4, 3), order="F"), np.ones(3), np.ones(8)
+    with pytest.raises(ValueError, match="tau must be a vector of at least 3"):
+        k.geqrf(a, tau[:2], work)
+    with pytest.raises(ValueError, match="work must be a vector of at least 3"):
+        k.geqrf(a, tau, work[:2])
+    with pytest.raises(ValueError, match="contiguous"):
+        k.geqrf(a, np.ones(6)[::2], work)
+    with pytest.raises(ValueError, match="does not fit"):
+        k.unmqr(a, tau, np.ones((5, 2), order="F"), work)
+    with pytest.raises(ValueError, match="t must be 3 x 3"):
+        k.larft(a, tau, np.ones((2, 2), order="F"))
+    with pytest.raises(ValueError, match="no 3 x 3"):
+        k.herk(a, np.ones((3, 3), order="F"), lower=True)
