@@ -4,6 +4,7 @@ import json
 import resource
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import outcore as oc
@@ -18,7 +19,8 @@ def main(path: str, out: str, memory: int) -> None:
     if factor.report is None:
         raise AssertionError("a factorization reports")
     rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "rss_bytes": rss_bytes, **factor.report.to_dict()}))
+    found = {**factor.report.to_dict(), "seconds": seconds, "rss_bytes": rss_bytes}
+    print(json.dumps(found | {"piv": zlib.crc32(factor.piv.tobytes())}))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""Out-of-core LU against in-core ``getrf`` with the same kernels, and against its own plan."""
+"""Out-of-core LU against in-core ``getrf`` with the same kernels, and against its own plan.
 
-import time
+Each run is a process of its own, as a user's is: what one leaves in memory does not touch the next.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
+from benchmarks.child import run_module
 from benchmarks.figures import Figure, Target
-from benchmarks.matrices import clear, random_array
+from benchmarks.matrices import random_array
 from benchmarks.rounds import alternate
 from outcore import rates
-from outcore.lapack import kernels
 from outcore.linalg.lu_plan import flops
 
 BUDGET_SHARE = 8
@@ -38,28 +40,42 @@ def measure(setting: Setting) -> Outcome:
 
 
 def compare(setting: Setting, known: rates.Rates, dtype: str, n: int, bound: float) -> list[Figure]:
-    A = random_array(setting.scratch / dtype, n, dtype)
-    memory = A.nbytes // BUDGET_SHARE
+    with random_array(setting.scratch / dtype, n, dtype) as A:
+        path, memory = A.path, A.nbytes // BUDGET_SHARE
     plan = oc.plan("lu", n=n, dtype=dtype, memory=memory, path=setting.scratch, rates=known)
-    ours, theirs = OutOfCore(A, memory, setting.scratch / f"{dtype}.lu"), InCore(A)
+    environment = setting.child_environment()
+    runs: dict[str, list[dict[str, Any]]] = {"outcore": [], "in core": []}
+
+    def contender(name: str, module: str, *arguments: object) -> Callable[[], float]:
+        def run() -> float:
+            ended = run_module(f"benchmarks.{module}", arguments, environment=environment)
+            runs[name].append(ended.found)
+            return ended.seconds
+
+        return run
+
+    out = setting.scratch / f"{dtype}.lu"
     found = alternate(
         f"LU {dtype} n={n}",
-        {"outcore": ours.run, "in core": theirs.run},
+        {
+            "outcore": contender("outcore", "factor_outcore", path, out, memory),
+            "in core": contender("in core", "factor_in_core", path),
+        },
         rounds=1 if setting.size == "tiny" else 3,
+        warmups=0 if setting.size == "tiny" else 1,
     )
-    if not np.array_equal(ours.piv, theirs.piv):
+    if len({run["piv"] for name in runs for run in runs[name]}) != 1:
         raise AssertionError("the pivots differ from those of in-core getrf")
-    A.close()
 
     work = flops(n, np.dtype(dtype))
     seconds = found.measures["outcore"]
     peak = f"gemm {known.gemm_flops_s[dtype] / 1e9:.0f} GFLOP/s"
     name = f"LU {dtype}, n = {n}, budget 1/{BUDGET_SHARE} of the matrix"
-    report = ours.report
-    moved = report.bytes_read + report.bytes_written
+    report = runs["outcore"][-1]
+    moved = report["bytes_read"] + report["bytes_written"]
     planned = plan.bytes_read + plan.bytes_written
     least = plan.words_lower_bound or float("nan")
-    blank = Figure(name, details={"plan": plan.to_dict(), "report": report.to_dict()})
+    blank = Figure(name, details={"plan": plan.to_dict(), "report": report})
     return [
         Figure(
             f"{name}: time against in-core getrf",
@@ -86,15 +102,15 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, n: int, bound: flo
         ),
         Figure(
             f"{name}: words moved over the lower bound",
-            [report.words_moved() / least],
-            ours=f"{report.words_moved() / n**2:.2f} n²",
+            [moved / np.dtype(dtype).itemsize / least],
+            ours=f"{moved / np.dtype(dtype).itemsize / n**2:.2f} n²",
             rival=f"{least / n**2:.2f} n²",
         ),
         Figure(
             f"{name}: I/O time hidden",
-            [overlap * 100 for overlap in ours.overlaps[-len(seconds) :]],
+            [run["overlap"] * 100 for run in runs["outcore"][-len(seconds) :]],
             unit="%",
-            ours=f"busy {report.io_seconds:.2f} s, waited {report.wait_seconds:.2f} s",
+            ours=f"busy {report['io_seconds']:.2f} s, waited {report['wait_seconds']:.2f} s",
         ),
     ]
 
@@ -102,40 +118,6 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, n: int, bound: flo
 def rated(seconds: float, work: float) -> str:
     """Write a time and its rate."""
     return f"{seconds:.2f} s, {work / seconds / 1e9:.0f} GFLOP/s"
-
-
-class OutOfCore:
-    """Our LU of an array, within a budget."""
-
-    def __init__(self, A: oc.Array, memory: int, out: Path) -> None:
-        self.A, self.memory, self.out = A, memory, out
-        self.overlaps: list[float] = []
-
-    def run(self) -> float:
-        clear(self.out)
-        start = time.perf_counter()
-        factor = oc.linalg.lu_factor(self.A, memory=self.memory, out=self.out, progress=False)
-        seconds = time.perf_counter() - start
-        if factor.report is None:
-            raise AssertionError("a factorization reports")
-        self.piv, self.report = factor.piv, factor.report
-        self.overlaps.append(factor.report.overlap)
-        return seconds
-
-
-class InCore:
-    """LAPACK's LU of the same array in memory, through the same BLAS; the reading is not timed."""
-
-    def __init__(self, A: oc.Array) -> None:
-        self.A = A
-        self.kernels = kernels(A.dtype)
-        self.piv = np.empty(A.shape[0], np.int32)
-
-    def run(self) -> float:
-        a: Any = self.A[...]
-        start = time.perf_counter()
-        self.kernels.getrf(a, self.piv)
-        return time.perf_counter() - start
 
 
 if __name__ == "__main__":
