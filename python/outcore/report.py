@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore import report_file
 from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
+from outcore.volumes import PathLike
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Report:
         The BLAS that did the arithmetic.
     notes
         What the reader should know.
+    arrays
+        Names of the arrays in the spans, by number, where they are not a matrix and its factors.
     spans
         Rows (kind, array, start_ns, end_ns, offset, bytes) of the trace, for the timeline.
     """
@@ -71,6 +75,7 @@ class Report:
     kernels: str = ""
     threads: int = 0
     notes: list[str] = field(default_factory=list)
+    arrays: list[str] = field(default_factory=list)
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -90,6 +95,7 @@ class Report:
     def followed_by(self, later: "Report") -> "Report":
         """Report on this call and one that came after it, as one."""
         spans = [r.spans for r in (self, later) if r.spans is not None]
+        bounds = [r.words_lower_bound for r in (self, later) if r.words_lower_bound is not None]
         known = self.planned_bytes_read is not None and later.planned_bytes_read is not None
         return dataclasses.replace(
             self,
@@ -103,12 +109,13 @@ class Report:
             planned_bytes_written=_sum(self.planned_bytes_written, later.planned_bytes_written)
             if known
             else None,
-            words_lower_bound=None,
+            words_lower_bound=sum(bounds) if bounds and self.dtype == later.dtype else None,
             io_seconds=self.io_seconds + later.io_seconds,
             wait_seconds=self.wait_seconds + later.wait_seconds,
             peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
             growth=self.growth if self.growth is not None else later.growth,
             backward_error=later.backward_error,
+            history=[*self.history, *later.history],
             notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
             spans=np.concatenate(spans) if spans else None,
         )
@@ -122,6 +129,30 @@ class Report:
     def to_json(self) -> str:
         """Figures as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def save(self, path: PathLike) -> None:
+        """Write figures and spans into one file, in place of what is there.
+
+        ``outcore report FILE`` draws it, `load` reads it, and ``docs/format.md`` has its bytes.
+        """
+        report_file.write(path, self.to_dict(), self.spans)
+
+    @classmethod
+    def load(cls, path: PathLike) -> "Report":
+        """Read a report from a file that `save` wrote, or from a directory of factors.
+
+        Factors hold the figures of their factorization, without spans.
+
+        Raises
+        ------
+        NotFoundError
+            If there is no report at `path`.
+        InvalidError
+            If there is something else, or a report of a later version.
+        CorruptError
+            If it is damaged.
+        """
+        return report_file.read(path, cls)
 
     def __str__(self) -> str:
         rows = [

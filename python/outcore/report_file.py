@@ -1,0 +1,162 @@
+"""A report in a file: its figures as JSON and its spans as a NumPy array, in a zip archive.
+
+``docs/format.md`` has the bytes. A directory of factors holds the figures of its factorization.
+"""
+
+import dataclasses
+import io
+import json
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import CorruptError, InvalidError, NotFoundError
+from outcore.volumes import PathLike, place
+
+FORMAT = 1
+KIND = "outcore report"
+FIGURES = "report.json"
+SPANS = "spans.npy"
+
+Spans = npt.NDArray[np.uint64]
+_Report = TypeVar("_Report")
+
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+"""Of the files in the archive, so that the same report is the same bytes."""
+
+
+def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
+    """Write a report, in place of what is there; nothing half-written is ever at `path`."""
+    document = {"format": FORMAT, "kind": KIND, "report": values}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        text = json.dumps(document, indent=2, default=_as_plain)
+        archive.writestr(zipfile.ZipInfo(FIGURES, _FIXED_TIME), text, zipfile.ZIP_DEFLATED)
+        if spans is not None:
+            columns = io.BytesIO()
+            # Column by column there is more for the compression to find.
+            np.save(columns, np.asarray(spans, "<u8", order="F"), allow_pickle=False)
+            entry = zipfile.ZipInfo(SPANS, _FIXED_TIME)
+            archive.writestr(entry, columns.getvalue(), zipfile.ZIP_DEFLATED)
+    where = place(path)
+    if where.path.is_dir():
+        raise InvalidError(f"{where.path} is a directory; name a file for the report")
+    where.volume.replace_small(where.name, packed.getvalue())
+
+
+def read(path: PathLike, report: type[_Report]) -> _Report:
+    """Read a report.
+
+    Parameters
+    ----------
+    path
+        What `write` wrote, or a directory of factors, whose report has no spans.
+    report
+        The dataclass to make of it. Figures that it does not know are left out.
+
+    Raises
+    ------
+    NotFoundError
+        If there is nothing at `path`, or no report in that directory.
+    InvalidError
+        If it is something else, or written by a later version.
+    CorruptError
+        If it is damaged.
+    """
+    where = Path(path)
+    if not where.exists():
+        raise NotFoundError(f"there is no report at {where}; check the path")
+    if where.is_dir():
+        values, spans = _of_factors(where), None
+    else:
+        values, spans = _unpacked(where)
+    fields = {f.name: f.type for f in dataclasses.fields(report)}  # type: ignore[arg-type]
+    known = {name: value for name, value in values.items() if name in fields}
+    for name, value in known.items():
+        if not _fits(value, fields[name]):
+            raise _damaged(where, f"{name} is {value!r}")
+    try:
+        return report(**known, spans=spans)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise _damaged(where, error) from None
+
+
+def _unpacked(where: Path) -> tuple[dict[str, Any], Spans | None]:
+    with where.open("rb") as file:
+        begins_well = file.read(4) == b"PK\3\4"
+    if not begins_well:
+        raise InvalidError(
+            f"{where} is not a report; write one with report.save(), or `outcore solve --report`"
+        )
+    try:
+        with zipfile.ZipFile(where) as archive:
+            document = json.loads(archive.read(FIGURES))
+            if document["kind"] != KIND:
+                raise ValueError(f"kind {document['kind']!r}")
+            version = document["format"]
+            if version == FORMAT:
+                return dict(document["report"]), _spans(archive)
+    except _DAMAGE as error:
+        raise _damaged(where, error) from None
+    raise InvalidError(
+        f"{where} is a report in format {version!r}, this version of outcore reads format "
+        f"{FORMAT}; upgrade outcore"
+    )
+
+
+_DAMAGE = (
+    ValueError, KeyError, TypeError, EOFError, RuntimeError, OSError, struct.error,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged archive raises."""
+
+
+def _damaged(where: Path, why: object) -> CorruptError:
+    return CorruptError(
+        f"{where} is a damaged report ({why}); restore it from a copy, or run the call again"
+    )
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value out of JSON is of the type of a dataclass's field."""
+    if isinstance(kind, UnionType):
+        return any(_fits(value, each) for each in get_args(kind))
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(item, get_args(kind)[0]) for item in value)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, get_origin(kind) or kind)
+
+
+def _as_plain(value: Any) -> Any:
+    """Make a plain number of one of NumPy's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a report holds plain values, have {type(value).__name__}")
+
+
+def _spans(archive: zipfile.ZipFile) -> Spans | None:
+    if SPANS not in archive.namelist():
+        return None
+    spans = np.load(io.BytesIO(archive.read(SPANS)), allow_pickle=False)
+    if spans.ndim != 2 or spans.shape[1] != 6 or spans.dtype != np.uint64:
+        raise ValueError(f"spans of shape {spans.shape} and type {spans.dtype}")
+    return np.ascontiguousarray(spans)
+
+
+def _of_factors(directory: Path) -> dict[str, Any]:
+    """Read the report that a factorization left in the group of its factors."""
+    try:
+        document = json.loads((directory / "zarr.json").read_bytes())
+        return dict(document["attributes"]["outcore"]["report"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        raise NotFoundError(
+            f"{directory} holds no report: it is not a directory of complete factors; "
+            "name a file that report.save() wrote"
+        ) from None
