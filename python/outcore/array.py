@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile, Trace
+from outcore.block_array import blocks_of
+from outcore.blocks import Blocks
 from outcore.elements import elements
 from outcore.errors import (
     ClosedError,
@@ -251,6 +253,63 @@ class Array:
         )
         stream.extend(boxes)
         return stream
+
+    def blocks(
+        self,
+        block: Sequence[int] | int | None = None,
+        superblock: Sequence[int] | int | None = None,
+        *,
+        buffers: int = 2,
+        pin: Any = None,
+        memory: int | str | None = None,
+        mode: Literal["r", "r+"] | None = None,
+        read_ahead: bool = True,
+    ) -> Blocks:
+        """Read and write blocks by their coordinates: ``B = A.blocks(); B[i, j]``.
+
+        Parameters
+        ----------
+        block
+            Elements of a block along each dimension; by default those of a chunk, which is fastest.
+        superblock
+            Blocks of a superblock along each dimension, 1 by default: what is read at once.
+        buffers
+            How many superblocks are kept. The least recently used one goes first. With one there
+            is no read-ahead; who writes, or holds views, while reading ahead wants three.
+        pin
+            Superblocks that are never evicted once they were read: see `Blocks.pin`.
+        memory
+            Budget in bytes of all buffers; by default what they need, and up to 16 MiB for
+            transfers that are not aligned on disk.
+        mode
+            ``"r"`` or ``"r+"``; by default as the array was opened.
+        read_ahead
+            Whether the next superblock in the direction of travel is read before it is asked for.
+
+        Returns
+        -------
+        Blocks
+            It has a cache of its own: it does not see what is written in other ways to superblocks
+            that it holds, and what it holds unwritten is not seen elsewhere before `Blocks.flush`.
+
+        Raises
+        ------
+        InvalidError, ReadOnlyError
+            For sizes that cannot be; for ``mode="r+"`` on an array that is open for reading.
+        BudgetError
+            If `memory` does not hold the buffers, or there are more pins than buffers.
+        """
+        self._open()
+        return blocks_of(
+            self,
+            block,
+            superblock,
+            buffers=buffers,
+            pin=pin,
+            memory=memory,
+            mode=mode,
+            read_ahead=read_ahead,
+        )
 
     def _box_bytes(self, box: Box) -> int:
         elements: int = math.prod(s.stop - s.start for s in box)

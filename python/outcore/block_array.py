@@ -1,0 +1,119 @@
+"""The superblocks of an array on disk."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from outcore._core import Arena, ArrayFile, Ticket
+from outcore.block_cache import Claim, check_buffers, check_memory
+from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory
+from outcore.blocks import Blocks
+from outcore.errors import InvalidError, OutcoreError, ReadOnlyError
+
+if TYPE_CHECKING:
+    from outcore.array import Array
+
+_PIECE_BYTES = 4 << 20
+"""An array file moves at most so much by one transfer."""
+
+_LEAST_BOUNCE_BYTES = 16 << 10
+"""With so little it moves what is not aligned on disk, if slowly."""
+
+
+class _Tickets:
+    """The parts of one request."""
+
+    def __init__(self, tickets: Iterable[Ticket]) -> None:
+        self._tickets = list(tickets)
+
+    def done(self) -> bool:
+        """Whether all parts are done."""
+        return all(ticket.done() for ticket in self._tickets)
+
+    def wait(self) -> None:
+        """Wait for all parts, then raise the first error."""
+        errors = []
+        for ticket in self._tickets:
+            try:
+                ticket.wait()
+            except OutcoreError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+class ArrayStore:
+    """The superblocks of an array's shard files."""
+
+    def __init__(self, file: ArrayFile, arrangement: Arrangement) -> None:
+        self._file = file
+        self._arrangement = arrangement
+        self._steps = [1] * len(arrangement.grid.shape)
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """Where blocks lie in the array and in a buffer."""
+        return self._arrangement
+
+    def read(self, superblock: Coordinates, memory: Memory) -> Claim:
+        """Start reading a superblock."""
+        parts = self._arrangement.parts(superblock, memory)
+        return _Tickets(self._file.submit_read(at, self._steps, part) for at, part in parts)
+
+    def write(self, superblock: Coordinates, memory: Memory, blocks: set[Coordinates]) -> Claim:
+        """Start writing blocks of a superblock."""
+        parts = self._arrangement.parts(superblock, memory, blocks)
+        return _Tickets(self._file.submit_write(at, self._steps, part) for at, part in parts)
+
+    def sync(self) -> Claim:
+        """Start making what was written durable."""
+        return self._file.submit_sync()
+
+    def close(self) -> None:
+        """Do nothing: the files are closed when nobody refers to them."""
+
+
+def blocks_of(
+    array: "Array",
+    block: Sequence[int] | int | None,
+    superblock: Sequence[int] | int | None,
+    *,
+    buffers: int,
+    pin: Any,
+    memory: int | str | None,
+    mode: Literal["r", "r+"] | None,
+    read_ahead: bool,
+) -> Blocks:
+    """Open the block interface of an array: see `outcore.Array.blocks`."""
+    chosen = array.mode if mode is None else mode
+    if chosen not in ("r", "r+"):
+        raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}")
+    if chosen == "r+" and array.mode != "r+":
+        raise ReadOnlyError(f'{array.path} is open for reading; open it with mode="r+"')
+    grid = BlockGrid.of(array.shape, array.chunks if block is None else block, superblock)
+    # A block that ends with the array has whole chunks too.
+    of_whole_chunks = all(
+        b % c == 0 or b == n for b, c, n in zip(grid.block, array.chunks, array.shape, strict=True)
+    )
+    order: Literal["C", "F"] = "F" if array.order == "F" else "C"
+    arrangement = Arrangement(grid, array.dtype, order, by_block=of_whole_chunks)
+    buffers = check_buffers(buffers, grid)
+    # Four transfers at once, each rounded to whole pages at both ends.
+    bounce_bytes = 4 * (min(array.metadata.grid().slot_bytes, _PIECE_BYTES) + 8192)
+    memory_bytes = check_memory(
+        memory,
+        buffers,
+        arrangement.buffer_bytes,
+        beside=bounce_bytes if memory is None else _LEAST_BOUNCE_BYTES,
+    )
+    arena = Arena(memory_bytes)
+    left = memory_bytes - buffers * arrangement.buffer_bytes
+    file = array.open_file(arena, min(left, bounce_bytes), writable=chosen == "r+")
+    return Blocks(
+        ArrayStore(file, arrangement),
+        arena,
+        name=str(array.path),
+        buffers=buffers,
+        pin=pin,
+        writable=chosen == "r+",
+        read_ahead=read_ahead,
+    )

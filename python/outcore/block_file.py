@@ -1,0 +1,320 @@
+"""The block interface over a plain file of records of one size."""
+
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena
+from outcore.block_cache import Claim, check_buffers, check_memory
+from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory, sizes
+from outcore.blocks import Blocks
+from outcore.errors import (
+    DiskError,
+    DiskFullError,
+    ExistsError,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+    ReadOnlyError,
+    TruncatedError,
+)
+from outcore.volumes import PathLike
+
+_FLAGS = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+
+
+class BlockInterface(Blocks):
+    """A plain file as an array of records in row-major order, by blocks.
+
+    The interface of Cettei, Ligon & Ross 1997, section 3: D dimensions, the size of a record, D
+    pairs of block size and block count, and D factors for the size of superblocks. What it does is
+    described at `Blocks`. A superblock is read by one request: its parts in the file, a nested
+    stride, are read one after another in the background. Transfers go through the page cache.
+
+    Parameters
+    ----------
+    file
+        Path of the file. Its records begin at its first byte; what it has beyond the last one is
+        left alone.
+    record_bytes
+        Size of a record in bytes: rs in the paper. It may be left out if `dtype` is given.
+    block, blocks
+        Records of a block, and blocks in the file, along each dimension: ne_i and nb_i. The
+        dimensions are in NumPy's order, the one that varies fastest in the file last.
+    superblock
+        Blocks of a superblock along each dimension: bf_i. By default 1.
+    buffers, pin, memory, read_ahead
+        As for `Array.blocks`.
+    dtype
+        NumPy type of a record, of `record_bytes`; by default raw bytes, ``V{record_bytes}``.
+    mode
+        ``"r"`` to read, ``"r+"`` to read and write, ``"x"`` to make a file of zeros, which must
+        not exist, for reading and writing.
+
+    Raises
+    ------
+    InvalidError
+        For sizes that cannot be, or a type that is not of `record_bytes`.
+    NotFoundError, ExistsError, ReadOnlyError
+        If the file is not there, is there already (``"x"``), or must not be written.
+    TruncatedError
+        If the file is too short for so many blocks.
+    DiskFullError
+        If there is no room for a new file.
+    BudgetError
+        If `memory` does not hold the buffers, or there are more pins than buffers.
+
+    Examples
+    --------
+    Figure 4 of the paper: 9 rows of 12 records of 500 bytes, blocks of 3 rows by 2 records, two
+    of them in a superblock.
+
+    >>> import outcore as oc
+    >>> B = oc.BlockInterface(
+    ...     "f.bin", record_bytes=500, block=(3, 2), blocks=(3, 6), superblock=(1, 2), mode="x"
+    ... )
+    >>> B[0, 2].shape
+    (3, 2)
+    >>> B[0, 3].nbytes  # from the buffer: it is in the same superblock
+    3000
+    >>> B.stats.reads
+    1
+    >>> B.close()
+    """
+
+    def __init__(
+        self,
+        file: PathLike,
+        *,
+        block: Sequence[int] | int,
+        blocks: Sequence[int] | int,
+        record_bytes: int | None = None,
+        superblock: Sequence[int] | int | None = None,
+        buffers: int = 2,
+        pin: Any = None,
+        memory: int | str | None = None,
+        dtype: npt.DTypeLike | None = None,
+        mode: Literal["r", "r+", "x"] = "r",
+        read_ahead: bool = True,
+    ) -> None:
+        if mode not in _FLAGS:
+            raise InvalidError(f"mode must be 'r', 'r+' or 'x', have {mode!r}")
+        dims = _dimensions(block, blocks)
+        extents, counts = sizes("block", block, dims), sizes("blocks", blocks, dims)
+        shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
+        grid = BlockGrid.of(shape, extents, superblock)
+        arrangement = Arrangement(grid, _record(record_bytes, dtype), "C", by_block=False)
+        buffers = check_buffers(buffers, grid)
+        memory_bytes = check_memory(memory, buffers, arrangement.buffer_bytes)
+        try:
+            path = Path(os.path.abspath(os.fspath(file)))
+        except TypeError as error:
+            raise InvalidError(f"{file!r} is not a path: {error}") from None
+        arena = Arena(memory_bytes)
+        store = FileStore(path, arrangement, mode)
+        try:
+            super().__init__(
+                store,
+                arena,
+                name=str(path),
+                buffers=buffers,
+                pin=pin,
+                writable=mode != "r",
+                read_ahead=read_ahead,
+            )
+        except BaseException:
+            store.close()
+            if mode == "x":
+                path.unlink()
+            raise
+
+
+def _dimensions(*given: Sequence[int] | int) -> int:
+    many = [len(one) for one in given if not isinstance(one, int | np.integer)]
+    return many[0] if many else 1
+
+
+def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    """Type of a record."""
+    if record_bytes is not None and (
+        isinstance(record_bytes, bool)
+        or not isinstance(record_bytes, int | np.integer)
+        or record_bytes < 1
+    ):
+        raise InvalidError(f"record_bytes must be an integer of at least 1, have {record_bytes!r}")
+    if dtype is None:
+        if record_bytes is None:
+            raise InvalidError(
+                "need record_bytes, the size of a record, or its dtype; have neither"
+            )
+        return np.dtype(f"V{record_bytes}")
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidError(f"{dtype!r} is not a NumPy type: {error}") from None
+    if found.hasobject or found.itemsize == 0 or found.subdtype is not None:
+        raise InvalidError(f"need a type of plain bytes for a record, have {found}")
+    if record_bytes is not None and found.itemsize != record_bytes:
+        raise InvalidError(
+            f"need a dtype of record_bytes={record_bytes}, have {found} of {found.itemsize} bytes"
+        )
+    return found
+
+
+class _FutureClaim:
+    """A request in the background thread."""
+
+    def __init__(self, future: "Future[None]") -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        """Whether it is done."""
+        return self._future.done()
+
+    def wait(self) -> None:
+        """Wait for it, and raise what it failed with."""
+        self._future.result()
+
+
+class FileStore:
+    """The superblocks of a plain file.
+
+    One thread does the requests in the order in which they are made.
+    """
+
+    def __init__(self, path: Path, arrangement: Arrangement, mode: str) -> None:
+        self._path = path
+        self._arrangement = arrangement
+        shape, record_bytes = arrangement.grid.shape, arrangement.dtype.itemsize
+        self._strides = [math.prod(shape[dim + 1 :]) * record_bytes for dim in range(len(shape))]
+        need = math.prod(shape) * record_bytes
+        try:
+            handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _error(error, "open", path) from None
+        self._file = os.fdopen(handle, "rb" if mode == "r" else "r+b", buffering=0)
+        try:
+            if mode == "x":
+                self._reserve(need)
+            have = os.fstat(handle).st_size
+            if have < need:
+                raise TruncatedError(
+                    f"need {need} bytes in {path} for an array of {shape} records of "
+                    f"{record_bytes} bytes, have {have}; give its true block sizes and counts"
+                )
+        except OutcoreError:
+            self._file.close()
+            raise
+        self._thread = ThreadPoolExecutor(1, "outcore-blocks")
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """Where blocks lie in the file and in a buffer."""
+        return self._arrangement
+
+    def read(self, superblock: Coordinates, memory: Memory) -> Claim:
+        """Start reading a superblock."""
+        parts = self._arrangement.parts(superblock, memory)
+        return self._submit("read", lambda: self._move(self._read_run, parts))
+
+    def write(self, superblock: Coordinates, memory: Memory, blocks: set[Coordinates]) -> Claim:
+        """Start writing blocks of a superblock."""
+        parts = self._arrangement.parts(superblock, memory, blocks)
+        return self._submit("write", lambda: self._move(self._write_run, parts))
+
+    def sync(self) -> Claim:
+        """Start making what was written durable."""
+        return self._submit("sync", lambda: os.fsync(self._file.fileno()))
+
+    def close(self) -> None:
+        """Close the file after the last request."""
+        self._thread.shutdown()
+        self._file.close()
+
+    def _submit(self, verb: str, work: Callable[[], None]) -> Claim:
+        def run() -> None:
+            try:
+                work()
+            except OSError as error:
+                if isinstance(error, OutcoreError):
+                    raise
+                raise _error(error, verb, self._path) from None
+
+        return _FutureClaim(self._thread.submit(run))
+
+    def _move(
+        self,
+        move: Callable[[int, memoryview], None],
+        parts: list[tuple[Coordinates, npt.NDArray[Any]]],
+    ) -> None:
+        for start, part in parts:
+            for offset, run in self._runs(start, part):
+                move(offset, run)
+
+    def _runs(self, start: Coordinates, part: npt.NDArray[Any]) -> Iterator[tuple[int, memoryview]]:
+        """Yield the runs of bytes that are contiguous in the file: a nested stride."""
+        whole = self._arrangement.grid.shape
+        dim = part.ndim - 1  # the run goes on over what is whole
+        while dim > 0 and part.shape[dim] == whole[dim]:
+            dim -= 1
+        offset = sum(a * stride for a, stride in zip(start, self._strides, strict=True))
+        for at in np.ndindex(part.shape[:dim]):
+            within = sum(i * stride for i, stride in zip(at, self._strides, strict=False))
+            yield offset + within, part[at].reshape(-1).view(np.uint8).data
+
+    def _read_run(self, offset: int, run: memoryview) -> None:
+        while len(run):
+            count = os.preadv(self._file.fileno(), [run], offset)
+            if count == 0:
+                raise TruncatedError(
+                    f"cannot read {len(run)} bytes from {offset} on in {self._path}: the file ends "
+                    "there; restore it from a copy"
+                )
+            offset, run = offset + count, run[count:]
+
+    def _write_run(self, offset: int, run: memoryview) -> None:
+        while len(run):
+            count = os.pwritev(self._file.fileno(), [run], offset)
+            offset, run = offset + count, run[count:]
+
+    def _reserve(self, need: int) -> None:
+        """Take the room of a new file from the disk, so that writing cannot run out of it later."""
+        try:
+            # Where there is too little, nothing is taken, not even for a moment.
+            disk = os.fstatvfs(self._file.fileno())
+            have = disk.f_bavail * disk.f_frsize
+            if need > have:
+                raise DiskFullError(
+                    f"need {need} bytes on disk for {self._path}; {have} are free; free some room "
+                    "or choose another directory"
+                )
+            os.posix_fallocate(self._file.fileno(), 0, need)
+        except OSError as error:
+            self._path.unlink()
+            if isinstance(error, OutcoreError):
+                raise
+            raise _error(error, "reserve room for", self._path) from None
+
+
+def _error(error: OSError, verb: str, path: Path) -> OutcoreError:
+    """Return the error for what the operating system refused."""
+    if error.errno == errno.ENOENT:
+        return NotFoundError(f'there is no file {path}; make it with mode="x"')
+    if error.errno == errno.EEXIST:
+        return ExistsError(f'{path} exists; open it with mode="r+", or choose another name')
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ReadOnlyError(f'cannot {verb} {path}: {error.strerror}; open it with mode="r"')
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"cannot {verb} {path}: {error.strerror}; free some room")
+    return DiskError(f"cannot {verb} {path}: {error.strerror}; check the file and its disk")

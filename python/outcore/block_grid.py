@@ -1,0 +1,163 @@
+"""Blocks and superblocks: where they lie in an array, and in the memory of a buffer."""
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+
+Coordinates: TypeAlias = tuple[int, ...]
+Memory: TypeAlias = npt.NDArray[np.uint8]
+
+PAGE_BYTES = 4096
+"""Blocks that lie one by one in a buffer start on pages, so that the disk can use their memory."""
+
+
+@dataclass(frozen=True)
+class BlockGrid:
+    """An array cut into blocks, and the blocks grouped to superblocks (Cettei et al. 1997, fig. 4).
+
+    ``shape`` is in elements, ``block`` in elements, ``superblock`` in blocks. Blocks and
+    superblocks at the end of a dimension may be smaller.
+    """
+
+    shape: Coordinates
+    block: Coordinates
+    superblock: Coordinates
+
+    @classmethod
+    def of(
+        cls,
+        shape: Coordinates,
+        block: Sequence[int] | int,
+        superblock: Sequence[int] | int | None = None,
+    ) -> "BlockGrid":
+        """Cut an array, with sizes as a user gives them; what is larger than the array is cut."""
+        extents = sizes("block", block, len(shape))
+        extents = tuple(min(b, n) for b, n in zip(extents, shape, strict=True))
+        counts = tuple(math.ceil(n / b) for n, b in zip(shape, extents, strict=True))
+        factors = sizes("superblock", 1 if superblock is None else superblock, len(shape))
+        factors = tuple(min(f, n) for f, n in zip(factors, counts, strict=True))
+        return cls(shape, extents, factors)
+
+    @property
+    def counts(self) -> Coordinates:
+        """Blocks along each dimension."""
+        return tuple(math.ceil(n / b) for n, b in zip(self.shape, self.block, strict=True))
+
+    @property
+    def superblocks(self) -> Coordinates:
+        """Superblocks along each dimension."""
+        return tuple(math.ceil(n / f) for n, f in zip(self.counts, self.superblock, strict=True))
+
+    def block_shape(self, at: Coordinates) -> Coordinates:
+        """Elements of a block along each dimension: fewer at the end of the array."""
+        return tuple(min(b, n - i * b) for i, b, n in zip(at, self.block, self.shape, strict=True))
+
+    def block_start(self, at: Coordinates) -> Coordinates:
+        """Index of the first element of a block."""
+        return tuple(i * b for i, b in zip(at, self.block, strict=True))
+
+    def superblock_of(self, at: Coordinates) -> Coordinates:
+        """Coordinates of the superblock that holds a block."""
+        return tuple(i // f for i, f in zip(at, self.superblock, strict=True))
+
+    def blocks_of(self, superblock: Coordinates) -> Iterator[Coordinates]:
+        """Coordinates of the blocks of a superblock, in row-major order."""
+        return itertools.product(
+            *(
+                range(i * f, min((i + 1) * f, n))
+                for i, f, n in zip(superblock, self.superblock, self.counts, strict=True)
+            )
+        )
+
+    def superblock_start(self, superblock: Coordinates) -> Coordinates:
+        """Index of the first element of a superblock."""
+        first = tuple(i * f for i, f in zip(superblock, self.superblock, strict=True))
+        return self.block_start(first)
+
+    def superblock_shape(self, superblock: Coordinates) -> Coordinates:
+        """Elements of a superblock along each dimension."""
+        whole = (f * b for f, b in zip(self.superblock, self.block, strict=True))
+        start = self.superblock_start(superblock)
+        return tuple(min(w, n - a) for w, n, a in zip(whole, self.shape, start, strict=True))
+
+
+def sizes(name: str, given: Sequence[int] | int, dims: int) -> Coordinates:
+    """Read a size for each dimension; one number stands for all of them."""
+    many = (given,) * dims if isinstance(given, int | np.integer) else tuple(given)
+    if len(many) != dims or not all(isinstance(n, int | np.integer) and n > 0 for n in many):
+        raise InvalidError(
+            f"need {dims} integers of at least 1 for {name}, one a dimension, have {given!r}"
+        )
+    return tuple(int(n) for n in many)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the blocks of a superblock lie in the memory of its buffer.
+
+    With ``by_block`` they lie one after another, each contiguous and starting on a page: blocks
+    made of whole chunks then come from the disk without being copied. Otherwise the superblock lies
+    there as one array, of which the blocks are parts: blocks that cut chunks then share transfers.
+    """
+
+    grid: BlockGrid
+    dtype: np.dtype[Any]
+    order: Literal["C", "F"]
+    by_block: bool
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes from one block to the next, where they lie one after another."""
+        nbytes = math.prod(self.grid.block) * self.dtype.itemsize
+        return math.ceil(nbytes / PAGE_BYTES) * PAGE_BYTES
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of a buffer, which holds the largest superblock: whole pages."""
+        if self.by_block:
+            return math.prod(self.grid.superblock) * self.block_bytes
+        elements = math.prod(self.grid.superblock_shape((0,) * len(self.grid.shape)))
+        return math.ceil(elements * self.dtype.itemsize / PAGE_BYTES) * PAGE_BYTES
+
+    def blocks(
+        self, superblock: Coordinates, memory: Memory
+    ) -> dict[Coordinates, npt.NDArray[Any]]:
+        """View each block of a superblock in its memory."""
+        grid = self.grid
+        if not self.by_block:
+            whole = self._array(grid.superblock_shape(superblock), memory, 0)
+            first = grid.superblock_start(superblock)
+            return {at: whole[self._within(first, at)] for at in grid.blocks_of(superblock)}
+        return {
+            at: self._array(grid.block_shape(at), memory, number * self.block_bytes)
+            for number, at in enumerate(grid.blocks_of(superblock))
+        }
+
+    def parts(
+        self,
+        superblock: Coordinates,
+        memory: Memory,
+        blocks: Collection[Coordinates] | None = None,
+    ) -> list[tuple[Coordinates, npt.NDArray[Any]]]:
+        """Arrays that make up a superblock or some blocks of it, each with its first index."""
+        found = self.blocks(superblock, memory)
+        if self.by_block or (blocks is not None and len(blocks) < len(found)):
+            chosen = found if blocks is None else blocks
+            return [(self.grid.block_start(at), found[at]) for at in sorted(chosen)]
+        whole = self._array(self.grid.superblock_shape(superblock), memory, 0)
+        return [(self.grid.superblock_start(superblock), whole)]
+
+    def _within(self, first: Coordinates, at: Coordinates) -> tuple[slice, ...]:
+        start, shape = self.grid.block_start(at), self.grid.block_shape(at)
+        return tuple(slice(a - f, a - f + n) for a, f, n in zip(start, first, shape, strict=True))
+
+    def _array(self, shape: Coordinates, memory: Memory, offset: int) -> npt.NDArray[Any]:
+        # Of the memory's own buffer, so that the view keeps `memory` alive and nothing else.
+        return np.ndarray(shape, self.dtype, buffer=memory.data, offset=offset, order=self.order)
