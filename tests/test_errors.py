@@ -10,7 +10,7 @@ from outcore import _core, errors
 KINDS = [
     "error", "budget", "disk_full", "io", "not_found", "truncated", "corrupt", "read_only",
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",
-    "non_finite", "singular",
+    "non_finite", "singular", "missing_package",
 ]  # fmt: skip
 
 

@@ -15,18 +15,17 @@ blas_choice.choose()
 
 from outcore import linalg  # noqa: E402
 from outcore.array import Array, Info, open_array  # noqa: E402
-from outcore.block_file import BlockInterface  # noqa: E402
-from outcore.blocks import Blocks  # noqa: E402
-from outcore.create import create_array, create_group, from_array  # noqa: E402
+from outcore.copying import CopyReport, from_array  # noqa: E402
+from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
+from outcore.export import export_array  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.report import Report  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
     "Array",
-    "BlockInterface",
-    "Blocks",
+    "CopyReport",
     "Info",
     "OutcoreError",
     "Plan",
@@ -34,6 +33,7 @@ __all__ = [
     "Verification",
     "create_array",
     "create_group",
+    "export_array",
     "from_array",
     "linalg",
     "open_array",

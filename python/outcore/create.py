@@ -1,4 +1,4 @@
-"""Making arrays: empty, from another array, and groups of them."""
+"""Making arrays, and groups of them."""
 
 import contextlib
 import dataclasses
@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
-from outcore._core import Arena, ArrayFile
+from outcore._core import ArrayFile
 from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
-from outcore.errors import BudgetError, ExistsError, InvalidError, NotFoundError
+from outcore.errors import ExistsError, InvalidError
 from outcore.fill import Fill, fill_array
-from outcore.progress import Meter, ProgressLike
-from outcore.streams import Box, WriteBehind
+from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place, place
-from outcore.zarr_format import Metadata, check_dtype, default_chunks, group_json
+from outcore.zarr_format import Metadata, check_dtype, check_shape, default_chunks, group_json
 
 
 def create_array(
@@ -90,20 +88,20 @@ def create_array(
     InvalidError
         For an unusable shape, type, order or chunk shape.
     """
-    metadata = _metadata(shape, dtype, chunks, order, chunk_order, dims, attributes)
+    metadata = array_metadata(shape, dtype, chunks, order, chunk_order, dims, attributes)
     where = place(path)
     if exist_ok and not overwrite and where.exists():
         found = read_metadata(where)
         if found.state is None and (found.shape, found.dtype) == (metadata.shape, metadata.dtype):
             return open_array(path)
     if fill is None:
-        _make(where, metadata, overwrite=overwrite, reserve=reserve)
+        make_array(where, metadata, overwrite=overwrite, reserve=reserve)
         return open_array(path, "r+")
     return fill_array(
         where,
         metadata,
         fill,
-        make=lambda begun, over: _make(where, begun, overwrite=over, reserve=reserve),
+        make=lambda begun, over: make_array(where, begun, overwrite=over, reserve=reserve),
         overwrite=overwrite,
         memory=memory,
         threads=threads,
@@ -112,7 +110,7 @@ def create_array(
     )
 
 
-def _metadata(
+def array_metadata(
     shape: Sequence[int] | int,
     dtype: npt.DTypeLike,
     chunks: Sequence[int] | int | None,
@@ -121,13 +119,11 @@ def _metadata(
     dims: Sequence[str] | None,
     attributes: dict[str, Any] | None,
 ) -> Metadata:
+    """Check the arguments of `create_array` that say how an array lies on disk."""
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
-    extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     kind = check_dtype(dtype)
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
-        raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
-    extents = tuple(int(n) for n in extents)
+    extents = check_shape((shape,) if isinstance(shape, int | np.integer) else shape)
     if math.prod(extents) * kind.itemsize > 1 << 62:
         raise InvalidError(f"an array of shape {extents} is larger than 2^62 bytes")
     if chunks is None:
@@ -158,7 +154,7 @@ def _check_attributes(attributes: dict[str, Any]) -> None:
         raise InvalidError(f"attributes must be what JSON can hold: {error}") from None
 
 
-def _make(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
+def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
     """Make the files. Until all are there, ``zarr.json`` says that the array is incomplete."""
     grid = metadata.grid()
     _make_room(where, overwrite=overwrite)
@@ -216,90 +212,3 @@ def create_group(
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
     where.volume.replace_small(where.inside("zarr.json"), group_json(attributes or {}))
     return where.path
-
-
-def from_array(
-    source: Any,
-    path: PathLike,
-    *,
-    memory: int | str | None = None,
-    chunks: Sequence[int] | int | None = None,
-    order: str | None = None,
-    chunk_order: str | None = None,
-    dims: Sequence[str] | None = None,
-    attributes: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    progress: ProgressLike = True,
-) -> Array:
-    """Copy an array to disk in bounded memory.
-
-    Parameters
-    ----------
-    source
-        A NumPy array or memmap, an outcore `Array`, the name of a ``.npy`` file, or anything with
-        ``shape``, ``dtype`` and slicing.
-    path, chunks, chunk_order, dims, attributes, overwrite
-        As for `create_array`.
-    memory
-        Bytes of the blocks that are copied at once.
-    order
-        Order of elements in a chunk; by default as `source` has it.
-    progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
-
-    Returns
-    -------
-    Array
-        Open for reading and writing.
-    """
-    if isinstance(source, str | os.PathLike):
-        source = _open_npy(source)
-    if not all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__")):
-        source = np.asarray(source)
-    if order is None:
-        flags = getattr(source, "flags", None)
-        fortran = flags is not None and flags.f_contiguous and not flags.c_contiguous
-        order = "F" if fortran or getattr(source, "order", "C") == "F" else "C"
-    metadata = _metadata(source.shape, source.dtype, chunks, order, chunk_order, dims, attributes)
-    chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
-    whole_bytes = math.prod(metadata.shape) * metadata.dtype.itemsize
-    budget_bytes = min(budget.resolve(memory), whole_bytes * 4 + (1 << 20))
-    if 3 * chunk_bytes > budget_bytes and memory is not None:
-        raise BudgetError(
-            f"need {3 * chunk_bytes} bytes to copy chunks of {chunk_bytes}, have {budget_bytes}; "
-            "raise memory= or choose smaller chunks="
-        )
-    where = place(path)
-    if isinstance(source, Array) and source.path == where.path:
-        raise InvalidError(f"{where.path} cannot be copied onto itself; choose another name")
-    why = "copying into it was stopped; copy again with overwrite=True"
-    begun = dataclasses.replace(metadata, state="incomplete", why=why)
-    _make(where, begun, overwrite=overwrite, reserve=True)
-    array = open_array(path, "r+", allow_incomplete=True)
-    arena = Arena(budget_bytes)
-    file = array.open_file(arena, max(budget_bytes // 2, 1), writable=True)
-    in_flight = max(1, budget_bytes // 2 // chunk_bytes)
-    meter = Meter(f"copying to {where.path.name}", whole_bytes, progress)
-    with meter, WriteBehind(file, most=in_flight) as writer:
-        for box in array.chunk_boxes():
-            elements = _elements(source, box, array.dtype)
-            writer.write(box, elements)
-            meter.advance(elements.nbytes)
-        writer.flush(sync=True)
-    array.mark(None)
-    return array
-
-
-def _elements(source: Any, box: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    # A memmap's pages would stay in memory as long as its view is queued.
-    part = source[box]
-    return np.array(part, dtype) if isinstance(part, np.memmap) else np.asarray(part, dtype)
-
-
-def _open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no file {os.fspath(path)}; check the path") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InvalidError(f"{os.fspath(path)} cannot be read as a .npy file: {error}") from None

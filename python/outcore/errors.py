@@ -126,6 +126,12 @@ class SingularMatrixError(OutcoreError, np.linalg.LinAlgError):
         self.info = info
 
 
+class MissingPackageError(OutcoreError, ImportError):
+    """A package that outcore can do without, but not for this, is not installed."""
+
+    kind = "missing_package"
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on."""
 

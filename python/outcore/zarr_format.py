@@ -210,6 +210,22 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return little
 
 
+def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the extents of an array as plain integers.
+
+    Raises
+    ------
+    InvalidError
+        If they are not integers of at least 1.
+    """
+    extents = tuple(shape)
+    if not extents:
+        raise InvalidError("need an array of at least one dimension, have one of none")
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
+        raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
+    return tuple(int(n) for n in extents)
+
+
 def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
     """Choose a chunk shape of about 4 MiB.
 

@@ -1,0 +1,112 @@
+"""``outcore convert``."""
+
+from dataclasses import asdict
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.copying import CopyReport, copy_to_array
+from outcore.errors import InvalidError
+from outcore.export import CODECS, export_array, format_of
+from outcore.open_source import open_source
+
+
+def _extents(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Read extents such as ``512,256``."""
+    try:
+        return None if value is None else tuple(int(n) for n in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not integers with commas between") from None
+
+
+@click.command("convert", short_help="Copy an array from one format to another.")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@click.option(
+    "--format", "file_format", type=click.Choice(["outcore", *CODECS]),
+    help="Format of DST.  [default: by its suffix, else outcore]",
+)  # fmt: skip
+@click.option(
+    "--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]),
+    help="Compression in HDF5 and Zarr.  [default: zstd in Zarr, else none]",
+)  # fmt: skip
+@click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk of DST.")
+@click.option("--order", type=click.Choice(["C", "F"]), help="Order of elements in DST.")
+@click.option("--dtype", help="Type of the elements of DST; of a raw SRC, the type in the file.")
+@click.option("--shape", metavar="N,...", callback=_extents, help="Of a raw SRC.")
+@click.option(
+    "--source-order", default="C", type=click.Choice(["C", "F"]), help="Of a raw SRC.",
+    show_default=True,
+)  # fmt: skip
+@click.option("--offset", default=0, help="Of a raw SRC: bytes before its elements.")
+@click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
+@click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
+@json_option
+def command(
+    source: str,
+    target: str,
+    file_format: str | None,
+    codec: str | None,
+    chunks: tuple[int, ...] | None,
+    order: str | None,
+    dtype: str | None,
+    shape: tuple[int, ...] | None,
+    source_order: str,
+    offset: int,
+    memory: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Copy an array from SRC to DST in bounded memory.
+
+    SRC is an array of outcore's or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET
+    where it has several), or a raw file with --shape and --dtype. DST is a new array of outcore's,
+    or what its suffix says: .npy, .h5 (or FILE.h5::DATASET), .zarr.
+    """
+    kind = file_format or format_of(target) or "outcore"
+    if kind == "outcore":
+        report = _to_array(
+            source, target, codec, chunks, order, dtype, shape, source_order, offset, memory,
+            overwrite, not as_json,
+        )  # fmt: skip
+    else:
+        report = export_array(
+            source, target, format=kind, codec=codec, chunks=chunks, order=order, dtype=dtype,
+            shape=shape, source_order=source_order, offset=offset, memory=memory,
+            overwrite=overwrite, progress=not as_json,
+        )  # fmt: skip
+    if as_json:
+        print_json(asdict(report))
+    else:
+        click.echo(str(report))
+
+
+def _to_array(
+    source: str,
+    target: str,
+    codec: str | None,
+    chunks: tuple[int, ...] | None,
+    order: str | None,
+    dtype: str | None,
+    shape: tuple[int, ...] | None,
+    source_order: str,
+    offset: int,
+    memory: str | None,
+    overwrite: bool,
+    progress: bool,
+) -> CopyReport:
+    if codec not in (None, "none"):
+        raise InvalidError(
+            f"arrays of outcore's are not compressed, have --codec {codec}; give --format zarr"
+        )
+    with open_source(
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+    ) as opened:
+        array, report = copy_to_array(
+            opened, target, memory=memory, chunks=chunks, order=order, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
+    array.close()
+    return report

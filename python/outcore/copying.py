@@ -1,0 +1,313 @@
+"""Arrays copied block by block in bounded memory."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget, catalog
+from outcore._core import Arena, Ticket
+from outcore.array import Array, open_array
+from outcore.copy_plan import CopyPlan, Cuts, Side, plan_copy
+from outcore.create import array_metadata, make_array
+from outcore.errors import Interrupted, InvalidError, OutcoreError
+from outcore.longcall import LongCall, long_call
+from outcore.open_source import open_source
+from outcore.progress import ProgressLike
+from outcore.sizes import format_bytes, format_seconds
+from outcore.sources import InMemory, Source
+from outcore.streams import Box
+from outcore.targets import ArrayTarget, Target, writing
+from outcore.volumes import PathLike, place
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What a copy made, and what it took. Sizes in bytes.
+
+    Attributes
+    ----------
+    path, format, shape, dtype, order, chunks, codec
+        The copy; ``chunks`` is `None` for a plain file.
+    nbytes, file_bytes
+        Of its elements, and of what it takes on its disk.
+    blocks, times_read
+        In how many blocks it was copied, and how often an element of the source was read or
+        decoded, on average: 1.0 unless memory was short.
+    seconds, memory_bytes, peak_memory_bytes
+        Time, budget, and the most that blocks and bounce buffers took of it.
+    """
+
+    path: str
+    format: str
+    shape: tuple[int, ...]
+    dtype: str
+    order: str
+    chunks: tuple[int, ...] | None
+    codec: str
+    nbytes: int
+    file_bytes: int
+    blocks: int
+    times_read: float
+    seconds: float
+    memory_bytes: int
+    peak_memory_bytes: int
+
+    def __str__(self) -> str:
+        extents = " x ".join(map(str, self.shape))
+        chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
+        codec = "" if self.codec == "none" else f", {self.codec}"
+        again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
+        return (
+            f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
+            f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"
+        )
+
+
+@dataclass
+class _Slot:
+    """Memory of a block, and the write that still needs it."""
+
+    buffer: memoryview | None
+    writing: Ticket | None = None
+
+    def wait(self) -> None:
+        if self.writing is not None:
+            self.writing.wait()
+        self.writing = None
+
+
+def copy_blocks(source: Source, target: Target, plan: CopyPlan, call: LongCall, path: Path) -> None:
+    """Copy all blocks, reading ahead and writing behind as far as the plan's memory goes."""
+    source.begin(call.arena, plan.bounce_bytes)
+    target.begin(call.arena, plan.bounce_bytes)
+    slots = _slots(source, plan, call.arena)
+    ahead = plan.depth // 2 if source.reads_ahead else 0
+    reading: deque[tuple[Box, _Slot, npt.NDArray[Any], Ticket | None]] = deque()
+
+    def write_first() -> None:
+        box, slot, data, ticket = reading[0]
+        if ticket is not None:
+            ticket.wait()
+        reading.popleft()
+        with writing(path):
+            slot.writing = target.write(box, data)
+        call.meter.advance(data.nbytes)
+
+    boxes = plan.boxes(column_major=target.column_major)
+    try:
+        for box, slot in zip(boxes, itertools.cycle(slots), strict=False):
+            if len(reading) > ahead:
+                write_first()
+            slot.wait()
+            reading.append((box, slot, *_fetch(source, box, slot)))
+        while reading:
+            write_first()
+        source.check_end()
+        for slot in slots:
+            slot.wait()
+    finally:
+        # After a failure, nothing is left moving: the first error is the one to tell.
+        for ticket in [*(each[3] for each in reading), *(slot.writing for slot in slots)]:
+            with contextlib.suppress(OutcoreError):
+                if ticket is not None:
+                    ticket.wait()
+
+
+def _slots(source: Source, plan: CopyPlan, arena: Arena) -> list[_Slot]:
+    if isinstance(source, InMemory) and not source.converts:
+        return [_Slot(None) for _ in range(plan.depth)]
+    return [_Slot(memoryview(arena.allocate(plan.block_bytes))) for _ in range(plan.depth)]
+
+
+def _fetch(source: Source, box: Box, slot: _Slot) -> tuple[npt.NDArray[Any], Ticket | None]:
+    if slot.buffer is None:
+        assert isinstance(source, InMemory)
+        return source.view(box), None
+    order: Literal["C", "F"] = "F" if source.order == "F" else "C"
+    count = tuple(s.stop - s.start for s in box)
+    out: npt.NDArray[Any] = np.ndarray(count, source.dtype, buffer=slot.buffer, order=order)
+    return out, source.fetch(box, out)
+
+
+def from_array(
+    source: Any,
+    path: PathLike,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    source_order: str = "C",
+    offset: int = 0,
+    memory: int | str | None = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str | None = None,
+    chunk_order: str | None = None,
+    dims: Sequence[str] | None = None,
+    attributes: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    progress: ProgressLike = True,
+) -> Array:
+    """Copy an array from anywhere to disk in bounded memory.
+
+    Parameters
+    ----------
+    source
+        One of
+
+        - a NumPy array, memmap, or what `numpy.asarray` takes; an outcore `Array`; an h5py dataset;
+          a zarr-python array; a dask array, which is computed some chunks at a time; anything else
+          with ``shape``, ``dtype`` and slicing, and perhaps ``chunks``;
+        - an iterator of blocks of rows, of any heights, with ``shape=``. A block of one dimension
+          less is one row;
+        - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset where
+          it has several (``"data.h5::run/u"``); of a Zarr array of any version and codec, or of
+          outcore's own layout; of any other file of plain elements, with ``shape=`` and ``dtype=``.
+    path, chunks, chunk_order, overwrite
+        As for `create_array`.
+    dtype
+        Type of the elements on disk; by default as `source` has it. They are converted as NumPy
+        does with ``casting="same_kind"``. Of a raw file, the type in the file.
+    shape
+        Of a raw file; of an iterator, the number of rows or the whole shape.
+    source_order, offset
+        Of a raw file: the order of its elements, and bytes before the first one.
+    memory
+        Bytes for the blocks that are copied at once, and for what the source's library takes
+        beside them. A chunk of the source is decoded once, if a block that holds whole chunks of
+        both sides fits. What a dask graph or an iterator takes to make a block is not in it.
+    order
+        Order of elements in a chunk; by default as `source` has it.
+    dims, attributes
+        As for `create_array`; by default those of an outcore or Zarr source.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    Array
+        Open for reading and writing.
+
+    Raises
+    ------
+    InvalidError
+        If the source cannot be copied, its type not be converted, or an iterator has blocks of
+        another width or another number of rows than announced.
+    BudgetError
+        If not even the smallest blocks fit in `memory`.
+    NotFoundError, TruncatedError
+        If a file is missing or too short.
+    MissingPackageError
+        If h5py or zarr is needed and not installed.
+    ExistsError, DiskFullError
+        As from `create_array`.
+    Interrupted
+        On Ctrl-C or SIGTERM. What is there is marked incomplete, as after any failure.
+    """
+    with open_source(
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+    ) as opened:
+        return copy_to_array(
+            opened, path, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
+            dims=dims, attributes=attributes, overwrite=overwrite, progress=progress,
+        )[0]  # fmt: skip
+
+
+def copy_to_array(
+    source: Source,
+    path: PathLike,
+    *,
+    memory: int | str | None = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str | None = None,
+    chunk_order: str | None = None,
+    dims: Sequence[str] | None = None,
+    attributes: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    progress: ProgressLike = True,
+) -> tuple[Array, CopyReport]:
+    """Do what `from_array` does, of a source that is open, and report on it."""
+    metadata = array_metadata(
+        source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
+        source.dims if dims is None else dims,
+        source.attributes if attributes is None else attributes,
+    )  # fmt: skip
+    metadata.grid()  # refuses chunks that cannot be
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(metadata.shape, metadata.chunks, strict=True))
+    # Chunks are written in parts only where that saves decoding the source's again and again.
+    side = Side(cuts, strict=not source.gridded, bounces=True)
+    memory_bytes = budget.resolve(memory)
+    plan = plan_copy(source.side, side, source.itemsize, memory_bytes)
+    where = place(path)
+    check_apart(source, where.path)
+    why = "copying into it was stopped; copy again with overwrite=True"
+    begun = dataclasses.replace(metadata, state="incomplete", why=why)
+    make_array(where, begun, overwrite=overwrite, reserve=True)
+    array = open_array(path, "r+", allow_incomplete=True)
+    try:
+        title = f"copying to {where.path.name}"
+        with long_call(
+            title, memory_bytes=memory_bytes, work=array.nbytes, progress=progress
+        ) as call:
+            target = ArrayTarget(array, side)
+            copy_blocks(source, target, plan, call, where.path)
+            target.finish()
+            array.mark(None)
+    except BaseException as error:
+        array.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(
+                f"copying to {where.path} was stopped; start it again with overwrite=True"
+            ) from None
+        raise
+    return array, report_on(
+        plan, call, path=where.path, file_format="outcore", shape=array.shape, dtype=array.dtype,
+        order=array.order, chunks=array.chunks,
+    )  # fmt: skip
+
+
+def report_on(
+    plan: CopyPlan,
+    call: LongCall,
+    *,
+    path: Path,
+    file_format: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    order: str,
+    chunks: tuple[int, ...] | None,
+    codec: str = "none",
+) -> CopyReport:
+    """Report on a copy that is done."""
+    return CopyReport(
+        path=str(path),
+        format=file_format,
+        shape=shape,
+        dtype=dtype.name,
+        order=order,
+        chunks=chunks,
+        codec=codec,
+        nbytes=int(np.prod(shape, dtype=object)) * dtype.itemsize,
+        file_bytes=catalog.bytes_on_disk(path),
+        blocks=plan.blocks,
+        times_read=plan.times_read,
+        seconds=call.seconds(),
+        memory_bytes=call.arena.budget_bytes,
+        peak_memory_bytes=call.arena.peak_bytes,
+    )
+
+
+def check_apart(source: Source, path: Path) -> None:
+    """Refuse a target directory that holds the source, which overwriting would remove."""
+    if source.path is None:
+        return
+    given, made = (Path(os.path.realpath(each)) for each in (source.path, path))
+    if given == made or made in given.parents:
+        raise InvalidError(f"{path} cannot be copied onto itself; choose another name")

@@ -1,0 +1,308 @@
+"""Arrays written in the formats of others: ``.npy``, HDF5, Zarr with codecs, raw."""
+
+import contextlib
+import io
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.copy_plan import Side, plan_copy
+from outcore.copying import CopyReport, check_apart, copy_blocks, report_on
+from outcore.errors import (
+    DiskFullError,
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    NotFoundError,
+)
+from outcore.longcall import long_call
+from outcore.open_source import HDF5_SUFFIXES, SEPARATOR, open_source
+from outcore.progress import ProgressLike
+from outcore.sources import Source
+from outcore.targets import (
+    FlatTarget,
+    Hdf5Target,
+    Target,
+    ZarrTarget,
+    chunked_side,
+    flat_side,
+    sync_file,
+    writing,
+)
+from outcore.volumes import PathLike
+from outcore.zarr_format import default_chunks
+
+CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
+          "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
+"""Formats and what each may be compressed with; the first is the default."""
+
+DATASET = "data"
+"""Name of the dataset in an HDF5 file, where none is given."""
+
+
+def export_array(
+    source: Any,
+    path: PathLike,
+    *,
+    format: str | None = None,  # noqa: A002  # the name that NumPy's and pandas' users expect
+    codec: str | None = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str | None = None,
+    dtype: npt.DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    source_order: str = "C",
+    offset: int = 0,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+    progress: ProgressLike = True,
+) -> CopyReport:
+    """Copy an array into a file or directory of another format, in bounded memory.
+
+    Parameters
+    ----------
+    source, dtype, shape, source_order, offset
+        As for `from_array`: an outcore array, or anything else.
+    path
+        The new file, for Zarr a directory. For HDF5, ``::`` and a name after it are the dataset's
+        (``"out.h5::run/u"``); by default it is ``data``.
+    format
+        ``"npy"``, ``"hdf5"``, ``"zarr"`` (version 3, by zarr-python) or ``"raw"``: the elements,
+        little-endian, and nothing else. By default as the suffix of `path` says: ``.npy``, ``.h5``
+        or ``.hdf5``, ``.zarr``.
+    codec
+        Compression: of Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``; of HDF5
+        ``"none"`` (default) or ``"gzip"``.
+    chunks
+        Shape of a chunk of HDF5 and Zarr; by default about 4 MiB, as in `create_array`.
+    order
+        Order of the elements, in the file or in each chunk of Zarr: ``"C"`` or ``"F"``; by default
+        as the source has it. HDF5 has ``"C"`` only.
+    memory
+        Bytes for the blocks that are copied at once and for what the libraries of both sides take
+        beside them.
+    overwrite
+        Replace the file or Zarr array that is there, once the new one is whole. Of an HDF5 file,
+        all datasets go.
+    progress
+        As for `from_array`.
+
+    Returns
+    -------
+    CopyReport
+
+    Raises
+    ------
+    InvalidError
+        As from `from_array`, or if the format has no such codec, chunks or order.
+    BudgetError
+        If not even the smallest blocks fit in `memory`.
+    ExistsError
+        If there is something at `path`.
+    DiskFullError
+        If the disk has no room for it.
+    MissingPackageError
+        If h5py or zarr is needed and not installed.
+    Interrupted
+        On Ctrl-C or SIGTERM. As after any failure, nothing is left of the copy.
+    """
+    name, dataset = os.fspath(path), DATASET
+    if SEPARATOR in name and format in (None, "hdf5"):
+        name, _, dataset = name.rpartition(SEPARATOR)
+        format = "hdf5"  # noqa: A001
+    kind = format_of(name) if format is None else format
+    if kind is None or kind not in CODECS:
+        raise InvalidError(
+            f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
+        )
+    with open_source(
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+    ) as opened:
+        made = _Export(opened, Path(os.path.abspath(name)), kind, dataset, codec, chunks, order)
+        return made.run(memory, overwrite, progress)
+
+
+def format_of(path: PathLike) -> str | None:
+    """Tell the format by the suffix of a name; `None` if that says none."""
+    name = os.fspath(path)
+    suffix = Path(name.rpartition(SEPARATOR)[0] or name).suffix.lower()
+    if suffix in HDF5_SUFFIXES:
+        return "hdf5"
+    return {".npy": "npy", ".zarr": "zarr"}.get(suffix)
+
+
+class _Export:
+    """What is to be made, checked before any of it is."""
+
+    def __init__(
+        self,
+        source: Source,
+        path: Path,
+        kind: str,
+        dataset: str,
+        codec: str | None,
+        chunks: Sequence[int] | int | None,
+        order: str | None,
+    ) -> None:
+        self._source, self._path, self._kind, self._dataset = source, path, kind, dataset
+        self._codec = CODECS[kind][0] if codec is None else codec
+        self._shape, self._dtype = source.shape, source.dtype
+        default_order = "C" if kind == "hdf5" else source.order
+        self._order = default_order if order is None else order
+        if self._codec not in CODECS[kind]:
+            raise InvalidError(
+                f"{kind} has the codecs {', '.join(CODECS[kind])}, have {codec!r}; choose one"
+            )
+        if self._order not in ("C", "F") or (self._order, kind) == ("F", "hdf5"):
+            raise InvalidError(
+                f"order must be {'C in HDF5' if kind == 'hdf5' else 'C or F'}, have {order!r}"
+            )
+        if kind in ("npy", "raw") and chunks is not None:
+            raise InvalidError(f"{kind} has no chunks; leave out chunks=")
+        self._chunks = self._checked_chunks(chunks)
+
+    def _checked_chunks(self, chunks: Sequence[int] | int | None) -> tuple[int, ...]:
+        if chunks is None:
+            chunks = default_chunks(self._shape, self._dtype.itemsize, self._order)
+        given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
+        if len(given) != len(self._shape) or not all(
+            isinstance(c, int | np.integer) and c > 0 for c in given
+        ):
+            raise InvalidError(
+                f"need {len(self._shape)} extents of a chunk, integers of at least 1, "
+                f"have {chunks!r}"
+            )
+        return tuple(min(int(c), n) for c, n in zip(given, self._shape, strict=True))
+
+    def run(self, memory: int | str | None, overwrite: bool, progress: ProgressLike) -> CopyReport:
+        """Copy, under another name until all is there."""
+        memory_bytes = budget.resolve(memory)
+        plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        self._check_room(nbytes, overwrite)
+        title = f"exporting to {self._path.name}"
+        with (
+            _new(self._path, overwrite) as fresh,
+            long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call,
+        ):
+            with writing(self._path):
+                target = self._target(fresh)
+            try:
+                copy_blocks(self._source, target, plan, call, self._path)
+                with writing(self._path):
+                    target.finish()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    target.abandon()
+                raise
+        flat = self._kind in ("npy", "raw")
+        return report_on(
+            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
+            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
+            codec=self._codec,
+        )  # fmt: skip
+
+    def _side(self) -> Side:
+        if self._kind in ("npy", "raw"):
+            return flat_side(self._shape, self._order)
+        return chunked_side(self._shape, self._chunks)
+
+    def _target(self, path: Path) -> Target:
+        if self._kind == "hdf5":
+            return Hdf5Target(
+                path, self._dataset, self._shape, self._dtype, self._chunks, self._codec
+            )
+        if self._kind == "zarr":
+            return ZarrTarget(
+                path, self._shape, self._dtype, self._chunks, self._order, self._codec,
+                self._source.dims, self._source.attributes,
+            )  # fmt: skip
+        header = b"" if self._kind == "raw" else _npy_header(self._shape, self._dtype, self._order)
+        return FlatTarget(path, self._shape, self._dtype, self._order, header)
+
+    def _check_room(self, nbytes: int, overwrite: bool) -> None:
+        """Refuse, before any work, what cannot be written there."""
+        path = self._path
+        if not path.parent.is_dir():
+            raise NotFoundError(f"there is no directory {path.parent}; make it first")
+        _check_replaceable(path, overwrite)
+        if path.is_dir():
+            check_apart(self._source, path)
+        disk = os.statvfs(path.parent)
+        free = disk.f_bavail * disk.f_frsize
+        if self._codec == "none" and nbytes > free:
+            raise DiskFullError(
+                f"need {nbytes} bytes for {path}, {free} are free; free some room or use another "
+                "disk"
+            )
+
+
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> bytes:
+    text = io.BytesIO()
+    fields = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": order == "F",
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(text, fields)
+    return text.getvalue()
+
+
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise ExistsError(f"{path} exists; choose another name or pass overwrite=True")
+    zarr = path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zarray"))
+    if not path.is_file() and not zarr:
+        raise ExistsError(
+            f"{path} exists and is no file or Zarr array, so it is not overwritten; "
+            "remove it yourself or choose another name"
+        )
+
+
+@contextmanager
+def _new(path: Path, overwrite: bool) -> Iterator[Path]:
+    """Give a name for a new file or directory, which gets the name `path` in the end.
+
+    After a failure it is removed. A process that is killed leaves it, a hidden ``.part``.
+    """
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        yield fresh
+        _check_replaceable(path, overwrite)
+        with writing(path):
+            _put_in_place(fresh, path)
+    except KeyboardInterrupt:
+        _remove(fresh)
+        raise Interrupted(
+            f"exporting to {path} was stopped, and nothing is left of it; start it again"
+        ) from None
+    except BaseException:
+        _remove(fresh)
+        raise
+
+
+def _put_in_place(fresh: Path, path: Path) -> None:
+    old = fresh.with_suffix(".old")
+    # A directory cannot be replaced by renaming, nor a file by a directory.
+    if path.is_dir() or (fresh.is_dir() and path.exists()):
+        os.rename(path, old)
+    os.rename(fresh, path)
+    sync_file(path.parent)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,249 @@
+"""From what a user names or passes as a source to the `Source` that it is."""
+
+import json
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array import Array, open_array
+from outcore.errors import InvalidError, NotFoundError, TruncatedError
+from outcore.packages import is_a, load
+from outcore.row_blocks import RowBlocks
+from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
+from outcore.zarr_format import check_dtype, check_shape, parse
+
+SEPARATOR = "::"
+"""Between the name of an HDF5 file and that of a dataset in it."""
+
+HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
+_NPY_MAGIC, _HDF5_MAGIC = b"\x93NUMPY", b"\x89HDF\r\n\x1a\n"
+
+
+def open_source(
+    source: Any,
+    *,
+    shape: Sequence[int] | int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    source_order: str = "C",
+    offset: int = 0,
+) -> Source:
+    """Tell what a source is, and open it where it is a name.
+
+    Parameters are those of `outcore.from_array`.
+
+    Raises
+    ------
+    InvalidError
+        If it is nothing that can be copied, or the arguments do not fit it.
+    NotFoundError, TruncatedError
+        If there is no such file or dataset, or it ends too early.
+    MissingPackageError
+        If reading it needs a package that is not installed.
+    """
+    extents = None if shape is None else _extents(shape)
+    if isinstance(source, str | os.PathLike):
+        found = _named(os.fspath(source), extents, dtype, source_order, offset)
+    elif (blocks := _iterator(source)) is not None:
+        if extents is None:
+            raise InvalidError("need shape= for blocks of rows from an iterator: give the number")
+        found = Rows(RowBlocks(blocks, extents, None if dtype is None else check_dtype(dtype)))
+    else:
+        found = _array_like(source, dtype)
+    if extents is not None and not isinstance(found, Rows) and found.shape != extents:
+        with found:
+            raise InvalidError(
+                f"need shape {extents}, the source has {found.shape}; leave out shape="
+            )
+    return found
+
+
+def _extents(shape: Sequence[int] | int) -> tuple[int, ...]:
+    return check_shape((shape,) if isinstance(shape, int | np.integer) else shape)
+
+
+def _iterator(source: Any) -> Iterator[Any] | None:
+    """Return the iterator, if the source is one of row blocks or makes one."""
+    if isinstance(source, Iterator):
+        return source
+    others = ("shape", "__len__", "__array__", "__array_interface__")
+    if isinstance(source, Iterable) and not any(hasattr(source, name) for name in others):
+        return iter(source)
+    return None
+
+
+def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
+    if isinstance(source, Array):
+        return Stored(source, dtype)
+    if isinstance(source, np.memmap):
+        return Mapped(source, dtype)
+    if isinstance(source, np.ndarray):
+        return InMemory(source, dtype)
+    if not all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__")):
+        try:
+            return InMemory(np.asarray(source), dtype)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, InvalidError):
+                raise
+            raise InvalidError(
+                f"cannot make an array of {type(source).__name__}: {error}; for blocks of rows "
+                "pass an iterator and shape="
+            ) from None
+    if any(n != n for n in source.shape):
+        raise InvalidError(
+            f"need an array of known shape, have {source.shape}; call compute_chunk_sizes() first"
+        )
+    found = Sliced(source, dtype)
+    if is_a(source, "h5py", "Dataset"):
+        found.path = Path(source.file.filename)
+    elif is_a(source, "zarr", "Array"):
+        _describe_zarr(found, source)
+    return found
+
+
+def _describe_zarr(source: Source, array: Any) -> None:
+    """Take over where a zarr-python array lies, its names of dimensions and attributes."""
+    root = getattr(array.store, "root", None)
+    source.path = None if root is None else Path(root) / array.path
+    attributes = dict(array.attrs.asdict())
+    # How xarray names dimensions in Zarr v2.
+    dims = attributes.pop("_ARRAY_DIMENSIONS", None)
+    dims = getattr(array.metadata, "dimension_names", None) or dims
+    if dims and all(isinstance(name, str) for name in dims):
+        source.dims = tuple(dims)
+    # It says how the array that it was copied from lies on disk.
+    attributes.pop("outcore", None)
+    source.attributes = attributes
+
+
+def _named(
+    name: str,
+    shape: tuple[int, ...] | None,
+    dtype: npt.DTypeLike | None,
+    source_order: str,
+    offset: int,
+) -> Source:
+    path = Path(name)
+    file, separator, dataset = name.rpartition(SEPARATOR)
+    if separator and not path.exists():
+        return _open_hdf5(Path(file), dataset, dtype)
+    if path.is_dir():
+        return _open_directory(path, dtype)
+    if not path.exists():
+        raise NotFoundError(f"there is no file {path}; check the path")
+    suffix = path.suffix.lower()
+    magic = b"" if shape is not None else _beginning(path)
+    if suffix == ".npy" or magic.startswith(_NPY_MAGIC):
+        return _open_npy(path, dtype)
+    if suffix in HDF5_SUFFIXES or magic.startswith(_HDF5_MAGIC):
+        return _open_hdf5(path, None, dtype)
+    if shape is None or dtype is None:
+        raise InvalidError(
+            f"{path} is no .npy or HDF5 file and no Zarr directory; "
+            "if it is a raw file, give shape= and dtype="
+        )
+    return _open_raw(path, shape, np.dtype(dtype), source_order, offset)
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+def _open_directory(path: Path, dtype: npt.DTypeLike | None) -> Source:
+    """Open a Zarr array, outcore's own or another's."""
+    if (path / "zarr.json").is_file():
+        text = (path / "zarr.json").read_bytes()
+        if parse(text, str(path)) is not None:
+            array = open_array(path)
+            found: Source = Stored(array, dtype)
+            found.keep(array)
+            return found
+    elif not (path / ".zarray").is_file() and not (path / ".zgroup").is_file():
+        raise InvalidError(f"{path} is a directory, but no Zarr array; name an array or a file")
+    zarr = load("zarr", f"reading {path}")
+    try:
+        array = zarr.open(str(path), mode="r")
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InvalidError(f"{path} cannot be read as Zarr: {error}") from None
+    if is_a(array, "zarr", "Group"):
+        names = sorted(array.array_keys())
+        raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {_list(names)}")
+    return _array_like(array, dtype)
+
+
+def _open_hdf5(path: Path, dataset: str | None, dtype: npt.DTypeLike | None) -> Source:
+    if not path.exists():
+        raise NotFoundError(f"there is no file {path}; check the path")
+    h5py = load("h5py", f"reading {path}")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise InvalidError(f"{path} cannot be read as HDF5: {error}") from None
+    try:
+        found = _array_like(_dataset(h5py, file, path, dataset), dtype)
+    except BaseException:
+        file.close()
+        raise
+    found.keep(file)
+    return found
+
+
+def _dataset(h5py: Any, file: Any, path: Path, name: str | None) -> Any:
+    """Find the dataset of this name, or the only one in the file."""
+    names: list[str] = []
+
+    def note(each: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            names.append(each)
+
+    if name is not None:
+        item = file.get(name)
+        if isinstance(item, h5py.Dataset):
+            return item
+    file.visititems(note)
+    if name is None and len(names) == 1:
+        return file[names[0]]
+    have = _list(sorted(names))
+    if name is None:
+        raise InvalidError(
+            f"need the name of a dataset in {path}, it has {have}; write {path}{SEPARATOR}NAME"
+        )
+    raise NotFoundError(f"there is no dataset {name} in {path}, it has {have}; check the name")
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
+
+
+def _open_npy(path: Path, dtype: npt.DTypeLike | None) -> Source:
+    try:
+        # NumPy reads the header and checks the length; the elements are read at their offsets.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
+    if not isinstance(array, np.memmap):
+        raise InvalidError(f"{path} cannot be read as a .npy file: it is an archive of several")
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    return Flat(path, array.shape, array.dtype, order, array.offset, dtype)
+
+
+def _open_raw(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], order: str, offset: int
+) -> Source:
+    if order not in ("C", "F"):
+        raise InvalidError(f"the order of a raw file must be 'C' or 'F', have {order!r}")
+    if operator.index(offset) < 0:
+        raise InvalidError(f"an offset is bytes before the first element, have {offset}")
+    need = offset + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    have = path.stat().st_size
+    if have < need:
+        raise TruncatedError(
+            f"need {need} bytes in {path} for shape {shape} of {dtype} from byte {offset} on, have "
+            f"{have}; check shape=, dtype= and offset="
+        )
+    return Flat(path, shape, dtype, order, offset)

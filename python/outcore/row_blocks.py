@@ -1,0 +1,100 @@
+"""Rows that come block by block from an iterator, in whatever heights."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+
+
+class RowBlocks:
+    """Takes rows from an iterator of blocks, as many as are wanted.
+
+    Parameters
+    ----------
+    blocks
+        Each block is an array of any number of rows, or one row.
+    shape
+        Of all rows together. What it leaves out at its end is taken from the first block.
+    dtype
+        Type of the elements; by default the first block's.
+
+    Raises
+    ------
+    InvalidError
+        If there is no block, or the first does not fit.
+    """
+
+    def __init__(
+        self,
+        blocks: Iterator[npt.ArrayLike],
+        shape: Sequence[int],
+        dtype: npt.DTypeLike | None = None,
+    ) -> None:
+        self._blocks = blocks
+        self._taken = 0
+        try:
+            first = np.asarray(next(blocks))
+        except StopIteration:
+            raise InvalidError("the iterator has no rows; has it been used before?") from None
+        self.shape = (*shape, *first.shape[len(shape) :])
+        self.dtype: np.dtype[Any] = first.dtype if dtype is None else np.dtype(dtype)
+        self._rest = self._checked(first)
+
+    def take(self, out: npt.NDArray[Any]) -> None:
+        """Fill `out` with the next rows.
+
+        Raises
+        ------
+        InvalidError
+            If there are not so many, or a block does not fit.
+        """
+        filled = 0
+        while filled < len(out):
+            count = min(len(out) - filled, len(self._rest))
+            out[filled : filled + count] = self._rest[:count]
+            self._rest = self._rest[count:]
+            filled += count
+            self._taken += count
+            if filled < len(out) and not self._refill():
+                raise InvalidError(
+                    f"need {self.shape[0]} rows, the iterator ended after {self._taken}; "
+                    "give shape= as many rows as there are"
+                )
+
+    def check_end(self) -> None:
+        """Raise `InvalidError` if there are more rows."""
+        while not len(self._rest) and self._refill():
+            pass
+        if len(self._rest):
+            raise InvalidError(
+                f"need {self.shape[0]} rows, the iterator has more; "
+                "give shape= as many rows as there are"
+            )
+
+    def _refill(self) -> bool:
+        try:
+            given = next(self._blocks)
+        except StopIteration:
+            return False
+        self._rest = self._checked(np.asarray(given))
+        return True
+
+    def _checked(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        row = self.shape[1:]
+        if row and block.shape == row:
+            block = block[None]
+        if block.ndim != len(self.shape) or block.shape[1:] != row:
+            wanted = ", ".join(["rows", *map(str, row)])
+            raise InvalidError(
+                f"need blocks of shape ({wanted}), have one of {block.shape} after row "
+                f"{self._taken}; make all of one width, or give another shape="
+            )
+        if not np.can_cast(block.dtype, self.dtype, "same_kind"):
+            raise InvalidError(
+                f"need blocks of {self.dtype}, have one of {block.dtype} after row {self._taken}, "
+                "which would lose more than precision; convert with .astype() first"
+            )
+        return block

@@ -1,0 +1,302 @@
+"""What arrays are copied from, behind one interface that reads blocks.
+
+`outcore.open_source` tells which of them a source is.
+"""
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, ArrayFile, Ticket
+from outcore.array import Array
+from outcore.copy_plan import Cuts, Side
+from outcore.errors import DiskError, InvalidError, OutcoreError
+from outcore.flat_file import FlatFile
+from outcore.row_blocks import RowBlocks
+from outcore.streams import Box
+from outcore.zarr_format import TILE_BYTES, check_dtype, check_shape
+
+LIBRARY_BLOCKS = 3
+"""What zarr, h5py and dask may take beside the block that they return: that block itself, what is
+decoded into it, and what that is decoded from."""
+
+
+class Closes(Protocol):
+    """What is closed in the end."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Source:
+    """An array to be copied. A context manager that closes what was opened for it.
+
+    Parameters
+    ----------
+    shape, given, order
+        Of the array: extents, type, and order of the elements, ``"C"`` or ``"F"``.
+    wanted
+        Type in which the elements are delivered; by default as given, in little-endian order.
+
+    Attributes
+    ----------
+    shape, order
+        As above.
+    dtype
+        Type in which the elements are delivered.
+    side
+        What it wants of the blocks.
+    dims, attributes
+        Names of its dimensions and the user's attributes, where it has them.
+    path
+        File or directory that it lies in, if that is known.
+    reads_ahead
+        Whether blocks are read in the background.
+    """
+
+    reads_ahead = False
+
+    def __init__(
+        self, shape: Sequence[int], given: npt.DTypeLike, order: str, wanted: npt.DTypeLike | None
+    ) -> None:
+        self.shape = check_shape(shape)
+        self.order = order
+        self._given = np.dtype(given)
+        self.dtype = check_dtype(given if wanted is None else wanted)
+        if not np.can_cast(self._given, self.dtype, "same_kind"):
+            raise InvalidError(
+                f"need elements of {self.dtype}, have {self._given}, which would lose more than "
+                "precision; convert with .astype() first"
+            )
+        self.side = Side(tuple(Cuts(n) for n in self.shape))
+        self.dims: tuple[str, ...] | None = None
+        self.attributes: dict[str, Any] = {}
+        self.path: Path | None = None
+        self._opened: list[Closes] = []
+
+    @property
+    def converts(self) -> bool:
+        """Whether elements are delivered in another type than they have."""
+        return self._given != self.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element, as it is or as it is delivered, whichever is more."""
+        return max(self._given.itemsize, self.dtype.itemsize)
+
+    @property
+    def gridded(self) -> bool:
+        """Whether it is cut into chunks or rows of its own."""
+        return any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
+
+    def keep(self, opened: Closes) -> None:
+        """Close this, too, in the end."""
+        self._opened.append(opened)
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """Get ready for `fetch`, with buffers from the call's budget."""
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
+        """Read a box into `out`, contiguous in the source's order, or return a ticket for it."""
+        raise NotImplementedError
+
+    def check_end(self) -> None:
+        """Raise `InvalidError` if there is more than was announced."""
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for each in self._opened[::-1]:
+            each.close()
+
+
+class InMemory(Source):
+    """A NumPy array."""
+
+    def __init__(self, array: npt.NDArray[Any], wanted: npt.DTypeLike | None = None) -> None:
+        super().__init__(array.shape, array.dtype, order_of(array), wanted)
+        self._array = array
+        self.side = Side(self.side.cuts, most_bytes=TILE_BYTES)
+
+    def view(self, box: Box) -> npt.NDArray[Any]:
+        """Return the elements where they are, if they need not be converted."""
+        return self._array[box]
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
+        """See `Source`."""
+        np.copyto(out, self._array[box], casting="same_kind")
+
+
+class Mapped(Source):
+    """A `numpy.memmap`: its pages leave the process after each block."""
+
+    def __init__(self, array: npt.NDArray[Any], wanted: npt.DTypeLike | None = None) -> None:
+        super().__init__(array.shape, array.dtype, order_of(array), wanted)
+        self._array = array
+        self.side = Side(self.side.cuts, run=_run(self))
+        filename = getattr(array, "filename", None)
+        self.path = None if filename is None else Path(filename)
+        base: Any = array
+        while base is not None and not isinstance(base, mmap.mmap):
+            base = getattr(base, "base", None)
+        # Of a private mapping (mode "c"), this would throw away what was assigned to it.
+        self._mapping = base if getattr(array, "mode", "c") != "c" else None
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
+        """See `Source`."""
+        np.copyto(out, self._array[box], casting="same_kind")
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class Flat(Source):
+    """A file of elements, read at their offsets."""
+
+    def __init__(
+        self,
+        path: Path,
+        shape: Sequence[int],
+        given: npt.DTypeLike,
+        order: str,
+        offset: int,
+        wanted: npt.DTypeLike | None = None,
+    ) -> None:
+        super().__init__(shape, given, order, wanted)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = FlatFile(fd, str(path), self.shape, self._given, order, offset)
+        self.keep(self._file)
+        self.path = path
+        self.side = Side(self.side.cuts, library_blocks=int(self.converts), run=_run(self))
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
+        """See `Source`."""
+        into = np.empty_like(out, self._given) if self.converts else out
+        with _reading(self.path):
+            self._file.read(box, into)
+        if into is not out:
+            np.copyto(out, into, casting="same_kind")
+
+
+class Stored(Source):
+    """An array of outcore's own layout."""
+
+    def __init__(self, array: Array, wanted: npt.DTypeLike | None = None) -> None:
+        super().__init__(array.shape, array.dtype, array.order, wanted)
+        self.reads_ahead = not self.converts
+        self._array = array
+        self._file: ArrayFile | None = None
+        cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(array.shape, array.chunks, strict=True))
+        self.side = Side(
+            cuts, library_blocks=int(self.converts), bounces=True, most_bytes=TILE_BYTES
+        )
+        self.dims, self.attributes, self.path = array.dims, array.attrs, array.path
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Source`."""
+        self._file = self._array.open_file(arena, bounce_bytes)
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
+        """See `Source`."""
+        assert self._file is not None, "begin comes first"
+        start, step = [s.start for s in box], [1] * len(box)
+        if not self.converts:
+            return self._file.submit_read(start, step, out)
+        part = np.empty_like(out, self._given)
+        self._file.submit_read(start, step, part).wait()
+        np.copyto(out, part, casting="same_kind")
+        return None
+
+
+class Sliced(Source):
+    """Anything with ``shape``, ``dtype`` and slicing: h5py, zarr, dask and others.
+
+    Where it has ``chunks``, regular ones as h5py and zarr have or those of dask, blocks keep to
+    them.
+    """
+
+    def __init__(self, array: Any, wanted: npt.DTypeLike | None = None) -> None:
+        super().__init__(array.shape, array.dtype, order_of(array), wanted)
+        self._array = array
+        self.side = Side(_cuts(array), library_blocks=LIBRARY_BLOCKS, run=_run(self))
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
+        """See `Source`."""
+        with _reading(self.path or type(self._array).__name__):
+            part = np.asarray(self._array[box])
+        if part.shape != out.shape:
+            raise InvalidError(
+                f"need a block of shape {out.shape} from {type(self._array).__name__}, have "
+                f"{part.shape}; its shape and its slicing must agree"
+            )
+        np.copyto(out, part, casting="same_kind")
+
+
+class Rows(Source):
+    """Blocks of rows from an iterator: each row is taken once, in order."""
+
+    def __init__(self, rows: RowBlocks) -> None:
+        super().__init__(rows.shape, rows.dtype, "C", None)
+        self._rows = rows
+        cuts = (Cuts(self.shape[0]), *(Cuts(n, n) for n in self.shape[1:]))
+        self.side = Side(cuts, strict=True, most_bytes=TILE_BYTES, run=0)
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
+        """See `Source`."""
+        self._rows.take(out)
+
+    @property
+    def gridded(self) -> bool:
+        """See `Source`."""
+        return True
+
+    def check_end(self) -> None:
+        """See `Source`."""
+        self._rows.check_end()
+
+
+@contextmanager
+def _reading(name: object) -> Iterator[None]:
+    """Say in outcore's terms what the system, or a library for it, failed to read."""
+    try:
+        yield
+    except OutcoreError:
+        raise
+    except OSError as error:
+        raise DiskError(f"cannot read {name}: {error}; check that it is whole") from error
+
+
+def order_of(array: Any) -> str:
+    """Order of the elements of anything like an array."""
+    flags = getattr(array, "flags", None)
+    fortran = flags is not None and flags.f_contiguous and not flags.c_contiguous
+    return "F" if fortran or getattr(array, "order", "C") == "F" else "C"
+
+
+def _run(source: Source) -> int:
+    return 0 if source.order == "F" else len(source.shape) - 1
+
+
+def _cuts(array: Any) -> tuple[Cuts, ...]:
+    """Read the chunks of h5py, zarr and dask arrays."""
+    shape, chunks = array.shape, getattr(array, "chunks", None)
+    if chunks is None:
+        return tuple(Cuts(n) for n in shape)
+    if any(isinstance(c, Iterable) for c in chunks):
+        return tuple(
+            Cuts(n, edges=tuple(int(e) for e in np.cumsum(c) if e)) if len(c) > 1 else Cuts(n, n)
+            for n, c in zip(shape, chunks, strict=True)
+        )
+    return tuple(Cuts(n, min(int(c), n)) for n, c in zip(shape, chunks, strict=True))

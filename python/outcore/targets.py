@@ -1,0 +1,226 @@
+"""What arrays are copied to, behind one interface that writes blocks."""
+
+import errno
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, ArrayFile, Ticket
+from outcore.array import Array
+from outcore.copy_plan import Cuts, Side
+from outcore.errors import DiskError, DiskFullError, OutcoreError, ReadOnlyError
+from outcore.flat_file import FlatFile
+from outcore.packages import load
+from outcore.sources import LIBRARY_BLOCKS
+from outcore.streams import Box
+
+
+class Target:
+    """An array that is written block by block.
+
+    Attributes
+    ----------
+    side
+        What it wants of the blocks.
+    column_major
+        Whether blocks come best with the first dimension fastest.
+    """
+
+    side: Side
+    column_major = False
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """Get ready for `write`, with buffers from the call's budget."""
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
+        """Write a block, or start to and return a ticket to wait for."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Make durable what was written."""
+
+    def abandon(self) -> None:
+        """Let go of what is open, after a failure. After `finish`, harmless."""
+
+
+class ArrayTarget(Target):
+    """An array of outcore's own layout."""
+
+    def __init__(self, array: Array, side: Side) -> None:
+        self._array, self.side = array, side
+        self._file: ArrayFile | None = None
+        self.column_major = array.metadata.chunk_order == "column-major"
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Target`."""
+        self._file = self._array.open_file(arena, bounce_bytes, writable=True)
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
+        """See `Target`."""
+        assert self._file is not None, "begin comes first"
+        return self._file.submit_write([s.start for s in box], [1] * len(box), data)
+
+    def finish(self) -> None:
+        """See `Target`."""
+        assert self._file is not None, "begin comes first"
+        self._file.submit_sync().wait()
+
+
+class FlatTarget(Target):
+    """A file of elements after `header`: ``.npy`` or raw."""
+
+    def __init__(
+        self, path: Path, shape: Sequence[int], dtype: np.dtype[Any], order: str, header: bytes
+    ) -> None:
+        self.column_major = order == "F"
+        self.side = flat_side(shape, order)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._file = FlatFile(self._fd, str(path), shape, dtype, order, len(header))
+        os.pwrite(self._fd, header, 0)
+        os.ftruncate(self._fd, len(header) + math.prod(shape) * dtype.itemsize)
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._file.write(box, data)
+
+    def finish(self) -> None:
+        """See `Target`."""
+        os.fsync(self._fd)
+        self._file.close()
+
+    def abandon(self) -> None:
+        """See `Target`."""
+        self._file.close()
+
+
+class Hdf5Target(Target):
+    """A dataset of chunks in an HDF5 file of its own."""
+
+    def __init__(
+        self,
+        path: Path,
+        dataset: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        codec: str,
+    ) -> None:
+        self.side = chunked_side(shape, chunks)
+        h5py = load("h5py", "writing HDF5")
+        self._path = path
+        self._file = h5py.File(path, "w-")
+        compression = None if codec == "none" else codec
+        self._dataset = self._file.create_dataset(
+            dataset, shape, dtype, chunks=chunks, compression=compression
+        )
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._dataset[box] = data
+
+    def finish(self) -> None:
+        """See `Target`."""
+        self._file.close()
+        sync_file(self._path)
+
+    def abandon(self) -> None:
+        """See `Target`."""
+        self._file.close()
+
+
+class ZarrTarget(Target):
+    """A Zarr v3 array, a file for each chunk, written by zarr-python."""
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        order: str,
+        codec: str,
+        dims: tuple[str, ...] | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        self.side = chunked_side(shape, chunks)
+        self.column_major = order == "F"
+        zarr = load("zarr", "writing Zarr")
+        codecs = load("zarr.codecs", "writing Zarr")
+        compressors = {
+            "zstd": codecs.ZstdCodec,
+            "gzip": codecs.GzipCodec,
+            "blosc": codecs.BloscCodec,
+            "none": lambda: None,
+        }
+        transpose = codecs.TransposeCodec(order=tuple(range(len(shape)))[::-1])
+        self._path = path
+        self._array = zarr.create_array(
+            str(path),
+            shape=shape,
+            dtype=dtype,
+            chunks=chunks,
+            filters=transpose if order == "F" and len(shape) > 1 else None,
+            compressors=compressors[codec](),
+            fill_value=0,
+            dimension_names=dims,
+            attributes=attributes,
+        )
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._array[box] = data
+
+    def finish(self) -> None:
+        """See `Target`."""
+        for above, _, names in os.walk(self._path):
+            for name in names:
+                sync_file(Path(above) / name)
+            sync_file(Path(above))
+
+
+def flat_side(shape: Sequence[int], order: str) -> Side:
+    """Say which blocks a file of elements wants: any, but long ones."""
+    return Side(tuple(Cuts(n) for n in shape), run=0 if order == "F" else len(shape) - 1)
+
+
+def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:
+    """Say which blocks a foreign chunked format wants: whole chunks, each encoded once."""
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(shape, chunks, strict=True))
+    return Side(cuts, strict=True, library_blocks=LIBRARY_BLOCKS)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file or directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in outcore's terms what the system, or a library for it, refused to write."""
+    try:
+        yield
+    except OutcoreError:
+        raise
+    except OSError as error:
+        # HDF5 has the number in its text only.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise DiskFullError(
+                f"cannot write {path}: no room on its disk; free some room"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ReadOnlyError(
+                f"cannot write {path}; check its permissions or choose another directory"
+            ) from error
+        raise DiskError(
+            f"cannot write {path}: {error.strerror or error}; check the disk"
+        ) from error
