@@ -15,6 +15,8 @@ blas_choice.choose()
 
 from outcore import linalg  # noqa: E402
 from outcore.array import Array, Info, open_array  # noqa: E402
+from outcore.block_file import BlockInterface  # noqa: E402
+from outcore.blocks import Blocks  # noqa: E402
 from outcore.copying import CopyReport, from_array  # noqa: E402
 from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
@@ -25,6 +27,8 @@ from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
     "Array",
+    "BlockInterface",
+    "Blocks",
     "CopyReport",
     "Info",
     "OutcoreError",
