@@ -14,6 +14,7 @@ BENCHMARKS = {
     "paper_lu": "tables 1 and 3 of Womble et al. (1993): budget, total and visible I/O",
     "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",
     "streaming": "array streaming against fio with direct I/O",
+    "blocks": "every block once through the block interface, against a stream",
     "rivals": "array strips against TensorStore and zarr-python",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
 }
