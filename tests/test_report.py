@@ -9,7 +9,8 @@ import pytest
 from outcore._core import Trace
 from outcore.errors import InvalidError
 from outcore.report import Report, io_and_wait_seconds
-from outcore.timeline import _merged, _spread, draw_timeline
+from outcore.reporting.spans import merged, spread
+from outcore.timeline import draw_timeline
 
 
 def report(**values: object) -> Report:
@@ -68,8 +69,8 @@ def test_waits_and_compute_are_told_apart() -> None:
 
 def test_merging_counts_no_time_twice() -> None:
     intervals = np.array([[5.0, 6.0], [0.0, 2.0], [1.0, 3.0], [1.2, 1.3]])
-    assert _merged(intervals).tolist() == [[0.0, 3.0], [5.0, 6.0]]
-    assert _merged(np.zeros((0, 2))).shape == (0, 2)
+    assert merged(intervals).tolist() == [[0.0, 3.0], [5.0, 6.0]]
+    assert merged(np.zeros((0, 2))).shape == (0, 2)
 
 
 def test_spreading_keeps_the_total() -> None:
@@ -79,8 +80,8 @@ def test_spreading_keeps_the_total() -> None:
     heights = rng.uniform(1, 5, 200)
     edges = np.linspace(0, 10, 77)
     total = (heights * (intervals[:, 1] - intervals[:, 0])).sum()
-    assert (_spread(intervals, heights, edges) * np.diff(edges)).sum() == pytest.approx(total)
-    assert _spread(np.zeros((0, 2)), np.zeros(0), edges).tolist() == [0.0] * 76
+    assert (spread(intervals, heights, edges) * np.diff(edges)).sum() == pytest.approx(total)
+    assert spread(np.zeros((0, 2)), np.zeros(0), edges).tolist() == [0.0] * 76
 
 
 def test_a_timeline_is_drawn(tmp_path: Path) -> None:

@@ -154,7 +154,14 @@ class Report:
         """
         return report_file.read(path, cls)
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What was done to what."""
+        rows_of = f"m = {self.m}, " if self.m else ""
+        return f"{self.verb}, {rows_of}n = {self.n}, {self.dtype}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and texts of the figures, as they are printed; notes apart."""
         rows = [
             ("time", f"{format_seconds(self.seconds)}, {self.gflops_per_s:.1f} GFLOP/s"),
             ("read", _against(self.bytes_read, self.planned_bytes_read)),
@@ -185,12 +192,13 @@ class Report:
             rows.append(("residual", f"after {len(self.history)} steps {self.history[-1]:.2e}"))
         if self.kernels:
             rows.append(("BLAS", f"{self.kernels}, {self.threads} threads"))
-        rows += [("note", note) for note in self.notes]
         if self.method:
             rows.insert(0, ("method", self.method))
-        rows_of = f"m = {self.m}, " if self.m else ""
-        title = f"{self.verb}, {rows_of}n = {self.n}, {self.dtype}"
-        return "\n".join([title, *(f"  {name:<15} {text}" for name, text in rows)])
+        return rows
+
+    def __str__(self) -> str:
+        rows = [*self.rows(), *(("note", note) for note in self.notes)]
+        return "\n".join([self.title, *(f"  {name:<15} {text}" for name, text in rows)])
 
 
 def _against(done: int, planned: int | None) -> str:

@@ -1,0 +1,33 @@
+"""``outcore report``."""
+
+from pathlib import Path
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.report import Report
+from outcore.reporting.page import write_page
+
+
+@click.command("report", short_help="Draw what a call did, as a page for a browser.")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="The page.  [default: FILE's name with .html, here]",
+)  # fmt: skip
+@json_option
+def command(path: Path, output: Path | None, as_json: bool) -> None:
+    """Print the report in FILE, and draw it as an HTML page.
+
+    FILE is what report.save() or `outcore solve --report` wrote, or a directory of factors, whose
+    report has no timeline. The page needs no network and no other file. With --json, the page is
+    drawn only with -o.
+    """
+    report = Report.load(path)
+    page = output if output or as_json else Path(f"{path.resolve().name}.html")
+    if page:
+        write_page(report, page)
+    if as_json:
+        print_json(report.to_dict() | {"page": page})
+        return
+    click.echo(f"{report}\n\n{page} has the timeline and more; open it in a browser")

@@ -1,0 +1,1 @@
+"""Reports as pages: what `outcore report` draws."""

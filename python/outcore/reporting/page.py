@@ -1,0 +1,137 @@
+"""A report as one HTML page that needs nothing else: no network, no other file."""
+
+from importlib.resources import files
+
+from outcore.report import Report
+from outcore.reporting.bars import draw_bars
+from outcore.reporting.convergence import draw_history
+from outcore.reporting.heat_map import draw_heat_map
+from outcore.reporting.lanes import draw_lanes, zoom_data
+from outcore.reporting.spans import Spans
+from outcore.reporting.svg import element, escaped
+from outcore.volumes import PathLike, place
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""A browser that keeps to this fetches nothing, whatever is in the page."""
+
+_MOST_MAPS = 6
+_JOINED_FROM = 1 << 16
+"""A trace with fewer spans than this was never shortened (`crates/client/src/trace.rs`)."""
+
+
+def write_page(report: Report, path: PathLike) -> None:
+    """Write the page of a report, in place of what is at `path`."""
+    where = place(path)
+    where.volume.replace_small(where.name, html_page(report).encode())
+
+
+def html_page(report: Report) -> str:
+    """Make the page of a report.
+
+    It has the figures of the printed report, the timeline, a map for each array of what was read
+    and written when, bytes beside plan and lower bound, and the residuals of an iterative method.
+    """
+    here = files("outcore.reporting")
+    sections = [_figures(report)]
+    script = ""
+    if report.spans is not None and len(report.spans):
+        spans = Spans.of(report.spans)
+        sections += [_timeline(spans), _maps(report, spans)]
+        script = element("script", zoom_data(spans), type="application/json", id="zoom-data")
+        script += element("script", (here / "zoom.js").read_text())
+    else:
+        sections.append(
+            element("p", "This report has no spans, so there is no timeline and no map.")
+        )
+    sections.append(_section("Bytes moved", draw_bars(report), _about_bytes(report)))
+    if report.history:
+        sections.append(
+            _section("Residuals", draw_history(report.history), "One point for each step.")
+        )
+    head = [
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        element("title", escaped(report.title)),
+        element("style", (here / "page.css").read_text()),
+    ]
+    body = element("main", element("h1", escaped(report.title)), *sections)
+    return (
+        "<!doctype html>\n"
+        + element("html", element("head", *head), element("body", body, script), lang="en")
+        + "\n"
+    )
+
+
+def _section(title: str, drawing: str, caption: str) -> str:
+    about = element("figcaption", escaped(caption))
+    return element("section", element("h2", escaped(title)), element("figure", drawing, about))
+
+
+def _figures(report: Report) -> str:
+    rows = [
+        element("tr", element("th", escaped(name), scope="row"), element("td", escaped(said)))
+        for name, said in report.rows()
+    ]
+    notes = [element("li", escaped(note)) for note in report.notes]
+    return element("table", *rows) + (
+        element("h2", "Notes") + element("ul", *notes) if notes else ""
+    )
+
+
+def _timeline(spans: Spans) -> str:
+    buttons = [
+        element("button", escaped(sign), type="button", data_zoom=action, aria_label=label)
+        for action, sign, label in (
+            ("in", "+", "closer"),
+            ("out", "-", "further away"),
+            ("left", "←", "earlier"),
+            ("right", "→", "later"),
+            ("all", "all", "the whole call"),
+        )
+    ]
+    controls = element("p", *buttons, "Or draw over a part of it with the mouse.", class_="zoom")
+    return _section(
+        "Timeline",
+        controls + draw_lanes(spans),
+        "The height of a lane is the share of the time in which there was some of it. Disk and "
+        "arithmetic at the same time are what makes a call fast; waiting is what was not hidden.",
+    )
+
+
+def _maps(report: Report, spans: Spans) -> str:
+    numbers = spans.arrays()
+    shown = [
+        _section(
+            f"Reads and writes of {name}",
+            draw_heat_map(spans, number, name),
+            "The more bytes of a cell were moved, the stronger its colour (by the square root).",
+        )
+        for number in numbers[:_MOST_MAPS]
+        for name in [_name_of(report, number)]
+    ]
+    if len(numbers) > _MOST_MAPS:
+        shown.append(element("p", f"{len(numbers) - _MOST_MAPS} more arrays are not shown."))
+    if len(spans) >= _JOINED_FROM:
+        shown.append(
+            element(
+                "p",
+                "So many transfers were made that neighbours in time may be recorded as one: "
+                "places in the maps are then approximate.",
+            )
+        )
+    return "".join(shown)
+
+
+def _name_of(report: Report, number: int) -> str:
+    names = report.arrays or ["the matrix", "the factors"]
+    return names[number] if number < len(names) else f"array {number}"
+
+
+def _about_bytes(report: Report) -> str:
+    if report.words_lower_bound is None:
+        return "What was moved, beside what the plan said."
+    return (
+        "What was moved, beside what the plan said. The lower bound is the least that any "
+        "algorithm must move with this memory."
+    )
