@@ -12,12 +12,19 @@ from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, rand
 import outcore as oc
 from outcore.errors import BudgetError, ConsumedError, ExistsError, SingularMatrixError
 from outcore.linalg import LUFactor, lu_factor, lu_solve, open_factor, solve
-from outcore.linalg.lu_plan import DTYPES
-from outcore.linalg.lu_solve import solve_and_report, solve_bytes_read
+from outcore.linalg.lu_plan import DTYPES, solve_bytes_read
+from outcore.linalg.lu_solve import solve_and_report
+from outcore.linalg.right_hand_side import RightHandSide
+from outcore.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, TINY = 333, 400_000
+
+
+def reported(lu: LUFactor, b: Any, trans: Any = "N") -> tuple[Any, Report]:
+    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, None, overwrite=False)
+    return solve_and_report(lu, rhs, TINY, None, False)
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -93,9 +100,7 @@ def test_no_right_hand_side_at_all(system: tuple[Matrix, LUFactor]) -> None:
 def test_one_pass_for_all(system: tuple[Matrix, LUFactor], columns: int, trans: Any) -> None:
     """Each panel has its tiles read once, and the one on the diagonal twice: for L and for U."""
     a, lu = system
-    _, report = solve_and_report(
-        lu, random_matrix(N, a.dtype)[:, :columns], trans=trans, memory=TINY, progress=False
-    )
+    _, report = reported(lu, random_matrix(N, a.dtype)[:, :columns], trans)
     rows, width = lu.tile
     tiles, panels = -(-N // rows), -(-N // width)
     tile_bytes = -(-rows * width * a.dtype.itemsize // 4096) * 4096
@@ -109,7 +114,7 @@ def test_on_disk_in_groups(system: tuple[Matrix, LUFactor], tmp_path: Path, b_ty
     a, lu = system
     b = random_matrix(N, a.dtype if b_type == "same" else b_type, 4)[:, :120]
     B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
-    x, report = solve_and_report(lu, B, memory=TINY, progress=False)
+    x, report = reported(lu, B)
     passes = report.bytes_read // solve_bytes_read(N, lu.dtype, lu.tile)
     assert 1 < passes < 60
     assert report.bytes_read == report.planned_bytes_read

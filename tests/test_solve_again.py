@@ -1,6 +1,5 @@
 """`solve` called again: after it was stopped, after the matrix changed, over a solution."""
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 import outcore as oc
 from outcore.errors import ExistsError, InvalidError
+from outcore.linalg import solve_lu
 
 N = 200
 
@@ -23,8 +23,7 @@ def stop_in_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    # The package has the function under the name of its module.
-    monkeypatch.setattr(importlib.import_module("outcore.linalg.solve"), "_check", stop)
+    monkeypatch.setattr(solve_lu, "check", stop)
 
 
 def test_factors_of_a_stopped_call_are_used_and_removed(

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cost import Planner, Problem
-from outcore.linalg.lu_plan import lu_cost, solve_cost
+from outcore.linalg.lu_plan import lu_cost
+from outcore.linalg.solve_plan import solve_cost
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds

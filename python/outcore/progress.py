@@ -17,6 +17,23 @@ ProgressLike: TypeAlias = bool | Callable[[float, float], None]
 SHOW_AFTER_S = 2.0
 
 
+class Part:
+    """A share of a meter's work, which another call does: its ``progress=``."""
+
+    def __init__(self, whole: "Meter", work: float) -> None:
+        self._whole, self._work, self._fraction = whole, work, 0.0
+
+    def begin(self, fraction: float) -> None:
+        """Note what an earlier call did of it, so that it does not count as fast work."""
+        self._fraction = fraction
+        self._whole.skip(self._work * fraction)
+
+    def __call__(self, fraction: float, seconds_left: float) -> None:
+        """Note how far the other call is."""
+        done, self._fraction = fraction - self._fraction, fraction
+        self._whole.advance(self._work * done)
+
+
 class Meter:
     """Progress of one long call, in units of work of the caller's choice.
 
@@ -32,6 +49,21 @@ class Meter:
         self._bar: Progress | None = None
         self._title = title
         self._shown = progress is True and sys.stderr.isatty()
+        if isinstance(progress, Part):
+            progress.begin(done / self._total)
+
+    def part(self, work: float) -> Part:
+        """Let another call do a part of the work, and show it in this meter."""
+        return Part(self, work)
+
+    def extend(self, work: float) -> None:
+        """Add work that was not foreseen."""
+        self._total += work
+
+    def skip(self, work: float) -> None:
+        """Note work that an earlier call did."""
+        self._first += work
+        self._done += work
 
     def seconds_left(self) -> float:
         """Estimate the time left in seconds; NaN before there is anything to go by."""

@@ -129,12 +129,7 @@ class LuGeometry:
 
     def blocks_below(self, panel: int) -> Iterator[range]:
         """Cut those tiles into the blocks that are read at once, as even as possible."""
-        below = self.tiles_below(panel)
-        first = below.start
-        for left in range(math.ceil(len(below) / self.block_tiles), 0, -1):
-            height = math.ceil((below.stop - first) / left)
-            yield range(first, first + height)
-            first += height
+        return even_blocks(self.tiles_below(panel), self.block_tiles)
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
@@ -177,6 +172,29 @@ def _cut_slabs(first: int, panels: int, most: int) -> list[Slab]:
     if shared <= most:
         del ends[0 if shared else slice(0, 2)]
     return [Slab(a, b) for a, b in zip([first, *ends], ends, strict=False)]
+
+
+def even_blocks(tiles: range, most: int) -> Iterator[range]:
+    """Cut tiles into blocks of at most so many that are read at once, as even as possible."""
+    first = 0
+    for left in range(math.ceil(len(tiles) / most), 0, -1):
+        height = math.ceil((len(tiles) - first) / left)
+        yield tiles[first : first + height]
+        first += height
+
+
+def tall_block(tile_bytes: int, tiles: int, memory_bytes: int) -> int:
+    """Tiles of a block, before anything is left over: the ring takes a 32nd of the memory.
+
+    It takes two tiles a block even where that is more.
+    """
+    tall = max(memory_bytes // 32 // (RING_BLOCKS * tile_bytes), 2)
+    return min(tall, MOST_BLOCK_TILES, tiles)
+
+
+def taller_block(block_tiles: int, tile_bytes: int, tiles: int, left_bytes: int) -> int:
+    """Tiles of a block that also takes the memory that is left over."""
+    return min(block_tiles + left_bytes // (RING_BLOCKS * tile_bytes), MOST_BLOCK_TILES, tiles)
 
 
 def _pages(nbytes: int) -> int:
@@ -245,8 +263,7 @@ def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
     least, most = BOUNCE_BYTES
     bounce = _pages(min(most, max(least, memory_bytes // 32)))
     bare = LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes)
-    most_tiles = min(MOST_BLOCK_TILES, bare.tiles)
-    tall = min(max(memory_bytes // 32 // (RING_BLOCKS * bare.tile_bytes), 2), most_tiles)
+    tall = tall_block(bare.tile_bytes, bare.tiles, memory_bytes)
     panel_bytes = bare.height * bare.columns * dtype.itemsize
     for block_tiles in (tall, 1):
         ring = dataclasses.replace(bare, block_tiles=block_tiles)
@@ -254,8 +271,9 @@ def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
             g = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
             if g.memory_bytes <= memory_bytes:
                 # What the slab leaves over makes the blocks taller.
-                over = (memory_bytes - g.memory_bytes) // (RING_BLOCKS * g.tile_bytes)
-                return dataclasses.replace(g, block_tiles=min(block_tiles + over, most_tiles))
+                left = memory_bytes - g.memory_bytes
+                taller = taller_block(block_tiles, g.tile_bytes, g.tiles, left)
+                return dataclasses.replace(g, block_tiles=taller)
     return bare
 
 
@@ -286,22 +304,16 @@ def lu_cost(problem: Problem) -> Cost:
     )
 
 
-def solve_cost(problem: Problem) -> Cost:
-    """Plan `solve`: LU, a pass over L and one over U, then one over A for the residual."""
-    n, dtype = problem.n, problem.dtype
-    factoring = lu_cost(problem)
-    g = lu_geometry(n, dtype, problem.memory_bytes)
-    read = solve_bytes_read(n, dtype, (g.rows, g.columns)) + n * n * dtype.itemsize
-    work = 6 * flops(n, dtype) / n * problem.rhs
-    passes = Phase(dtype=dtype, bytes_read=read, flops=work)
-    return dataclasses.replace(factoring, phases=(*factoring.phases, passes))
-
-
 def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
     """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
     rows, columns = tile
     tile_bytes = _pages(rows * columns * dtype.itemsize)
     return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes
+
+
+def solve_flops(n: int, dtype: np.dtype[Any], columns: int) -> float:
+    """Real operations of solving for some columns: 2n² each, four times that for complex."""
+    return 2.0 * n**2 * columns * flop_weight(dtype)
 
 
 def _gemm_flops(g: LuGeometry) -> float:

@@ -1,0 +1,89 @@
+"""Factors that a call makes for itself, or finds ready."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from outcore.array import Array
+from outcore.errors import ExistsError, SingularMatrixError
+from outcore.linalg.changes import version_of
+from outcore.linalg.factor import TEMPORARY, LUFactor, open_factor, read_group
+from outcore.linalg.lu import lu_factor
+from outcore.progress import ProgressLike
+from outcore.volumes import PathLike, Place
+
+
+def ready_factors(
+    where: Place, source: Place, dtype: np.dtype[Any], *, overwrite: bool
+) -> LUFactor | None:
+    """Open factors of this type that an earlier call, or one that was stopped, left complete.
+
+    Raises
+    ------
+    ExistsError
+        If those that are there are of something else, and may not be overwritten.
+    """
+    if not where.exists():
+        return None
+    group = read_group(where)
+    if group["state"] != "complete":
+        return None
+    now = version_of(source)
+    same = group["source"] == str(source.path) and group["generation"] == now.generation
+    # A matrix that was given up to its factors has no files left to be modified.
+    if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
+        return open_factor(where.path)
+    if overwrite:
+        return None
+    raise ExistsError(
+        f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
+        f"not of {source.path} in {dtype} as it is; pass overwrite=True, or another factors="
+    )
+
+
+@contextmanager
+def own_factors(
+    where: Place,
+    A: Array | PathLike,
+    ready: LUFactor | None,
+    *,
+    memory_bytes: int,
+    keep: bool,
+    overwrite_a: bool,
+    overwrite: bool,
+    resume: bool,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Iterator[LUFactor]:
+    """Factor the matrix unless factors are `ready`, and remove at the end what was made here.
+
+    What is made is marked, so that a call which is stopped after the factorization leaves it to
+    the next one. Factors that turn out singular go as well, unless they are kept.
+    """
+    # Factors that a stopped call made for itself are the next one's to remove.
+    keep = keep or (ready is not None and not where.exists(TEMPORARY))
+    lu = ready
+    if lu is None:
+        with warnings.catch_warnings():
+            # A singular matrix is the caller's to deal with.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            lu = lu_factor(
+                A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
+                overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+            )  # fmt: skip
+    if not keep:
+        where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
+    elif where.exists(TEMPORARY):
+        where.volume.remove(where.inside(TEMPORARY))
+    try:
+        yield lu
+    except SingularMatrixError:
+        if not keep:
+            where.volume.remove(where.name)
+        raise
+    if not keep:
+        where.volume.remove(where.name)

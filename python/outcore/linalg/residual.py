@@ -1,0 +1,115 @@
+"""Products with a matrix on disk, a pass for all columns; the residual and the backward error."""
+
+from typing import Any
+
+import numpy as np
+
+from outcore.array import Array, open_array
+from outcore.lapack import kernels
+from outcore.linalg.factor import LUFactor
+from outcore.linalg.lu_plan import solve_flops
+from outcore.linalg.panel import Matrix
+from outcore.linalg.right_hand_side import RightHandSide
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import BlockStream
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+_RING_BYTES = 64 << 20
+"""Tiles of A read ahead at most."""
+
+
+def ring_bytes(A: Array, memory_bytes: int) -> int:
+    """Memory of a pass over A beside its columns."""
+    return min(_RING_BYTES, memory_bytes // 2, 8 * A.metadata.grid().slot_bytes)
+
+
+def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Matrix:
+    """Take a column-major matrix from a call's budget."""
+    memory = call.arena.allocate(max(n * columns * dtype.itemsize, 1))
+    return np.ndarray((n, columns), dtype, buffer=memoryview(memory), order="F")
+
+
+class Products:
+    """Products with A as often as asked, a pass each.
+
+    The meter of the call is told the bytes that were read.
+    """
+
+    def __init__(self, A: Array, call: LongCall, ring: int) -> None:
+        self.A, self.call, self.ring = A, call, ring
+        self.file = A.open_file(call.arena, ring // 4, trace=call.trace)
+        self.kernels = kernels(A.dtype)
+
+    def subtract(self, X: Matrix, R: Matrix) -> None:
+        """R <- R - A X, with A streamed; R and X of its type."""
+        trace = self.call.trace
+        ring = self.ring - self.ring // 4
+        stream = BlockStream(self.file, self.A.dtype, self.call.arena, ring, trace)
+        stream.extend(self.A.small_boxes(self.ring // 4))
+        is_columns = self.A.order == "F"
+        for (rows, columns), tile in stream:
+            start_ns = trace.now_ns()
+            self.kernels.gemm(
+                tile if is_columns else tile.T, X[columns], R[rows], alpha=-1, beta=1,
+                trans_a="N" if is_columns else "T",
+            )  # fmt: skip
+            trace.record("compute", start_ns)
+            self.call.meter.advance(tile.nbytes)
+
+
+def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, norms_b: Any) -> Any:
+    """Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) of each solution; NaN if it is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = norm_a * rhs.norms1(X) + norms_b
+        return rhs.norms1(R) / np.where(scale > 0, scale, 1)
+
+
+def check(
+    lu: LUFactor,
+    rhs: RightHandSide,
+    x: Any,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Report:
+    """Form the residual of a solution in one pass over A, and report the backward error.
+
+    Of more columns than fit in memory the first ones are looked at; if none fits, the report says
+    that the backward error is not known.
+    """
+    A = open_array(lu.source)
+    ring = ring_bytes(A, memory_bytes)
+    # R, X and the copy that slicing makes.
+    copy = max(rhs.b.dtype.itemsize, rhs.solution_dtype.itemsize)
+    column_bytes = lu.n * (2 * rhs.parts * lu.dtype.itemsize + copy) + 2 * SLOT_ALIGN_BYTES
+    count = min(rhs.columns, (memory_bytes - ring) // column_bytes)
+    notes = []
+    if count < rhs.columns:
+        notes.append(f"the backward error is of the first {count} of {rhs.columns} columns")
+    with long_call(
+        f"residual of {A.path.name}", memory_bytes=memory_bytes, work=A.nbytes, threads=threads,
+        progress=progress,
+    ) as call:  # fmt: skip
+        X, R = (matrix_in(call, lu.n, count * rhs.parts, lu.dtype) for _ in range(2))
+        products = Products(A, call, ring)
+        if count:
+            rhs.load(x, slice(count), X)
+            rhs.load(rhs.b, slice(count), R)
+            norms_b = rhs.norms1(R)
+            products.subtract(X, R)
+        errors = backward_errors(rhs, lu.norm1, X, R, norms_b) if count else None
+        return Report(
+            verb="residual",
+            n=lu.n,
+            dtype=lu.dtype.name,
+            flops=solve_flops(lu.n, lu.dtype, count * rhs.parts),
+            bytes_read=products.file.counters()[0],
+            bytes_written=0,
+            planned_bytes_read=A.nbytes if count else 0,
+            planned_bytes_written=0,
+            backward_error=None if errors is None else float(errors.max()),
+            notes=notes,
+            **call.figures(),
+        )

@@ -1,0 +1,70 @@
+"""Progress: parts of a whole, and one bar for a call of several parts."""
+
+import itertools
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linpack import on_disk, random_matrix
+from stopping import stop_after
+
+from outcore import progress
+from outcore.linalg import solve
+from outcore.progress import Meter
+
+N = 300
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A clock on which every look takes a second: nothing is held back for coming too soon."""
+    seconds = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
+    return iter(())
+
+
+def test_a_part_moves_the_whole() -> None:
+    told: list[float] = []
+    with Meter("whole", 4.0, lambda done, left: told.append(done)) as whole:
+        for work in (1.0, 3.0):
+            with Meter("part", 10.0, whole.part(work)) as part:
+                for _ in range(2):
+                    part.advance(5.0)
+    assert told == pytest.approx([1 / 8, 1 / 4, 1 / 4, 5 / 8, 1, 1, 1])
+
+
+def test_what_an_earlier_call_did_is_no_sign_of_speed() -> None:
+    """Of 100 units 90 were done before; one of the rest took a few looks at the clock."""
+    whole = Meter("whole", 100.0, False)
+    part = Meter("part", 50.0, whole.part(100.0), done=45.0)
+    part.advance(0.5)
+    assert whole.seconds_left() > 9
+
+
+def test_work_that_was_not_foreseen() -> None:
+    told: list[float] = []
+    whole = Meter("whole", 2.0, lambda done, left: told.append(done))
+    whole.advance(1.0)
+    whole.extend(2.0)
+    whole.advance(1.0)
+    assert told == [0.5, 0.5]
+
+
+def test_solve_shows_one_bar(tmp_path: Path) -> None:
+    told: list[float] = []
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    solve(A, np.ones(N), memory=400_000, progress=lambda done, left: told.append(done))
+    assert told == sorted(told)
+    assert told[0] < 0.5
+    assert told[-1] == 1
+    assert len(set(told)) > 10
+
+
+def test_a_resumed_solve_begins_where_it_was(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    stop_after(3, A, memory=400_000)
+    told: list[float] = []
+    solve(A, np.ones(N), memory=400_000, progress=lambda done, left: told.append(done))
+    assert told[0] > 0.1
