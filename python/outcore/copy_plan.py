@@ -57,6 +57,15 @@ class Cuts:
                 start = edge
         return found
 
+    def inside(self, piece: slice) -> list[slice]:
+        """Cut a piece where the dimension may be cut."""
+        start, stop = int(piece.start), int(piece.stop)
+        if self.edges:
+            within = self.edges[bisect_right(self.edges, start) : bisect_left(self.edges, stop)]
+        else:
+            within = tuple(range((start // self.step + 1) * self.step, stop, self.step))
+        return [slice(a, b) for a, b in itertools.pairwise((start, *within, stop))]
+
     def cover(self, piece: slice) -> int:
         """Elements of the intervals that a piece touches."""
         start, stop = int(piece.start), int(piece.stop)
@@ -75,11 +84,14 @@ class Side:
     ----------
     cuts
         Where it is cut itself, along each dimension.
-    strict
-        Whether blocks must keep to these cuts. Others are given up where memory is short: a chunk
-        is then read more than once, or written in parts.
+    loose
+        Dimensions along which these cuts may be given up where memory is short: a chunk is then
+        read more than once, or written in parts.
     library_blocks
-        Memory that its library takes while it moves a block, in blocks.
+        Memory that its library takes while it moves a block, in blocks, or in chunks of the source
+        where those are larger.
+    decoded
+        Whether a chunk of it is read whole, however little of it is wanted.
     bounces
         Whether it needs bounce buffers from the budget.
     most_bytes
@@ -89,8 +101,9 @@ class Side:
     """
 
     cuts: tuple[Cuts, ...]
-    strict: bool = False
+    loose: tuple[int, ...] = ()
     library_blocks: int = 0
+    decoded: bool = True
     bounces: bool = False
     most_bytes: int = 64 << 20
     run: int | None = None
@@ -151,31 +164,44 @@ def plan_copy(source: Side, target: Side, itemsize: int, have_bytes: int) -> Cop
     BudgetError
         If not even the smallest blocks fit.
     """
-    bounce_bytes = min(max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES)
-    bounces_bytes = (source.bounces + target.bounces) * bounce_bytes
+    sides = source.bounces + target.bounces
     library = max(source.library_blocks, target.library_blocks)
-    room = have_bytes - bounces_bytes
+    chunk_bytes = _block_bytes([c.widest for c in source.cuts], itemsize)
+    room = have_bytes - sides * _LEAST_BOUNCE_BYTES
+
+    def block_room(depth: int) -> int:
+        """Bytes of the largest blocks of which `depth` fit beside what the library takes."""
+        return _pages(min(room // (depth + library), (room - library * chunk_bytes) // depth))
+
     cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
-    given_up = _give_up(cuts, source, target, _pages(room // (library + 1)) // itemsize)
-    least = _block_bytes([c.widest for c in cuts], itemsize)
-    if least * (library + 1) > room:
-        need = least * (library + 1) + bounces_bytes
+    given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
+    least_bytes = _block_bytes([c.widest for c in cuts], itemsize)
+    need = least_bytes + library * max(least_bytes, chunk_bytes)
+    if need > room:
         raise BudgetError(
-            f"need {need} bytes to copy in blocks of {least}, have {have_bytes}; "
-            "raise memory= or choose smaller chunks="
+            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}, "
+            f"have {have_bytes}; raise memory= or choose smaller chunks="
         )
-    most_bytes = min(source.most_bytes, target.most_bytes, room // (library + 4))
+    spare = (have_bytes - need) // max(sides, 1)
+    bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
+    room = have_bytes - sides * bounce_bytes
+    most_bytes = min(source.most_bytes, target.most_bytes, block_room(4))
     if given_up:
-        # Chunks are written in parts: the larger these are, the better.
-        most_bytes = room // (library + 2)
-    extents = _grow(cuts, source.run, target.run, _pages(most_bytes) // itemsize)
+        # The larger the blocks, the fewer chunks are cut by them.
+        most_bytes = block_room(1)
+    # First where most is gained: where the source's chunks are cut into the most pieces.
+    given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
+    runs = [d for d in (source.run, target.run) if d is not None]
+    extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
     pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
     largest = [max(p.stop - p.start for p in each) for each in pieces]
     block_bytes = _block_bytes(largest, itemsize)
-    depth = min(room // block_bytes - library, MOST_DEPTH, math.prod(map(len, pieces)))
-    times_read = math.prod(
-        sum(map(c.cover, each)) / c.n for c, each in zip(source.cuts, pieces, strict=True)
-    )
+    beside = library * max(block_bytes, chunk_bytes)
+    depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
+    times_read = 1.0
+    if source.decoded:
+        for c, each in zip(source.cuts, pieces, strict=True):
+            times_read *= sum(map(c.cover, each)) / c.n
     return CopyPlan(pieces, block_bytes, max(depth, 1), bounce_bytes, times_read)
 
 
@@ -188,42 +214,41 @@ def _pages(nbytes: int) -> int:
     return nbytes // PAGE_BYTES * PAGE_BYTES
 
 
-def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> bool:
-    """Where blocks are too large, keep to the cuts of one side only; whether that was needed.
+def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> list[int]:
+    """Where blocks are too large, keep to the cuts of one side only; the dimensions of that.
 
-    Writing a chunk in parts costs less than decoding one several times.
+    The target's go first: writing a chunk in parts costs less than decoding one several times.
     """
-    if target.strict and source.strict:
-        return False
-    kept = source.cuts if not target.strict else target.cuts
-    given_up = False
-    while math.prod(c.widest for c in cuts) > most:
-        gains = [c.widest / k.widest for c, k in zip(cuts, kept, strict=True)]
-        d = gains.index(max(gains))
-        if gains[d] == 1:
-            break
-        cuts[d], given_up = kept[d], True
+    given_up: list[int] = []
+    for loose, kept in ((target.loose, source.cuts), (source.loose, target.cuts)):
+        left = [d for d in loose if d not in given_up]
+        while left and math.prod(c.widest for c in cuts) > most:
+            d = max(left, key=lambda d: cuts[d].widest / kept[d].widest)
+            left.remove(d)
+            if kept[d].widest < cuts[d].widest:
+                cuts[d] = kept[d]
+                given_up.append(d)
     return given_up
 
 
-def _grow(cuts: Sequence[Cuts], run: int | None, other: int | None, most: int) -> list[int]:
-    """Extents of the blocks, at most `most` elements: long where a side has its runs."""
+def _grow(cuts: Sequence[Cuts], first: list[int], runs: list[int], most: int) -> list[int]:
+    """Extents of blocks of at most `most` elements: long along `first`, then along all `runs`."""
     extents = [c.widest for c in cuts]
 
     def room(d: int) -> int:
         rest = math.prod(extents) // extents[d]
-        whole = min(most // rest, cuts[d].n)
-        return max(extents[d], whole)
+        return max(extents[d], min(most // rest, cuts[d].n))
 
-    first = [d for d in dict.fromkeys((run, other)) if d is not None]
-    growing = len(first) == 2
+    for d in first:
+        extents[d] = room(d)
+    growing = True
     while growing:
         growing = False
-        for d in first:
+        for d in runs:
             doubled = min(2 * extents[d], cuts[d].n)
             if extents[d] < doubled <= room(d):
                 extents[d], growing = doubled, True
-    slow_to_fast = range(len(cuts)) if run != 0 else range(len(cuts))[::-1]
-    for d in [*first, *reversed(slow_to_fast)]:
+    dims = range(len(cuts))
+    for d in [*runs, *(dims if 0 in runs[:1] else dims[::-1])]:
         extents[d] = room(d)
     return extents

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from outcore import budget, catalog
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
-from outcore.copy_plan import CopyPlan, Cuts, Side, plan_copy
+from outcore.copy_plan import CopyPlan, plan_copy
 from outcore.create import array_metadata, make_array
 from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.longcall import LongCall, long_call
@@ -25,7 +25,7 @@ from outcore.progress import ProgressLike
 from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
-from outcore.targets import ArrayTarget, Target, writing
+from outcore.targets import ArrayTarget, Target, array_side, writing
 from outcore.volumes import PathLike, place
 
 
@@ -240,9 +240,7 @@ def copy_to_array(
         source.attributes if attributes is None else attributes,
     )  # fmt: skip
     metadata.grid()  # refuses chunks that cannot be
-    cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(metadata.shape, metadata.chunks, strict=True))
-    # Chunks are written in parts only where that saves decoding the source's again and again.
-    side = Side(cuts, strict=not source.gridded, bounces=True)
+    side = array_side(metadata, in_parts=source.gridded)
     memory_bytes = budget.resolve(memory)
     plan = plan_copy(source.side, side, source.itemsize, memory_bytes)
     where = place(path)

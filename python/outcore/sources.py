@@ -3,6 +3,7 @@
 `outcore.open_source` tells which of them a source is.
 """
 
+import itertools
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from outcore import allocator
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
@@ -200,7 +202,12 @@ class Stored(Source):
         self._file: ArrayFile | None = None
         cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(array.shape, array.chunks, strict=True))
         self.side = Side(
-            cuts, library_blocks=int(self.converts), bounces=True, most_bytes=TILE_BYTES
+            cuts,
+            loose=tuple(range(len(cuts))),
+            library_blocks=int(self.converts),
+            decoded=False,
+            bounces=True,
+            most_bytes=TILE_BYTES,
         )
         self.dims, self.attributes, self.path = array.dims, array.attrs, array.path
 
@@ -230,10 +237,31 @@ class Sliced(Source):
     def __init__(self, array: Any, wanted: npt.DTypeLike | None = None) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
-        self.side = Side(_cuts(array), library_blocks=LIBRARY_BLOCKS, run=_run(self))
+        self.side = Side(
+            _cuts(array),
+            loose=tuple(range(len(self.shape))),
+            library_blocks=LIBRARY_BLOCKS,
+            run=_run(self),
+        )
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
+        for part in self._parts(box):
+            at = tuple(
+                slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)
+            )
+            self._read(part, out[at])
+            allocator.trim()
+
+    def _parts(self, box: Box) -> Iterator[Box]:
+        """Cut a box that cuts chunks into single ones: a library may decode many at once."""
+        cuts = self.side.cuts
+        if all(c.cover(s) == s.stop - s.start for c, s in zip(cuts, box, strict=True)):
+            yield box
+        else:
+            yield from itertools.product(*(c.inside(s) for c, s in zip(cuts, box, strict=True)))
+
+    def _read(self, box: Box, out: npt.NDArray[Any]) -> None:
         with _reading(self.path or type(self._array).__name__):
             part = np.asarray(self._array[box])
         if part.shape != out.shape:
@@ -251,7 +279,7 @@ class Rows(Source):
         super().__init__(rows.shape, rows.dtype, "C", None)
         self._rows = rows
         cuts = (Cuts(self.shape[0]), *(Cuts(n, n) for n in self.shape[1:]))
-        self.side = Side(cuts, strict=True, most_bytes=TILE_BYTES, run=0)
+        self.side = Side(cuts, most_bytes=TILE_BYTES, run=0)
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""

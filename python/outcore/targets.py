@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore import allocator
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
@@ -19,6 +20,7 @@ from outcore.flat_file import FlatFile
 from outcore.packages import load
 from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
+from outcore.zarr_format import Metadata
 
 
 class Target:
@@ -123,6 +125,7 @@ class Hdf5Target(Target):
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
         self._dataset[box] = data
+        allocator.trim()
 
     def finish(self) -> None:
         """See `Target`."""
@@ -175,6 +178,7 @@ class ZarrTarget(Target):
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
         self._array[box] = data
+        allocator.trim()
 
     def finish(self) -> None:
         """See `Target`."""
@@ -182,6 +186,19 @@ class ZarrTarget(Target):
             for name in names:
                 sync_file(Path(above) / name)
             sync_file(Path(above))
+
+
+def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
+    """Say which blocks an array of outcore's own layout wants.
+
+    With `in_parts`, chunks may be written in parts where memory is short: such as are contiguous in
+    the file, so cut along the slowest dimension only.
+    """
+    grid = zip(metadata.shape, metadata.chunks, strict=True)
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
+    slow_to_fast = range(len(cuts)) if metadata.order == "C" else range(len(cuts))[::-1]
+    slowest = next((d for d in slow_to_fast if cuts[d].step > 1), 0)
+    return Side(cuts, loose=(slowest,) if in_parts else (), bounces=True)
 
 
 def flat_side(shape: Sequence[int], order: str) -> Side:
@@ -192,7 +209,7 @@ def flat_side(shape: Sequence[int], order: str) -> Side:
 def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:
     """Say which blocks a foreign chunked format wants: whole chunks, each encoded once."""
     cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(shape, chunks, strict=True))
-    return Side(cuts, strict=True, library_blocks=LIBRARY_BLOCKS)
+    return Side(cuts, library_blocks=LIBRARY_BLOCKS)
 
 
 def sync_file(path: Path) -> None:
