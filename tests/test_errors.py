@@ -60,6 +60,7 @@ def test_every_kind_of_rust_is_an_exception_here() -> None:
         (errors.JournalError, ValueError),
         (errors.NonFiniteError, ValueError),
         (errors.SingularMatrixError, np.linalg.LinAlgError),
+        (errors.DivergenceError, ArithmeticError),
     ],
 )
 def test_errors_are_the_built_in_ones_too(
@@ -73,6 +74,7 @@ def test_errors_are_the_built_in_ones_too(
 def test_numbers_that_go_with_an_error() -> None:
     assert errors.NonFiniteError("a message", (3, 4)).index == (3, 4)
     assert errors.SingularMatrixError("a message", 5).info == 5
+    assert errors.DivergenceError("a message", 1.5).ratio == 1.5
 
 
 def test_an_interruption_is_not_an_error() -> None:

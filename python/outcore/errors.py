@@ -5,7 +5,7 @@ against; its message says what was needed, what was found, and one fix. Where Py
 exception for the case, the error is one of those too.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -132,10 +132,28 @@ class MissingPackageError(OutcoreError, ImportError):
     kind = "missing_package"
 
 
+class DivergenceError(OutcoreError, ArithmeticError):
+    """An iteration whose residual grows. ``ratio`` is by how much from step to step."""
+
+    kind = "divergence"
+
+    def __init__(self, message: str, ratio: float = float("nan")) -> None:
+        super().__init__(message)
+        self.ratio = ratio
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
-    """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on."""
+    """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
+
+    ``x`` is what an iterative method had reached, to begin again from.
+    """
 
     kind: ClassVar[str] = "interrupted"
+    x: Any = None
+
+
+class ConvergenceWarning(UserWarning):
+    """An iterative method ended before it reached the tolerance."""
 
 
 class GrowthWarning(UserWarning):
