@@ -90,6 +90,37 @@ def test_qr_as_reflections_and_as_a_block(dtype: type, shape: tuple[int, int]) -
     assert_close(np.eye(m, dtype=dtype) - v @ t @ v.conj().T, q)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [13, 4, 1])
+@pytest.mark.parametrize("block", [1, 2, 5])
+def test_qr_of_a_triangle_with_rows_below(dtype: type, rows: int, block: int) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    k, n = kernels(dtype), 5
+    r, b = view(rng, dtype, n, n), view(rng, dtype, rows, n)
+    whole = np.vstack([np.triu(r), b])
+    below, around = np.tril(r, -1), outside(b)
+    t, work = np.zeros((block, n), dtype, order="F"), np.zeros(block * n, dtype)
+    k.tpqrt(r, b, t, work)
+    want = scipy.linalg.qr(whole, mode="r")[0][:n]
+    assert_close(np.abs(np.triu(r)), np.abs(want))
+    assert_close(np.triu(r).conj().T @ np.triu(r), whole.conj().T @ whole)
+    assert np.array_equal(np.tril(r, -1), below)
+    assert np.array_equal(outside(b), around)
+
+    top, bottom = view(rng, dtype, n, 3), view(rng, dtype, rows, 3)
+    was = np.vstack([top, bottom])
+    room = np.zeros(3 * block, dtype)
+    k.tpmqrt(b, t, top, bottom, room, trans="C")
+    # qᴴ takes the matrix itself to the triangle, and keeps lengths.
+    both = np.vstack([top, bottom])
+    assert_close(both.conj().T @ both, was.conj().T @ was)
+    left, right = whole[:n].copy(order="F"), whole[n:].copy(order="F")
+    k.tpmqrt(b, t, left, right, work, trans="C")
+    assert_close(np.vstack([left, right]), np.vstack([np.triu(r), np.zeros((rows, n))]))
+    k.tpmqrt(b, t, top, bottom, room)
+    assert_close(np.vstack([top, bottom]), was)
+
+
 def test_operands_of_qr_that_do_not_fit_are_refused() -> None:
     k = kernels("f8")
     a, tau, work = np.ones((4, 3), order="F"), np.ones(3), np.ones(8)
@@ -105,3 +136,14 @@ def test_operands_of_qr_that_do_not_fit_are_refused() -> None:
         k.larft(a, tau, np.ones((2, 2), order="F"))
     with pytest.raises(ValueError, match="no 3 x 3"):
         k.herk(a, np.ones((3, 3), order="F"), lower=True)
+    r, t = np.ones((3, 3), order="F"), np.ones((2, 3), order="F")
+    with pytest.raises(ValueError, match="need an r of 3 x 3"):
+        k.tpqrt(a, a, t, work)
+    with pytest.raises(ValueError, match="need an r of 3 x 3"):
+        k.tpqrt(r, a, np.ones((4, 3), order="F"), np.ones(12))
+    with pytest.raises(ValueError, match="work must be a vector of at least 6"):
+        k.tpqrt(r, a, t, work[:5])
+    with pytest.raises(ValueError, match="need an a of 3 x 3"):
+        k.tpmqrt(a, t, a, a, work)
+    with pytest.raises(ValueError, match="N or C"):
+        k.tpmqrt(a, t, r, a, work, trans="T")

@@ -40,6 +40,8 @@ class Kernels(Blas):
         self._larft: Final = function(cython_lapack, prefix + "larft", "cciixixxi")
         unmqr = prefix + ("unmqr" if self.is_complex else "ormqr")
         self._unmqr: Final = function(cython_lapack, unmqr, "cciiixixxixii")
+        self._tpqrt: Final = function(cython_lapack, prefix + "tpqrt", "iiiixixixixi")
+        self._tpmqrt: Final = function(cython_lapack, prefix + "tpmqrt", "cciiiiixixixixixi")
 
     def pivots(self, piv: Array, needed: int, output: bool) -> None:
         """Check an array of pivots."""
@@ -269,6 +271,83 @@ class Kernels(Blas):
         self._unmqr(
             CHAR["L"], op, at, at + 4, at + 8, address(v), at + 12, address(tau),
             address(c), at + 16, address(work), at + 20, at + 24,
+        )  # fmt: skip
+
+    def tpqrt(self, r: Array, b: Array, t: Array, work: Array) -> None:
+        """Factor a triangle with rows below it as q @ r, in place: ``[r; b] = q @ [r_new; 0]``.
+
+        2 m n**2 flops for a b of m x n: the zeros of the triangle are made use of.
+
+        Parameters
+        ----------
+        r : ndarray
+            n x n, of which the upper triangle is read and overwritten.
+        b : ndarray
+            m x n, overwritten with the lower parts of the reflections' vectors; the upper parts
+            are the columns of the unit matrix.
+        t : ndarray
+            k x n with 1 <= k <= n, overwritten: the triangles of the block reflections, of k
+            columns each, side by side.  The diagonals are the factors tau.
+        work : ndarray
+            Workspace, a vector of at least k n.
+        """
+        m, n, ldb = self.matrix("b", b, True)
+        rows, columns, ldr = self.matrix("r", r, True)
+        k, across, ldt = self.matrix("t", t, True)
+        if not (rows == columns == across == n) or (n and not 1 <= k <= n):
+            raise ValueError(
+                f"b is {m} x {n}, r {rows} x {columns} and t {k} x {across}; "
+                f"need an r of {n} x {n} and a t of at most {n} rows, and {n} columns"
+            )
+        self._vector("work", work, k * n)
+        if m == 0 or n == 0:
+            return
+        ints = (ctypes.c_int * 8)(m, n, 0, k, ldr, ldb, ldt, 0)
+        at = ctypes.addressof(ints)
+        self._tpqrt(
+            at, at + 4, at + 8, at + 12, address(r), at + 16, address(b), at + 20,
+            address(t), at + 24, address(work), at + 28,
+        )  # fmt: skip
+
+    def tpmqrt(
+        self, v: Array, t: Array, a: Array, b: Array, work: Array, *, trans: Trans = "N"
+    ) -> None:
+        """Multiply with the q of `tpqrt` from the left: ``[a; b] = op(q) @ [a; b]``.
+
+        About 4 m n k flops for a v of m x k and a b of m x n.
+
+        Parameters
+        ----------
+        v, t : ndarray
+            What `tpqrt` left in place of its b, and its t.
+        a, b : ndarray
+            k x n and m x n, changed in place.
+        work : ndarray
+            Workspace, a vector of at least n for each row of `t`.
+        trans : {"N", "C"}
+            Whether op is the conjugate transpose.
+        """
+        if trans not in ("N", "C"):
+            raise ValueError(f"trans must be N or C, not {trans!r}")
+        op = CHAR["N" if trans == "N" else "C" if self.is_complex else "T"]
+        rows, k, ldv = self.matrix("v", v, False)
+        block, across, ldt = self.matrix("t", t, False)
+        above, width, lda = self.matrix("a", a, True)
+        m, n, ldb = self.matrix("b", b, True)
+        if rows != m or above != k or width != n or across != k or (k and not 1 <= block <= k):
+            raise ValueError(
+                f"v is {rows} x {k}, t {block} x {across}, a {above} x {width} and b {m} x {n}; "
+                f"need an a of {k} x {n}, a b of {rows} x {n} and a t of {k} columns"
+            )
+        self._vector("work", work, n * block)
+        if m == 0 or n == 0 or k == 0:
+            return
+        ints = (ctypes.c_int * 10)(m, n, k, 0, block, ldv, ldt, lda, ldb, 0)
+        at = ctypes.addressof(ints)
+        self._tpmqrt(
+            CHAR["L"], op, at, at + 4, at + 8, at + 12, at + 16, address(v), at + 20,
+            address(t), at + 24, address(a), at + 28, address(b), at + 32,
+            address(work), at + 36,
         )  # fmt: skip
 
     def _vector(self, name: str, x: Array, needed: int) -> None:
