@@ -19,7 +19,7 @@ from outcore.linalg import lu_factor
 from outcore.linalg.journal import Journal, Record
 
 # The pages that decide what is on disk, and when.
-DECISIVE = ("lu_begin.py", "lu_storage.py", "journal.py")
+DECISIVE = ("factor_begin.py", "factor_storage.py", "lu_storage.py", "journal.py")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
 from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
-from outcore.linalg import lu_factor, lu_solve, lu_storage, open_factor
+from outcore.linalg import factor_storage, lu_factor, lu_solve, open_factor
+from outcore.linalg.factor import Kind
 from outcore.linalg.journal import Journal
 from outcore.linalg.lu_plan import DTYPES, LuGeometry, lu_geometry
 from outcore.report import Report
@@ -410,14 +411,14 @@ def test_everything_is_durable_before_the_factors_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    flush, write_group, remove = oc.Array.flush, lu_storage.write_group, Journal.remove
+    flush, write_group, remove = oc.Array.flush, factor_storage.write_group, Journal.remove
 
     def flushing(self: oc.Array) -> None:
         flush(self)
         steps.append(f"{self.path.name} is durable")
 
-    def writing(where: Place, state: str, values: dict[str, Any]) -> None:
-        write_group(where, state, values)
+    def writing(where: Place, kind: Kind, state: str, values: dict[str, Any]) -> None:
+        write_group(where, kind, state, values)
         steps.append(state)
 
     def removing(self: Journal) -> None:
@@ -426,7 +427,7 @@ def test_everything_is_durable_before_the_factors_are_whole(
 
     A = on_disk(tmp_path / "Z", random_matrix(100, "f8"))
     monkeypatch.setattr(oc.Array, "flush", flushing)
-    monkeypatch.setattr(lu_storage, "write_group", writing)
+    monkeypatch.setattr(factor_storage, "write_group", writing)
     monkeypatch.setattr(Journal, "remove", removing)
     lu_factor(A, progress=False)
     assert steps == ["piv is durable", "complete", "no journal"]

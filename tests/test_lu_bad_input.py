@@ -357,13 +357,13 @@ def test_damaged_factors(tmp_path: Path, A: oc.Array) -> None:
     document = json.loads(sound)
     with pytest.raises(NotFoundError, match="make one with lu_factor"):
         open_factor(tmp_path / "nothing")
-    with pytest.raises(CorruptError, match="does not describe LU factors"):
+    with pytest.raises(CorruptError, match="does not describe factors"):
         open_factor(A.path)
     own = document["attributes"]["outcore"]
     for key in ("kind", "state", "n", "tile", "places", "info"):
         less = {name: value for name, value in own.items() if name != key}
         group.write_text(json.dumps(document | {"attributes": {"outcore": less}}))
-        with pytest.raises(CorruptError, match="does not describe LU factors"):
+        with pytest.raises(CorruptError, match="does not describe factors"):
             open_factor(path)
     for text in ("", "{", "[]", sound[:-5]):
         group.write_text(text)

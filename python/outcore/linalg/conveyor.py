@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from outcore._core import Ticket
 from outcore.errors import OutcoreError
+from outcore.linalg.factor_storage import FactorStorage
 from outcore.linalg.lu_plan import LuGeometry, Slab
-from outcore.linalg.lu_storage import LuStorage
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
@@ -34,7 +34,9 @@ class Conveyor:
     Loads are grouped so that no chunk of the matrix is read twice for a slab.
     """
 
-    def __init__(self, geometry: LuGeometry, storage: LuStorage, call: LongCall) -> None:
+    def __init__(
+        self, geometry: LuGeometry, storage: FactorStorage[LuGeometry], call: LongCall
+    ) -> None:
         g = geometry
         self._geometry, self._storage, self._trace = g, storage, call.trace
         width = g.slab_panels * g.columns
@@ -44,7 +46,7 @@ class Conveyor:
         )
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.n :] = 0
-        chunk_rows, chunk_columns = storage.matrix_chunks
+        chunk_rows, chunk_columns = storage.metadata.chunks
         self._tile_group = _group(chunk_rows, g.rows, g.tiles)
         self._panel_group = _group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from outcore._core import crc32c
 from outcore.errors import JournalError
-from outcore.linalg.lu_checks import Extremes
 from outcore.volumes import Place
 
 NAME = "journal"
@@ -25,7 +24,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Header:
-    """What the journal belongs to, and with what it was begun."""
+    """What the journal belongs to, and with what it was begun.
+
+    ``kind`` is that of the factors. It is not written for LU, whose journals were there first.
+    """
 
     n: int
     dtype: str
@@ -37,21 +39,23 @@ class Header:
     threads: int
     memory_bytes: int
     overwrite_a: bool = False
+    kind: str = "lu"
 
 
 @dataclass(frozen=True)
 class Record:
     """Panels ``first`` to ``last - 1`` are durable.
 
-    ``piv`` are their row swaps (row numbers of the whole matrix); ``places`` their places on disk,
-    in panels; ``extremes`` the norms and largest elements of their columns.
+    ``piv`` are their row swaps (row numbers of the whole matrix), `None` where rows stay;
+    ``places`` their places on disk, in panels; ``extremes`` what the factorization wants to know
+    again of their columns, as JSON has it: norms and largest elements.
     """
 
     first: int
     last: int
-    piv: npt.NDArray[np.int32]
+    piv: npt.NDArray[np.int32] | None
     places: list[int]
-    extremes: Extremes
+    extremes: dict[str, Any]
 
 
 @dataclass
@@ -71,6 +75,8 @@ class Journal:
     def write(self) -> None:
         """Write the whole journal anew, so that it ends in a whole line."""
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
+        if self.header.kind == "lu":
+            del values["kind"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 
@@ -90,8 +96,12 @@ def _line(values: dict[str, Any]) -> bytes:
 
 
 def _record_line(record: Record) -> bytes:
-    piv = base64.b64encode(record.piv.astype("<i4").tobytes()).decode()
-    return _line(dataclasses.asdict(record) | {"piv": piv})
+    values = dataclasses.asdict(record)
+    if record.piv is None:
+        del values["piv"]
+    else:
+        values["piv"] = base64.b64encode(record.piv.astype("<i4").tobytes()).decode()
+    return _line(values)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -128,7 +138,8 @@ def read_journal(where: Place) -> Journal | None:
     header = Header(**head | {"tile": tuple(head["tile"])})
     journal = Journal(where, header, is_torn=bool(lines[-1]) or values[-1] is None)
     for record in records:
-        piv = np.frombuffer(base64.b64decode(record.pop("piv")), "<i4").astype(np.int32)
-        extremes = Extremes(**record.pop("extremes"))
-        journal.records.append(Record(piv=piv, extremes=extremes, **record))
+        piv = record.pop("piv", None)
+        if piv is not None:
+            piv = np.frombuffer(base64.b64decode(piv), "<i4").astype(np.int32)
+        journal.records.append(Record(piv=piv, **record))
     return journal

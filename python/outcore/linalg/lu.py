@@ -16,6 +16,7 @@ on disk. Flops 2n³/3; words read and written about n³/(3w) + n² with slabs of
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 
@@ -24,11 +25,11 @@ from outcore.array import Array
 from outcore.errors import Interrupted
 from outcore.lapack import kernels
 from outcore.linalg.conveyor import Conveyor
-from outcore.linalg.factor import LUFactor
+from outcore.linalg.factor import LU, LUFactor
+from outcore.linalg.factor_begin import Method, open_storage
 from outcore.linalg.journal import Record
-from outcore.linalg.lu_begin import open_storage
 from outcore.linalg.lu_checks import Extremes, check_finite, warn_of
-from outcore.linalg.lu_plan import LuGeometry, Slab, flops, panel_flops, update_flops
+from outcore.linalg.lu_plan import LuGeometry, Slab, flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu_storage import LuStorage
 from outcore.linalg.panel import Matrix, apply_panel, factor_panel
 from outcore.longcall import LongCall, long_call
@@ -99,8 +100,8 @@ def lu_factor(
     """
     memory_bytes = budget.resolve(memory)
     with open_storage(
-        A, out, memory_bytes, overwrite_a=overwrite_a, overwrite=overwrite, resume=resume,
-        threads=threads,
+        Method(lu_geometry, LuStorage, LU), A, out, memory_bytes, overwrite_a=overwrite_a,
+        overwrite=overwrite, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g, first = storage.geometry, storage.first_panel
         work, left = flops(g.n, g.dtype), _flops_left(g, first)
@@ -202,7 +203,7 @@ class _Factorization:
             [self.piv[K] + np.int32(K * g.columns) for K in range(slab.first, slab.last)]
         )
         self.storage.commit_later(
-            Record(slab.first, slab.last, pivots, self.storage.places_of(slab), extremes)
+            Record(slab.first, slab.last, pivots, self.storage.places_of(slab), asdict(extremes))
         )
 
     def update(self, K: int, L: Iterator[tuple[int, Matrix]], C: Matrix) -> None:

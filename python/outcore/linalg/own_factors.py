@@ -11,7 +11,7 @@ from scipy.linalg import LinAlgWarning
 from outcore.array import Array
 from outcore.errors import ExistsError, SingularMatrixError
 from outcore.linalg.changes import version_of
-from outcore.linalg.factor import TEMPORARY, LUFactor, open_factor, read_group
+from outcore.linalg.factor import TEMPORARY, LUFactor, read_group
 from outcore.linalg.lu import lu_factor
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place
@@ -36,7 +36,7 @@ def ready_factors(
     same = group["source"] == str(source.path) and group["generation"] == now.generation
     # A matrix that was given up to its factors has no files left to be modified.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
-        return open_factor(where.path)
+        return LUFactor.open(where)
     if overwrite:
         return None
     raise ExistsError(

@@ -3,9 +3,13 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from outcore import blas_choice
 from outcore._core import ArrayFile, Volume
@@ -22,27 +26,58 @@ from outcore.errors import (
     OutcoreError,
 )
 from outcore.linalg.changes import settle, version_of
-from outcore.linalg.factor import TEMPORARY, read_group, tile_grid, tile_metadata, write_group
+from outcore.linalg.factor import (
+    KINDS,
+    TEMPORARY,
+    Kind,
+    read_any_group,
+    tile_grid,
+    tile_metadata,
+    write_group,
+)
+from outcore.linalg.factor_storage import FactorStorage, shared_room
+from outcore.linalg.geometry import Geometry
 from outcore.linalg.journal import Header, Journal, read_journal
-from outcore.linalg.lu_plan import LuGeometry, lu_geometry
-from outcore.linalg.lu_storage import LuStorage, shared_room
 from outcore.longcall import check_threads
 from outcore.volumes import PathLike, Place, exclusive, place
 from outcore.zarr_format import Metadata
 
-_WHY = "its factorization was stopped; call lu_factor again to finish it"
-
 _PARTS = {
     "journal": frozenset[str](),
-    "lu": frozenset({"c", "zarr.json"}),
-    "piv": frozenset({"c", "zarr.json", "outcore.generation"}),
     TEMPORARY: frozenset[str](),
+    **{kind.array: frozenset({"c", "zarr.json"}) for kind in KINDS.values()},
+    **{
+        name: frozenset({"c", "zarr.json", "outcore.generation"})
+        for kind in KINDS.values()
+        for name in kind.vectors
+    },
 }
 """What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
+
+G = TypeVar("G", bound=Geometry)
+S = TypeVar("S", bound=FactorStorage[Any])
+
+
+@dataclass(frozen=True)
+class Method(Generic[G, S]):
+    """A factorization, as far as its beginning differs from that of others.
+
+    Attributes
+    ----------
+    geometry
+        Cuts a matrix of an order and a type for a budget, for given tiles or, with `None`, its own.
+    storage
+        Its files.
+    """
+
+    geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
+    storage: Callable[[Place, Metadata, Place, G, Journal], S]
+    kind: Kind
 
 
 @contextmanager
 def open_storage(
+    method: Method[G, S],
     A: Array | PathLike,
     out: PathLike | None,
     memory_bytes: int,
@@ -51,38 +86,39 @@ def open_storage(
     overwrite: bool,
     resume: bool,
     threads: int | None,
-) -> Iterator[LuStorage]:
-    """Check the arguments of `lu_factor`, and begin a factorization or find the stopped one.
+) -> Iterator[S]:
+    """Check the arguments of a factorization, and begin it or find the stopped one.
 
     An error that leaves nothing to go on with leaves nothing at the target either.
     """
     check_threads(threads)
+    kind = method.kind
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
     n = _order(metadata, source.path)
-    target = place(out if out is not None else f"{source.path}.lu")
+    target = place(out if out is not None else f"{source.path}{kind.suffix}")
     if target.path == source.path:
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
         )
     tile = _tile_to_reuse(metadata) if overwrite_a else None
-    fresh = lu_geometry(n, metadata.dtype, memory_bytes, tile)
+    fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target.path, "factors"):
-        journal = _find_journal(source, metadata, target, overwrite=overwrite, resume=resume)
+        journal = _find_journal(kind, source, metadata, target, overwrite=overwrite, resume=resume)
         if journal is None:
             _check_content(source, metadata)
             if overwrite_a:
                 _check_move(source, metadata, target, fresh)
-            journal = _begin(source, target, fresh, overwrite_a=overwrite_a, threads=threads)
-        g = lu_geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
+            journal = _begin(kind, source, target, fresh, overwrite_a=overwrite_a, threads=threads)
+        g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
         if journal.is_torn:
             journal.write()
         if journal.header.overwrite_a:
-            _move_into(source, metadata, target)
+            _move_into(kind, source, metadata, target)
             if isinstance(A, Array):
                 A.close()
         try:
-            yield LuStorage(source, metadata, target, g, journal)
+            yield method.storage(source, metadata, target, g, journal)
         except OutcoreError as error:
             useless = isinstance(error, NonFiniteError | JournalError) or not journal.panels_done
             if useless and not journal.header.overwrite_a:
@@ -120,7 +156,7 @@ def _check_content(source: Place, metadata: Metadata) -> None:
         raise ConsumedError(f"the content of {source.path} was given up: {metadata.why}")
 
 
-def _check_move(source: Place, metadata: Metadata, target: Place, g: LuGeometry) -> None:
+def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -> None:
     """Refuse to take over a matrix whose file cannot be moved, or cannot grow by a slab."""
     shard = (source.path / metadata.grid().shard_key(0)).stat()
     if shard.st_dev != target.path.stat().st_dev:
@@ -137,14 +173,14 @@ def _check_move(source: Place, metadata: Metadata, target: Place, g: LuGeometry)
 
 
 def _find_journal(
-    source: Place, metadata: Metadata, target: Place, *, overwrite: bool, resume: bool
+    kind: Kind, source: Place, metadata: Metadata, target: Place, *, overwrite: bool, resume: bool
 ) -> Journal | None:
     """Find the stopped run at `target` that a call may go on with; `None`: it begins anew."""
     if not target.exists():
         _refuse_foreign(target)
         return None
     try:
-        group = read_group(target)
+        there, group = read_any_group(target)
     except CorruptError as error:
         raise ExistsError(
             f"{target.path} exists and is not overwritten ({error}); remove it yourself or choose "
@@ -165,13 +201,18 @@ def _find_journal(
     fix = "pass resume=False to begin anew, or another out="
     if holds_matrix:
         fix = f"pass another out=, or first finish or remove what is in {target.path}"
+    if there is not kind:
+        raise JournalError(
+            f"{target.path} holds a stopped factorization by {there.function}, not by "
+            f"{kind.function}; {fix}"
+        )
     if header.source != str(source.path):
         raise JournalError(
             f"{target.path} holds a stopped factorization of {header.source}, not of "
             f"{source.path}; {fix}"
         )
     if holds_matrix and metadata.state != "consumed":
-        if not target.exists(f"lu/{metadata.grid().shard_key(0)}"):
+        if not target.exists(f"{kind.array}/{metadata.grid().shard_key(0)}"):
             return None  # stopped before the matrix was given up
         raise JournalError(
             f"{source.path} was made anew since its earlier content was given up to the "
@@ -210,7 +251,7 @@ def _refuse_foreign(target: Place) -> None:
             part not in _PARTS[name] and not part.endswith(".new") for part, *_ in inside
         ):
             raise ExistsError(
-                f"{target.path} exists and holds {name}, which is not of LU factors, so it is not "
+                f"{target.path} exists and holds {name}, which is not of factors, so it is not "
                 "overwritten; remove it yourself or choose another out="
             )
 
@@ -225,7 +266,13 @@ def _clear(target: Place) -> None:
 
 
 def _begin(
-    source: Place, target: Place, g: LuGeometry, *, overwrite_a: bool, threads: int | None
+    kind: Kind,
+    source: Place,
+    target: Place,
+    g: Geometry,
+    *,
+    overwrite_a: bool,
+    threads: int | None,
 ) -> Journal:
     kernels, threads_now = blas_choice.in_use()
     settle(source)
@@ -241,20 +288,22 @@ def _begin(
         threads=threads or threads_now,
         memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
+        kind=kind.name,
     )
     journal = Journal(target, header)
+    why = f"its factorization was stopped; call {kind.function} again to finish it"
     metadata = dataclasses.replace(
-        tile_metadata(g.n, g.dtype, header.tile), state="incomplete", why=_WHY
+        tile_metadata(g.n, g.dtype, header.tile), state="incomplete", why=why
     )
     _clear(target)
     try:
         if not overwrite_a:
-            ArrayFile.create(target.volume, target.inside("lu"), metadata.grid(), True)
-        write_metadata(target.below("lu"), metadata)
+            ArrayFile.create(target.volume, target.inside(kind.array), metadata.grid(), True)
+        write_metadata(target.below(kind.array), metadata)
         journal.write()
         values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
         values |= {"source": str(source.path), "overwrite_a": overwrite_a}
-        write_group(target, "incomplete", values)
+        write_group(target, kind, "incomplete", values)
     except BaseException:
         with contextlib.suppress(OutcoreError):
             _clear(target)
@@ -262,7 +311,7 @@ def _begin(
     return journal
 
 
-def _move_into(source: Place, metadata: Metadata, target: Place) -> None:
+def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> None:
     """Give up the matrix: its shard file becomes that of the factors. Can be repeated."""
     key = metadata.grid().shard_key(0)
     if metadata.state != "consumed":
@@ -271,10 +320,10 @@ def _move_into(source: Place, metadata: Metadata, target: Place) -> None:
     if not source.exists(key):
         return
     above = Path(os.path.commonpath([source.path, target.path]))
-    old, new = source.path / key, target.path / "lu" / key
+    old, new = source.path / key, target.path / kind.array / key
     try:
         Volume(str(above)).rename(str(old.relative_to(above)), str(new.relative_to(above)))
     except OutcoreError:
-        if not target.exists(f"lu/{key}"):
+        if not target.exists(f"{kind.array}/{key}"):
             write_metadata(source, metadata)
         raise
