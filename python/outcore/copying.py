@@ -165,8 +165,8 @@ def from_array(
         - a NumPy array, memmap, or what `numpy.asarray` takes; an outcore `Array`; an h5py dataset;
           a zarr-python array; a dask array, which is computed some chunks at a time; anything else
           with ``shape``, ``dtype`` and slicing, and perhaps ``chunks``;
-        - an iterator of blocks of rows, of any heights, with ``shape=``. A block of one dimension
-          less is one row;
+        - an iterator of blocks of rows, of any heights, with ``shape=``; or of single rows, with
+          the whole shape;
         - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset where
           it has several (``"data.h5::run/u"``); of a Zarr array of any version and codec, or of
           outcore's own layout; of any other file of plain elements, with ``shape=`` and ``dtype=``.
