@@ -155,7 +155,7 @@ def test_memory_in_flight_is_left_alone_and_nothing_is_lost(
 
 
 def nine() -> tuple[LateStore, oc.Blocks]:
-    """Nine superblocks of an element each, three buffers; nothing is done before it is waited for."""
+    """Nine superblocks of an element each, three buffers; nothing is done until waited for."""
     arrangement = Arrangement(BlockGrid.of((9,), 1), np.dtype("i4"), "C", by_block=True)
     store = LateStore(np.arange(9, dtype="i4"), arrangement, seed=0)
     store.early = 0
