@@ -20,6 +20,7 @@ from outcore.flat_file import FlatFile
 from outcore.packages import load
 from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
+from outcore.unfailing_file import UnfailingFile
 from outcore.zarr_format import Metadata
 
 
@@ -115,26 +116,33 @@ class Hdf5Target(Target):
     ) -> None:
         self.side = chunked_side(shape, chunks)
         h5py = load("h5py", "writing HDF5")
-        self._path = path
-        self._file = h5py.File(path, "w-")
-        compression = None if codec == "none" else codec
-        self._dataset = self._file.create_dataset(
-            dataset, shape, dtype, chunks=chunks, compression=compression
-        )
+        self._disk = UnfailingFile(path)
+        self._file = h5py.File(self._disk, "w")
+        try:
+            self._dataset = self._file.create_dataset(
+                dataset, shape, dtype, chunks=chunks, compression=None if codec == "none" else codec
+            )
+        except BaseException:
+            self.abandon()
+            raise
 
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
         self._dataset[box] = data
+        self._disk.check()
         allocator.trim()
 
     def finish(self) -> None:
         """See `Target`."""
         self._file.close()
-        sync_file(self._path)
+        self._disk.check()
+        os.fsync(self._disk.fileno())
+        self._disk.close()
 
     def abandon(self) -> None:
         """See `Target`."""
         self._file.close()
+        self._disk.close()
 
 
 class ZarrTarget(Target):
@@ -229,8 +237,7 @@ def writing(path: Path) -> Iterator[None]:
     except OutcoreError:
         raise
     except OSError as error:
-        # HDF5 has the number in its text only.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
                 f"cannot write {path}: no room on its disk; free some room"
             ) from error
