@@ -36,6 +36,9 @@ class Late:
         return self.is_done
 
     def wait(self) -> None:
+        if self.store.interrupts:
+            self.store.interrupts -= 1
+            raise KeyboardInterrupt
         if not self.is_done:
             self._end()
         if self.error:
@@ -57,6 +60,7 @@ class LateStore:
         self.disk, self.arrangement = disk, arrangement
         self.random = np.random.default_rng(seed)
         self.early, self.failing = 0.3, 0.0
+        self.interrupts = 0
         self.unfinished: list[Late] = []
         self.reads = self.writes = 0
 
@@ -183,6 +187,26 @@ def test_what_is_written_to_is_not_on_its_way_any_more() -> None:
     assert store.disk[0] == 77
     B.close()
     assert store.disk[0] == 78
+
+
+def test_after_an_interrupt_all_is_as_it_was() -> None:
+    """Ctrl-C while the interface waits: the request goes on, and the next call waits for it."""
+    store, B = nine()
+    calls: list[Callable[[], Any]] = [
+        lambda: B.read(5), lambda: B.view(5), lambda: B.write(5, 55), B.flush, lambda: B.read(7),
+        lambda: B.write(8, 88), lambda: B.read(1), lambda: B.read(2), lambda: B.read(3), B.close,
+    ]  # fmt: skip
+    interrupted = 0
+    for call in calls:
+        store.interrupts = 1
+        try:
+            call()
+        except KeyboardInterrupt:
+            interrupted += 1
+        store.interrupts = 0
+        call()
+    assert interrupted >= 5
+    assert store.disk.tolist() == [0, 1, 2, 3, 4, 55, 6, 7, 88]
 
 
 @pytest.mark.parametrize("then", [0, 1, 2])

@@ -88,7 +88,6 @@ class _Slot:
     buffer: Buffer
     memory: Memory
     superblock: Coordinates = ()
-    blocks: dict[Coordinates, npt.NDArray[Any]] = field(default_factory=dict)
     held: set[Coordinates] = field(default_factory=set)
     """Blocks whose elements are here, or on their way here."""
     dirty: set[Coordinates] = field(default_factory=set)
@@ -133,8 +132,7 @@ class SuperblockCache:
 
         They stay there until the next call.
         """
-        slot = self._slot_with(at)
-        return slot.blocks[at]
+        return self._arrangement.block(at, self._slot_with(at).memory)
 
     def lend(self, at: Coordinates) -> npt.NDArray[Any]:
         """As `block`, for reading only; the elements stay as long as anybody views them."""
@@ -143,7 +141,7 @@ class SuperblockCache:
         if memory is None:
             memory = np.frombuffer(memoryview(slot.buffer), np.uint8)
             slot.lent = weakref.ref(memory)
-        view = self._arrangement.blocks(slot.superblock, memory)[at]
+        view = self._arrangement.block(at, memory)
         view.flags.writeable = False
         return view
 
@@ -159,7 +157,7 @@ class SuperblockCache:
         with contextlib.suppress(OutcoreError):  # a read-ahead, perhaps of other blocks
             self._finish_reading(slot)
         self._finish_writing(slot)
-        slot.blocks[at][...] = data
+        self._arrangement.block(at, slot.memory)[...] = data
         slot.held.add(at)
         slot.dirty.add(at)
         self._read_ahead()
@@ -297,7 +295,6 @@ class SuperblockCache:
     def _fill_next(self, superblock: Coordinates) -> _Slot:
         slot = self._free.pop()
         slot.superblock = superblock
-        slot.blocks = self._arrangement.blocks(superblock, slot.memory)
         self._slots[superblock] = slot
         return slot
 
@@ -311,9 +308,10 @@ class SuperblockCache:
 
     def _start_reading(self, slot: _Slot) -> None:
         slot.reading = self._store.read(slot.superblock, slot.memory)
-        slot.held = set(slot.blocks)
+        slot.held = set(self._grid.blocks_of(slot.superblock))
         self.stats.reads += 1
-        self.stats.bytes_read += sum(block.nbytes for block in slot.blocks.values())
+        whole = self._grid.superblock_shape(slot.superblock)
+        self.stats.bytes_read += self._arrangement.nbytes(whole)
 
     def _finish_reading(self, slot: _Slot) -> None:
         if slot.reading is None:
@@ -337,7 +335,9 @@ class SuperblockCache:
             slot.writing = self._store.write(slot.superblock, slot.memory, slot.dirty)
             slot.leaving, slot.dirty = slot.dirty, set()
             self.stats.writes += 1
-            self.stats.bytes_written += sum(slot.blocks[at].nbytes for at in slot.leaving)
+            self.stats.bytes_written += sum(
+                self._arrangement.nbytes(self._grid.block_shape(at)) for at in slot.leaving
+            )
 
     def _finish_writing(self, slot: _Slot) -> None:
         if slot.writing is None:

@@ -115,30 +115,30 @@ class Arrangement:
     @property
     def block_bytes(self) -> int:
         """Bytes from one block to the next, where they lie one after another."""
-        nbytes = math.prod(self.grid.block) * self.dtype.itemsize
-        return math.ceil(nbytes / PAGE_BYTES) * PAGE_BYTES
+        return math.ceil(self.nbytes(self.grid.block) / PAGE_BYTES) * PAGE_BYTES
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of a buffer, which holds the largest superblock: whole pages."""
         if self.by_block:
             return math.prod(self.grid.superblock) * self.block_bytes
-        elements = math.prod(self.grid.superblock_shape((0,) * len(self.grid.shape)))
-        return math.ceil(elements * self.dtype.itemsize / PAGE_BYTES) * PAGE_BYTES
+        first = self.grid.superblock_shape((0,) * len(self.grid.shape))
+        return math.ceil(self.nbytes(first) / PAGE_BYTES) * PAGE_BYTES
 
-    def blocks(
-        self, superblock: Coordinates, memory: Memory
-    ) -> dict[Coordinates, npt.NDArray[Any]]:
-        """View each block of a superblock in its memory."""
+    def nbytes(self, shape: Coordinates) -> int:
+        """Bytes of so many elements."""
+        return math.prod(shape) * self.dtype.itemsize
+
+    def block(self, at: Coordinates, memory: Memory) -> npt.NDArray[Any]:
+        """View a block in the memory of its superblock."""
         grid = self.grid
+        superblock = grid.superblock_of(at)
         if not self.by_block:
-            whole = self._array(grid.superblock_shape(superblock), memory, 0)
-            first = grid.superblock_start(superblock)
-            return {at: whole[self._within(first, at)] for at in grid.blocks_of(superblock)}
-        return {
-            at: self._array(grid.block_shape(at), memory, number * self.block_bytes)
-            for number, at in enumerate(grid.blocks_of(superblock))
-        }
+            return self._whole(superblock, memory)[self._within(superblock, at)]
+        number = 0
+        for i, k, f, n in zip(at, superblock, grid.superblock, grid.counts, strict=True):
+            number = number * min(f, n - k * f) + i - k * f
+        return self._array(grid.block_shape(at), memory, number * self.block_bytes)
 
     def parts(
         self,
@@ -147,14 +147,17 @@ class Arrangement:
         blocks: Collection[Coordinates] | None = None,
     ) -> list[tuple[Coordinates, npt.NDArray[Any]]]:
         """Arrays that make up a superblock or some blocks of it, each with its first index."""
-        found = self.blocks(superblock, memory)
-        if self.by_block or (blocks is not None and len(blocks) < len(found)):
-            chosen = found if blocks is None else blocks
-            return [(self.grid.block_start(at), found[at]) for at in sorted(chosen)]
-        whole = self._array(self.grid.superblock_shape(superblock), memory, 0)
-        return [(self.grid.superblock_start(superblock), whole)]
+        every = list(self.grid.blocks_of(superblock))
+        if self.by_block or (blocks is not None and len(blocks) < len(every)):
+            chosen = every if blocks is None else sorted(blocks)
+            return [(self.grid.block_start(at), self.block(at, memory)) for at in chosen]
+        return [(self.grid.superblock_start(superblock), self._whole(superblock, memory))]
 
-    def _within(self, first: Coordinates, at: Coordinates) -> tuple[slice, ...]:
+    def _whole(self, superblock: Coordinates, memory: Memory) -> npt.NDArray[Any]:
+        return self._array(self.grid.superblock_shape(superblock), memory, 0)
+
+    def _within(self, superblock: Coordinates, at: Coordinates) -> tuple[slice, ...]:
+        first = self.grid.superblock_start(superblock)
         start, shape = self.grid.block_start(at), self.grid.block_shape(at)
         return tuple(slice(a - f, a - f + n) for a, f, n in zip(start, first, shape, strict=True))
 
