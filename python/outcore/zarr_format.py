@@ -249,16 +249,24 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
     return tuple(chunks)
 
 
-def tile_shape(n: int, itemsize: int, tile_bytes: int = TILE_BYTES) -> tuple[int, int]:
+def full_columns(itemsize: int) -> int:
+    """Columns of a tile that give a matrix product nearly all of its speed."""
+    return 128 if itemsize >= 16 else 256
+
+
+def tile_shape(
+    n: int, itemsize: int, tile_bytes: int = TILE_BYTES, most_columns: int | None = None
+) -> tuple[int, int]:
     """Rows and columns of a column-major tile of at most `tile_bytes` of a matrix of order `n`.
 
-    256 columns give a matrix product nearly all of its speed (128 of complex128). The rows are a
-    multiple of the columns, so that every diagonal block lies in one tile, and are spread evenly,
-    so that little of the last tile is padding. Tiles are whole pages.
+    The rows are a multiple of the columns, so that every diagonal block lies in one tile, and are
+    spread evenly, so that little of the last tile is padding. Tiles are whole pages.
+
+    `most_columns` is a power of 2; `None` stands for `full_columns`.
     """
     while (n * n * itemsize) // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
         tile_bytes *= 2
-    columns = min(128 if itemsize >= 16 else 256, max(8, 1 << (n - 1).bit_length()))
+    columns = min(most_columns or full_columns(itemsize), max(8, 1 << (n - 1).bit_length()))
     while columns > 8 and columns * columns * itemsize > tile_bytes:
         columns //= 2
     unit = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))

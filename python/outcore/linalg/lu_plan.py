@@ -11,7 +11,7 @@ import numpy as np
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.sizes import format_bytes
-from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
+from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -23,6 +23,9 @@ MOST_BLOCK_TILES = 8
 
 BOUNCE_BYTES = (64 << 10, 4 << 20)
 """Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
+
+WORTH_FINER = 1.2
+"""By how much wider a slab must become for its panels to be made narrower."""
 
 TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES
 """Memory for tiles that are smaller than what the disk moves at once."""
@@ -244,18 +247,34 @@ def _cut(
     n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
 ) -> tuple[LuGeometry | None, int]:
     """Cut for the largest tiles that fit; `None` if none do. And the memory for one panel."""
-    need = memory_bytes
-    for tile_bytes in [TILE_BYTES >> shift for shift in range(16)]:
-        shape = tile or tile_shape(n, dtype.itemsize, tile_bytes)
-        if tile is None and tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
-            continue
-        geometry = _fit(n, dtype, memory_bytes, shape)
-        if geometry.slab_panels >= 1:
-            return geometry, memory_bytes
+    if tile:
+        geometry = _fit(n, dtype, memory_bytes, tile)
         need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
-        if tile is not None:
-            break
+        return (geometry if geometry.slab_panels else None), need
+    need = memory_bytes
+    full = full_columns(dtype.itemsize)
+    for tile_bytes in [TILE_BYTES >> shift for shift in range(16)]:
+        found: LuGeometry | None = None
+        for columns in (full, full // 2, full // 4):
+            shape = tile_shape(n, dtype.itemsize, tile_bytes, columns)
+            if tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
+                break
+            geometry = _fit(n, dtype, memory_bytes, shape)
+            need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+            if not found or _is_worth_it(geometry, found):
+                found = geometry
+        if found and found.slab_panels:
+            return found, memory_bytes
     return None, need
+
+
+def _is_worth_it(finer: LuGeometry, g: LuGeometry) -> bool:
+    """Whether narrower panels let a much wider slab fit: where memory holds few panels.
+
+    Products with half as many inner columns are a little slower.
+    """
+    width, finer_width = g.slab_panels * g.columns, finer.slab_panels * finer.columns
+    return finer_width >= max(WORTH_FINER * width, 1) and g.slab_panels < g.panels
 
 
 def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:
