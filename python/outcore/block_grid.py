@@ -132,12 +132,12 @@ class Arrangement:
     def block(self, at: Coordinates, memory: Memory) -> npt.NDArray[Any]:
         """View a block in the memory of its superblock."""
         grid = self.grid
-        superblock = grid.superblock_of(at)
         if not self.by_block:
+            superblock = grid.superblock_of(at)
             return self._whole(superblock, memory)[self._within(superblock, at)]
         number = 0
-        for i, k, f, n in zip(at, superblock, grid.superblock, grid.counts, strict=True):
-            number = number * min(f, n - k * f) + i - k * f
+        for i, f in zip(at, grid.superblock, strict=True):
+            number = number * f + i % f
         return self._array(grid.block_shape(at), memory, number * self.block_bytes)
 
     def parts(
