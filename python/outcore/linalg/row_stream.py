@@ -1,0 +1,209 @@
+"""Blocks of rows, read ahead of their use, each row once."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Ticket, column_extremes
+from outcore.errors import InvalidError, NonFiniteError, OutcoreError
+from outcore.linalg.panel import Matrix
+from outcore.linalg.row_plan import RowPlan
+from outcore.linalg.row_source import RowSource, copy_rows
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+Transform: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
+
+
+class RowBlock(NamedTuple):
+    """Rows from `first` on. They may be changed; their memory is used again for later ones."""
+
+    first: int
+    data: Matrix
+
+
+class _Reading(NamedTuple):
+    first: int
+    rows: int
+    buffer: Matrix
+    ticket: Ticket | None
+
+
+class RowStream:
+    """Blocks of rows in order: ``for first, data in stream``.
+
+    Parameters
+    ----------
+    source
+        Where the rows come from.
+    plan
+        Heights, and buffers, which come from the call's arena.
+    call
+        The call.
+    number
+        The source's own in the trace.
+    transform
+        Called with each block as it was read; returns as many rows.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        plan: RowPlan,
+        call: LongCall,
+        number: int = 0,
+        transform: Transform | None = None,
+    ) -> None:
+        layout = plan.layout
+        self.source, self._plan, self._trace, self._transform = source, plan, call.trace, transform
+        source.open(call, plan.bounce_bytes, number)
+        shape = (plan.height, layout.width)
+        self._free = deque(
+            allocated(call, shape, layout.dtype, plan.order) for _ in range(plan.buffers)
+        )
+        self._copy: Matrix | None = None
+        if plan.copy_dtype is not None:
+            copied = (plan.height, layout.columns)
+            self._copy = allocated(call, copied, plan.copy_dtype, plan.order)
+        self._reading: deque[_Reading] = deque()
+        self._next, self._at_end = 0, False
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        while True:
+            self._read_ahead()
+            if not self._reading:
+                return
+            first, rows, buffer, ticket = self._reading.popleft()
+            if ticket is not None:
+                wait(ticket, self._trace)
+            yield RowBlock(first, self._converted(first, buffer[:rows, : self.source.columns]))
+            self._free.append(buffer)
+
+    def again(self) -> None:
+        """Go back to the first row."""
+        self._next, self._at_end = 0, False
+
+    def abandon(self) -> None:
+        """Wait for what is being read, so that its memory can go."""
+        for reading in self._reading:
+            if reading.ticket is not None:
+                with contextlib.suppress(OutcoreError):
+                    reading.ticket.wait()
+
+    def _read_ahead(self) -> None:
+        # What is not read in the background is not fetched before it is needed.
+        most = len(self._free) if self._plan.layout.is_stored else 1 - len(self._reading)
+        for _ in range(most):
+            if self._at_end:
+                return
+            buffer = self._free.popleft()
+            count, ticket = self.source.fetch(self._next, buffer)
+            if count:
+                self._reading.append(_Reading(self._next, count, buffer, ticket))
+            else:
+                self._free.append(buffer)
+            self._next += count
+            self._at_end = count < len(buffer) or self._next == self.source.rows
+
+    def _converted(self, first: int, data: Matrix) -> Matrix:
+        if self._copy is None:
+            return data
+        rows: npt.NDArray[Any] = data
+        if self._transform is not None:
+            rows = np.asarray(self._transform(data))
+            if rows.shape != data.shape:
+                raise InvalidError(
+                    f"transform made {rows.shape} of a block of {data.shape}; "
+                    "it must keep the shape"
+                )
+        target = self._copy[: len(data)]
+        copy_rows(rows, target, self.source.name, first)
+        return target
+
+
+@contextmanager
+def streams(
+    sources: Sequence[RowSource],
+    plans: Sequence[RowPlan],
+    call: LongCall,
+    transform: Transform | None = None,
+) -> Iterator[list[RowStream]]:
+    """Open streams over sources; at the end nothing is in flight any more."""
+    opened: list[RowStream] = []
+    try:
+        for number, (source, plan) in enumerate(zip(sources, plans, strict=True)):
+            opened.append(RowStream(source, plan, call, number, transform))
+        yield opened
+    finally:
+        for stream in opened:
+            stream.abandon()
+
+
+def side_by_side(opened: Sequence[RowStream]) -> Iterator[tuple[int, list[Matrix]]]:
+    """Go through several streams at once: (first row, a block of each), of equal heights.
+
+    Raises
+    ------
+    InvalidError
+        If one has more rows than another.
+    """
+    iterators = [iter(stream) for stream in opened]
+    blocks: list[Matrix | None] = [None] * len(opened)
+    first = 0
+    while True:
+        for i, iterator in enumerate(iterators):
+            if blocks[i] is None:
+                block = next(iterator, None)
+                blocks[i] = None if block is None else block.data
+        here = [block for block in blocks if block is not None]
+        if not here:
+            return
+        if len(here) < len(blocks):
+            names = [
+                (stream.source.name, block is None)
+                for stream, block in zip(opened, blocks, strict=True)
+            ]
+            ended = next(name for name, at_end in names if at_end)
+            more = next(name for name, at_end in names if not at_end)
+            raise InvalidError(f"{ended} ends after {first} rows, {more} has more; give as many")
+        count = min(len(block) for block in here)
+        yield first, [block[:count] for block in here]
+        blocks = [block[count:] if len(block) > count else None for block in here]
+        first += count
+
+
+def allocated(
+    call: LongCall, shape: tuple[int, int], dtype: np.dtype[Any], order: str = "F"
+) -> Matrix:
+    """Take memory for a matrix from the call's arena. What it holds is not defined."""
+    memory = memoryview(call.arena.allocate(shape[0] * shape[1] * dtype.itemsize))
+    matrix: Matrix = np.ndarray(shape, dtype, buffer=memory, order="F" if order == "F" else "C")
+    return matrix
+
+
+def check_finite(name: str, first: int, block: Matrix) -> None:
+    """Refuse rows with a NaN or an infinity, naming the first such row.
+
+    Raises
+    ------
+    NonFiniteError
+        With its index.
+    """
+    # One fast look at sums of absolute values, along whichever side is contiguous.
+    by_column = block if block.strides[0] == block.itemsize else block.T
+    if np.isfinite(column_extremes(by_column, False)[0]):
+        return
+    for i, row in enumerate(block):
+        bad = np.flatnonzero(~np.isfinite(row))
+        if len(bad):
+            at = (first + i, int(bad[0]))
+            raise NonFiniteError(
+                f"{name}[{at[0]}, {at[1]}] is {row[bad[0]]}; every element must be finite: "
+                "correct it, or look for an error in the data",
+                at,
+            )

@@ -1,0 +1,39 @@
+"""Tall matrices, and sources of their rows that count what is taken of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DTYPES = ["f4", "f8", "c8", "c16"]
+
+
+def tall(m: int, n: int, dtype: npt.DTypeLike, seed: int = 0) -> npt.NDArray[Any]:
+    """A random matrix."""
+    draw = np.random.default_rng(seed)
+    values = draw.standard_normal((m, n))
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * draw.standard_normal((m, n))
+    return values.astype(dtype)
+
+
+def ragged(a: npt.NDArray[Any], heights: list[int]) -> Iterator[npt.NDArray[Any]]:
+    """Blocks of rows of such heights, again and again; a height of 0 is a block without rows."""
+    first = number = 0
+    while first < len(a):
+        height = heights[number % len(heights)]
+        yield a[first : first + height]
+        first, number = first + height, number + 1
+
+
+class Counting:
+    """Rows that can only be sliced, and which notes how often each was."""
+
+    def __init__(self, a: npt.NDArray[Any]) -> None:
+        self.shape, self.dtype, self._a = a.shape, a.dtype, a
+        self.times = np.zeros(len(a), int)
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        self.times[rows] += 1
+        return self._a[rows]
