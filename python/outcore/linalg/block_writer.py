@@ -1,0 +1,168 @@
+"""Blocks of a result: each in memory until it is computed, then on its way to the disk."""
+
+import contextlib
+import math
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile, Ticket
+from outcore.errors import OutcoreError
+from outcore.linalg.grains import cut
+from outcore.linalg.operand import Extent
+from outcore.linalg.panel import Matrix
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+
+class WholeResult:
+    """A result that is in memory whole."""
+
+    def __init__(self, whole: Matrix) -> None:
+        self._whole = whole
+
+    def begin(self, block: Extent) -> Matrix:
+        """Return the memory of a block."""
+        return self._whole[block]
+
+    def wait_free(self, along: slice) -> None:
+        """Wait until the memory of a part of the block can be written to."""
+
+    def done(self, end: int) -> None:
+        """Let go of the block up to an end: it is final."""
+
+    def advance(self) -> None:
+        """Go on writing."""
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+
+    abandon = flush
+
+
+class _Leaving(NamedTuple):
+    """A part of a block to be written: where it is along the block, on disk, and in memory."""
+
+    along: slice
+    start: list[int]
+    data: npt.NDArray[Any]
+
+
+class DiskResult:
+    """A result on disk, one block of which is in memory.
+
+    A block becomes final along one axis, from its beginning on. Its parts leave chunk by chunk, a
+    few at each `advance`, so that what is read meanwhile need not wait for all of them.
+
+    Parameters
+    ----------
+    file
+        Open as an array of whole chunks.
+    block_shape
+        Rows, whole chunks, and columns of a block in memory.
+    chunk
+        Chunk of a matrix on disk; `None` for a vector.
+    axis
+        Along which blocks become final.
+    steps
+        Calls of `advance` in which a block is to be written.
+    """
+
+    def __init__(
+        self,
+        file: ArrayFile,
+        call: LongCall,
+        dtype: np.dtype[Any],
+        block_shape: tuple[int, int],
+        *,
+        chunk: tuple[int, int] | None,
+        axis: int,
+        steps: int,
+    ) -> None:
+        self._file, self._trace, self._axis = file, call.trace, axis
+        self._is_vector = chunk is None
+        self._chunk = chunk or block_shape
+        memory = memoryview(call.arena.allocate(math.prod(block_shape) * dtype.itemsize))
+        self._memory: Matrix = np.ndarray(block_shape, dtype, buffer=memory, order="F")
+        chunks = math.prod(-(-n // c) for n, c in zip(block_shape, self._chunk, strict=True))
+        self._pace = -(-chunks // steps)
+        self._waiting: deque[_Leaving] = deque()
+        self._tickets: deque[tuple[slice, Ticket]] = deque()
+
+    def begin(self, block: Extent) -> Matrix:
+        """Return the memory of a block, parts of which may still be in use."""
+        self._first = [s.start for s in block]
+        self._shape = tuple(s.stop - s.start for s in block)
+        self._final = 0
+        return self._memory[: self._shape[0], : self._shape[1]]
+
+    def wait_free(self, along: slice) -> None:
+        """Wait until no earlier block needs the memory of a part of the block."""
+        while any(_meet(part.along, along) for part in self._waiting):
+            self._submit()
+        left = deque[tuple[slice, Ticket]]()
+        while self._tickets:
+            where, ticket = self._tickets[0]
+            if _meet(where, along):
+                wait(ticket, self._trace)
+            elif not ticket.done():
+                left.append((where, ticket))
+            self._tickets.popleft()
+        self._tickets = left
+
+    def done(self, end: int) -> None:
+        """Let go of the block up to `end` along its axis: it is final."""
+        rows, columns = self._shape
+        unit = 1 if self._is_vector else self._chunk[0]
+        high = -(-rows // unit) * unit
+        if self._axis == 0:
+            # Below the last row of C, whole chunks are padded.
+            stop = high if end == rows else end // unit * unit
+            part = (slice(self._final, stop), slice(0, columns))
+        else:
+            stop = end
+            part = (slice(0, high), slice(self._final, stop))
+        if stop > rows or self._axis == 1:
+            self._memory[rows:high, part[1]] = 0
+        self._final = stop
+        down, across = self._chunk
+        for i in cut(part[0].start, part[0].stop, down):
+            for j in cut(part[1].start, part[1].stop, across):
+                self._leave(i, j)
+
+    def _leave(self, rows: slice, columns: slice) -> None:
+        start = [first + s.start for first, s in zip(self._first, (rows, columns), strict=True)]
+        data: npt.NDArray[Any] = self._memory[rows, columns]
+        if self._is_vector:
+            start, data = [max(start)], data.reshape(-1)
+        self._waiting.append(_Leaving((rows, columns)[self._axis], start, data))
+
+    def advance(self) -> None:
+        """Start some more writes."""
+        for _ in range(min(self._pace, len(self._waiting))):
+            self._submit()
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        while self._waiting:
+            self._submit()
+        while self._tickets:
+            wait(self._tickets.popleft()[1], self._trace)
+
+    def abandon(self) -> None:
+        """Wait for the writes in flight, whatever becomes of them."""
+        self._waiting.clear()
+        while self._tickets:
+            with contextlib.suppress(OutcoreError):
+                self._tickets.popleft()[1].wait()
+
+    def _submit(self) -> None:
+        part = self._waiting.popleft()
+        ticket = self._file.submit_write(part.start, [1] * len(part.start), part.data)
+        self._tickets.append((part.along, ticket))
+
+
+def _meet(a: slice, b: slice) -> bool:
+    return bool(a.start < b.stop and b.start < a.stop)

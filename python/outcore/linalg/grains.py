@@ -1,0 +1,88 @@
+"""The parts in which a matrix on disk is read: grains, of whole pages where its chunks allow."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+
+@dataclass(frozen=True)
+class Grains:
+    """Least parts of a matrix that are read whole; of a box made of them no byte is read twice.
+
+    A grain is as long as a chunk along the chunk's fast dimension, and as short along the other one
+    as whole pages allow.
+
+    Attributes
+    ----------
+    rows, columns
+        Elements of a grain.
+    itemsize
+        Bytes of an element; 0 for a matrix in memory, of which nothing is read.
+    is_aligned
+        Whether the disk can use the memory of a box as it is.
+    """
+
+    rows: int = 1
+    columns: int = 1
+    itemsize: int = 0
+    is_aligned: bool = True
+
+    @classmethod
+    def of(cls, chunks: Sequence[int], order: str, itemsize: int) -> "Grains":
+        """Find the grains of a matrix on disk, or of a vector, which is a column."""
+        rows, columns = (chunks[0], 1) if len(chunks) == 1 else chunks
+        is_row_major = order == "C" and len(chunks) == 2
+        fast, slow = (columns, rows) if is_row_major else (rows, columns)
+        # So many runs of the fast dimension end on a page.
+        least = SLOT_ALIGN_BYTES // math.gcd(SLOT_ALIGN_BYTES, fast * itemsize)
+        thin = least if slow % least == 0 else slow
+        shape = (thin, fast) if is_row_major else (fast, thin)
+        return cls(*shape, itemsize, fast * itemsize % SLOT_ALIGN_BYTES == 0)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether anything is read."""
+        return self.itemsize > 0
+
+    def transposed(self) -> "Grains":
+        """Those of the transpose."""
+        return Grains(self.columns, self.rows, self.itemsize, self.is_aligned)
+
+    def covering(self, rows: int, columns: int) -> tuple[int, int]:
+        """Grow the sizes of a box that begins where a grain does to whole grains."""
+        return -(-rows // self.rows) * self.rows, -(-columns // self.columns) * self.columns
+
+    def box_bytes(self, rows: int, columns: int) -> int:
+        """Bytes that are read for a box. Exact."""
+        return math.prod(self.covering(rows, columns)) * self.itemsize
+
+    def memory_bytes(self, rows: int, columns: int) -> int:
+        """Memory of a box, in whole pages."""
+        return pages(self.box_bytes(rows, columns))
+
+
+def pages(nbytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+
+
+def cut(first: int, end: int, step: int) -> list[slice]:
+    """Cut a range into parts of one length; the last one may be shorter."""
+    return [slice(i, min(i + step, end)) for i in range(first, end, step)]
+
+
+BOUNCE_BYTES = (64 << 10, 4 << 20)
+"""Least and most memory for transfers that are not aligned."""
+
+
+def bounce_bytes(memory_bytes: int, *, is_aligned: bool) -> int:
+    """Memory for transfers that the disk cannot do in place, out of a budget.
+
+    Where all are aligned, some pages are for disks that want more than a page.
+    """
+    if is_aligned:
+        return 4 * SLOT_ALIGN_BYTES
+    least, most = BOUNCE_BYTES
+    return pages(min(most, max(least, memory_bytes // 32)))

@@ -1,0 +1,99 @@
+"""The array on disk that a call writes its result to: incomplete until it is whole."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from outcore._core import ArrayFile
+from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
+from outcore.errors import ExistsError, InvalidError, OutcoreError
+from outcore.volumes import PathLike, Place, exclusive, place
+from outcore.zarr_format import Metadata
+
+
+@contextmanager
+def claimed(
+    out: PathLike | None, operands: Sequence[object], *, overwrite: bool, why: str
+) -> Iterator[Place | None]:
+    """Check the place of a result, and hold it against other calls; `None` stays `None`.
+
+    Parameters
+    ----------
+    out
+        Directory of the result.
+    operands
+        What the call reads, which the result must not replace.
+    overwrite
+        Replace a whole array. What a stopped call left is always replaced.
+    why
+        What marks an array as left by a stopped call of the same function.
+
+    Raises
+    ------
+    ExistsError
+        If there is something at `out` that may not be replaced.
+    InvalidError
+        If it is an operand.
+    BusyError
+        If another call writes there.
+    """
+    if out is None:
+        yield None
+        return
+    where = place(out)
+    for operand in operands:
+        if isinstance(operand, Array) and os.path.realpath(operand.path) == os.path.realpath(out):
+            raise InvalidError(f"out= is an operand itself, {where.path}; choose another directory")
+    # The lock lies beside the array, where `outcore info` looks for it.
+    lock = where.path.parent / f".{where.path.name}.filling"
+    with _gone_when_left(lock), exclusive(lock, f"writing {where.path.name}"):
+        is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
+        if is_there and (not overwrite or not where.exists()):
+            raise ExistsError(
+                f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
+                "array that may go"
+            )
+        yield where
+
+
+@contextmanager
+def _gone_when_left(directory: os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # It stays where it is not empty: another call may be at the lock by now.
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
+
+
+def _is_stopped(where: Place, why: str) -> bool:
+    """Whether this is what a call that was killed left of its result."""
+    with contextlib.suppress(OutcoreError):
+        metadata = read_metadata(where)
+        return (metadata.state, metadata.why) == ("incomplete", why)
+    names = [name for name, *_ in where.volume.list(where.name)] if where.path.is_dir() else ["?"]
+    return all(name.startswith("zarr.json.") and name.endswith(".new") for name in names)
+
+
+@contextmanager
+def written(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
+    """Make an array, and mark it whole at the end of the block; an error removes it.
+
+    Its room on disk is taken at once.
+    """
+    if where.volume.exists(where.name):
+        where.volume.remove(where.name)
+    try:
+        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=why))
+        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+        bump_generation(where)
+        array = open_array(where.path, "r+", allow_incomplete=True)
+        yield array
+        array.flush()
+        array.mark(None)
+    except BaseException:
+        with contextlib.suppress(OutcoreError):
+            where.volume.remove(where.name)
+        raise
