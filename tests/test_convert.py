@@ -496,14 +496,14 @@ def to(source, target, **options):
     copy = oc.from_array if target.isupper() else oc.export_array
     copy(source, target, memory=BUDGET, overwrite=True, progress=False, **options)
 
-chunks = {"chunks": (256, 512)}
+chunks = {"chunks": (512, 512)}
 to(np.ones((600, 600)), "warm.zarr", chunks=(64, 64))
 to("warm.zarr", "WARM", chunks=(64, 64))
 measured("rows", lambda: to(rows(), "A", shape=SHAPE, **chunks))
 measured("npy", lambda: to("A", "x.npy", order="F"))
 measured("memmap", lambda: to(np.load("x.npy", mmap_mode="r"), "B", order="C", **chunks))
 measured("to zarr", lambda: to("x.npy", "x.zarr", order="C", **chunks))
-measured("zarr", lambda: to("x.zarr", "B", order="F", chunks=(512, 256)))
+measured("zarr", lambda: to("x.zarr", "B", order="F", chunks=(1024, 256)))
 measured("to hdf5", lambda: to("B", "x.h5", chunks=(300, 350)))
 measured("hdf5", lambda: to("x.h5", "x.raw", format="raw", order="F"))
 measured("dask", lambda: to(dask.array.from_zarr("x.zarr") * 2, "B", **chunks))
@@ -523,7 +523,7 @@ def test_memory_of_the_whole_process(
     lines = [line.rpartition(" ") for line in said.splitlines()]
     grown = {name: int(nbytes) for name, _, nbytes in lines}
     assert len(grown) == 8, errors
-    beside = 24 << 20
+    beside = 16 << 20
     assert max(grown.values()) < (12 << 20) + beside, grown
 
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from outcore import allocator
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
@@ -148,7 +147,8 @@ class Mapped(Source):
     def __init__(self, array: npt.NDArray[Any], wanted: npt.DTypeLike | None = None) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
-        self.side = Side(self.side.cuts, run=_run(self))
+        # While a block is copied, its pages are in memory twice.
+        self.side = Side(self.side.cuts, library_blocks=1, run=_run(self))
         filename = getattr(array, "filename", None)
         self.path = None if filename is None else Path(filename)
         base: Any = array
@@ -251,7 +251,6 @@ class Sliced(Source):
                 slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)
             )
             self._read(part, out[at])
-            allocator.trim()
 
     def _parts(self, box: Box) -> Iterator[Box]:
         """Cut a box that cuts chunks into single ones: a library may decode many at once."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import allocator
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
@@ -130,7 +129,6 @@ class Hdf5Target(Target):
         """See `Target`."""
         self._dataset[box] = data
         self._disk.check()
-        allocator.trim()
 
     def finish(self) -> None:
         """See `Target`."""
@@ -186,7 +184,6 @@ class ZarrTarget(Target):
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
         self._array[box] = data
-        allocator.trim()
 
     def finish(self) -> None:
         """See `Target`."""
