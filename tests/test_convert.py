@@ -191,14 +191,22 @@ def test_every_chunk_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("x.zarr", {"chunks": (2, 0)}, "at least 1"),
         ("x.h5", {"chunks": (2, 1.5)}, "integers"),
         ("x.npy", {"dtype": "S3"}, "number type"),
+        ("x.h5::a/", {}, "cannot make a dataset 'a/' in"),
     ],
 )
 def test_unusable_arguments(
     tmp_path: Path, name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidError, match=message):
-        oc.export_array(np.ones((4, 3)), tmp_path / name, **options)
+        oc.export_array(np.ones((4, 3)), f"{tmp_path}/{name}", **options)
     assert os.listdir(tmp_path) == []
+
+
+def test_names_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="need a path, have 5"):
+        oc.export_array(np.ones(3), 5)  # type: ignore[arg-type]
+    oc.export_array(np.ones(3), f"{tmp_path}/x.h5::")
+    np.testing.assert_array_equal(read(tmp_path / "x.h5", "hdf5", np.ones(3)), np.ones(3))
 
 
 def test_too_little_memory_is_said_before_any_work(tmp_path: Path) -> None:

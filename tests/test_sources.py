@@ -314,6 +314,7 @@ def test_hdf5_by_name(tmp_path: Path) -> None:
         (f"{file}::deep", "no dataset deep"),
         (f"{tmp_path}/none.h5::a", "no file"),
         (tmp_path / "none.h5", "no file"),
+        (f"{tmp_path}::a", "no file"),
     ]:
         with pytest.raises(NotFoundError, match=message):
             oc.from_array(name, tmp_path / "B")

@@ -95,7 +95,7 @@ class Side:
     bounces
         Whether it needs bounce buffers from the budget.
     most_bytes
-        Larger blocks gain nothing.
+        Larger blocks gain nothing on this side.
     run
         The dimension along which its elements lie one after another, if that matters.
     """
@@ -185,7 +185,7 @@ def plan_copy(source: Side, target: Side, itemsize: int, have_bytes: int) -> Cop
     spare = (have_bytes - need) // max(sides, 1)
     bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
     room = have_bytes - sides * bounce_bytes
-    most_bytes = min(source.most_bytes, target.most_bytes, block_room(4))
+    most_bytes = min(max(source.most_bytes, target.most_bytes), block_room(4))
     if given_up:
         # The larger the blocks, the fewer chunks are cut by them.
         most_bytes = block_room(1)

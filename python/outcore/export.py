@@ -114,9 +114,12 @@ def export_array(
     Interrupted
         On Ctrl-C or SIGTERM. As after any failure, nothing is left of the copy.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidError(f"need a path, have {path!r}; name the file to make")
     name, dataset = os.fspath(path), DATASET
     if SEPARATOR in name and format in (None, "hdf5"):
         name, _, dataset = name.rpartition(SEPARATOR)
+        dataset = dataset or DATASET
         format = "hdf5"  # noqa: A001
     kind = format_of(name) if format is None else format
     if kind is None or kind not in CODECS:

@@ -140,7 +140,7 @@ def _named(
     if suffix == ".npy" or magic.startswith(_NPY_MAGIC):
         return _open_npy(path, dtype)
     if suffix in HDF5_SUFFIXES or magic.startswith(_HDF5_MAGIC):
-        return _open_hdf5(path, None, dtype)
+        return _open_hdf5(path, "", dtype)
     if shape is None or dtype is None:
         raise InvalidError(
             f"{path} is no .npy or HDF5 file and no Zarr directory; "
@@ -176,14 +176,15 @@ def _open_directory(path: Path, dtype: npt.DTypeLike | None) -> Source:
     return _array_like(array, dtype)
 
 
-def _open_hdf5(path: Path, dataset: str | None, dtype: npt.DTypeLike | None) -> Source:
-    if not path.exists():
+def _open_hdf5(path: Path, dataset: str, dtype: npt.DTypeLike | None) -> Source:
+    if not path.is_file():
         raise NotFoundError(f"there is no file {path}; check the path")
     h5py = load("h5py", f"reading {path}")
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        raise InvalidError(f"{path} cannot be read as HDF5: {error}") from None
+        said = " ".join(str(error).split())
+        raise InvalidError(f"{path} cannot be read as HDF5: {said}") from None
     try:
         found = _array_like(_dataset(h5py, file, path, dataset), dtype)
     except BaseException:
@@ -193,23 +194,23 @@ def _open_hdf5(path: Path, dataset: str | None, dtype: npt.DTypeLike | None) -> 
     return found
 
 
-def _dataset(h5py: Any, file: Any, path: Path, name: str | None) -> Any:
-    """Find the dataset of this name, or the only one in the file."""
+def _dataset(h5py: Any, file: Any, path: Path, name: str) -> Any:
+    """Find the dataset of this name; without one, the only dataset in the file."""
     names: list[str] = []
 
     def note(each: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             names.append(each)
 
-    if name is not None:
+    if name:
         item = file.get(name)
         if isinstance(item, h5py.Dataset):
             return item
     file.visititems(note)
-    if name is None and len(names) == 1:
+    if not name and len(names) == 1:
         return file[names[0]]
     have = _list(sorted(names))
-    if name is None:
+    if not name:
         raise InvalidError(
             f"need the name of a dataset in {path}, it has {have}; write {path}{SEPARATOR}NAME"
         )

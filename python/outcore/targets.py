@@ -14,13 +14,13 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
-from outcore.errors import DiskError, DiskFullError, OutcoreError, ReadOnlyError
+from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.flat_file import FlatFile
 from outcore.packages import load
 from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
 from outcore.unfailing_file import UnfailingFile
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import TILE_BYTES, Metadata
 
 
 class Target:
@@ -121,9 +121,11 @@ class Hdf5Target(Target):
             self._dataset = self._file.create_dataset(
                 dataset, shape, dtype, chunks=chunks, compression=None if codec == "none" else codec
             )
-        except BaseException:
+        except (ValueError, TypeError) as error:
             self.abandon()
-            raise
+            raise InvalidError(
+                f"cannot make a dataset {dataset!r} in {path.name}: {error}; choose another name"
+            ) from None
 
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
@@ -203,7 +205,8 @@ def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
     cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
     slow_to_fast = range(len(cuts)) if metadata.order == "C" else range(len(cuts))[::-1]
     slowest = next((d for d in slow_to_fast if cuts[d].step > 1), 0)
-    return Side(cuts, loose=(slowest,) if in_parts else (), bounces=True)
+    loose = (slowest,) if in_parts else ()
+    return Side(cuts, loose=loose, bounces=True, most_bytes=TILE_BYTES)
 
 
 def flat_side(shape: Sequence[int], order: str) -> Side:
