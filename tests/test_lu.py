@@ -68,11 +68,11 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
 
 
-def edges(limit: int, memory: int) -> list[int]:
+def edges_of(geometry: Callable[..., Any], limit: int, memory: int) -> list[int]:
     """Orders just below, at and above each change in the numbers of panels, tiles and slabs."""
 
     def cut(n: int) -> tuple[int, int, int]:
-        g = lu_geometry(n, np.dtype("f8"), memory)
+        g = geometry(n, np.dtype("f8"), memory)
         return g.panels, g.tiles, len(g.slabs())
 
     seen: set[tuple[bool, bool, int]] = set()
@@ -87,7 +87,7 @@ def edges(limit: int, memory: int) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, *edges(260, 150_000)])
+@pytest.mark.parametrize("n", [1, 2, 3, *edges_of(lu_geometry, 260, 150_000)])
 def test_sizes_one_off_each_boundary(tmp_path: Path, n: int) -> None:
     a = random_matrix(n, "f8", n)
     lu = factor(tmp_path / "Z", a, 150_000)

@@ -142,6 +142,16 @@ class DivergenceError(OutcoreError, ArithmeticError):
         self.ratio = ratio
 
 
+class NotPositiveDefiniteError(OutcoreError, np.linalg.LinAlgError):
+    """A matrix without a Cholesky factor. ``info`` is LAPACK's: the order of the leading minor."""
+
+    kind = "not_positive_definite"
+
+    def __init__(self, message: str, info: int = 0) -> None:
+        super().__init__(message)
+        self.info = info
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
+from outcore.linalg.cholesky_plan import cholesky_cost
 from outcore.linalg.cost import Planner, Problem
 from outcore.linalg.lu_plan import lu_cost
 from outcore.linalg.solve_plan import solve_cost
@@ -21,7 +22,7 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
 from outcore.zarr_format import check_dtype
 
-PLANNERS: dict[str, Planner] = {"lu": lu_cost, "solve": solve_cost}
+PLANNERS: dict[str, Planner] = {"lu": lu_cost, "cholesky": cholesky_cost, "solve": solve_cost}
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
 VERBS = tuple(PLANNERS)

@@ -38,6 +38,7 @@ from outcore.linalg.factor import (
 from outcore.linalg.factor_storage import FactorStorage, shared_room
 from outcore.linalg.geometry import Geometry
 from outcore.linalg.journal import Header, Journal, read_journal
+from outcore.linalg.lower_tiles import create_lower
 from outcore.longcall import check_threads
 from outcore.volumes import PathLike, Place, exclusive, place
 from outcore.zarr_format import Metadata
@@ -297,9 +298,12 @@ def _begin(
     )
     _clear(target)
     try:
-        if not overwrite_a:
-            ArrayFile.create(target.volume, target.inside(kind.array), metadata.grid(), True)
-        write_metadata(target.below(kind.array), metadata)
+        tiles = target.below(kind.array)
+        if not overwrite_a and kind.is_lower:
+            create_lower(tiles, metadata)
+        elif not overwrite_a:
+            ArrayFile.create(tiles.volume, tiles.name, metadata.grid(), True)
+        write_metadata(tiles, metadata)
         journal.write()
         values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
         values |= {"source": str(source.path), "overwrite_a": overwrite_a}

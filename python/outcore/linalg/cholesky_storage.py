@@ -1,0 +1,31 @@
+"""How a Cholesky factor is completed on disk."""
+
+import dataclasses
+
+from outcore.linalg.cholesky_checks import Sums
+from outcore.linalg.cholesky_plan import CholeskyGeometry
+from outcore.linalg.factor import CHOLESKY, CholeskyFactor
+from outcore.linalg.factor_storage import FactorStorage
+from outcore.linalg.lower_tiles import keep_lower
+from outcore.longcall import LongCall
+
+
+class CholeskyStorage(FactorStorage[CholeskyGeometry]):
+    """The files of one Cholesky factorization; see `FactorStorage`."""
+
+    kind = CHOLESKY
+
+    def finish(self, call: LongCall, flops_done: float, sums: Sums) -> CholeskyFactor:
+        """Complete the factor on disk and return it, with the report."""
+        g, first = self.geometry, self.first_panel
+        self.refuse_changed()
+        metadata = self.lay_out()
+        if self.journal.header.overwrite_a:
+            keep_lower(self.target.below(self.kind.array), metadata)
+        chunk_rows = self.metadata.chunks[0]
+        planned = g.matrix_bytes_read(first, chunk_rows) + g.factor_bytes_read(first)
+        report = self.report(
+            call, flops_done=flops_done, planned_bytes_read=planned, notes=sums.notes()
+        )
+        self.complete(metadata, report, {"norm1": sums.norm1})
+        return dataclasses.replace(CholeskyFactor.open(self.target), report=report)

@@ -1,0 +1,36 @@
+"""Hermitian positive definite matrices, and Cholesky factors as the tests judge them."""
+
+import numpy as np
+import numpy.typing as npt
+from linpack import Matrix, random_matrix
+
+import outcore as oc
+from outcore.linalg import CholeskyFactor
+
+
+def definite(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
+    """A random matrix times its conjugate transpose, and a little more."""
+    a = random_matrix(n, np.result_type(dtype, np.float64), seed)
+    product = a @ a.conj().T / n + 0.1 * np.eye(n)
+    return product.astype(dtype)
+
+
+def lower_only(a: Matrix) -> Matrix:
+    """The same with NaN above the diagonal: what is there must not be read."""
+    half = a.copy(order="F")
+    half[np.triu_indices(len(a), 1)] = np.nan
+    return half
+
+
+def factor_of(factor: CholeskyFactor) -> Matrix:
+    """The array ``l``, whole."""
+    with oc.open_array(factor.path / "l") as array:
+        whole: Matrix = array[...]
+    return whole
+
+
+def cholesky_ratio(a: Matrix, factor: CholeskyFactor) -> float:
+    """‖L Lᴴ - A‖₁ / (n ‖A‖₁ ε), which LAPACK's tests want below 30."""
+    L = factor_of(factor).astype(np.result_type(a.dtype, np.float64))
+    error = np.linalg.norm(L @ L.conj().T - a, 1)
+    return float(error / (len(a) * np.linalg.norm(a, 1) * np.finfo(a.dtype).eps))

@@ -1,0 +1,180 @@
+"""Plans of Cholesky: exact words, cuts that are the best, and figures that a run then shows."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from definite import definite
+from linpack import on_disk, one_thread
+from test_plan import RATES
+
+import outcore as oc
+from outcore.catalog import bytes_on_disk
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg import cho_factor
+from outcore.linalg.cholesky_plan import (
+    CholeskyGeometry,
+    cholesky_geometry,
+    flops,
+    panel_flops,
+    update_flops,
+)
+from outcore.linalg.growing_slabs import Triangle, cut_slabs
+from outcore.linalg.lu_plan import DTYPES
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+
+def geometry(n: int, dtype: str, memory: int) -> CholeskyGeometry:
+    return cholesky_geometry(n, np.dtype(dtype), memory)
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_plan_is_what_the_run_does(dtype: str, overwrite_a: bool, tmp_path: Path) -> None:
+    n, memory = 1024, (10 << 20 if overwrite_a else 4 << 20)
+    A = on_disk(tmp_path / "A", definite(n, dtype))
+    options = {"overwrite_a": overwrite_a}
+    planned = oc.plan(
+        "cholesky", n=n, dtype=dtype, memory=memory, path=tmp_path, rates=RATES, **options
+    )
+    report = cho_factor(A, memory=memory, progress=False, **options).report  # type: ignore[arg-type]
+    assert report is not None
+    assert report.bytes_read == planned.bytes_read == report.planned_bytes_read
+    assert report.bytes_written == planned.bytes_written == report.planned_bytes_written
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes <= memory
+    assert report.flops == pytest.approx(planned.flops)
+    if not overwrite_a:
+        room = bytes_on_disk(tmp_path / "A.cho")
+        assert planned.disk_bytes <= room < planned.disk_bytes + 70_000
+
+
+def test_words_follow_the_model() -> None:
+    """Model: slabs of M/(n - o) columns at column o, which move n⁴/(12M) + n² words."""
+    n = 16384
+    for share, bound in ((4, 1.05), (8, 1.1), (16, 1.2), (32, 1.2)):
+        g = geometry(n, "f8", n * n * 8 // share)
+        assert g.words_moved() < bound * n**2 * (share / 12 + 1)
+        assert len(g.slabs()) > 2
+    bound = n**2 * (1 / (3 * math.sqrt(2 / 32)) + 0.5)
+    assert g.words_lower_bound() == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("block_tiles", [1, 2, 3])
+@pytest.mark.parametrize("rows", [2, 4])
+def test_no_other_cuts_read_less(rows: int, block_tiles: int) -> None:
+    """Against all cuts there are, of small triangles, with the memory counted anew."""
+    panels, columns = 11, 2
+    t = Triangle(panels, math.ceil(panels * columns / rows), rows, columns, block_tiles)
+    step = block_tiles * rows // columns
+
+    def words(first: int, end: int) -> int:
+        tops = [max(panel // step * step, first) * columns // rows for panel in range(first, end)]
+        return sum((t.tiles - top) * rows * columns for top in tops)
+
+    def held(first: int, end: int) -> int:
+        of_slab, below = (end - 1) // step - first // step + 1, (panels - 1) // step
+        return of_slab + ((end - 1) // step < below)
+
+    def reads(cuts: list[int]) -> int:
+        return sum(first * (t.tiles - first * columns // rows) for first in cuts)
+
+    for most in range(40, 260, 23):
+        for most_blocks in (2, 3, 9):
+            best = None
+            for mask in range(2 ** (panels - 1)):
+                cuts = [0, *(k + 1 for k in range(panels - 1) if mask >> k & 1)]
+                slabs = list(zip(cuts, [*cuts[1:], panels], strict=True))
+                if all(words(*s) <= most and held(*s) <= most_blocks for s in slabs):
+                    best = min(reads(cuts), best or 10**9)
+            found = cut_slabs(t, most, most_blocks)
+            assert (found is None) == (best is None)
+            if found is None:
+                continue
+            assert found.most_words == max(words(*s) for s in enumerate(found.ends))
+            cuts = [0]
+            while found.ends[cuts[-1]] < panels:
+                cuts.append(found.ends[cuts[-1]])
+            assert reads(cuts) == best
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 4097, 20_000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
+    for memory in (1 << 20, 5 << 20, 1 << 30):
+        try:
+            g = geometry(n, dtype, memory)
+        except BudgetError:
+            continue
+        assert g.memory_bytes <= memory
+        assert g.rows % g.columns == 0, "a diagonal block lies in one tile"
+        assert g.tile_bytes % 4096 == 0, "tiles are whole pages"
+        whole = g.slabs()
+        assert [p for s in whole for p in range(s.first, s.last)] == list(range(g.panels))
+        for k, slab in enumerate(whole):
+            assert g.slabs(slab.first) == whole[k:]
+            groups, blocks = g.groups(slab), g.blocks(slab)
+            assert [p for group in groups for p in group] == list(range(slab.first, slab.last))
+            assert [t for b in blocks for t in b] == list(range(g.first_tile(slab.first), g.tiles))
+            for group, block in zip(groups, blocks, strict=False):
+                assert {g.first_tile(panel) for panel in group} <= set(block)
+            need = sum(
+                len(group) * g.columns * (g.height - g.first_tile(group[0]) * g.rows)
+                for group in groups
+            )
+            assert need * g.dtype.itemsize <= g.slab_bytes
+            in_use = len(groups) + (len(blocks) > len(groups))
+            assert in_use + 1 <= g.ring_blocks, "one block can be read ahead"
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> None:
+    draw = np.random.default_rng(8)
+    for n in map(int, [*draw.integers(1, 8_000, 12), 1, 8, 9, 1500, 4000, 16384]):
+        for memory in (1, 70_000, 600_000):
+            try:
+                assert geometry(n, dtype, memory).memory_bytes <= memory
+            except BudgetError as refused:
+                need = int(str(refused).split()[1])
+                assert memory < geometry(n, dtype, need).memory_bytes <= need
+                with pytest.raises(BudgetError, match=f"need {need} "):
+                    geometry(n, dtype, need - 1)
+
+
+def test_flops_of_the_steps_add_up() -> None:
+    for n, dtype in ((1000, "f8"), (777, "c16")):
+        g = geometry(n, dtype, 1 << 21)
+        total = sum(
+            panel_flops(g, K) + g.extent(K)[0] * update_flops(g, K) for K in range(g.panels)
+        )
+        assert total == pytest.approx(flops(n, np.dtype(dtype)), rel=1e-9)
+        assert flops(n, np.dtype(dtype)) == (4 if dtype == "c16" else 1) * n**3 / 3
+
+
+def test_large_plans_are_quick_and_their_tiles_are_chunks() -> None:
+    plan = oc.plan("cholesky", n=1_000_000, memory="500 GB", rates=RATES)
+    g = geometry(1_000_000, "f8", 500 * 10**9)
+    assert g.tile_bytes <= 64 << 20
+    assert plan.bytes_read < plan.n**2 * 8 * 2
+
+
+def test_less_memory_means_more_io_and_overwriting_less_disk() -> None:
+    def of(memory: str, **more: bool) -> oc.Plan:
+        return oc.plan("cholesky", n=20_000, memory=memory, path=".", rates=RATES, **more)
+
+    assert of("100 MB").bytes_read > of("400 MB").bytes_read > of("2 GB").bytes_read
+    assert of("400 MB", overwrite_a=True).disk_bytes < of("400 MB").disk_bytes
+    whole = of("4 GB")
+    lower = 20_000**2 / 2 * 8
+    assert lower < whole.disk_bytes < 1.08 * lower
+    assert whole.bytes_read < 1.2 * lower
+
+
+def test_bad_plans_are_refused() -> None:
+    with pytest.raises(InvalidError, match="Cholesky works in"):
+        oc.plan("cholesky", n=10, dtype="i4", rates=RATES)
+    with pytest.raises(InvalidError, match="at least 1"):
+        oc.plan("cholesky", n=0, rates=RATES)
+    with pytest.raises(InvalidError, match="no option 'lower'"):
+        oc.plan("cholesky", n=100, memory="1 MiB", rates=RATES, lower=True)
