@@ -12,7 +12,7 @@ from outcore.errors import Interrupted, SingularMatrixError
 from outcore.linalg.factor import LUFactor
 from outcore.linalg.lu_plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu_sweeps import Sweeps, cut_sweep
-from outcore.linalg.right_hand_side import RightHandSide, Which, put, solution_on_disk
+from outcore.linalg.right_hand_side import RightHandSide, Which, put, solution
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -93,7 +93,7 @@ def solve_and_report(
             sweeps.solve(X, rhs.trans)
             x: Any = rhs.solution(X)
         else:
-            with solution_on_disk(rhs, rhs.out) as x:
+            with solution(rhs) as x:
                 for first in starts:
                     columns = slice(first, min(first + group, rhs.columns))
                     X = rhs.in_memory(columns)

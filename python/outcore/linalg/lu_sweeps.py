@@ -37,12 +37,9 @@ def tile_bytes(lu: LUFactor) -> int:
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def ring_bytes(lu: LUFactor, block_tiles: int, wide: np.dtype[Any] | None = None) -> int:
-    """Memory of a sweep beside its columns: blocks read ahead, and one in a wider type if asked."""
-    ring = RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
-    if wide is not None and wide != lu.dtype:
-        ring += block_tiles * tile_bytes(lu) * wide.itemsize // lu.dtype.itemsize
-    return ring
+def ring_bytes(lu: LUFactor, block_tiles: int) -> int:
+    """Memory of a sweep beside its columns: blocks read ahead."""
+    return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
 
 
 def cut_sweep(lu: LUFactor, memory_bytes: int, column_bytes: int, columns: int) -> tuple[int, int]:
@@ -92,7 +89,8 @@ class Sweeps:
     def solve(self, X: Matrix, trans: Trans = "N") -> None:
         """Solve in place: X <- A⁻¹ X, or with A transposed.
 
-        X may be of a wider type than the factors. The arithmetic is done in the type of X.
+        X may be of a wider type than the factors. The arithmetic is done in that type, and takes
+        memory for one more block, in it.
         """
         solver = _Solver(self.lu, X, trans)
         passes = [solver.forward_l, solver.backward_u]

@@ -61,10 +61,8 @@ def own_factors(
 ) -> Iterator[LUFactor]:
     """Factor the matrix unless factors are `ready`, and remove at the end what was made here.
 
-    What is made is marked, so that a call which is stopped after the factorization leaves it to
-    the next one. Factors that turn out singular go as well, unless they are kept.
+    Factors that turn out singular go as well, unless they are kept.
     """
-    # Factors that a stopped call made for itself are the next one's to remove.
     keep = keep or (ready is not None and not where.exists(TEMPORARY))
     lu = ready
     if lu is None:
@@ -75,13 +73,26 @@ def own_factors(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
                 overwrite=overwrite, resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
+    with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
+        yield lu
+
+
+@contextmanager
+def removed_at_end(
+    where: Place, *, keep: bool, useless: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Remove factors at the end, unless they are kept, and after errors that make them useless.
+
+    Meanwhile they are marked: a call that is stopped leaves them to the next one, which finds them
+    ready, and by the mark knows that it is to remove them.
+    """
     if not keep:
         where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
     elif where.exists(TEMPORARY):
         where.volume.remove(where.inside(TEMPORARY))
     try:
-        yield lu
-    except SingularMatrixError:
+        yield
+    except useless:
         if not keep:
             where.volume.remove(where.name)
         raise

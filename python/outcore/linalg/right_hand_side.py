@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile
-from outcore.array import Array, open_array, read_metadata, write_metadata
+from outcore.array import Array, read_metadata
 from outcore.blas_calls import Trans
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.linalg.panel import Matrix
+from outcore.linalg.result import written
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata, default_chunks
 
@@ -110,6 +110,11 @@ class RightHandSide(NamedTuple):
         part = self._part(self.b, columns)
         X: Matrix = np.empty((self.n, part.shape[1] * self.parts), self.dtype, order="F")
         self._convert(part, X)
+        self.refuse_non_finite(X)
+        return X
+
+    def refuse_non_finite(self, X: Matrix) -> None:
+        """Refuse columns of b with elements that are not finite in the factors' type."""
         for j in range(X.shape[1]):
             bad = np.flatnonzero(~np.isfinite(X[:, j]))
             if len(bad):
@@ -117,7 +122,6 @@ class RightHandSide(NamedTuple):
                     f"the right-hand side has a NaN, an infinity or a number too large for "
                     f"{self.dtype} in row {bad[0]}"
                 )
-        return X
 
     def load(self, array: Any, columns: slice, X: Matrix) -> None:
         """Copy columns of `array`, of the shape of b, into X as `in_memory` would give them."""
@@ -164,27 +168,22 @@ def _is_stopped(where: Place) -> bool:
 
 
 @contextmanager
-def solution_on_disk(rhs: RightHandSide, where: Place) -> Iterator[Array]:
-    """Make the array of a solution, incomplete until the end; without a trace if that fails."""
-    try:
-        if where.volume.exists(where.name):
-            where.volume.remove(where.name)
-        shape, dtype = rhs.b.shape, rhs.solution_dtype
-        chunks = default_chunks(shape, dtype.itemsize, "F")
-        metadata = Metadata(shape, dtype, chunks, "F", "column-major", state="incomplete", why=_WHY)
-        write_metadata(where, metadata)
-        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
-        x = open_array(where.path, "r+", allow_incomplete=True)
+def solution(rhs: RightHandSide) -> Iterator[Any]:
+    """Make room for a solution, in memory or on disk.
+
+    On disk it is incomplete until the end of the block; an error removes it.
+    """
+    shape, dtype = rhs.b.shape, rhs.solution_dtype
+    if rhs.out is None:
+        yield np.empty(shape, dtype, order="F")
+        return
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    metadata = Metadata(shape, dtype, chunks, "F", "column-major")
+    with written(rhs.out, metadata, _WHY) as x:
         yield x
-        x.flush()
-        x.mark(None)
-    except BaseException:
-        with contextlib.suppress(OutcoreError):
-            where.volume.remove(where.name)
-        raise
 
 
-def put(x: Array, columns: slice, values: npt.NDArray[Any]) -> None:
+def put(x: Any, columns: slice, values: npt.NDArray[Any]) -> None:
     """Write columns of a solution."""
     if values.ndim == 1:
         x[:] = values

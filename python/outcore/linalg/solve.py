@@ -7,8 +7,10 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array, read_metadata
 from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.refined_solve import solve_refined
 from outcore.linalg.right_hand_side import RightHandSide
 from outcore.linalg.solve_lu import solve_by_lu
+from outcore.linalg.solve_plan import lower
 from outcore.linalg.solving import Solving
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
@@ -22,6 +24,7 @@ def solve(
     b: npt.ArrayLike | Array,
     *,
     assume_a: AssumeA = "gen",
+    factor_dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     factors: PathLike | None = None,
@@ -83,6 +86,11 @@ def solve(
             "is least squares"
         )
     n, dtype = metadata.shape[0], metadata.dtype
+    low = lower(dtype, factor_dtype)
+    if low is not None and overwrite_a:
+        raise InvalidError(
+            "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
+        )
     with Meter(f"solving with {source.path.name}", 0.0, progress) as bar:
         job = Solving(
             A=A,
@@ -99,8 +107,13 @@ def solve(
             threads=threads,
             bar=bar,
         )
+        if not isinstance(b, Array):
+            job.rhs.in_memory()  # a NaN in it is refused now too
         try:
-            x, report = solve_by_lu(job, overwrite_a=overwrite_a)
+            if low is not None:
+                x, report = solve_refined(job, low)
+            else:
+                x, report = solve_by_lu(job, overwrite_a=overwrite_a)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"solving with {source.path.name} stopped; call solve again with the same "
@@ -108,4 +121,6 @@ def solve(
             ) from None
     if assume_a in ("sym", "her", "pos"):
         report.notes.append(f"assume_a={assume_a!r}: solved by LU")
+    if factor_dtype is not None and low is None:
+        report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
     return x, report

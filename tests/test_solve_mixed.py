@@ -1,0 +1,417 @@
+"""Factors in lower precision: refinement, GMRES, and what happens where neither does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, random_matrix
+
+import outcore as oc
+from outcore import rates as machine_rates
+from outcore.errors import BudgetError, InvalidError, NonFiniteError, SingularMatrixError
+from outcore.linalg import lu_factor, lu_solve, open_factor, solve
+from outcore.linalg.journal import Journal
+from outcore.linalg.refine_plan import refine_geometry
+from outcore.linalg.solve_plan import PLANNED_STEPS
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, TINY = 300, 500_000
+LOW = {"float64": "f4", "complex128": "c8"}
+EPS = float(np.finfo(np.float64).eps)
+
+
+def conditioned(n: int, condition: float, dtype: Any = "f8", small: int = 1) -> Matrix:
+    """A matrix of this 2-norm condition: `small` singular values from 10⁻³ down, the rest 1."""
+    q, r = (np.linalg.qr(random_matrix(n, dtype, seed))[0] for seed in (1, 2))
+    values = np.ones(n)
+    values[n - small :] = np.geomspace(1e-3, 1 / condition, small) if small > 1 else 1 / condition
+    return (q * values) @ r
+
+
+def mixed(A: oc.Array | Path, b: Any, **more: Any) -> tuple[Any, oc.Report]:
+    dtype = (A if isinstance(A, oc.Array) else oc.open_array(A)).dtype.name
+    options: dict[str, Any] = {"memory": TINY, "factor_dtype": LOW[dtype], "progress": False}
+    return solve(A, b, **options | more)
+
+
+def backward_error(a: Matrix, x: Matrix, b: Matrix) -> float:
+    scale = np.linalg.norm(a, 1) * np.abs(x).sum(axis=0) + np.abs(b).sum(axis=0)
+    return float((np.abs(a @ x - b).sum(axis=0) / scale).max())
+
+
+@pytest.mark.parametrize("columns", [None, 5])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", LOW)
+def test_as_good_as_full_precision(
+    tmp_path: Path, dtype: str, order: str, columns: int | None
+) -> None:
+    a = random_matrix(N, dtype)
+    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=(77, 60))
+    b = random_matrix(N, dtype, 1)[:, 0 if columns is None else slice(columns)]
+    before = names_below(tmp_path)
+    x, report = mixed(A, b)
+    assert names_below(tmp_path) == before, "copy and factors go"
+    assert (x.shape, x.dtype) == (b.shape, a.dtype)
+    assert hpl_residual(a, x, b) < 16
+    assert backward_error(a, x, b) < 16 * EPS
+    assert report.method == f"LU in {np.dtype(LOW[dtype])}, 2 steps of refinement"
+    assert report.backward_error == report.history[-1] < N * EPS
+    assert len(report.history) == 3
+    assert 1e-9 < report.history[0] < 1e-5, "the first solution is in single precision"
+    assert report.history == sorted(report.history, reverse=True)
+    assert report.verb == "solve"
+    assert report.dtype == dtype
+    assert report.peak_memory_bytes <= TINY
+    assert "after 3 steps" in str(report)
+
+
+def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
+    a, b = random_matrix(N, "f8"), random_matrix(N, "c16", 1)[:, :3]
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert x.dtype == np.complex128
+    assert backward_error(a, x, b) < 16 * EPS
+    assert report.history[-1] < N * EPS
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_many_right_hand_sides_on_disk(tmp_path: Path, dtype: str) -> None:
+    """They are refined in groups, and each group has its own passes."""
+    a, b = random_matrix(N, dtype), random_matrix(N, dtype, 1)[:, :90]
+    b[:, 40:] *= 1e-200
+    A, B = on_disk(tmp_path / "Z", a), oc.from_array(b, tmp_path / "b", chunks=(100, 7))
+    x, report = mixed(A, B)
+    assert isinstance(x, oc.Array)
+    assert x.path == tmp_path / "b.x"
+    for part in (slice(40), slice(40, 90)):
+        assert backward_error(a, x[:, part], b[:, part]) < 16 * EPS
+    assert report.bytes_read > 3 * 3 * A.nbytes
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z", "b", "b.x"]
+
+
+def test_nothing_to_solve_for(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    x, report = mixed(A, np.zeros(N))
+    assert not x.any()
+    assert report.backward_error == 0
+    x, _ = mixed(A, np.empty((N, 0)))
+    assert x.shape == (N, 0)
+
+
+def test_scales_beyond_single_precision(tmp_path: Path) -> None:
+    """Right-hand sides and solutions may be beyond it; the matrix may not."""
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    b = random_matrix(N, "f8", 1)[:, :4] * np.array([1e-300, 1e250, 1e-100, 1])
+    x, report = mixed(A, b)
+    assert backward_error(a, x, b) < 16 * EPS
+    assert report.method == "LU in float32, 2 steps of refinement"
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("f8", 1), ("f8", 90), ("c16", 3)])
+def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str, columns: int) -> None:
+    n, memory = 1024, 3 << 20
+    a = random_matrix(n, dtype)
+    A, b = on_disk(tmp_path / "Z", a), random_matrix(n, dtype, 1)[:, :columns]
+    _, report = mixed(A, b, memory=memory)
+    assert report.method.endswith(f"{PLANNED_STEPS} steps of refinement"), "else this needs others"
+    planned = oc.plan(
+        "solve", n=n, dtype=dtype, memory=memory, path=tmp_path, rhs=columns,
+        factor_dtype=LOW[np.dtype(dtype).name],
+    )  # fmt: skip
+    assert report.bytes_read == report.planned_bytes_read == planned.bytes_read
+    assert report.bytes_written == report.planned_bytes_written == planned.bytes_written
+    assert report.flops == pytest.approx(planned.flops, rel=1e-2)
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes <= memory
+
+
+def test_the_disk_space_is_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, memory = 1024, 3 << 20
+    A = on_disk(tmp_path / "Z", random_matrix(n, "f8"))
+    taken = []
+    append = Journal.append
+
+    def looking(journal: Any, record: Any) -> None:
+        append(journal, record)
+        taken.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
+
+    monkeypatch.setattr(Journal, "append", looking)
+    before = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    mixed(A, np.ones(n), memory=memory)
+    planned = oc.plan("solve", n=n, memory=memory, path=tmp_path, factor_dtype="f4")
+    assert planned.disk_bytes <= max(taken) - before < planned.disk_bytes + 70_000
+    assert planned.disk_bytes < 8 * n * n
+
+
+# Where refinement fails.
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("columns", [None, 3])
+def test_gmres_where_refinement_stalls(tmp_path: Path, dtype: str, columns: int | None) -> None:
+    a = conditioned(N, 1e10, dtype)
+    b = random_matrix(N, dtype, 3)[:, 0 if columns is None else slice(columns)]
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert backward_error(a, x, b) < N * EPS
+    assert "steps of GMRES" in report.method
+    assert report.method.startswith(f"LU in {np.dtype(LOW[dtype])}")
+    assert report.bytes_read > 0
+    # The solution is as near as its condition lets it be, and that of refinement is not.
+    exact = scipy.linalg.solve(a, b)
+    assert np.linalg.norm(x - exact) < 1e-3 * np.linalg.norm(exact)
+
+
+def test_some_columns_need_gmres_and_others_do_not(tmp_path: Path) -> None:
+    """The last left singular vector is what makes it hard: a right-hand side without it is easy."""
+    a = conditioned(N, 1e10)
+    b = random_matrix(N, "f8", 3)[:, :3]
+    worst = scipy.linalg.svd(a)[0][:, -1]
+    b[:, 1] = a @ np.ones(N)
+    b[:, 1] -= worst * (worst @ b[:, 1])
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert backward_error(a, x, b) < N * EPS
+    assert "GMRES" in report.method
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_full_precision_where_gmres_stalls(tmp_path: Path, dtype: str) -> None:
+    q, r = (np.linalg.qr(random_matrix(N, dtype, seed))[0] for seed in (1, 2))
+    a, b = (q * np.geomspace(1, 1e-12, N)) @ r, random_matrix(N, dtype, 3)[:, :2]
+    before = names_below(tmp_path)
+    A = on_disk(tmp_path / "Z", a)
+    x, report = mixed(A, b)
+    assert backward_error(a, x, b) < N * EPS
+    assert report.method == f"LU in {dtype}, after one in {np.dtype(LOW[dtype])}"
+    assert any("refinement stalled at a backward error of" in note for note in report.notes)
+    assert any("GMRES at" in note for note in report.notes)
+    assert report.backward_error is not None
+    assert report.backward_error < N * EPS < report.history[-1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z"]
+    assert before == []
+    assert str(report).count("did not do") == 1
+
+
+def test_too_little_memory_for_gmres(tmp_path: Path) -> None:
+    """Of so many columns at once, no Krylov spaces fit."""
+    a, b = conditioned(N, 1e10), random_matrix(N, "f8", 3)[:, :40]
+    x, report = mixed(on_disk(tmp_path / "Z", a), b, memory=TINY)
+    assert backward_error(a, x, b) < N * EPS
+    assert any("memory does not hold what GMRES needs" in note for note in report.notes)
+
+
+def test_hilbert(tmp_path: Path) -> None:
+    a = scipy.linalg.hilbert(N)
+    x, report = mixed(on_disk(tmp_path / "Z", a), a.sum(axis=1))
+    assert backward_error(a, x[:, None], a.sum(axis=1)[:, None]) < N * EPS
+    assert "refinement" in report.method or "after one in float32" in report.method
+
+
+def test_singular_in_single_precision_only(tmp_path: Path) -> None:
+    a = np.triu(random_matrix(N, "f8") / N) + np.eye(N)
+    a[60, 60] = 1e-50
+    b = random_matrix(N, "f8", 1)[:, 0]
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert backward_error(a, x, b) < N * EPS
+    assert any("A is singular in float32: diagonal number 61" in note for note in report.notes)
+
+
+def test_singular(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    a[:, 60] = 0
+    with pytest.raises(SingularMatrixError, match="diagonal number 61"):
+        mixed(on_disk(tmp_path / "Z", a), np.ones(N))
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("large", [1e39, 1e300, -1e300])
+def test_too_large_for_single_precision(tmp_path: Path, large: float) -> None:
+    a, b = random_matrix(N, "f8"), random_matrix(N, "f8", 1)[:, :2]
+    a[201, 17] = large
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert hpl_residual(a, x, b) < 16
+    assert report.method == "LU in float64, after one in float32"
+    assert f"float32 did not do: A[201, 17] = {large:.3g} is too large for float32" in report.notes
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("what", ["row", "column"])
+def test_too_small_for_single_precision(tmp_path: Path, dtype: str, what: str) -> None:
+    a, b = random_matrix(N, dtype), random_matrix(N, dtype, 1)[:, :2]
+    (a if what == "row" else a.T)[123] *= 1e-60
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    exact = scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), b)
+    assert np.linalg.norm(x - exact) < 1e-6 * np.linalg.norm(exact)
+    assert any(f"{what} 123 of A has no element large enough" in note for note in report.notes)
+
+
+def test_single_elements_may_vanish(tmp_path: Path) -> None:
+    a, b = random_matrix(N, "f8"), np.ones(N)
+    a[5:100, 7:150] *= 1e-60
+    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert hpl_residual(a, x, b) < 16
+    assert "refinement" in report.method
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_elements_that_are_not_finite(tmp_path: Path, bad: float) -> None:
+    a = random_matrix(N, "f8")
+    a[201, 17] = bad
+    A = on_disk(tmp_path / "Z", a)
+    before = names_below(tmp_path)
+    with pytest.raises(NonFiniteError, match=r"A\[201, 17\]") as caught:
+        mixed(A, np.ones(N))
+    assert caught.value.index == (201, 17)
+    assert names_below(tmp_path) == before
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low"),
+    [("f8", "f2"), ("f8", "c8"), ("c16", "f4"), ("f4", "f8"), ("f4", "f2"), ("c16", "f8")],
+)
+def test_types_that_do_not_go_together(tmp_path: Path, dtype: str, low: str) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, dtype))
+    with pytest.raises(InvalidError, match=r"cannot refine .*factor_dtype"):
+        solve(A, np.ones(N), factor_dtype=low, progress=False)
+    with pytest.raises(InvalidError, match="factor_dtype"):
+        solve(A, np.ones(N), factor_dtype="nonsense", progress=False)
+    with pytest.raises(InvalidError, match=r"cannot refine .*factor_dtype"):
+        oc.plan("solve", n=N, dtype=dtype, memory=TINY, path=tmp_path, factor_dtype=low)
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8", "f8"])
+def test_the_type_of_the_matrix_is_no_refinement(tmp_path: Path, dtype: str) -> None:
+    a = random_matrix(N, dtype)
+    x, report = solve(on_disk(tmp_path / "Z", a), np.ones(N), factor_dtype=dtype, progress=False)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert report.method == "LU"
+    assert any("there is nothing to refine" in note for note in report.notes)
+
+
+def test_what_refinement_cannot_do_without(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    with pytest.raises(InvalidError, match="overwrite_a=True gives up A, which refinement needs"):
+        mixed(A, np.ones(N), overwrite_a=True)
+    assert A[0, 0] == random_matrix(N, "f8")[0, 0]
+
+
+def test_a_bad_right_hand_side_is_refused_before_any_work(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    b = np.ones(N)
+    b[7] = np.nan
+    with pytest.raises(InvalidError, match="row 7"):
+        mixed(A, b)
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+    B = oc.from_array(b, tmp_path / "b")
+    with pytest.raises(InvalidError, match="row 7"):
+        mixed(A, B)
+    b[7] = 1
+    with oc.open_array(B.path, "r+") as array:
+        array[7] = 1
+    x, report = mixed(A, B)
+    assert any("used the factors" in note for note in report.notes)
+    assert hpl_residual(A[...], x[...], b) < 16
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z", "b", "b.x"]
+
+
+def test_too_small_a_budget_is_refused_before_any_work(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    for memory in range(20_000, 400_000, 20_000):
+        if memory < 102_400:
+            with pytest.raises(BudgetError, match="raise memory="):
+                mixed(A, np.ones(N), memory=memory)
+        else:
+            x, report = mixed(A, np.ones(N), memory=memory)
+            assert report.peak_memory_bytes <= memory
+            assert hpl_residual(A[...], x, np.ones(N)) < 16
+        assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("n", [10, 300, 5000])
+@pytest.mark.parametrize("columns", [1, 7, 1000])
+def test_memory_of_refinement_is_kept(n: int, columns: int) -> None:
+    types = np.dtype("f8"), np.dtype("f4")
+    with pytest.raises(BudgetError) as refused:
+        refine_geometry(n, *types, (128, 64), 1000, columns)
+    least = int(str(refused.value).split()[1])
+    with pytest.raises(BudgetError):
+        refine_geometry(n, *types, (128, 64), least * 9 // 10, columns)
+    for memory in (least, least + 5000, 3 * least, 100 * least):
+        g = refine_geometry(n, *types, (128, 64), memory, columns)
+        assert g.memory_bytes <= memory
+        for stalled in range(1, 4):
+            vectors = (g.krylov(stalled) + 2) * stalled * g.vector_bytes
+            assert not g.krylov(stalled) or g.ring_bytes + g.group_bytes + vectors <= memory
+
+
+# Factors that stay.
+
+
+def test_kept_factors_are_of_single_precision_and_are_used_again(tmp_path: Path) -> None:
+    a, b = random_matrix(N, "f8"), random_matrix(N, "f8", 1)
+    A = on_disk(tmp_path / "Z", a)
+    x, report = mixed(A, b[:, 0], keep_factors=True)
+    assert report.bytes_written > 0
+    lu = open_factor(tmp_path / "Z.f4.lu")
+    assert (lu.dtype, lu.source) == (np.float32, str(A.path))
+    assert np.linalg.norm(lu_solve(lu, b[:, 0], progress=False) - x) < 1e-2 * np.linalg.norm(x)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z", "Z.f4.lu"]
+    again, report = mixed(A, b[:, 0])
+    assert report.bytes_written == 0
+    assert any("used the factors" in note for note in report.notes)
+    np.testing.assert_array_equal(again, x)
+    assert (tmp_path / "Z.f4.lu").exists(), "they are the user's"
+    # Without factor_dtype they are not what is wanted.
+    _, report = solve(A, b[:, 0], memory=TINY, progress=False)
+    assert report.method == "LU"
+    with pytest.raises(oc.OutcoreError, match=r"holds factors of .* in float32"):
+        solve(A, b[:, 0], memory=TINY, progress=False, factors=tmp_path / "Z.f4.lu")
+
+
+def test_factors_in_the_type_of_the_matrix_are_better(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    lu_factor(A, memory=TINY, progress=False)
+    x, report = mixed(A, np.ones(N))
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert report.method == "LU"
+    assert any("factors in float64 were there, or begun" in note for note in report.notes)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z", "Z.lu"]
+
+
+def test_of_a_matrix_that_changed_neither_is_used(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    lu_factor(A, memory=TINY, progress=False)
+    with oc.open_array(A.path, "r+") as changed:
+        changed[0, 0] = 50
+    a[0, 0] = 50
+    x, report = mixed(A.path, np.ones(N))
+    assert "refinement" in report.method
+    assert hpl_residual(a, x, np.ones(N)) < 16
+
+
+def test_plans_say_from_where_it_pays(tmp_path: Path) -> None:
+    rates = machine_rates.Rates(
+        read_bytes_s=1e9, write_bytes_s=1e9, cores=1, threads=1, kernels="", measured_at="",
+        gemm_flops_s={"float32": 2e11, "float64": 1e11, "complex64": 2e11, "complex128": 1e11},
+        directory="/",
+    )  # fmt: skip
+
+    def of(n: int, **more: Any) -> oc.Plan:
+        return oc.plan("solve", n=n, memory="64 MiB", path=tmp_path, rates=rates, **more)
+
+    (note,) = of(8192, factor_dtype="f4").notes
+    assert "in float64; float32 pays from n = " in note
+    least = int(note.split("n = ")[1].split()[0])
+    assert least % 256 == 0
+    for n, pays in ((least - 256, False), (least, True), (2 * least, True)):
+        assert (of(n, factor_dtype="f4").seconds < of(n).seconds) is pays
+    assert note in str(of(8192, factor_dtype="f4"))
+    assert of(8192).notes == []
