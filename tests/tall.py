@@ -6,7 +6,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore.rates import Rates
+
 DTYPES = ["f4", "f8", "c8", "c16"]
+
+RATES = Rates(
+    read_bytes_s=1e9,
+    write_bytes_s=5e8,
+    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e11),
+    cores=2,
+    threads=2,
+    kernels="test",
+    measured_at="2026-01-01T00:00:00+00:00",
+    directory="/",
+)
+"""Rates for plans, so that nothing is measured."""
 
 
 def tall(m: int, n: int, dtype: npt.DTypeLike, seed: int = 0) -> npt.NDArray[Any]:

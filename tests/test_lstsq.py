@@ -12,25 +12,13 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linpack import one_thread
-from tall import DTYPES, Counting, ragged, tall
+from tall import DTYPES, RATES, Counting, ragged, tall
 
 import outcore as oc
 from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
 from outcore.linalg import LeastSquaresReport, lstsq, tsqr
-from outcore.rates import Rates
 
 __all__ = ["one_thread"]  # a fixture for every test here
-
-RATES = Rates(
-    read_bytes_s=1e9,
-    write_bytes_s=5e8,
-    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e11),
-    cores=2,
-    threads=2,
-    kernels="test",
-    measured_at="2026-01-01T00:00:00+00:00",
-    directory="/",
-)
 
 
 def solve(*problem: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:

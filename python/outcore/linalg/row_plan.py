@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from outcore.errors import BudgetError
 from outcore.linalg.grains import BOUNCE_BYTES, Grains, bounce_bytes, pages
 from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 BLOCK_BYTES = 16 << 20
 """Blocks grow to this size where the budget allows: a few of the disk's requests."""
@@ -113,12 +114,11 @@ def plan_rows(
     *,
     dtype: np.dtype[Any],
     order: str | None,
-    room_bytes: int,
-    fixed_bytes: int,
+    budget_bytes: int,
+    memory: Callable[[Sequence[RowPlan]], int],
     what: str,
     buffers: int = 2,
     converts: bool = False,
-    least_rows: int = 1,
 ) -> list[RowPlan]:
     """Choose the blocks in which matrices are read side by side, within a budget.
 
@@ -130,16 +130,16 @@ def plan_rows(
         Type in which they are used.
     order
         In which order of elements; `None` for that in which they are read.
-    room_bytes, fixed_bytes
-        Budget of the call, and what it needs for other things.
+    budget_bytes
+        Budget of the call.
+    memory
+        Memory of the whole call with such blocks.
     what
         What the call is, for the message.
     buffers
         Blocks of what is on disk that are in memory.
     converts
         Whether blocks are converted whatever their type.
-    least_rows
-        Rows of a block at least.
 
     Raises
     ------
@@ -149,37 +149,43 @@ def plan_rows(
 
     def plan(layout: RowLayout, rows: int, buffers: int) -> RowPlan:
         grain = layout.grains.rows
+        # Whole pages, so that a block can be written from where it is.
+        row_bytes = layout.columns * dtype.itemsize
+        paged = math.lcm(grain, SLOT_ALIGN_BYTES // math.gcd(SLOT_ALIGN_BYTES, row_bytes))
+        grain = paged if paged <= rows else grain
         height = max(rows // grain, 1) * grain
         if layout.rows is not None:
             height = min(height, math.ceil(layout.rows / grain) * grain)
-        copies = converts or layout.dtype != dtype
         own_order = "C" if layout.by_row else "F"
         return RowPlan(
             layout,
             height,
             buffers if layout.is_stored else 1,
             own_order if order is None else order,
-            dtype if copies else None,
+            dtype if converts or layout.dtype != dtype else None,
         )
 
     def plans(rows: int, buffers: int) -> list[RowPlan]:
-        return [plan(layout, max(rows, least_rows), buffers) for layout in layouts]
-
-    def memory(found: list[RowPlan]) -> int:
-        return fixed_bytes + sum(one.memory_bytes for one in found)
+        return [plan(layout, rows, buffers) for layout in layouts]
 
     row_bytes = max(layout.columns for layout in layouts) * dtype.itemsize
     rows = max(BLOCK_BYTES // row_bytes, _LEAST_ROWS)
     while rows >= _LEAST_ROWS:
-        if memory(plans(rows, buffers)) <= room_bytes:
-            return plans(rows, buffers)
+        found = plans(rows, buffers)
+        if memory(found) <= budget_bytes:
+            return found
         rows = rows * 7 // 8
     # One block less: reading waits for the arithmetic then.
-    last = plans(_LEAST_ROWS, buffers - 1)
-    if memory(last) <= room_bytes:
-        return last
-    need = memory(last)
+    found = plans(_LEAST_ROWS, buffers - 1)
+    need = memory(found)
+    if need <= budget_bytes:
+        return found
     raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {room_bytes} "
-        f"({format_bytes(room_bytes)}); raise memory="
+        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
+        f"({format_bytes(budget_bytes)}); raise memory="
     )
+
+
+def blocks_bytes(plans: Sequence[RowPlan]) -> int:
+    """Memory of all blocks."""
+    return sum(plan.memory_bytes for plan in plans)

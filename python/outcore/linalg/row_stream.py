@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Ticket, column_extremes
+from outcore._core import Ticket, Trace, column_extremes
 from outcore.errors import InvalidError, NonFiniteError, OutcoreError
 from outcore.linalg.panel import Matrix
 from outcore.linalg.row_plan import RowPlan
@@ -21,10 +21,14 @@ Transform: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
 
 
 class RowBlock(NamedTuple):
-    """Rows from `first` on. They may be changed; their memory is used again for later ones."""
+    """Rows from `first` on. They may be changed; their memory is used again for later ones.
+
+    ``whole`` is that memory, of which all but the last block's rows make use.
+    """
 
     first: int
     data: Matrix
+    whole: Matrix
 
 
 class _Reading(NamedTuple):
@@ -32,6 +36,19 @@ class _Reading(NamedTuple):
     rows: int
     buffer: Matrix
     ticket: Ticket | None
+
+
+class _Free(NamedTuple):
+    """Memory of a block, which may still be on its way to the disk."""
+
+    memory: Matrix
+    leaving: Ticket | None = None
+
+    def taken(self, trace: Trace) -> Matrix:
+        """Return the memory once nothing needs it any more."""
+        if self.leaving is not None:
+            wait(self.leaving, trace)
+        return self.memory
 
 
 class RowStream:
@@ -64,14 +81,15 @@ class RowStream:
         source.open(call, plan.bounce_bytes, number)
         shape = (plan.height, layout.width)
         self._free = deque(
-            allocated(call, shape, layout.dtype, plan.order) for _ in range(plan.buffers)
+            _Free(allocated(call, shape, layout.dtype, plan.order)) for _ in range(plan.buffers)
         )
-        self._copy: Matrix | None = None
+        self._copy: _Free | None = None
         if plan.copy_dtype is not None:
             copied = (plan.height, layout.columns)
-            self._copy = allocated(call, copied, plan.copy_dtype, plan.order)
+            self._copy = _Free(allocated(call, copied, plan.copy_dtype, plan.order))
         self._reading: deque[_Reading] = deque()
         self._next, self._at_end = 0, False
+        self._leaving: Ticket | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
         while True:
@@ -81,38 +99,51 @@ class RowStream:
             first, rows, buffer, ticket = self._reading.popleft()
             if ticket is not None:
                 wait(ticket, self._trace)
-            yield RowBlock(first, self._converted(first, buffer[:rows, : self.source.columns]))
-            self._free.append(buffer)
+            whole = buffer[:, : self.source.columns]
+            if self._copy is not None:
+                whole = self._converted(first, whole[:rows])
+            self._leaving = None
+            yield RowBlock(first, whole[:rows], whole)
+            if self._copy is not None:
+                self._copy = _Free(self._copy.memory, self._leaving)
+                self._leaving = None
+            self._free.append(_Free(buffer, self._leaving))
+
+    def leave(self, ticket: Ticket) -> None:
+        """Keep the memory of the block in use as it is until a ticket is done."""
+        self._leaving = ticket
 
     def again(self) -> None:
         """Go back to the first row."""
         self._next, self._at_end = 0, False
 
     def abandon(self) -> None:
-        """Wait for what is being read, so that its memory can go."""
-        for reading in self._reading:
-            if reading.ticket is not None:
+        """Wait for what is in flight, so that its memory can go."""
+        tickets = [item.leaving for item in self._free] + [item.ticket for item in self._reading]
+        tickets += [self._leaving, self._copy.leaving if self._copy else None]
+        for ticket in tickets:
+            if ticket is not None:
                 with contextlib.suppress(OutcoreError):
-                    reading.ticket.wait()
+                    ticket.wait()
 
     def _read_ahead(self) -> None:
         # What is not read in the background is not fetched before it is needed.
         most = len(self._free) if self._plan.layout.is_stored else 1 - len(self._reading)
         for _ in range(most):
-            if self._at_end:
+            leaving = self._free[0].leaving
+            if self._at_end or (self._reading and leaving is not None and not leaving.done()):
                 return
-            buffer = self._free.popleft()
+            buffer = self._free.popleft().taken(self._trace)
             count, ticket = self.source.fetch(self._next, buffer)
             if count:
                 self._reading.append(_Reading(self._next, count, buffer, ticket))
             else:
-                self._free.append(buffer)
+                self._free.append(_Free(buffer))
             self._next += count
             self._at_end = count < len(buffer) or self._next == self.source.rows
 
     def _converted(self, first: int, data: Matrix) -> Matrix:
-        if self._copy is None:
-            return data
+        assert self._copy is not None, "there is a block to convert to"
         rows: npt.NDArray[Any] = data
         if self._transform is not None:
             rows = np.asarray(self._transform(data))
@@ -121,8 +152,8 @@ class RowStream:
                     f"transform made {rows.shape} of a block of {data.shape}; "
                     "it must keep the shape"
                 )
-        target = self._copy[: len(data)]
-        copy_rows(rows, target, self.source.name, first)
+        target = self._copy.taken(self._trace)
+        copy_rows(rows, target[: len(data)], self.source.name, first)
         return target
 
 
@@ -181,6 +212,8 @@ def allocated(
     call: LongCall, shape: tuple[int, int], dtype: np.dtype[Any], order: str = "F"
 ) -> Matrix:
     """Take memory for a matrix from the call's arena. What it holds is not defined."""
+    if 0 in shape:
+        return np.empty(shape, dtype, order="F")
     memory = memoryview(call.arena.allocate(shape[0] * shape[1] * dtype.itemsize))
     matrix: Matrix = np.ndarray(shape, dtype, buffer=memory, order="F" if order == "F" else "C")
     return matrix

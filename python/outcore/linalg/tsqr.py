@@ -91,6 +91,10 @@ class TallQR:
         if self.rows < self._head:
             self._factor_head(self.rows)
 
+    def apply_head(self, C: Matrix) -> None:
+        """Multiply with the reflections of the first n rows: C <- Q_1 C, (n, n)."""
+        self._kernels.unmqr(self.R, self.tau, C, self._work)
+
     def triangle(self) -> Matrix:
         """Return R, (n, n), with zeros below the diagonal."""
         for j in range(self.R.shape[1]):

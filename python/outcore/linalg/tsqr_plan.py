@@ -6,7 +6,7 @@ import numpy as np
 
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, pages
-from outcore.linalg.row_plan import RowLayout, RowPlan, plan_rows
+from outcore.linalg.row_plan import RowLayout, RowPlan, blocks_bytes, plan_rows
 from outcore.linalg.row_source import work_dtype
 from outcore.zarr_format import default_chunks
 
@@ -61,9 +61,10 @@ def lstsq_blocks(
     A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int
 ) -> list[RowPlan]:
     """Choose the blocks in which a matrix and its right-hand sides are read."""
+    fixed = lstsq_bytes(A.columns, b.columns, dtype)
     return plan_rows(
-        [A, b], dtype=dtype, order="F", room_bytes=memory_bytes,
-        fixed_bytes=lstsq_bytes(A.columns, b.columns, dtype),
+        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: fixed + blocks_bytes(plans),
         what=f"least squares with {A.columns} columns: triangles and blocks of rows",
     )  # fmt: skip
 
@@ -100,7 +101,7 @@ def lstsq_cost(problem: Problem) -> Cost:
     plans = lstsq_blocks(layout, beside, dtype, problem.memory_bytes)
     return Cost(
         method=f"QR of rows as they are read, {plans[0].height} at once",
-        peak_memory_bytes=lstsq_bytes(n, k, dtype) + sum(plan.memory_bytes for plan in plans),
+        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(plans),
         disk_bytes=0,
         words_lower_bound=float(m * n),
         phases=(tsqr_phase(m, n, k, plans[0], dtype),),
