@@ -160,7 +160,7 @@ def test_an_option_that_a_plan_does_not_have_is_refused() -> None:
 
 def test_bad_plans_are_refused() -> None:
     with pytest.raises(InvalidError, match="there is a plan for"):
-        oc.plan("qr", n=10, rates=RATES)
+        oc.plan("nonsense", n=10, rates=RATES)
     with pytest.raises(InvalidError, match="LU works in"):
         oc.plan("lu", n=10, dtype="i4", rates=RATES)
     with pytest.raises(InvalidError, match="at least 1"):

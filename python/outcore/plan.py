@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,24 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky_plan import cholesky_cost
-from outcore.linalg.cost import Planner, Problem
+from outcore.linalg.cost import Cost, Planner, Problem
 from outcore.linalg.lu_plan import lu_cost
-from outcore.linalg.solve_plan import solve_cost
+from outcore.linalg.qr_plan import qr_cost
+from outcore.linalg.solve_plan import solve_cost, solve_notes
+from outcore.linalg.tsqr_plan import lstsq_cost
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
 from outcore.zarr_format import check_dtype
 
-PLANNERS: dict[str, Planner] = {"lu": lu_cost, "cholesky": cholesky_cost, "solve": solve_cost}
+PLANNERS: dict[str, Planner] = {
+    "lu": lu_cost,
+    "cholesky": cholesky_cost,
+    "qr": qr_cost,
+    "lstsq": lstsq_cost,
+    "solve": solve_cost,
+}
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
 VERBS = tuple(PLANNERS)
@@ -50,6 +58,8 @@ class Plan:
     compute_seconds, io_seconds, seconds
         Arithmetic alone, disk alone, and both with the overlap that is expected, at the rates that
         were measured on this machine.
+    notes
+        What the reader should know, such as from which order lower precision pays.
     """
 
     verb: str
@@ -69,6 +79,7 @@ class Plan:
     seconds: float
     m: int | None = None
     k: int | None = None
+    notes: list[str] = field(default_factory=list)
 
     def validate(self) -> "Plan":
         """Return the plan if memory and disk suffice.
@@ -131,6 +142,7 @@ class Plan:
                 f"{format_seconds(self.io_seconds)}, overlapped)",
             )
         )
+        rows += [("note", note) for note in self.notes]
         rows_of = f"m = {self.m}, " if self.m else ""
         title = f"plan: {self.verb}, {rows_of}n = {self.n}, {self.dtype}"
         return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
@@ -191,6 +203,10 @@ def plan(
     problem.refuse_unasked()
     known = rates or stored_or_measured(path)
     disk = known.read_bytes_s, known.write_bytes_s
+
+    def seconds(cost: Cost) -> float:
+        return sum(phase.seconds(*disk, known.gemm_flops_s) for phase in cost.phases)
+
     return Plan(
         verb=verb,
         n=n,
@@ -206,7 +222,8 @@ def plan(
         flops=cost.flops,
         compute_seconds=sum(part.compute_seconds(known.gemm_flops_s) for part in cost.phases),
         io_seconds=sum(part.io_seconds(*disk) for part in cost.phases),
-        seconds=sum(part.seconds(*disk, known.gemm_flops_s) for part in cost.phases),
+        seconds=seconds(cost),
         m=m,
         k=k,
+        notes=solve_notes(problem, seconds) if verb == "solve" else [],
     )

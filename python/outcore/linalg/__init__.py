@@ -2,16 +2,21 @@
 
 from outcore.linalg.cholesky import cho_factor
 from outcore.linalg.factor import CholeskyFactor, LUFactor, open_factor
+from outcore.linalg.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import lu_solve
+from outcore.linalg.qr import qr
 from outcore.linalg.solve import solve
 
 __all__ = [
     "CholeskyFactor",
     "LUFactor",
+    "LeastSquaresReport",
     "cho_factor",
+    "lstsq",
     "lu_factor",
     "lu_solve",
     "open_factor",
+    "qr",
     "solve",
 ]
