@@ -27,7 +27,7 @@ def at_line(
     number: int, act: Callable[[], None], pages: tuple[str, ...] = DECISIVE
 ) -> Iterator[Any]:
     """Act before the line of this number, counted over the lines executed on some pages."""
-    names = {str(Path(linalg.__file__).with_name(page)) for page in pages}
+    names = {os.path.normpath(Path(linalg.__file__).parent / page) for page in pages}
     count = [0]
 
     def lines(frame: FrameType, event: str, argument: object) -> Any:
@@ -61,14 +61,16 @@ def in_a_fork(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kill_at_line(number: int, work: Callable[[], object]) -> bool:
+def kill_at_line(
+    number: int, work: Callable[[], object], pages: tuple[str, ...] = DECISIVE
+) -> bool:
     """Do work in a process that is killed at a line; whether it was, else it came to the end."""
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def doomed() -> None:
-        with at_line(number, die):
+        with at_line(number, die, pages):
             work()
 
     status = in_a_fork(doomed)
@@ -96,10 +98,13 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def stop_after(notes: int, A: oc.Array | Path, **options: Any) -> None:
+def stop_after(
+    notes: int, A: oc.Array | Path, factor: Callable[..., Any] = lu_factor, **options: Any
+) -> None:
     """Begin a factorization, and interrupt it when so many slabs were noted."""
-    with after_notes(notes, interrupt), pytest.raises(Interrupted, match="lu_factor again"):
-        lu_factor(A, progress=False, **options)
+    again = f"{factor.__name__} again"
+    with after_notes(notes, interrupt), pytest.raises(Interrupted, match=again):
+        factor(A, progress=False, **options)
 
 
 def bits(lu: linalg.LUFactor) -> tuple[Matrix, Matrix]:

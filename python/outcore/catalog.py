@@ -1,4 +1,4 @@
-"""What of outcore's lies in a directory: arrays, groups, LU factors, and what stopped calls left.
+"""What of outcore's lies in a directory: arrays, groups, factors, and what stopped calls left.
 
 Only what is recognised here is ever removed by ``outcore rm``.
 """
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from outcore.array import Array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
+from outcore.linalg.factor import KINDS
 from outcore.volumes import Place, place
 from outcore.zarr_format import parse
 
@@ -26,7 +27,10 @@ _FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
-_HALF_MADE_FACTOR = frozenset(["journal", "lock", "lu", "piv"])
+_HALF_MADE_FACTORS = {
+    kind.suffix: frozenset(["journal", "lock", kind.array, *kind.vectors])
+    for kind in KINDS.values()
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def recognise(path: Path) -> Entry | None:
         return Entry(str(path), "array", "damaged", text)
     own = (document.get("attributes") or {}).get("outcore")
     if document.get("node_type") == "group":
-        if isinstance(own, dict) and own.get("kind") == "lu":
+        if isinstance(own, dict) and own.get("kind") in KINDS:
             return _factor(path, own)
         return Entry(str(path), "group", "whole")
     return None if own is None else _array(place(path))
@@ -206,8 +210,8 @@ def _factor(path: Path, own: dict[str, Any]) -> Entry:
     if own.get("state") == "complete":
         return Entry(str(path), "factor", "whole", "", details)
     text = (
-        f"the factorization of {own.get('source', 'its matrix')} was stopped; call lu_factor with "
-        "the same arguments to go on"
+        f"the factorization of {own.get('source', 'its matrix')} was stopped; call "
+        f"{KINDS[own['kind']].function} with the same arguments to go on"
     )
     try:
         # The first line is the header.
@@ -234,7 +238,7 @@ def _half_made(path: Path) -> Entry | None:
         return left_over("lock of an assembly that was killed; it can go")
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")
-    if path.suffix == ".lu" and names and names <= _HALF_MADE_FACTOR:
+    if names and names <= _HALF_MADE_FACTORS.get(path.suffix, frozenset()):
         return left_over("factors killed while they were made or removed; they can go")
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can go")

@@ -23,6 +23,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
     NonFiniteError,
+    NotPositiveDefiniteError,
     OutcoreError,
 )
 from outcore.linalg.changes import settle, version_of
@@ -54,6 +55,9 @@ _PARTS = {
     },
 }
 """What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
+
+_HOPELESS = (NonFiniteError, NotPositiveDefiniteError, JournalError)
+"""After these there is nothing to go on with."""
 
 G = TypeVar("G", bound=Geometry)
 S = TypeVar("S", bound=FactorStorage[Any])
@@ -121,7 +125,7 @@ def open_storage(
         try:
             yield method.storage(source, metadata, target, g, journal)
         except OutcoreError as error:
-            useless = isinstance(error, NonFiniteError | JournalError) or not journal.panels_done
+            useless = isinstance(error, _HOPELESS) or not journal.panels_done
             if useless and not journal.header.overwrite_a:
                 with contextlib.suppress(OutcoreError):
                     _clear(target)

@@ -1,0 +1,400 @@
+"""Cholesky goes on after whatever stopped it, to the same bits, and refuses what does not fit."""
+
+import contextlib
+import itertools
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from definite import cholesky_ratio, definite, factor_of, lower_only
+from linpack import Matrix, names_below, on_disk, one_thread
+from stopping import (
+    DECISIVE,
+    after_notes,
+    at_line,
+    in_a_fork,
+    interrupt,
+    kill_at_line,
+    stop_after,
+)
+
+import outcore as oc
+from outcore.errors import (
+    BusyError,
+    ConsumedError,
+    DiskFullError,
+    ForkedError,
+    IncompleteError,
+    Interrupted,
+    JournalError,
+    NotFoundError,
+)
+from outcore.linalg import CholeskyFactor, cho_factor, lu_factor, open_factor
+from outcore.linalg.cholesky_conveyor import Conveyor
+from outcore.linalg.cholesky_storage import CholeskyStorage
+from outcore.linalg.factor_storage import FactorStorage
+from outcore.linalg.journal import Journal, Record, read_journal
+from outcore.longcall import LongCall
+from outcore.volumes import place
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, CHUNKS, MEMORY = 200, (32, 16), 150_000
+PAGES = (*DECISIVE, "cholesky_storage.py", "lower_tiles.py", "../file_room.py")
+RunPython = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return definite(N, "f8")
+
+
+def put(path: Path, a: Matrix) -> Path:
+    on_disk(path, lower_only(a), CHUNKS).close()
+    return path
+
+
+def factor(path: Path, overwrite_a: bool = False, **options: Any) -> CholeskyFactor:
+    options = {"memory": MEMORY, "threads": 1, "progress": False} | options
+    return cho_factor(path, overwrite_a=overwrite_a, **options)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["beside", "overwrite_a"])
+def undisturbed(
+    request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, Matrix, Path]:
+    """Whether A is overwritten, the bits that result, and an A to copy."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    put(home / "A", matrix)
+    shutil.copytree(home / "A", home / "Z")
+    slabs: list[Record] = []
+    append = Journal.append
+
+    def noting(self: Journal, record: Record) -> None:
+        slabs.append(record)
+        append(self, record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", noting)
+        found = factor(home / "Z", request.param)
+    assert len(slabs) >= 4
+    return request.param, factor_of(found), home / "A"
+
+
+def assert_finished(found: CholeskyFactor, expected: Matrix) -> None:
+    np.testing.assert_array_equal(factor_of(found), expected)
+    assert sorted(p.name for p in found.path.iterdir()) == ["l", "zarr.json"]
+
+
+def whole_or_again(path: Path, overwrite_a: bool) -> CholeskyFactor:
+    try:
+        found = open_factor(path.with_name(f"{path.name}.cho"))
+    except oc.OutcoreError:
+        return factor(path, overwrite_a)
+    assert isinstance(found, CholeskyFactor)
+    return found
+
+
+def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
+    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    with at_line(0, interrupt, PAGES) as lines:
+        shutil.copytree(source, path)
+        factor(path, overwrite_a)
+    # Every step of the beginning and of the end, and some of the many between.
+    numbers = {
+        *range(2, 200, 9),
+        *range(200, lines[0] - 120, 41),
+        *range(lines[0] - 120, lines[0], 7),
+    }
+    for number in sorted(numbers):
+        shutil.rmtree(path)
+        shutil.rmtree(tmp_path / "Z.cho", ignore_errors=True)
+        shutil.copytree(source, path)
+        if not kill_at_line(number, lambda: factor(path, overwrite_a), PAGES):
+            continue
+        found = whole_or_again(path, overwrite_a)
+        np.testing.assert_array_equal(
+            factor_of(found), expected, err_msg=f"killed at line {number}"
+        )
+        if overwrite_a:
+            with pytest.raises(ConsumedError):
+                oc.open_array(path)
+
+
+def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
+    """Each call is killed a little further on than the one before, until one comes to the end."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    for kills in itertools.count(1):
+        kill_at_line(120 + 37 * kills, lambda: factor(path, overwrite_a), PAGES)
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            found = open_factor(tmp_path / "Z.cho")
+            break
+    assert kills > 4
+    assert isinstance(found, CholeskyFactor)
+    np.testing.assert_array_equal(factor_of(found), expected)
+
+
+def test_killed_at_random_moments(
+    tmp_path: Path, undisturbed: tuple[bool, Matrix, Path], run_python: RunPython
+) -> None:
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    script = f"""
+import sys
+from outcore.linalg import cho_factor
+print("ready", flush=True)
+cho_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
+"""
+    for delay_s in np.random.default_rng(0).uniform(0, 0.06, 3):
+        run = run_python(script, str(path))
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        run.kill()
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        if run.returncode == 0:
+            break
+    np.testing.assert_array_equal(factor_of(whole_or_again(path, overwrite_a)), expected)
+
+
+def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
+    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    overwrite_a, expected, source = undisturbed
+    pages = (*PAGES, "cholesky_conveyor.py", "cholesky.py", "cholesky_checks.py")
+    for step in (499, 1211):
+        path = tmp_path / f"Z{step}"
+        shutil.copytree(source, path)
+        for stops in itertools.count(1):
+            try:
+                with at_line(step * stops, interrupt, pages):
+                    found = factor(path, overwrite_a)
+                break
+            except KeyboardInterrupt:
+                assert not (tmp_path / f"Z{step}.cho" / "lock").exists()
+        assert stops > 3
+        assert_finished(found, expected)
+
+
+def test_a_slab_is_durable_before_its_note(
+    tmp_path: Path, undisturbed: tuple[bool, Matrix, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power loss after a note must find the whole slab on the disk: written, then synced."""
+    overwrite_a, _, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    calls: list[tuple[CholeskyStorage, LongCall]] = []
+    storage_open, append, noted = CholeskyStorage.open, Journal.append, []
+
+    def opening(self: CholeskyStorage, call: LongCall) -> None:
+        calls.append((self, call))
+        storage_open(self, call)
+
+    def noting(self: Journal, record: Record) -> None:
+        g, call = calls[0][0].geometry, calls[0][1]
+        spans = call.trace.spans()
+        at = spans[:, 4] // (g.tiles * g.tile_bytes)
+        writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(at, record.places)]
+        written = {p: int(writes[writes[:, 4] // (g.tiles * g.tile_bytes) == p, 5].sum())
+                   for p in record.places}  # fmt: skip
+        for panel, p in zip(range(record.first, record.last), record.places, strict=True):
+            whole = (g.tiles - g.first_tile(panel)) * g.tile_bytes
+            # A place may be written a second time in a run that overwrites A.
+            assert written[p] == whole if not overwrite_a else written[p] >= whole
+        syncs = spans[spans[:, 0] == 2]
+        assert (syncs[:, 2] >= writes[:, 3].max()).any()
+        noted.append(record)
+        append(self, record)
+
+    monkeypatch.setattr(CholeskyStorage, "open", opening)
+    monkeypatch.setattr(Journal, "append", noting)
+    factor(path, overwrite_a)
+    assert len(noted) >= 4
+
+
+def test_nothing_is_overwritten_that_a_crash_would_need(
+    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No write goes to a panel that was noted, nor to columns of A that were not factored then."""
+    path = put(tmp_path / "Z", matrix)
+    panel_done, written = Conveyor.panel_done, []
+
+    def leaving(self: Conveyor, panel: int) -> None:
+        panel_done(self, panel)
+        storage, journal = self._storage, self._storage.journal
+        noted = {at for record in journal.records for at in record.places}
+        at = storage.places[panel]
+        assert at not in noted | {*range(journal.panels_done, storage.geometry.panels)}
+        written.append(at)
+
+    monkeypatch.setattr(Conveyor, "panel_done", leaving)
+    # As if every sync took long: nothing is durable before it is waited for.
+    monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
+    for memory in (MEMORY, 180_000):
+        with after_notes(2, interrupt), pytest.raises(Interrupted):
+            factor(path, True, memory=memory)
+    found = factor(path, True)
+    assert len(set(written)) > len(found.places) / 2
+    assert cholesky_ratio(matrix, found) < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_cleanly(tmp_path: Path, matrix: Matrix, number: signal.Signals) -> None:
+    path = put(tmp_path / "Z", matrix)
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    text = r"Cholesky of Z stopped with [1-9]\d* of \d+ panels done; call cho_factor again with"
+    with (
+        after_notes(2, lambda: signal.raise_signal(number)),
+        pytest.raises(Interrupted, match=text),
+    ):
+        factor(path)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    left = sorted(p.name for p in (tmp_path / "Z.cho").iterdir())
+    assert left == ["journal", "l", "zarr.json"]
+    with pytest.raises(IncompleteError, match=r"call cho_factor on .*Z again"):
+        open_factor(tmp_path / "Z.cho")
+    assert cholesky_ratio(matrix, factor(path)) < 30
+
+
+def test_a_resumed_run_says_what_it_did(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+    stop_after(2, path, cho_factor, memory=MEMORY, threads=1)
+    journal = read_journal(place(tmp_path / "Z.cho"))
+    assert journal is not None
+    assert journal.header.kind == "cholesky"
+    told: list[float] = []
+    found = factor(path, progress=lambda done, left: told.append(done))
+    assert found.report is not None
+    (note,) = found.report.notes
+    assert note.startswith(f"resumed at panel {journal.panels_done} of ")
+    assert found.report.bytes_written == found.report.planned_bytes_written < 0.6 * N * N * 8
+    assert found.report.flops < N**3 / 3
+    assert found.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"memory": [150_000, 180_000, 900_000]}, {"memory": [180_000, 150_000, 160_000]},
+     {"threads": [1, 2, 1]}],
+    ids=str,
+)  # fmt: skip
+def test_another_budget_or_thread_count_goes_on(
+    tmp_path: Path, matrix: Matrix, overwrite_a: bool, changes: dict[str, list[int]]
+) -> None:
+    path = put(tmp_path / "Z", matrix)
+    ((name, values),) = changes.items()
+    options = {"memory": MEMORY, "threads": 1, "overwrite_a": overwrite_a}
+    stop_after(1, path, cho_factor, **options | {name: values[0]})
+    stop_after(1, path, cho_factor, **options | {name: values[1]})
+    found = cho_factor(path, progress=False, **options | {name: values[2]})
+    assert cholesky_ratio(matrix, found) < 30
+    assert found.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
+    assert found.report is not None
+    assert len(found.report.notes) == 1 + (values[0] != values[2])
+
+
+def test_a_torn_note_is_dropped(tmp_path: Path, matrix: Matrix) -> None:
+    expected = factor_of(factor(put(tmp_path / "Y", matrix)))
+    path = put(tmp_path / "Z", matrix)
+    stop_after(2, path, cho_factor, memory=MEMORY, threads=1)
+    journal = tmp_path / "Z.cho" / "journal"
+    journal.write_bytes(journal.read_bytes()[:-3])
+    assert_finished(factor(path), expected)
+
+
+def test_changed_input_is_refused(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+    stop_after(2, path, cho_factor, memory=MEMORY)
+    with oc.open_array(path, "r+") as array:
+        array[3, 3] = 7
+    before = names_below(tmp_path)
+    with pytest.raises(JournalError, match="was opened for writing since"):
+        factor(path)
+    assert names_below(tmp_path) == before
+    matrix = matrix.copy()
+    matrix[3, 3] = 7
+    assert cholesky_ratio(matrix, factor(path, resume=False)) < 30
+
+
+def test_one_kind_of_factorization_does_not_go_on_with_another(
+    tmp_path: Path, matrix: Matrix
+) -> None:
+    path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
+    out = tmp_path / "F"
+    stop_after(1, path, cho_factor, memory=MEMORY, out=out)
+    with pytest.raises(JournalError, match="stopped factorization by cho_factor, not by lu_factor"):
+        lu_factor(path, out=out, memory=MEMORY, progress=False)
+    lu_factor(path, out=out, memory=MEMORY, resume=False, progress=False)
+    with pytest.raises(oc.errors.ExistsError, match="complete factors"):
+        factor(path, out=out)
+    found = factor(path, out=out, overwrite=True)
+    assert sorted(p.name for p in out.iterdir()) == ["l", "zarr.json"]
+    assert cholesky_ratio(matrix, found) < 30
+
+
+def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
+    """The factor has its room from the beginning; the journal finds none left."""
+    a = definite(1000, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    filler = small_disk / "filler"
+
+    def fill_up() -> None:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError:
+                    continue
+
+    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
+        cho_factor(A, memory=300_000, out=small_disk / "F", progress=False)
+    with pytest.raises(IncompleteError):
+        open_factor(small_disk / "F")
+    assert not (small_disk / "F" / "lock").exists()
+    filler.unlink()
+    found = cho_factor(A, memory=300_000, out=small_disk / "F", progress=False)
+    assert found.report is not None
+    assert "resumed" in found.report.notes[0]
+    assert cholesky_ratio(a, found) < 30
+
+
+def test_two_calls_for_one_target(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+
+    def meanwhile() -> None:
+        with pytest.raises(BusyError, match="in use by another process"):
+            factor(path)
+        with pytest.raises(BusyError):
+            lu_factor(path, out=tmp_path / "Z.cho", overwrite=True)
+
+    with after_notes(2, meanwhile):
+        found = factor(path)
+    assert cholesky_ratio(matrix, found) < 30
+
+
+def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    factor(A.path, out=tmp_path / "F")
+
+    def with_the_parents_array() -> None:
+        with pytest.raises(ForkedError, match="fork"):
+            cho_factor(A, memory=MEMORY, progress=False)
+
+    assert in_a_fork(with_the_parents_array) == 0
+    assert not (tmp_path / "Z.cho").exists()
+    # By name, everything is opened anew.
+    assert in_a_fork(lambda: factor(A.path)) == 0
+    assert cholesky_ratio(matrix, whole_or_again(A.path, False)) < 30
