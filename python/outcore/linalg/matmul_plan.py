@@ -23,17 +23,17 @@ PIECE_BYTES = 4 << 20
 """Pieces grow to this size where the budget allows."""
 
 # What is tried for the length and depth of pieces, and for the number of blocks along C.
-_LENGTHS, _DEPTHS = (512, 128, 32, 1), (256, 64, 1)
+_LENGTHS, _DEPTHS = (512, 128, 32, 8, 1), (256, 64, 16, 1)
 _MEMORY_DEPTHS = (1024, 256, 64)
 _COUNTS = (*range(1, 17), *(int(16 * 1.3**i) for i in range(1, 60)))
 
 MOST_DEPTH = 1024
 """Slabs are no deeper than this unless their grains are: enough to hide that C is written."""
 
-# A product with one dimension of d takes 1 + _SLOW / d times as long as it should, about
-# (OpenBLAS 0.3.30, two cores, float64).
-_SLOW = 20
-_SHALLOW = 1.05
+# A product of m x k by k x n takes 1 + 25/m + 25/n + 4/k times as long as it should, about
+# (OpenBLAS 0.3.30, two cores, float64), and blocks of shallow slabs wait until C is written.
+_THIN, _FLAT = 25, 4
+_SHALLOW = 1.2
 
 Name: TypeAlias = Literal["A", "B"]
 Extent: TypeAlias = tuple[slice, slice]
@@ -250,7 +250,7 @@ class MatmulGeometry:
         return (
             f"{self._count('A')} x {self._count('B')} blocks of {self.rows} x {self.columns}, "
             f"slabs of {self.holds} {min(self.depth, self.product.k)} deep held, "
-            f"{self.streams} streamed"
+            f"{self.streams} streamed in pieces of {self.piece_length} x {self.piece_depth}"
         )
 
 
@@ -295,8 +295,8 @@ def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
 
 def _score(g: MatmulGeometry) -> float:
     """Bytes moved, weighted by how slow the products are."""
-    sizes = g.piece_length, g.piece_depth, g.block_length(g.holds)
-    slow = math.prod(1 + _SLOW / size for size in sizes)
+    thin = _THIN / g.piece_length + _THIN / g.block_length(g.holds)
+    slow = 1 + thin + _FLAT / g.piece_depth
     shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
     return (g.bytes_read() + g.bytes_written() + 1) * slow * shallow
 
