@@ -1,5 +1,6 @@
 """Dense linear algebra on arrays larger than memory."""
 
+from outcore.linalg.cho_solve import cho_solve
 from outcore.linalg.cholesky import cho_factor
 from outcore.linalg.factor import CholeskyFactor, LUFactor, open_factor
 from outcore.linalg.lstsq import LeastSquaresReport, lstsq
@@ -13,6 +14,7 @@ __all__ = [
     "LUFactor",
     "LeastSquaresReport",
     "cho_factor",
+    "cho_solve",
     "lstsq",
     "lu_factor",
     "lu_solve",

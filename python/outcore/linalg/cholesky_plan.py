@@ -365,6 +365,14 @@ def _fit(bare: CholeskyGeometry) -> CholeskyGeometry | None:
     return dataclasses.replace(best, ring_blocks=best.ring_blocks + min(over, _MORE_RING_BLOCKS))
 
 
+def cholesky_solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
+    """Bytes of L read by one pass forward and one backward. Exact."""
+    rows, columns = tile
+    tiles = math.ceil(n / rows)
+    stored = sum(tiles - first // rows for first in range(0, n, columns))
+    return 2 * stored * rows * columns * dtype.itemsize
+
+
 def cholesky_cost(problem: Problem) -> Cost:
     """Plan `cho_factor`."""
     n, dtype = problem.n, problem.dtype

@@ -18,7 +18,7 @@ from outcore._core import ArrayFile
 from outcore.blas_calls import Trans
 from outcore.errors import BudgetError
 from outcore.lapack import kernels
-from outcore.linalg.factor import LUFactor
+from outcore.linalg.factor import Factor, LUFactor
 from outcore.linalg.lu_plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
@@ -32,17 +32,17 @@ from outcore.sizes import format_bytes
 from outcore.streams import BlockStream
 
 
-def tile_bytes(lu: LUFactor) -> int:
+def tile_bytes(lu: Factor) -> int:
     """Bytes of a tile on disk: whole pages."""
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def ring_bytes(lu: LUFactor, block_tiles: int) -> int:
+def ring_bytes(lu: Factor, block_tiles: int) -> int:
     """Memory of a sweep beside its columns: blocks read ahead."""
     return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
 
 
-def cut_sweep(lu: LUFactor, memory_bytes: int, column_bytes: int, columns: int) -> tuple[int, int]:
+def cut_sweep(lu: Factor, memory_bytes: int, column_bytes: int, columns: int) -> tuple[int, int]:
     """Share memory between blocks of tiles and columns, by the rule that LU itself has.
 
     Parameters
