@@ -15,6 +15,7 @@ BENCHMARKS = {
     "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",
     "streaming": "array streaming against fio with direct I/O",
     "blocks": "every block once through the block interface, against a stream",
+    "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
     "rivals": "array strips against TensorStore and zarr-python",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
 }
