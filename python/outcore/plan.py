@@ -14,6 +14,7 @@ from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky_plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
+from outcore.linalg.iterative_cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
 from outcore.linalg.lu_plan import lu_cost
 from outcore.linalg.qr_plan import qr_cost
 from outcore.linalg.solve_plan import solve_cost, solve_notes
@@ -30,6 +31,10 @@ PLANNERS: dict[str, Planner] = {
     "qr": qr_cost,
     "lstsq": lstsq_cost,
     "solve": solve_cost,
+    "gauss_seidel": gauss_seidel_cost,
+    "jacobi": jacobi_cost,
+    "cg": cg_cost,
+    "gmres": gmres_cost,
 }
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 

@@ -1,8 +1,12 @@
 """Dense linear algebra on arrays larger than memory."""
 
 from outcore.linalg.cho_solve import cho_solve
+from outcore.linalg.cg import cg
 from outcore.linalg.cholesky import cho_factor
 from outcore.linalg.factor import CholeskyFactor, LUFactor, open_factor
+from outcore.linalg.gauss_seidel import gauss_seidel
+from outcore.linalg.gmres import gmres
+from outcore.linalg.jacobi import jacobi
 from outcore.linalg.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import lu_solve
@@ -13,8 +17,12 @@ __all__ = [
     "CholeskyFactor",
     "LUFactor",
     "LeastSquaresReport",
+    "cg",
     "cho_factor",
     "cho_solve",
+    "gauss_seidel",
+    "gmres",
+    "jacobi",
     "lstsq",
     "lu_factor",
     "lu_solve",

@@ -1,0 +1,69 @@
+"""Norms, inner products and sums of tall columns, one number for each column.
+
+Sums are in double precision, and in pieces of rows, so that nothing as tall as the columns is
+allocated.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.linalg.panel import Matrix
+
+Numbers: TypeAlias = npt.NDArray[Any]
+
+_ROWS = 8192
+
+
+def dots(X: Matrix, Y: Matrix) -> Numbers:
+    """Inner products xᴴ y of the columns."""
+    wide = np.result_type(X.dtype, np.float64)
+    found = np.zeros(X.shape[1], wide)
+    for j in range(X.shape[1]):
+        for first in range(0, len(X), _ROWS):
+            rows = slice(first, first + _ROWS)
+            x, y = X[rows, j].astype(wide, copy=False), Y[rows, j].astype(wide, copy=False)
+            found[j] += np.vdot(x, y)
+    return found
+
+
+def norms(X: Matrix) -> npt.NDArray[np.float64]:
+    """2-norms of the columns. Infinite or NaN if an element is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: npt.NDArray[np.float64] = np.sqrt(dots(X, X).real)
+    return found
+
+
+def largest(X: Matrix) -> npt.NDArray[np.float64]:
+    """Largest absolute value of each column, of complex ones the larger of both parts."""
+    found = np.zeros(X.shape[1])
+    for j in range(X.shape[1]):
+        for first in range(0, len(X), _ROWS):
+            x = X[first : first + _ROWS, j]
+            found[j] = max(found[j], np.abs(x.real).max(), np.abs(x.imag).max())
+    return found
+
+
+def add_scaled(Y: Matrix, factors: Numbers, X: Matrix) -> None:
+    """Y <- Y + X diag(factors)."""
+    for j in range(X.shape[1]):
+        factor = Y.dtype.type(factors[j])
+        for first in range(0, len(X), _ROWS):
+            rows = slice(first, first + _ROWS)
+            Y[rows, j] += factor * X[rows, j]
+
+
+def scale_and_add(Y: Matrix, factors: Numbers, X: Matrix) -> None:
+    """Y <- Y diag(factors) + X."""
+    for j in range(X.shape[1]):
+        factor = Y.dtype.type(factors[j])
+        for first in range(0, len(X), _ROWS):
+            rows = slice(first, first + _ROWS)
+            Y[rows, j] = factor * Y[rows, j] + X[rows, j]
+
+
+def scale(X: Matrix, factors: Numbers) -> None:
+    """X <- X diag(factors)."""
+    for j in range(X.shape[1]):
+        X[:, j] *= X.dtype.type(factors[j])

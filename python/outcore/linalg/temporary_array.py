@@ -1,0 +1,59 @@
+"""An array on disk that lasts as long as a call."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from outcore._core import ArrayFile
+from outcore.array import Array, open_array, read_metadata, write_metadata
+from outcore.errors import BusyError, ExistsError, OutcoreError
+from outcore.volumes import Place, exclusive
+from outcore.zarr_format import Metadata
+
+_WHY = "it belongs to a call that was killed, and can go"
+
+
+@contextmanager
+def temporary_array(where: Place, metadata: Metadata) -> Iterator[Array]:
+    """Make an array, marked incomplete as long as it is there, and remove it at the end.
+
+    What a killed call left in its place is made anew.
+
+    Raises
+    ------
+    BusyError, ExistsError
+        If another call uses the place, or there is something else.
+    """
+    fix = "pass another directory as scratch="
+    with contextlib.ExitStack() as held:
+        try:
+            # The lock of an assembly: `outcore rm` leaves alone what is locked so.
+            held.enter_context(exclusive(where.path.parent / f".{where.path.name}.filling", ""))
+        except BusyError:
+            raise BusyError(
+                f"{where.path} is in use by another call on the same matrix; wait for it, or {fix}"
+            ) from None
+        if where.volume.exists(where.name):
+            if not _is_left_over(where):
+                raise ExistsError(f"{where.path} exists and is not a left-over; {fix}")
+            where.volume.remove(where.name)
+        held.callback(_remove, where)
+        begun = Metadata(
+            metadata.shape, metadata.dtype, metadata.chunks, metadata.order, metadata.chunk_order,
+            state="incomplete", why=_WHY,
+        )  # fmt: skip
+        write_metadata(where, begun)
+        ArrayFile.create(where.volume, where.name, begun.grid(), True)
+        yield open_array(where.path, "r+", allow_incomplete=True)
+
+
+def _remove(where: Place) -> None:
+    with contextlib.suppress(OutcoreError):
+        where.volume.remove(where.name)
+
+
+def _is_left_over(where: Place) -> bool:
+    with contextlib.suppress(OutcoreError):
+        found = read_metadata(where)
+        return (found.state, found.why) == ("incomplete", _WHY)
+    return False

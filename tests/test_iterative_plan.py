@@ -1,0 +1,230 @@
+"""Plans of iterative methods against their reports, the way through a matrix, and the picture."""
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from iterative_cases import dominant, kms, on_disk, random
+from linpack import one_thread
+from test_plan import RATES
+
+import outcore as oc
+from outcore.convergence_plot import draw_convergence
+from outcore.errors import BudgetError, DivergenceError, InvalidError
+from outcore.linalg import cg, gauss_seidel, gmres, jacobi
+from outcore.linalg.convergence import Convergence
+from outcore.linalg.iterative_plan import Demands, MatrixLayout, iterative_geometry
+from outcore.linalg.pinned import choose_pins
+from outcore.linalg.strips import Strips, way_through
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N = 300
+METHODS = {"gauss_seidel": gauss_seidel, "jacobi": jacobi, "cg": cg, "gmres": gmres}
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("gauss_seidel", {}),
+        ("gauss_seidel", {"direction": "forward", "pin": 0.25}),
+        ("gauss_seidel", {"direction": "alternating", "pin": None, "block": 256}),
+        ("gauss_seidel", {"assume_a": "her", "storage": "f4"}),
+        ("jacobi", {"pin": None}),
+        ("jacobi", {"storage": "f4"}),
+        ("cg", {}),
+        ("cg", {"preconditioner": "jacobi", "pin": 0.1}),
+        ("cg", {"preconditioner": "ssor", "storage": "f4"}),
+        ("gmres", {"restart": 5}),
+        ("gmres", {"preconditioner": "jacobi"}),
+        ("gmres", {"preconditioner": "sweep", "restart": 4, "pin": None}),
+        ("gmres", {"preconditioner": "ssor", "restart": 4, "storage": "f4"}),
+        ("gmres", {"assume_a": "sym", "preconditioner": "sweep"}),
+    ],
+)
+def test_the_plan_is_what_the_run_does(tmp_path: Path, verb: str, options: dict[str, Any]) -> None:
+    a, b = kms(N, 0.3), random((N, 2), "f8", 1)
+    count = {"max_sweeps" if verb in ("gauss_seidel", "jacobi") else "max_iterations": 6}
+    planned_count = {"sweeps" if verb in ("gauss_seidel", "jacobi") else "iterations": 6}
+    for order, more in itertools.product(("C", "F"), (0, 3 << 20)):
+        A = on_disk(tmp_path / "A", a, order, None)
+        known = {"n": N, "rhs": 2, "path": tmp_path, "rates": RATES, "order": order}
+        known |= planned_count | options
+        with pytest.raises(BudgetError) as refused:
+            oc.plan(verb, memory=1, **known)
+        memory = int(str(refused.value).split()[1]) + more
+        plan = oc.plan(verb, memory=memory, **known)
+        _, report = METHODS[verb](A, b, tol=None, memory=memory, progress=False, **count, **options)
+        assert report.bytes_read == report.planned_bytes_read == plan.bytes_read
+        assert report.bytes_written == report.planned_bytes_written == plan.bytes_written
+        assert report.method == plan.method
+        assert report.peak_memory_bytes <= plan.peak_memory_bytes <= memory
+        assert report.flops == pytest.approx(plan.flops, rel=0.05)
+
+
+def test_plans_know_large_matrices_and_say_what_they_need() -> None:
+    plan = oc.plan("gauss_seidel", n=100_000, dtype="c16", memory="40 GB", path=".", rates=RATES)
+    assert plan.peak_memory_bytes <= 40e9
+    assert 0.2 < float(re.search(r"(\d+)% of", plan.method)[1]) / 100 < 0.3  # type: ignore[index]
+    more = oc.plan("gauss_seidel", n=100_000, dtype="c16", memory="80 GB", path=".", rates=RATES)
+    assert more.bytes_read < plan.bytes_read
+    with pytest.raises(BudgetError, match=r"need .* raise memory="):
+        oc.plan("cg", n=100_000, memory="1 MB", path=".", rates=RATES)
+    for verb, wrong in (
+        ("gauss_seidel", {"sweeps": 0}), ("jacobi", {"order": "A"}), ("cg", {"iterations": 1.5}),
+        ("gmres", {"preconditioner": "ilu"}), ("jacobi", {"direction": "forward"}),
+        ("gmres", {"n": 0}),
+    ):  # fmt: skip
+        with pytest.raises(InvalidError):
+            oc.plan(verb, **{"n": 100, "memory": "1 GB", "path": ".", "rates": RATES, **wrong})
+    with pytest.raises(InvalidError, match="iterative methods work in"):
+        oc.plan("cg", n=100, dtype="i4", rates=RATES)
+
+
+@pytest.mark.parametrize("chunks", [(1, 512), (16, 64), (64, 16), (32, 32), (48, 20), (200, 200)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_strips_cover_every_element_once(chunks: tuple[int, int], order: str) -> None:
+    for n, factor in itertools.product((1, 31, 97), (1, 3)):
+        by, unit = way_through(chunks, order)
+        strips = Strips(n, chunks, by, unit * factor)
+        seen = np.zeros((n, n), int)
+        for number, strip in enumerate(strips.tiles):
+            here = strips.extent(number)
+            for tile in strip:
+                seen[tile.rows, tile.cols] += 10
+                for box, sign in ((tile.below, 1), (tile.inside, 0), (tile.above, -1)):
+                    if box is not None:
+                        seen[box] += 1
+                        rows, cols = np.meshgrid(
+                            *(np.arange(s.start, s.stop) // strips.block for s in box),
+                            indexing="ij",
+                        )
+                        assert (np.sign(rows - cols) == sign).all()
+                        assert rows.size
+                lines = tile.rows if by == "rows" else tile.cols
+                assert here.start <= lines.start
+                assert lines.stop <= here.stop
+        assert (seen == 11).all()
+        chunks_seen = [tile.chunk for tile in strips.all_tiles]
+        assert len(chunks_seen) == len(set(chunks_seen))
+
+
+def test_pins_are_as_many_as_asked_for_and_the_best() -> None:
+    strips = Strips(512, (16, 64), "rows", 16)
+    tiles = strips.all_tiles
+    both = [tile for tile in tiles if tile.below and tile.above]
+    lower = [tile for tile in tiles if tile.below and not tile.above]
+    upper = [tile for tile in tiles if tile.above and not tile.below]
+    levels = [[both], [lower, upper]]
+    for count in range(len(tiles) + 5):
+        pins = choose_pins(levels, count)
+        assert len(pins) == min(count, len(tiles))
+        of = [sum(tile.chunk in pins for tile in group) for group in (both, lower, upper)]
+        assert of[0] == min(count, len(both))
+        assert abs(of[1] - of[2]) <= 1
+
+
+def test_the_budget_goes_to_blocks_read_ahead_and_tiles() -> None:
+    kind = np.dtype("f8")
+    layout = MatrixLayout(4096, kind, kind, (256, 2048), "C")
+    needs = Demands("x", 5, True, by_triangle=True)
+    seen = []
+    for memory in np.geomspace(2e7, 4e8, 12):
+        g = iterative_geometry(layout, [needs], int(memory), 1)
+        assert g.memory_bytes <= memory
+        assert g.blocks is not None
+        assert 3 <= g.ring_tiles <= 8
+        seen.append((g.pinned_tiles, g.step_rows, g.blocks.is_in_file))
+    assert [pinned for pinned, *_ in seen] == sorted(pinned for pinned, *_ in seen)
+    assert seen[-1][0] == len(g.strips.all_tiles)
+    assert [in_file for *_, in_file in seen] == sorted((f for *_, f in seen), reverse=True)
+    # A block of a file is a chunk, which is at most 64 MiB.
+    with pytest.raises(BudgetError):
+        iterative_geometry(layout, [needs], int(1e8), 1, block=3072)
+
+
+def noted(history: list[float], **options: Any) -> Convergence:
+    seen: list[float] = []
+    options = {"eps": 2e-16, "is_stationary": True, **options}
+    found = Convergence("test", options.pop("tol", 1e-6), 100, seen.append, **options)
+    for residual in history:
+        found.note(residual)
+    assert all(share >= 0 for share in seen)
+    assert sum(seen) <= 1 + 1e-12
+    return found
+
+
+def test_what_counts_as_divergence() -> None:
+    for history in (
+        [1, 1.5**1, 1.5**2, 1.5**3, 1.5**4, 1.5**5, 1.5**6],
+        [1.02**k for k in range(11)],
+        [1, 0.1, 10, 1, 100, 10],  # back and forth, in turn better and worse
+        [1, 0.5, float("inf")],
+        [1, 0.5, float("nan")],
+        [1, 1e-6, 1e-2],
+    ):
+        with pytest.raises(DivergenceError) as found:
+            noted(history)
+        assert found.value.ratio > 1 or np.isnan(history[-1])
+    for history in (
+        [1, 2, 3, 4, 3, 2, 1],
+        [1, 0.5, 0.9, 0.4, 0.8, 0.3],
+        [0.9**k for k in range(60)],
+        [0.5**k for k in range(50)] + [1e-15, 3e-15, 1e-14, 2e-14, 5e-15] * 5,
+    ):
+        noted(history, tol=None)
+    # A Krylov method's may rise for long.
+    noted([1.5**k for k in range(20)], is_stationary=False)
+
+
+def test_when_an_iteration_is_over() -> None:
+    assert not noted([1, 1e-3]).is_over
+    assert noted([1, 1e-6]).is_over
+    assert not noted([1, 0], tol=None).is_over
+    assert noted([1, 0], tol=0).is_over
+    assert noted([1 - 1e-4 * k for k in range(100)]).is_over
+    assert not noted([1 - 1e-4 * k for k in range(99)]).is_over
+    stuck = noted([1, 0.1, *([0.011, 0.01] * 12)])
+    assert stuck.is_over
+    assert stuck.is_stalled
+
+
+def test_a_residual_that_was_too_good_is_checked_again() -> None:
+    found = noted([1, 1e-6])
+    assert not found.accepts(1e-4)
+    assert not found.is_over
+    found.note(1e-7)
+    assert not found.is_over
+    found.note(0.9e-8)
+    assert found.is_over
+    assert found.accepts(0.9e-6)
+    # What is not better than before will not become so.
+    found = noted([1, 1e-6])
+    assert not found.accepts(1e-4)
+    found.note(1e-9)
+    assert found.accepts(0.8e-4)
+    assert not found.has_met(0.8e-4)
+
+
+def test_the_convergence_is_drawn(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "A", dominant(64, "f8"))
+    reports = {
+        f"ω = {omega}": gauss_seidel(A, np.ones(64), omega=omega, progress=False)[1]
+        for omega in (0.8, 1.0)
+    }
+    picture = draw_convergence(reports, tmp_path / "both.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    one = draw_convergence(next(iter(reports.values())), str(tmp_path / "one.svg"))
+    text = ElementTree.parse(one).getroot()
+    assert text.tag.endswith("svg")
+    assert "gauss_seidel" in one.read_text()
+    lu = oc.linalg.lu_factor(A, progress=False).report
+    assert lu is not None
+    for wrong, name in (({}, "a.png"), (lu, "a.png"), (reports, "a.jpeg")):
+        with pytest.raises(InvalidError):
+            draw_convergence(wrong, tmp_path / name)
+    assert not (tmp_path / "a.png").exists()
