@@ -14,8 +14,10 @@ from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky_plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
+from outcore.linalg.gram_plan import gram_cost
 from outcore.linalg.iterative_cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
 from outcore.linalg.lu_plan import lu_cost
+from outcore.linalg.matmul_plan import matmul_cost
 from outcore.linalg.qr_plan import qr_cost
 from outcore.linalg.solve_plan import solve_cost, solve_notes
 from outcore.linalg.tsqr_plan import lstsq_cost
@@ -30,11 +32,13 @@ PLANNERS: dict[str, Planner] = {
     "cholesky": cholesky_cost,
     "qr": qr_cost,
     "lstsq": lstsq_cost,
+    "gram": gram_cost,
     "solve": solve_cost,
     "gauss_seidel": gauss_seidel_cost,
     "jacobi": jacobi_cost,
     "cg": cg_cost,
     "gmres": gmres_cost,
+    "matmul": matmul_cost,
 }
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
