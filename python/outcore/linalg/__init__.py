@@ -10,6 +10,7 @@ from outcore.linalg.jacobi import jacobi
 from outcore.linalg.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_solve import lu_solve
+from outcore.linalg.matmul import matmul
 from outcore.linalg.qr import qr
 from outcore.linalg.solve import solve
 
