@@ -27,6 +27,7 @@ __all__ = [
     "lstsq",
     "lu_factor",
     "lu_solve",
+    "matmul",
     "open_factor",
     "qr",
     "solve",
