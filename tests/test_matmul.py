@@ -293,12 +293,12 @@ def test_what_is_not_finite_goes_through_as_in_numpy(tmp_path: Path) -> None:
 
 def page_chunks(itemsize: int) -> list[tuple[int, int]]:
     side = {4: 64, 8: 32, 16: 16}[itemsize]
-    return [(side, 4 * side), (4 * side, side), (16 * side, 16)]
+    return [(side, 4 * side), (16 * side, 16)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(256, 256, 256), (500, 60, 333), (60, 500, 333), (300, 300, 9)])
+@pytest.mark.parametrize("shape", [(256, 192, 256), (500, 60, 333), (60, 500, 133), (300, 300, 9)])
 def test_bytes_are_as_planned(tmp_path: Path, dtype: str, order: str, shape: Any) -> None:
     m, n, k = shape
     a, b = random((m, k), dtype), random((k, n), dtype, 1)
