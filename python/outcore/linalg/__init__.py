@@ -1,7 +1,7 @@
 """Dense linear algebra on arrays larger than memory."""
 
-from outcore.linalg.cho_solve import cho_solve
 from outcore.linalg.cg import cg
+from outcore.linalg.cho_solve import cho_solve
 from outcore.linalg.cholesky import cho_factor
 from outcore.linalg.factor import CholeskyFactor, LUFactor, open_factor
 from outcore.linalg.gauss_seidel import gauss_seidel
