@@ -9,7 +9,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, SingularMatrixError
-from outcore.linalg.factor import LUFactor
+from outcore.linalg.factor import Factor, LUFactor
 from outcore.linalg.lu_plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu_sweeps import Sweeps, cut_sweep
 from outcore.linalg.right_hand_side import RightHandSide, Which, put, solution
@@ -83,7 +83,7 @@ def solve_and_report(
     starts = range(0, rhs.columns, max(group, 1))
     passes = max(len(starts), 1)
     planned = passes * solve_bytes_read(lu.n, lu.dtype, lu.tile)
-    with _stopping_cleanly(lu), long_call(
+    with stopping_cleanly("solving with", lu), long_call(
         f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=planned, threads=threads,
         progress=progress,
     ) as call:  # fmt: skip
@@ -132,10 +132,11 @@ def refuse_singular(lu: LUFactor) -> None:
 
 
 @contextmanager
-def _stopping_cleanly(lu: LUFactor) -> Iterator[None]:
+def stopping_cleanly(doing: str, factor: Factor) -> Iterator[None]:
+    """Say of a call that only reads factors what is to be done after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"solving with {lu.path.name} stopped; the factors are as they were, call again"
+            f"{doing} {factor.path.name} stopped; the factors are as they were, call again"
         ) from None

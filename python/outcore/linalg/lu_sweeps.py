@@ -42,7 +42,9 @@ def ring_bytes(lu: Factor, block_tiles: int) -> int:
     return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
 
 
-def cut_sweep(lu: Factor, memory_bytes: int, column_bytes: int, columns: int) -> tuple[int, int]:
+def cut_sweep(
+    lu: Factor, memory_bytes: int, column_bytes: int, columns: int, beside_bytes: int = 0
+) -> tuple[int, int]:
     """Share memory between blocks of tiles and columns, by the rule that LU itself has.
 
     Parameters
@@ -51,6 +53,8 @@ def cut_sweep(lu: Factor, memory_bytes: int, column_bytes: int, columns: int) ->
         Memory that each column takes from the budget; 0 if the columns are the caller's.
     columns
         How many there are.
+    beside_bytes
+        What else must fit.
 
     Returns
     -------
@@ -64,12 +68,12 @@ def cut_sweep(lu: Factor, memory_bytes: int, column_bytes: int, columns: int) ->
     """
     tiles = -(-lu.n // lu.tile[0])
     for block_tiles in (tall_block(tile_bytes(lu), tiles, memory_bytes), 1):
-        left = memory_bytes - ring_bytes(lu, block_tiles)
+        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles)
         group = min(columns, left // column_bytes) if column_bytes else columns
         if left >= 0 and (group or not columns):
             left -= group * column_bytes
             return taller_block(block_tiles, tile_bytes(lu), tiles, left), group
-    need = ring_bytes(lu, 1) + column_bytes
+    need = ring_bytes(lu, 1) + column_bytes + beside_bytes
     raise BudgetError(
         f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
         f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="

@@ -24,7 +24,7 @@ from outcore.linalg.own_factors import ready_factors
 from outcore.linalg.panel import Matrix
 from outcore.linalg.refine import Refinement
 from outcore.linalg.refine_plan import RefineGeometry, refine_geometry
-from outcore.linalg.residual import Products, matrix_in
+from outcore.linalg.residual import MatrixPasses, matrix_in
 from outcore.linalg.right_hand_side import put, solution
 from outcore.linalg.solve_lu import solve_by_lu
 from outcore.linalg.solve_plan import Passes, planned_refining, refining_phase, solve_cost
@@ -122,7 +122,7 @@ class _Passes:
 
     def __init__(self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry) -> None:
         self.call, self.A, self.lu = call, A, lu
-        self.products = Products(A, call, g.ring_bytes)
+        self.of_a = MatrixPasses(A, call, g.ring_bytes)
         self.sweeps = Sweeps(lu, call, g.block_tiles)
         self.multiplied: list[int] = []
         self.solved: list[int] = []
@@ -130,7 +130,7 @@ class _Passes:
 
     def subtract_product(self, X: Matrix, R: Matrix) -> None:
         self.multiplied.append(X.shape[1])
-        self.products.subtract(X, R)
+        self.of_a.subtract_product(X, R)
 
     def solve(self, D: Matrix) -> None:
         self.solved.append(D.shape[1])
@@ -217,7 +217,7 @@ def _refine_group(group: Refinement, passes: _Passes, g: RefineGeometry) -> None
 
 def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
     phase = passes.planned(job.n)
-    counters = [file.counters() for file in (passes.products.file, passes.sweeps.file)]
+    counters = [file.counters() for file in (passes.of_a.file, passes.sweeps.file)]
     steps = max((group.steps for group in refined), default=0)
     krylov_steps = sum(group.krylov_steps for group in refined)
     method = f"LU in {passes.lu.dtype}, {steps} steps of refinement"

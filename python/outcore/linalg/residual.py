@@ -1,5 +1,6 @@
-"""Products with a matrix on disk, a pass for all columns; the residual and the backward error."""
+"""Passes over a matrix on disk: products with it, the residual and the backward error."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from outcore.linalg.right_hand_side import RightHandSide
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.streams import BlockStream
+from outcore.streams import Block, BlockStream
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _RING_BYTES = 64 << 20
@@ -31,8 +32,8 @@ def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Mat
     return np.ndarray((n, columns), dtype, buffer=memoryview(memory), order="F")
 
 
-class Products:
-    """Products with A as often as asked, a pass each.
+class MatrixPasses:
+    """Passes over a matrix on disk, as often as asked.
 
     The meter of the call is told the bytes that were read.
     """
@@ -40,23 +41,28 @@ class Products:
     def __init__(self, A: Array, call: LongCall, ring: int) -> None:
         self.A, self.call, self.ring = A, call, ring
         self.file = A.open_file(call.arena, ring // 4, trace=call.trace)
-        self.kernels = kernels(A.dtype)
 
-    def subtract(self, X: Matrix, R: Matrix) -> None:
-        """R <- R - A X, with A streamed; R and X of its type."""
+    def tiles(self) -> Iterator[Block]:
+        """Read the matrix once: each tile with its place, for a computation."""
         trace = self.call.trace
         ring = self.ring - self.ring // 4
         stream = BlockStream(self.file, self.A.dtype, self.call.arena, ring, trace)
         stream.extend(self.A.small_boxes(self.ring // 4))
+        for block in stream:
+            start_ns, read_bytes = trace.now_ns(), block.data.nbytes
+            yield block
+            trace.record("compute", start_ns)
+            self.call.meter.advance(read_bytes)
+
+    def subtract_product(self, X: Matrix, R: Matrix) -> None:
+        """R <- R - A X in one pass; R and X of the type of A."""
+        product = kernels(self.A.dtype)
         is_columns = self.A.order == "F"
-        for (rows, columns), tile in stream:
-            start_ns = trace.now_ns()
-            self.kernels.gemm(
+        for (rows, columns), tile in self.tiles():
+            product.gemm(
                 tile if is_columns else tile.T, X[columns], R[rows], alpha=-1, beta=1,
                 trans_a="N" if is_columns else "T",
             )  # fmt: skip
-            trace.record("compute", start_ns)
-            self.call.meter.advance(tile.nbytes)
 
 
 def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, norms_b: Any) -> Any:
@@ -93,19 +99,19 @@ def check(
         progress=progress,
     ) as call:  # fmt: skip
         X, R = (matrix_in(call, lu.n, count * rhs.parts, lu.dtype) for _ in range(2))
-        products = Products(A, call, ring)
+        passes = MatrixPasses(A, call, ring)
         if count:
             rhs.load(x, slice(count), X)
             rhs.load(rhs.b, slice(count), R)
             norms_b = rhs.norms1(R)
-            products.subtract(X, R)
+            passes.subtract_product(X, R)
         errors = backward_errors(rhs, lu.norm1, X, R, norms_b) if count else None
         return Report(
             verb="residual",
             n=lu.n,
             dtype=lu.dtype.name,
             flops=solve_flops(lu.n, lu.dtype, count * rhs.parts),
-            bytes_read=products.file.counters()[0],
+            bytes_read=passes.file.counters()[0],
             bytes_written=0,
             planned_bytes_read=A.nbytes if count else 0,
             planned_bytes_written=0,

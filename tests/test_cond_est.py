@@ -1,0 +1,188 @@
+"""Condition estimates, against LAPACK's gecon and against the exact condition."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, on_disk, one_thread, random_matrix
+
+import outcore as oc
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg import LUFactor, cond_est, lu_factor
+from outcore.linalg.cond_est import norm1_estimate
+from outcore.linalg.lu_plan import DTYPES, solve_bytes_read
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, TINY = 200, 300_000
+
+
+def factored(path: Path, a: Matrix, order: str = "F") -> LUFactor:
+    return lu_factor(oc.from_array(a, path, order=order), memory=TINY, progress=False)
+
+
+def estimate(lu: LUFactor, norm: Any = 1, **more: Any) -> tuple[float, oc.Report]:
+    return cond_est(lu, norm, **{"memory": TINY, "progress": False} | more)
+
+
+def lapack_estimate(a: Matrix, norm: Any) -> float:
+    factors = scipy.linalg.lu_factor(a)[0]
+    (gecon,) = scipy.linalg.get_lapack_funcs(("gecon",), (factors,))
+    rcond, _ = gecon(factors, np.linalg.norm(a, norm), norm="1" if norm == 1 else "I")
+    return float(1 / rcond)
+
+
+def with_singular_values(values: Matrix, dtype: str, seed: int) -> Matrix:
+    n = len(values)
+    q, r = (np.linalg.qr(random_matrix(n, dtype, seed + i))[0] for i in (0, 1))
+    return ((q * values) @ r).astype(dtype)
+
+
+@pytest.mark.parametrize("norm", [1, np.inf])
+@pytest.mark.parametrize(
+    ("dtype", "condition"),
+    [(dtype, c) for dtype in DTYPES for c in (1e1, 1e4, 1e12) if c * np.finfo(dtype).eps < 1e-2],
+)
+def test_as_lapack_and_no_more_than_the_truth(
+    tmp_path: Path, dtype: str, norm: Any, condition: float
+) -> None:
+    found_all = 0
+    for seed in range(3):
+        a = with_singular_values(np.geomspace(1, 1 / condition, N), dtype, 10 * seed)
+        lu = factored(tmp_path / f"Z{seed}", a)
+        norm_a = float(np.linalg.norm(a, norm))
+        found, report = estimate(lu, norm, norm_a=norm_a)
+        wide = a.astype(np.result_type(dtype, "f8"))
+        exact = float(np.linalg.cond(wide, norm))
+        slack = 1 + 10 * np.finfo(dtype).eps * condition
+        assert found <= exact * slack
+        assert found > exact / 3
+        assert found > lapack_estimate(a, norm) * 0.99 / slack
+        found_all += found < lapack_estimate(a, norm) * 1.01 * slack
+        assert report.bytes_read == report.planned_bytes_read
+        assert report.peak_memory_bytes <= TINY
+    assert found_all >= 2, "the vectors are LAPACK's, but for the last one with other row numbers"
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_of_the_matrix(tmp_path: Path, dtype: str, order: str) -> None:
+    a = random_matrix(N, dtype)
+    a[3] *= 50
+    a[:, 8] *= 20
+    lu = factored(tmp_path / "Z", a, order)
+    for norm in (1, np.inf, "1", "inf", "I"):
+        numeric: Any = 1 if norm in (1, "1") else np.inf
+        given, _ = estimate(lu, norm, norm_a=float(np.linalg.norm(a, numeric)))
+        found, report = estimate(lu, norm)
+        if numeric == 1 and np.dtype(dtype).kind == "c":
+            assert given / 2**0.5 * 0.999 <= found <= given * 1.001
+        else:
+            assert found == pytest.approx(given, rel=1e-5)
+        assert report.bytes_read > 0
+
+
+def test_passes_are_counted(tmp_path: Path) -> None:
+    n = 512
+    a = random_matrix(n, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    lu = lu_factor(A, memory="1 MB", progress=False)
+    _, report = estimate(lu, memory="1 MB")
+    (note,) = report.notes
+    solves = int(note.split()[0])
+    assert 3 <= solves <= 11
+    assert report.bytes_read == solves * solve_bytes_read(n, lu.dtype, lu.tile)
+    _, with_a = estimate(lu, np.inf, memory="1 MB")
+    assert "and one over A" in with_a.notes[0]
+    solves = int(with_a.notes[0].split()[0])
+    assert with_a.bytes_read == with_a.planned_bytes_read
+    assert with_a.bytes_read == solves * solve_bytes_read(n, lu.dtype, lu.tile) + A.nbytes
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_small_orders(tmp_path: Path, n: int) -> None:
+    a = random_matrix(n, "c16", 5)
+    found, _ = estimate(factored(tmp_path / "Z", a), np.inf)
+    exact = float(np.linalg.cond(a, np.inf))
+    assert exact / 3 <= found <= exact * 1.0001
+
+
+def test_matrices_with_a_condition_in_closed_form(tmp_path: Path) -> None:
+    """The inverse of min(i, j) is tridiagonal: ‖A‖₁ = n (n + 1) / 2 and ‖A⁻¹‖₁ = 4."""
+    i = np.arange(1.0, N + 1)
+    found, _ = estimate(factored(tmp_path / "min", np.minimum.outer(i, i)))
+    assert found == pytest.approx(4 * N * (N + 1) / 2, rel=1e-10)
+    found, _ = estimate(factored(tmp_path / "I", np.eye(N)), np.inf)
+    assert found == 1
+
+
+def test_a_matrix_that_deceives_the_first_steps() -> None:
+    """B = I + θ v vᵀ with v orthogonal to all that is tried first: only the last vector tells."""
+    n, theta = 51, 1e6
+    v = (-1.0) ** np.arange(n)
+    v[0] = 0
+
+    def solve(X: Matrix, adjoint: bool) -> None:
+        for j in range(X.shape[1]):
+            X[:, j] += theta * v * math.fsum(v * X[:, j])
+
+    room = np.empty((n, 2), order="F")
+    assert norm1_estimate(solve, room) > theta * (n - 1) / 10
+
+
+def test_singular_and_nearly_so(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    a[:, 60] = 0
+    with pytest.warns(scipy.linalg.LinAlgWarning):
+        lu = factored(tmp_path / "Z", a)
+    found, report = estimate(lu)
+    assert found == np.inf
+    assert report.bytes_read == 0
+    a = np.diag(np.r_[np.ones(N - 1), 1e-310])
+    found, _ = estimate(factored(tmp_path / "Y", a))
+    assert found == np.inf, "1/10⁻³¹⁰ is beyond the range"
+
+
+def test_the_infinity_norm_needs_the_matrix(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a, chunks=(64, 32))
+    lu = lu_factor(A, memory="1 MB", progress=False)
+    with oc.open_array(A.path, "r+") as array:
+        array[0, 0] = 3
+    with pytest.raises(InvalidError, match=r"has changed since .* give that norm as norm_a="):
+        estimate(lu, np.inf)
+    lu = lu_factor(A.path, memory="1 MB", overwrite=True, overwrite_a=True, progress=False)
+    with pytest.raises(InvalidError, match=r"needs A: .* was given up.* or estimate in the 1-norm"):
+        estimate(lu, np.inf, memory="1 MB")
+    a[0, 0] = 3
+    found, _ = estimate(lu, np.inf, norm_a=float(np.linalg.norm(a, np.inf)), memory="1 MB")
+    assert found > np.linalg.cond(a, np.inf) / 3
+
+
+@pytest.mark.parametrize("norm", [2, "fro", None, -np.inf, 0, [1], "2"])
+def test_other_norms(tmp_path: Path, norm: Any) -> None:
+    lu = factored(tmp_path / "Z", random_matrix(20, "f8"))
+    with pytest.raises(InvalidError, match="norm must be 1 or"):
+        estimate(lu, norm)
+
+
+@pytest.mark.parametrize("norm_a", [-1.0, np.nan, np.inf])
+def test_norms_that_are_none(tmp_path: Path, norm_a: float) -> None:
+    lu = factored(tmp_path / "Z", random_matrix(20, "f8"))
+    with pytest.raises(InvalidError, match="norm_a must be a norm"):
+        estimate(lu, norm_a=norm_a)
+
+
+def test_too_small_a_budget(tmp_path: Path) -> None:
+    lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
+    with pytest.raises(BudgetError, match="need") as refused:
+        estimate(lu, memory=1000)
+    least = int(str(refused.value).split()[1])
+    with pytest.raises(BudgetError):
+        estimate(lu, memory=least - 1)
+    for norm in (1, np.inf):
+        _, report = estimate(lu, norm, memory=least)
+        assert report.peak_memory_bytes <= least
