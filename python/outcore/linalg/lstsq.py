@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import get_lapack_funcs
 
-from outcore import blas_choice, budget
+from outcore import budget
 from outcore._core import column_extremes
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.panel import Matrix
 from outcore.linalg.row_plan import RowPlan
+from outcore.linalg.row_report import figures_of
 from outcore.linalg.row_source import (
     IteratedRows,
     RowsLike,
@@ -191,25 +192,18 @@ class _Problem:
         if self.damp:
             # What the rows damp * I add to the sum.
             squares = np.maximum(squares - self.damp**2 * column_squares(x), 0)
-        kernels_used, threads = blas_choice.in_use()
         report = LeastSquaresReport(
-            verb="lstsq",
-            n=self.n,
-            m=factor.rows,
-            dtype=self.dtype.name,
-            method=f"QR of rows as they are read, {plans[0].height} at once",
-            flops=self.work(factor.rows),
-            bytes_read=self.A.bytes_read() + self.b.bytes_read(),
-            bytes_written=0,
-            planned_bytes_read=sum(plan.layout.bytes_read() for plan in plans),
-            planned_bytes_written=0,
-            kernels=kernels_used,
-            threads=threads,
             rank=rank,
             condition=condition,
             residual_norms=[float(norm) for norm in np.sqrt(squares)],
-            **call.figures(),
-        )
+            **figures_of(
+                call, "lstsq", (factor.rows, self.n), self.dtype,
+                method=f"QR of rows as they are read, {plans[0].height} at once",
+                flops=self.work(factor.rows),
+                moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
+            ),
+        )  # fmt: skip
         if rank < self.n:
             report.notes.append(
                 f"A has rank {rank} of {self.n} at cond={self.cond:.2g}: x is the solution of "

@@ -2,16 +2,16 @@
 
 from typing import Any, Literal, TypeAlias, overload
 
-import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, budget
+from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.panel import Matrix
 from outcore.linalg.qr_plan import QrGeometry, qr_geometry, r_blocks
 from outcore.linalg.result import claimed, written
 from outcore.linalg.row_plan import RowPlan
+from outcore.linalg.row_report import figures_of
 from outcore.linalg.row_source import RowsLike, RowSource, StoredRows, row_source, work_dtype
 from outcore.linalg.row_stream import check_finite, streams
 from outcore.linalg.tall_q import TallQ
@@ -156,10 +156,13 @@ def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix,
             call.meter.advance(len(data) * row_work)
     factor.finish()
     R = factor.triangle()[: min(factor.rows, n)]
-    report = _report(
-        factor.rows, n, dtype, call, f"R of rows as they are read, {plan.height} at once",
-        flops=tsqr_flops(factor.rows, n, 0, dtype),
-        moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
+    report = Report(
+        **figures_of(
+            call, "qr", (factor.rows, n), dtype,
+            method=f"R of rows as they are read, {plan.height} at once",
+            flops=tsqr_flops(factor.rows, n, 0, dtype),
+            moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
+        )
     )  # fmt: skip
     return R, report
 
@@ -176,39 +179,12 @@ def _with_q(
             R = factor.run(source)
     read, wrote = factor.bytes_moved()
     q_bytes = g.q_bytes()
-    report = _report(
-        g.m, g.n, g.dtype, call, g.method,
-        flops=2 * tsqr_flops(g.m, g.n, 0, g.dtype),
-        moved=(source.bytes_read() + read, wrote),
-        planned=(g.rows_plan.layout.bytes_read() + q_bytes, 2 * q_bytes),
+    report = Report(
+        **figures_of(
+            call, "qr", (g.m, g.n), g.dtype,
+            method=g.method, flops=2 * tsqr_flops(g.m, g.n, 0, g.dtype),
+            moved=(source.bytes_read() + read, wrote),
+            planned=(g.rows_plan.layout.bytes_read() + q_bytes, 2 * q_bytes),
+        )
     )  # fmt: skip
     return target, R, report
-
-
-def _report(
-    m: int,
-    n: int,
-    dtype: np.dtype[Any],
-    call: LongCall,
-    method: str,
-    *,
-    flops: float,
-    moved: tuple[int, int],
-    planned: tuple[int, int],
-) -> Report:
-    kernels, threads = blas_choice.in_use()
-    return Report(
-        verb="qr",
-        n=n,
-        m=m,
-        dtype=dtype.name,
-        method=method,
-        flops=flops,
-        bytes_read=moved[0],
-        bytes_written=moved[1],
-        planned_bytes_read=planned[0],
-        planned_bytes_written=planned[1],
-        kernels=kernels,
-        threads=threads,
-        **call.figures(),
-    )

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class RowLayout:
         Whether the elements of a row lie next to each other.
     grains
         Parts in which it is read from disk.
+    skip
+        Elements of a row that are read before those that are wanted, for whole grains.
     """
 
     rows: int | None
@@ -40,6 +42,7 @@ class RowLayout:
     dtype: np.dtype[Any]
     by_row: bool
     grains: Grains = dataclasses.field(default_factory=Grains)
+    skip: int = 0
 
     @property
     def is_stored(self) -> bool:
@@ -49,11 +52,23 @@ class RowLayout:
     @property
     def width(self) -> int:
         """Elements of a row in whole grains."""
-        return self.grains.covering(1, self.columns)[1]
+        return self.grains.covering(1, self.skip + self.columns)[1]
 
     def bytes_read(self) -> int:
         """Bytes that taking all rows reads. Exact if chunks are whole pages."""
-        return self.grains.box_bytes(self.rows, self.columns) if self.rows is not None else 0
+        return self.grains.box_bytes(self.rows, self.width) if self.rows is not None else 0
+
+    def transposed(self) -> "RowLayout":
+        """Describe the transpose."""
+        assert self.rows is not None, "the rows are counted"
+        return RowLayout(
+            self.columns, self.rows, self.dtype, not self.by_row, self.grains.transposed()
+        )
+
+    def narrowed(self, first: int, end: int) -> "RowLayout":
+        """Describe its columns from `first` to ``end - 1``."""
+        skip = first % self.grains.columns
+        return dataclasses.replace(self, columns=end - first, skip=skip)
 
 
 @dataclass(frozen=True)
@@ -109,18 +124,62 @@ class RowPlan:
         return self.buffers * self.buffer_bytes + self.copy_bytes + self.bounce_bytes
 
 
+Memory: TypeAlias = Callable[[Sequence[RowPlan]], int]
+"""Memory of a whole call, given its blocks."""
+
+
 def plan_rows(
     layouts: Sequence[RowLayout],
     *,
     dtype: np.dtype[Any],
     order: str | None,
     budget_bytes: int,
-    memory: Callable[[Sequence[RowPlan]], int],
+    memory: Memory,
     what: str,
     buffers: int = 2,
-    converts: bool = False,
 ) -> list[RowPlan]:
     """Choose the blocks in which matrices are read side by side, within a budget.
+
+    Parameters
+    ----------
+    what
+        What the call is, for the message.
+    layouts, dtype, order, budget_bytes, memory, buffers
+        As for `fit_rows`.
+
+    Raises
+    ------
+    BudgetError
+        If not even small blocks fit.
+    """
+    found, need = fit_rows(
+        layouts, dtype=dtype, order=order, budget_bytes=budget_bytes, memory=memory,
+        buffers=buffers,
+    )  # fmt: skip
+    if found is None:
+        raise too_small(need, budget_bytes, what)
+    return found
+
+
+def too_small(need: int, budget_bytes: int, what: str, fix: str = "raise memory=") -> BudgetError:
+    """Make the error of a call for which the budget does not suffice."""
+    return BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
+        f"({format_bytes(budget_bytes)}); {fix}"
+    )
+
+
+def fit_rows(
+    layouts: Sequence[RowLayout],
+    *,
+    dtype: np.dtype[Any],
+    order: str | None,
+    budget_bytes: int,
+    memory: Memory,
+    buffers: int = 2,
+    converts: bool = False,
+) -> tuple[list[RowPlan] | None, int]:
+    """Choose blocks, if any fit, and tell how much memory the smallest would need.
 
     Parameters
     ----------
@@ -134,17 +193,10 @@ def plan_rows(
         Budget of the call.
     memory
         Memory of the whole call with such blocks.
-    what
-        What the call is, for the message.
     buffers
         Blocks of what is on disk that are in memory.
     converts
         Whether blocks are converted whatever their type.
-
-    Raises
-    ------
-    BudgetError
-        If not even small blocks fit.
     """
 
     def plan(layout: RowLayout, rows: int, buffers: int) -> RowPlan:
@@ -173,17 +225,12 @@ def plan_rows(
     while rows >= _LEAST_ROWS:
         found = plans(rows, buffers)
         if memory(found) <= budget_bytes:
-            return found
+            return found, memory(found)
         rows = rows * 7 // 8
     # One block less: reading waits for the arithmetic then.
-    found = plans(_LEAST_ROWS, buffers - 1)
-    need = memory(found)
-    if need <= budget_bytes:
-        return found
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
-        f"({format_bytes(budget_bytes)}); raise memory="
-    )
+    least = plans(_LEAST_ROWS, buffers - 1)
+    need = memory(least)
+    return (least if need <= budget_bytes else None), need
 
 
 def blocks_bytes(plans: Sequence[RowPlan]) -> int:

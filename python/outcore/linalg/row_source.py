@@ -3,6 +3,7 @@
 Each row is taken once, in order. The columns of a matrix may be taken as rows in the same way.
 """
 
+import copy
 import dataclasses
 import os
 from collections import deque
@@ -41,10 +42,13 @@ class RowSource:
         Whether it was given as a vector, which is a matrix of one column.
     can_repeat
         Whether the rows can be taken a second time.
+    first_column
+        The column that is read first.
     """
 
     can_repeat = True
     is_vector = False
+    first_column = 0
 
     def __init__(self, name: str, layout: RowLayout) -> None:
         self.name, self.layout = name, layout
@@ -63,6 +67,13 @@ class RowSource:
         """Convert elements that are not on disk to this type."""
         if not self.layout.is_stored:
             self.layout = dataclasses.replace(self.layout, dtype=dtype)
+
+    def narrowed(self, first: int, end: int) -> "RowSource":
+        """Return a source of the same rows, but of their columns `first` to ``end - 1`` only."""
+        part = copy.copy(self)
+        part.layout = self.layout.narrowed(first, end)
+        part.first_column = first - part.layout.skip
+        return part
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
         """Get ready for a call; `number` is the source's own in the trace."""
@@ -88,9 +99,8 @@ class StoredRows(RowSource):
         by_row = array.order == "C" or columns == 1
         chunks = (*array.chunks, 1)[:2]
         grains = Grains.of(chunks, "C" if by_row else "F", array.dtype.itemsize)
-        if transposed:
-            rows, columns, grains, by_row = columns, rows, grains.transposed(), not by_row
-        super().__init__(name, RowLayout(rows, columns, array.dtype, by_row, grains))
+        layout = RowLayout(rows, columns, array.dtype, by_row, grains)
+        super().__init__(name, layout.transposed() if transposed else layout)
         self.array, self._transposed = array, transposed
         self.is_vector = array.ndim == 1
         self._file: ArrayFile | None = None
@@ -107,7 +117,7 @@ class StoredRows(RowSource):
         if count <= 0:
             return 0, None
         box = target[: self.layout.grains.covering(count, 1)[0]]
-        start = [0, first] if self._transposed else [first, 0]
+        start = [self.first_column, first] if self._transposed else [first, self.first_column]
         box = box.T if self._transposed else box
         if self.array.ndim == 1:
             start, box = [first], box.reshape(-1)
@@ -129,6 +139,7 @@ class SlicedRows(RowSource):
             rows, columns, by_row = columns, rows, not by_row
         super().__init__(name, RowLayout(int(rows), int(columns), np.dtype(array.dtype), by_row))
         self._array, self._transposed = array, transposed
+        self._all_columns = self.columns
         self.is_vector = len(array.shape) == 1
 
     def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
@@ -137,7 +148,7 @@ class SlicedRows(RowSource):
         count = max(min(len(target), self.rows - first), 0)
         if count:
             rows = slice(first, first + count)
-            part = np.asarray(self._array[:, rows] if self._transposed else self._array[rows])
+            part = np.asarray(self._array[self._box(rows)])
             part = part.reshape(count, -1) if part.ndim == 1 else part
             part = part.T if self._transposed else part
             if part.shape != (count, self.columns):
@@ -147,6 +158,13 @@ class SlicedRows(RowSource):
                 )
             copy_rows(part, target[:count], self.name, first)
         return count, None
+
+    def _box(self, rows: slice) -> Any:
+        # Without a second index where it is not needed: some have only one.
+        if self.columns == self._all_columns and not self._transposed:
+            return rows
+        columns = slice(self.first_column, self.first_column + self.columns)
+        return (columns, rows) if self._transposed else (rows, columns)
 
 
 class IteratedRows(RowSource):

@@ -99,7 +99,8 @@ class RowStream:
             first, rows, buffer, ticket = self._reading.popleft()
             if ticket is not None:
                 wait(ticket, self._trace)
-            whole = buffer[:, : self.source.columns]
+            skip = self.source.layout.skip
+            whole = buffer[:, skip : skip + self.source.columns]
             if self._copy is not None:
                 whole = self._converted(first, whole[:rows])
             self._leaving = None
@@ -219,8 +220,17 @@ def allocated(
     return matrix
 
 
-def check_finite(name: str, first: int, block: Matrix) -> None:
+def check_finite(
+    name: str, first: int, block: Matrix, first_column: int = 0, *, transposed: bool = False
+) -> None:
     """Refuse rows with a NaN or an infinity, naming the first such row.
+
+    Parameters
+    ----------
+    name, first, block, first_column
+        The matrix, and rows of it from a row and a column on.
+    transposed
+        Whether its columns were taken as rows.
 
     Raises
     ------
@@ -234,7 +244,8 @@ def check_finite(name: str, first: int, block: Matrix) -> None:
     for i, row in enumerate(block):
         bad = np.flatnonzero(~np.isfinite(row))
         if len(bad):
-            at = (first + i, int(bad[0]))
+            at = (first + i, first_column + int(bad[0]))
+            at = at[::-1] if transposed else at
             raise NonFiniteError(
                 f"{name}[{at[0]}, {at[1]}] is {row[bad[0]]}; every element must be finite: "
                 "correct it, or look for an error in the data",

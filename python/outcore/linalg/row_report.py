@@ -1,0 +1,46 @@
+"""What a method whose rows go by reports of itself."""
+
+from typing import Any
+
+import numpy as np
+
+from outcore import blas_choice
+from outcore.longcall import LongCall
+
+
+def figures_of(
+    call: LongCall,
+    verb: str,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    *,
+    method: str,
+    flops: float,
+    moved: tuple[int, int],
+    planned: tuple[int, int],
+) -> dict[str, Any]:
+    """Figures of a `Report` on a matrix of some shape.
+
+    Parameters
+    ----------
+    call, verb, shape, dtype, method, flops
+        What was done, how, on what.
+    moved, planned
+        Bytes read and written, as counted and as planned.
+    """
+    kernels, threads = blas_choice.in_use()
+    return {
+        "verb": verb,
+        "m": shape[0],
+        "n": shape[1],
+        "dtype": dtype.name,
+        "method": method,
+        "flops": flops,
+        "bytes_read": moved[0],
+        "bytes_written": moved[1],
+        "planned_bytes_read": planned[0],
+        "planned_bytes_written": planned[1],
+        "kernels": kernels,
+        "threads": threads,
+        **call.figures(),
+    }
