@@ -5,8 +5,10 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy.typing as npt
 
 from outcore import budget
+from outcore._core import ArrayFile
 from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.operand import open_whole_chunks
 from outcore.linalg.panel import Matrix
 from outcore.linalg.qr_plan import QrGeometry, qr_geometry, r_blocks
 from outcore.linalg.result import claimed, written
@@ -14,7 +16,7 @@ from outcore.linalg.row_plan import RowPlan
 from outcore.linalg.row_report import figures_of
 from outcore.linalg.row_source import RowsLike, RowSource, StoredRows, row_source, work_dtype
 from outcore.linalg.row_stream import check_finite, streams
-from outcore.linalg.tall_q import TallQ
+from outcore.linalg.tall_q import TallQ, build_from_disk
 from outcore.linalg.tsqr import TallQR
 from outcore.linalg.tsqr_plan import tsqr_flops
 from outcore.longcall import LongCall, long_call
@@ -123,7 +125,7 @@ def qr(
         work = tsqr_flops(source.rows or 0, source.columns, 0, dtype)
     else:
         geometry = qr_geometry(source.layout, dtype, memory_bytes)
-        work = 2 * tsqr_flops(geometry.m, geometry.n, 0, dtype)
+        work = 2 * tsqr_flops(geometry.q.m, geometry.q.n, 0, dtype)
         if out is None:
             if not isinstance(source, StoredRows):
                 raise InvalidError("A is not on disk, so Q needs a place; give out=")
@@ -167,24 +169,41 @@ def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix,
     return R, report
 
 
+def _reduce(source: RowSource, g: QrGeometry, call: LongCall, q: TallQ, file: ArrayFile) -> None:
+    """Let the rows go by, and write their reflections. Its buffers are free when it returns."""
+    with streams([source], [g.rows], call) as (stream,):
+        for first, data, whole in stream:
+            check_finite(source.name, first, data)
+            q.add(data)
+            # Rows beyond the matrix are padding: zeros rather than what was there.
+            whole[len(data) :] = 0
+            stream.leave(file.submit_write([first, 0], [1, 1], whole))
+
+
 def _with_q(
     source: RowSource, g: QrGeometry, call: LongCall, out: PathLike | None, *, overwrite: bool
 ) -> tuple[Array, Matrix, Report]:
+    """Write the reflections of the rows to the disk, and make Q of them."""
     operands = [source.array] if isinstance(source, StoredRows) else []
     with claimed(out, operands, overwrite=overwrite, why=_WHY) as where:
         assert where is not None, "there is a place"
-        metadata = Metadata((g.m, g.n), g.dtype, g.chunk, "F", "row-major")
+        metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
         with written(where, metadata, _WHY) as target:
-            factor = TallQ(target, g, call)
-            R = factor.run(source)
-    read, wrote = factor.bytes_moved()
-    q_bytes = g.q_bytes()
+            file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
+            q = TallQ(g.q, call)
+            _reduce(source, g, call, q, file)
+            build_from_disk(
+                q, file, call, lambda first, _, block: file.submit_write([first, 0], [1, 1], block)
+            )
+    R = q.factor.triangle()
+    read, wrote = file.counters()[:2]
+    q_bytes = g.q.q_bytes()
     report = Report(
         **figures_of(
-            call, "qr", (g.m, g.n), g.dtype,
-            method=g.method, flops=2 * tsqr_flops(g.m, g.n, 0, g.dtype),
+            call, "qr", (g.q.m, g.q.n), g.q.dtype,
+            method=g.method, flops=2 * tsqr_flops(g.q.m, g.q.n, 0, g.q.dtype),
             moved=(source.bytes_read() + read, wrote),
-            planned=(g.rows_plan.layout.bytes_read() + q_bytes, 2 * q_bytes),
+            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes),
         )
     )  # fmt: skip
     return target, R, report

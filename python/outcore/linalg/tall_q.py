@@ -10,111 +10,103 @@ so Q is orthogonal to rounding however A is conditioned.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
-from outcore.array import Array
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.grains import cut
-from outcore.linalg.operand import open_whole_chunks
 from outcore.linalg.panel import Matrix
-from outcore.linalg.qr_plan import Q_COLUMNS, QrGeometry
-from outcore.linalg.row_source import RowSource
-from outcore.linalg.row_stream import allocated, check_finite, streams
+from outcore.linalg.row_stream import allocated
+from outcore.linalg.tall_q_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometry
 from outcore.linalg.tsqr import TallQR
 from outcore.longcall import LongCall
 from outcore.streams import BlockStream, wait
 
 
 class TallQ:
-    """Q of a matrix of m >= n rows, on disk.
+    """Q of a matrix whose rows go by twice: from the first to the last, and back.
 
     Parameters
     ----------
-    target
-        The array that Q goes to.
     geometry
-        Blocks and memory.
+        Sizes and blocks.
     call
         The call.
+
+    Attributes
+    ----------
+    factor
+        R, and Qᴴ of what went along.
     """
 
-    def __init__(self, target: Array, geometry: QrGeometry, call: LongCall) -> None:
-        self._g, self._call = geometry, call
-        self._file: ArrayFile = open_whole_chunks(
-            target, call, geometry.target_bounce_bytes, number=1, writable=True
-        )
-        self._factor = TallQR(geometry.n, 0, geometry.dtype, call)
+    def __init__(self, geometry: TallQGeometry, call: LongCall) -> None:
+        self.geometry = g = geometry
+        self._call = call
+        self.factor = TallQR(g.n, g.k, g.dtype, call)
+        self._memory = allocated(call, (g.n, g.steps), g.dtype)
         self._taus: list[list[npt.NDArray[Any]]] = []
+        self._done = 0
+        self._C = allocated(call, (g.n, g.n), g.dtype)
+        self._C[...] = np.eye(g.n, dtype=g.dtype)
+        self._back = _Back(g, kernels(g.dtype), call)
 
-    def run(self, source: RowSource) -> Matrix:
-        """Make Q and return R."""
-        self._reduce(source)
-        self._build()
-        return self._factor.triangle()
+    def add(self, block: Matrix, b: Matrix | None = None) -> None:
+        """Add a block of rows, in whose place are its reflections then."""
+        self._taus.append([])
+        for tau in self.factor.add(block, b):
+            self._memory[:, self._done] = tau
+            self._taus[-1].append(self._memory[:, self._done])
+            self._done += 1
+        self._call.meter.advance(len(block) * self.geometry.row_work)
 
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read and written of Q's file."""
-        return self._file.counters()[:2]
+    def build(self, first: int, block: Matrix) -> None:
+        """Put rows of Q in place of the reflections of a block: the last block first."""
+        start_ns = self._call.trace.now_ns()
+        n, steps = self.geometry.n, self.factor.steps(first, len(block))
+        for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
+            self._back.apply(block[step], tau, self._C)
+        if first < n <= first + len(block):
+            self.factor.apply_head(self._C)
+        head = self._C[first : first + len(block)]
+        block[: len(head)] = head
+        self._call.trace.record("compute", start_ns)
+        self._call.meter.advance(len(block) * self.geometry.row_work)
 
-    def _reduce(self, source: RowSource) -> None:
-        """First pass: R from the rows; their reflections go to the disk."""
-        g, call = self._g, self._call
-        memory = allocated(call, (g.n, g.steps), g.dtype)
-        with streams([source], [g.rows_plan], call) as (stream,):
-            done = 0
-            for first, data, whole in stream:
-                check_finite(source.name, first, data)
-                taus = self._factor.add(data)
-                self._taus.append([])
-                for tau in taus:
-                    memory[:, done] = tau
-                    self._taus[-1].append(memory[:, done])
-                    done += 1
-                # Rows beyond the matrix are padding: zeros rather than what was there.
-                whole[len(data) :] = 0
-                stream.leave(self._file.submit_write([first, 0], [1, 1], whole))
-                call.meter.advance(len(data) * g.row_work)
 
-    def _build(self) -> None:
-        """Second pass, from the last block to the first: Q in place of the reflections."""
-        g, call = self._g, self._call
-        height = g.rows_plan.height
-        C = allocated(call, (g.n, g.n), g.dtype)
-        C[...] = np.eye(g.n, dtype=g.dtype)
-        back = _Back(g, kernels(g.dtype), call)
-        stream = BlockStream(self._file, g.dtype, call.arena, 3 * g.block_bytes, call.trace)
-        blocks = cut(0, -(-g.m // height) * height, height)
-        stream.extend((rows, slice(0, g.n)) for rows in reversed(blocks))
-        writing: deque[tuple[Ticket, Matrix]] = deque()
-        for rows in reversed(blocks):
-            block = stream.take().data
-            count = min(height, g.m - rows.start)
-            start_ns = call.trace.now_ns()
-            steps = self._factor.steps(rows.start, count)
-            for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
-                back.apply(block[step.start : min(step.stop, count)], tau, C)
-            if rows.start < g.n <= rows.start + count:
-                self._factor.apply_head(C)
-            head = C[rows.start : rows.stop]
-            block[: len(head)] = head
-            call.trace.record("compute", start_ns)
-            call.meter.advance(count * g.row_work)
-            writing.append((self._file.submit_write([rows.start, 0], [1, 1], block), block))
-            del block
-            if len(writing) > 1:
-                wait(writing.popleft()[0], call.trace)
-        for ticket, _ in writing:
-            wait(ticket, call.trace)
+def build_from_disk(
+    q: TallQ, file: ArrayFile, call: LongCall, put: Callable[[int, Matrix, Matrix], Ticket]
+) -> None:
+    """Make Q from the reflections in a file, from the last block to the first.
+
+    ``put(first, rows, block)`` starts to write what becomes of the rows from `first` on; `block` is
+    the memory that they are in, with padding below the last row of all.
+    """
+    g = q.geometry
+    stream = BlockStream(file, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
+    blocks = cut(0, g.blocks * g.height, g.height)[::-1]
+    stream.extend((rows, slice(0, g.n)) for rows in blocks)
+    # A block's memory stays as it is until it is written.
+    writing: deque[tuple[Ticket, Matrix]] = deque()
+    for rows in blocks:
+        block = stream.take().data
+        inside = block[: g.m - rows.start]
+        q.build(rows.start, inside)
+        writing.append((put(rows.start, inside, block), block))
+        del block, inside
+        if len(writing) == RING_BLOCKS - 1:
+            wait(writing.popleft()[0], call.trace)
+    for ticket, _ in writing:
+        wait(ticket, call.trace)
 
 
 class _Back:
     """Steps of the second pass, with their workspaces."""
 
-    def __init__(self, g: QrGeometry, kernels: Kernels, call: LongCall) -> None:
+    def __init__(self, g: TallQGeometry, kernels: Kernels, call: LongCall) -> None:
         self._kernels, self._columns = kernels, min(Q_COLUMNS, g.n)
         self._panel = allocated(call, (g.step_rows, self._columns), g.dtype)
         self._product = allocated(call, (self._columns, g.n), g.dtype)
