@@ -30,8 +30,8 @@ class WholeResult:
     def wait_free(self, along: slice) -> None:
         """Wait until the memory of a part of the block can be written to."""
 
-    def done(self, end: int) -> None:
-        """Let go of the block up to an end: it is final."""
+    def done(self, edge: int) -> None:
+        """Let go of the block up to an edge: it is final."""
 
     def advance(self) -> None:
         """Go on writing."""
@@ -53,8 +53,8 @@ class _Leaving(NamedTuple):
 class DiskResult:
     """A result on disk, one block of which is in memory.
 
-    A block becomes final along one axis, from its beginning on. Its parts leave chunk by chunk, a
-    few at each `advance`, so that what is read meanwhile need not wait for all of them.
+    A block becomes final along one axis, from one end on. Its parts leave chunk by chunk, a few at
+    each `advance`, so that what is read meanwhile need not wait for all of them.
 
     Parameters
     ----------
@@ -66,6 +66,8 @@ class DiskResult:
         Chunk of a matrix on disk; `None` for a vector.
     axis
         Along which blocks become final.
+    is_backward
+        Whether they do from the last row on.
     steps
         Calls of `advance` in which a block is to be written.
     """
@@ -80,8 +82,10 @@ class DiskResult:
         chunk: tuple[int, int] | None,
         axis: int,
         steps: int,
+        is_backward: bool = False,
     ) -> None:
         self._file, self._trace, self._axis = file, call.trace, axis
+        self._is_backward = is_backward
         self._is_vector = chunk is None
         self._chunk = chunk or block_shape
         memory = memoryview(call.arena.allocate(math.prod(block_shape) * dtype.itemsize))
@@ -95,7 +99,7 @@ class DiskResult:
         """Return the memory of a block, parts of which may still be in use."""
         self._first = [s.start for s in block]
         self._shape = tuple(s.stop - s.start for s in block)
-        self._final = 0
+        self._final = self._shape[self._axis] if self._is_backward else 0
         return self._memory[: self._shape[0], : self._shape[1]]
 
     def wait_free(self, along: slice) -> None:
@@ -112,32 +116,38 @@ class DiskResult:
             self._tickets.popleft()
         self._tickets = left
 
-    def done(self, end: int) -> None:
-        """Let go of the block up to `end` along its axis: it is final."""
+    def done(self, edge: int) -> None:
+        """Let go of the block up to an edge along its axis, or down to it: it is final."""
         rows, columns = self._shape
         unit = 1 if self._is_vector else self._chunk[0]
-        high = -(-rows // unit) * unit
+        # Whole chunks leave, as long as there may be more of them.
+        if self._axis == 0 and self._is_backward:
+            edge = min(-(-edge // unit) * unit, self._final)
+        elif self._axis == 0 and edge < rows:
+            edge = edge // unit * unit
+        low, high = sorted((self._final, edge))
+        self._final = edge
+        if low == high:
+            return
         if self._axis == 0:
-            # Below the last row of C, whole chunks are padded.
-            stop = high if end == rows else end // unit * unit
-            part = (slice(self._final, stop), slice(0, columns))
+            self._leave(slice(low, high), slice(0, columns))
         else:
-            stop = end
-            part = (slice(0, high), slice(self._final, stop))
-        if stop > rows or self._axis == 1:
-            self._memory[rows:high, part[1]] = 0
-        self._final = stop
-        down, across = self._chunk
-        for i in cut(part[0].start, part[0].stop, down):
-            for j in cut(part[1].start, part[1].stop, across):
-                self._leave(i, j)
+            self._leave(slice(0, rows), slice(low, high))
 
     def _leave(self, rows: slice, columns: slice) -> None:
-        start = [first + s.start for first, s in zip(self._first, (rows, columns), strict=True)]
-        data: npt.NDArray[Any] = self._memory[rows, columns]
-        if self._is_vector:
-            start, data = [max(start)], data.reshape(-1)
-        self._waiting.append(_Leaving((rows, columns)[self._axis], start, data))
+        """Put a part of the block into the queue, chunk by chunk."""
+        if rows.stop == self._shape[0] and not self._is_vector:
+            # Below the last row of the matrix, whole chunks are padded.
+            padded = -(-rows.stop // self._chunk[0]) * self._chunk[0]
+            self._memory[rows.stop : padded, columns] = 0
+            rows = slice(rows.start, padded)
+        for i in cut(rows.start, rows.stop, self._chunk[0]):
+            for j in cut(columns.start, columns.stop, self._chunk[1]):
+                start = [self._first[0] + i.start, self._first[1] + j.start]
+                data: npt.NDArray[Any] = self._memory[i, j]
+                if self._is_vector:
+                    start, data = [max(start)], data.reshape(-1)
+                self._waiting.append(_Leaving((i, j)[self._axis], start, data))
 
     def advance(self) -> None:
         """Start some more writes."""

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from outcore import blas_choice, budget
 from outcore.array import Array
 from outcore.blas_calls import Trans
-from outcore.errors import BudgetError, Interrupted, InvalidError
+from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.block_writer import DiskResult, WholeResult
 from outcore.linalg.matmul_plan import MatmulGeometry, Product, flops, matmul_geometry
@@ -41,14 +41,13 @@ from outcore.linalg.operand import (
     read_arrays,
 )
 from outcore.linalg.panel import Matrix
-from outcore.linalg.result import claimed, written
+from outcore.linalg.result import claimed, room, written
 from outcore.linalg.result_chunks import result_metadata
 from outcore.linalg.slabs import DiskSlabs, MemorySlabs
 from outcore.linalg.transposes import read_trans
 from outcore.longcall import LongCall, check_threads, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.sizes import format_bytes
 from outcore.volumes import PathLike, Place
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -159,7 +158,7 @@ def matmul_and_report(
             left.open(call, g.bounce_bytes("A"), 0)
             right.open(call, g.bounce_bytes("B"), 1)
             if where is None:
-                C = _room(product)
+                C = room(product.m, product.n, dtype)
                 _Multiplication(g, left, right, WholeResult(C), call, alpha).run()
                 result: Any = C.reshape(product.shape, order="F")[()]
                 bytes_written = 0
@@ -212,17 +211,6 @@ def _empty(product: Product) -> tuple[Any, Report]:
     """Return a result without elements, or a sum of nothing."""
     report = Report("matmul", product.n, product.dtype.name, 0.0, 0.0, 0, 0, 0, 0, m=product.m)
     return np.zeros(product.shape, product.dtype)[()], report
-
-
-def _room(product: Product) -> Matrix:
-    """Make a result in memory."""
-    need, have = product.m * product.n * product.dtype.itemsize, budget.available_bytes()
-    if need > have:
-        raise BudgetError(
-            f"need {need} bytes ({format_bytes(need)}) of memory for the result, {have} "
-            f"({format_bytes(have)}) are available; give out= to have it on disk"
-        )
-    return np.empty((product.m, product.n), product.dtype, order="F")
 
 
 def _to_disk(

@@ -317,7 +317,9 @@ def _ways(product: Product, tile: tuple[int, int], memory_bytes: int) -> Iterato
     units = _units(product, tile)
     for holds in ("A", "B"):
         streams: Name = "A" if holds == "B" else "B"
-        for length, piece_depth in _pieces(product, streams, memory_bytes):
+        for length, piece_depth in piece_shapes(
+            product.grains(streams), product.length(streams), product.k, memory_bytes
+        ):
             for depth in _slab_depths(product, holds, piece_depth, memory_bytes):
                 for along in _lengths(product.length(streams), units[streams]):
                     g = MatmulGeometry(
@@ -340,9 +342,8 @@ def _smallest(product: Product, memory_bytes: int) -> Iterator[MatmulGeometry]:
             )  # fmt: skip
 
 
-def _pieces(product: Product, name: Name, memory_bytes: int) -> set[tuple[int, int]]:
-    """Shapes of pieces to try, as (along C, depth)."""
-    grains, length, k = product.grains(name), product.length(name), product.k
+def piece_shapes(grains: Grains, length: int, k: int, memory_bytes: int) -> set[tuple[int, int]]:
+    """Shapes of pieces to try, as (along C, depth), of a matrix of that length and depth."""
     found = set()
     for long in _LENGTHS:
         for deep in _DEPTHS if grains.is_on_disk else _MEMORY_DEPTHS:

@@ -1,14 +1,20 @@
-"""The array on disk that a call writes its result to: incomplete until it is whole."""
+"""Where a call puts its result: an array on disk, incomplete until it is whole, or memory."""
 
 import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
-from outcore.errors import ExistsError, InvalidError, OutcoreError
+from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
+from outcore.sizes import format_bytes
 from outcore.volumes import PathLike, Place, exclusive, place
 from outcore.zarr_format import Metadata
 
@@ -97,3 +103,20 @@ def written(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
         with contextlib.suppress(OutcoreError):
             where.volume.remove(where.name)
         raise
+
+
+def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Make a result in memory, column-major.
+
+    Raises
+    ------
+    BudgetError
+        If there is less memory available.
+    """
+    need, have = rows * columns * dtype.itemsize, budget.available_bytes()
+    if need > have:
+        raise BudgetError(
+            f"need {need} bytes ({format_bytes(need)}) of memory for the result, {have} "
+            f"({format_bytes(have)}) are available; give out= to have it on disk"
+        )
+    return np.empty((rows, columns), dtype, order="F")

@@ -1,0 +1,236 @@
+"""Substitution with a triangular matrix larger than memory, strip by strip of its rows.
+
+X is solved for in groups of as many columns as fit in memory. For each group the triangle is read
+once; if op(T) is lower (an upper one goes from the last strip and the last column on)::
+
+    for each strip I of rows of op(T):
+        X[I] = B[I]                                   # arrives from the disk
+        for each piece K of its columns:
+            beside the diagonal block:    X[I] -= op(T)[I, K] X[K]
+            in it:                        X[K] = op(T)[K, K]⁻¹ X[K]
+                                          X[I below K] -= op(T)[I below K, K] X[K]
+        X[I] leaves for the disk
+
+So B arrives, and X leaves, while other strips are worked on.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import column_extremes
+from outcore.array import Array
+from outcore.errors import NonFiniteError, SingularMatrixError
+from outcore.lapack import kernels
+from outcore.linalg.block_writer import DiskResult, WholeResult
+from outcore.linalg.cost import flop_weight
+from outcore.linalg.grains import cut
+from outcore.linalg.operand import DiskOperand, Extent, Operand, Part
+from outcore.linalg.panel import Matrix
+from outcore.linalg.triangular_plan import TriangularGeometry, flops
+from outcore.longcall import LongCall
+
+_LOOK = 256
+"""Rows and columns of T that are looked at together to find what is wrong with it."""
+
+
+class Substitution:
+    """The loops.
+
+    Parameters
+    ----------
+    matrix
+        op(T).
+    T, B
+        As they were given.
+    is_lower
+        Whether T itself is lower triangular.
+    is_unit
+        Whether the diagonal is taken as ones.
+
+    Attributes
+    ----------
+    notes
+        What the reader of the report should know.
+    """
+
+    def __init__(
+        self,
+        g: TriangularGeometry,
+        matrix: Operand,
+        T: Array | npt.NDArray[Any],
+        B: Array | npt.NDArray[Any],
+        call: LongCall,
+        *,
+        is_lower: bool,
+        is_unit: bool,
+    ) -> None:
+        self.g, self.matrix, self.T, self.B, self.call = g, matrix, T, B, call
+        self.is_lower, self.is_unit = is_lower, is_unit
+        self.notes: list[str] = []
+        self.kernels = kernels(g.system.dtype)
+        matrix.open(call, g.bounce_bytes("T"), 0)
+        self.sides = DiskOperand(B, "N") if isinstance(B, Array) else None
+        if self.sides:
+            self.sides.open(call, g.bounce_bytes("B"), 1)
+
+    def bytes_read(self) -> int:
+        """Bytes of T and B read so far."""
+        return self.matrix.bytes_read() + (self.sides.bytes_read() if self.sides else 0)
+
+    def run(self, result: WholeResult | DiskResult) -> None:
+        """Solve for all columns."""
+        g, strips = self.g, self.g.strips()
+        self.pieces = self.matrix.parts(
+            (box for _ in g.groups() for strip in strips for box in g.pieces(strip)), g.ring_bytes
+        )
+        self.boxes = self.boxes_of_b()
+        try:
+            for group in g.groups():
+                X = result.begin((slice(0, g.system.n), group))
+                loads = deque(g.loads(group))
+                for strip in strips:
+                    while loads and self.is_needed(loads[0][0][0], strip):
+                        rows = loads.popleft()
+                        result.wait_free(rows[0][0])
+                        self.load(X, group, rows)
+                    for box in g.pieces(strip):
+                        self.substitute(X, strip, box)
+                        result.advance()
+                    self.look_at(X, strip)
+                    result.done(strip.stop if g.system.is_lower else strip.start)
+            result.flush()
+        except BaseException:
+            result.abandon()
+            raise
+
+    def boxes_of_b(self) -> Iterator[Part]:
+        """Boxes of B in the order of their use."""
+        if self.sides is None:
+            return iter(())
+        every = (self.g.loads(group) for group in self.g.groups())
+        return self.sides.parts(
+            (box for loads in every for rows in loads for box in rows), self.g.load_bytes
+        )
+
+    def is_needed(self, rows: slice, strip: slice) -> bool:
+        """Whether a strip has these rows, or an earlier one has."""
+        if self.g.system.is_lower:
+            return bool(rows.start < strip.stop)
+        return bool(rows.stop > strip.start)
+
+    def load(self, X: Matrix, group: slice, boxes: list[Extent]) -> None:
+        """X = B, for some rows."""
+        rows = boxes[0][0]
+        if self.sides is None:
+            b = self.B if self.B.ndim == 2 else self.B[:, None]
+            np.copyto(X[rows], b[rows, group], casting="same_kind")
+        else:
+            for _, across in boxes:
+                columns = slice(max(across.start, group.start), min(across.stop, group.stop))
+                part = next(self.boxes)
+                values = part.cut(rows, columns)
+                here = slice(columns.start - group.start, columns.stop - group.start)
+                X[rows, here] = values if part.trans == "N" else values.T
+        if (bad := _not_finite(X[rows])) is not None:
+            at = (rows.start + bad[0], group.start + bad[1])
+            raise NonFiniteError(
+                f"B[{at[0]}, {at[1]}] is {X[rows][bad]}; every element must be finite: correct it",
+                at,
+            )
+
+    def substitute(self, X: Matrix, strip: slice, box: Extent) -> None:
+        """Use one piece of the triangle."""
+        part, (_, columns) = next(self.pieces), box
+        is_lower = self.g.system.is_lower
+        start_ns = self.call.trace.now_ns()
+        beside = slice(columns.start, min(columns.stop, strip.start))
+        if not is_lower:
+            beside = slice(max(columns.start, strip.stop), columns.stop)
+        self.subtract(part, X, strip, beside)
+        here = slice(max(columns.start, strip.start), min(columns.stop, strip.stop))
+        if here.start < here.stop:
+            block = part.cut(here, here)
+            if not self.is_unit:
+                self.look_at_diagonal(block, here)
+            self.kernels.trsm(
+                block, X[here], unit=self.is_unit, trans=part.trans,
+                lower=is_lower == (part.trans == "N"),
+            )  # fmt: skip
+            self.call.meter.advance(flops(here.stop - here.start, X.shape[1], X.dtype))
+            rest = slice(here.stop, strip.stop) if is_lower else slice(strip.start, here.start)
+            self.subtract(part, X, rest, here)
+        self.call.trace.record("compute", start_ns)
+
+    def subtract(self, part: Part, X: Matrix, rows: slice, columns: slice) -> None:
+        """X[rows] -= op(T)[rows, columns] X[columns]."""
+        if rows.start >= rows.stop or columns.start >= columns.stop:
+            return
+        T = part.cut(rows, columns)
+        self.kernels.gemm(T, X[columns], X[rows], alpha=-1, beta=1, trans_a=part.trans)
+        self.call.meter.advance(2.0 * T.size * X.shape[1] * flop_weight(X.dtype))
+
+    def look_at_diagonal(self, block: Matrix, here: slice) -> None:
+        """Refuse a zero on the diagonal, and an infinity, of which dividing leaves no trace."""
+        diagonal = block.diagonal()
+        if not np.isfinite(diagonal).all():
+            self.refuse_not_finite(here)
+        if (diagonal == 0).any():
+            first = self.first_zero(here.start + int(np.flatnonzero(diagonal == 0)[0]))
+            raise SingularMatrixError(
+                f"T is singular: T[{first}, {first}] is exactly zero, so there is no unique "
+                "solution; correct the matrix, or use least squares",
+                first + 1,
+            )
+
+    def first_zero(self, found: int) -> int:
+        """Find the first zero on the diagonal, at `found` if not before."""
+        for rows in cut(0, found, _LOOK):
+            zeros = np.flatnonzero(np.diagonal(self.T[rows, rows]) == 0)
+            if len(zeros):
+                return int(rows.start + zeros[0])
+        return found
+
+    def look_at(self, X: Matrix, strip: slice) -> None:
+        """Look for what is not finite in a solved strip, and for the reason."""
+        if self.notes or _not_finite(X[strip]) is None:
+            return
+        self.refuse_not_finite(strip)
+        self.notes.append("the solution has infinities or NaN: it is too large for the type")
+
+    def refuse_not_finite(self, strip: slice) -> None:
+        """Refuse a strip of op(T) whose part of the triangle is not finite."""
+        n, is_lower = self.g.system.n, self.g.system.is_lower
+        for rows in cut(strip.start, strip.stop, _LOOK):
+            near = slice(0, rows.stop) if is_lower else slice(rows.start, n)
+            for columns in cut(near.start, near.stop, _LOOK):
+                i, j = np.ogrid[rows, columns]
+                if is_lower == self.is_lower:
+                    block = self.T[rows, columns]
+                else:
+                    block = self.T[columns, rows].T
+                is_used = (i > j if is_lower else i < j) | ((i == j) & (not self.is_unit))
+                bad = np.argwhere(is_used & ~np.isfinite(block))
+                if len(bad):
+                    row, column = rows.start + int(bad[0][0]), columns.start + int(bad[0][1])
+                    at = (row, column) if is_lower == self.is_lower else (column, row)
+                    raise NonFiniteError(
+                        f"T[{at[0]}, {at[1]}] is {block[tuple(bad[0])]}; every element of the "
+                        "triangle must be finite: correct it",
+                        at,
+                    )
+
+
+def _not_finite(X: Matrix) -> tuple[int, int] | None:
+    """Row and column of an element that is not finite, if there is one."""
+    # The sums may overflow where no element does.
+    if np.isfinite(column_extremes(X, False)[0]):
+        return None
+    for j in range(X.shape[1]):
+        bad = np.flatnonzero(~np.isfinite(X[:, j]))
+        if len(bad):
+            return int(bad[0]), j
+    return None
