@@ -17,6 +17,7 @@ from outcore.linalg.matmul import matmul
 from outcore.linalg.qr import qr
 from outcore.linalg.slogdet import Determinant, slogdet
 from outcore.linalg.solve import solve
+from outcore.linalg.solve_triangular import solve_triangular
 
 __all__ = [
     "CholeskyFactor",
