@@ -41,4 +41,5 @@ __all__ = [
     "qr",
     "slogdet",
     "solve",
+    "solve_triangular",
 ]
