@@ -39,6 +39,7 @@ PLANNERS: dict[str, Planner] = {
     "cg": cg_cost,
     "gmres": gmres_cost,
     "matmul": matmul_cost,
+    "solve_triangular": triangular_cost,
 }
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
