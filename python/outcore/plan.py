@@ -20,6 +20,7 @@ from outcore.linalg.lu_plan import lu_cost
 from outcore.linalg.matmul_plan import matmul_cost
 from outcore.linalg.qr_plan import qr_cost
 from outcore.linalg.solve_plan import solve_cost, solve_notes
+from outcore.linalg.triangular_plan import triangular_cost
 from outcore.linalg.tsqr_plan import lstsq_cost
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
