@@ -11,6 +11,9 @@ from outcore.errors import NonFiniteError
 from outcore.linalg.panel import Matrix
 
 
+_COLUMNS = 4
+
+
 class Sums:
     """Column sums of |A| for a Hermitian A of which one triangle is read, panel by panel.
 
@@ -45,8 +48,8 @@ class Sums:
         columns = np.zeros(k)
         with np.errstate(over="ignore"):
             self._add(C[:k], first, columns, is_diagonal=True)
-            # As many rows at once as let the scratch hold about a quarter of the columns.
-            rows = max(len(self._scratch) // (self._parts * max(k // 4, 1)), 1)
+            # Long runs of a few columns are read fastest.
+            rows = max(len(self._scratch) // (self._parts * _COLUMNS), 1)
             for top in range(k, m, rows):
                 self._add(C[top : top + rows], first + top, columns, is_diagonal=False)
             self._sums[first : first + k] += columns

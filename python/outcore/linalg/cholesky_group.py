@@ -76,23 +76,22 @@ def apply_blocks(
     kernels
         For the type of the slab.
     L
-        The panel in blocks of rows, from the top: (first row, block). The first ones hold the rows
-        of one group each.
+        The panel in blocks of rows, from the top: (first row, block). The rows of a group lie in
+        one block.
     groups
         Of the slab.
     """
     of_groups: list[tuple[Group, Matrix]] = []
-    for number, (first, block) in enumerate(L):
+    for first, block in L:
         rows = slice(first, first + block.shape[0])
         for group, L_C in of_groups:
             C = group.part(rows, slice(group.first, group.end))
             kernels.gemm(block, L_C, C, alpha=-1, beta=1, trans_b="C")
-        if number < len(groups):
-            group = groups[number]
-            below = slice(group.first, rows.stop)
-            C = group.part(below, slice(group.first, group.end))
-            subtract_square(kernels, block[group.first - first :], C)
-            of_groups.append((group, block[group.first - first : group.end - first]))
+        for group in groups:
+            if first <= group.first < rows.stop:
+                C = group.part(slice(group.first, rows.stop), slice(group.first, group.end))
+                subtract_square(kernels, block[group.first - first :], C)
+                of_groups.append((group, block[group.first - first : group.end - first]))
 
 
 def apply_panel(

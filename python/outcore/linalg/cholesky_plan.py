@@ -17,15 +17,15 @@ from outcore.linalg.lu_plan import DTYPES, TILE_BOUNCE_BYTES, Slab
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
 
-MOST_BLOCK_ROWS = 2048
-"""Products with taller blocks are no faster."""
+MOST_BLOCK_ROWS = 4096
+"""Products with taller blocks, or with groups as wide, are no faster."""
 
 RING_BLOCKS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """Blocks in memory that are tried: those next to the diagonal, one in use and one being read."""
 
 _MORE_RING_BLOCKS = 6
 
-# How much more may be read: for blocks, and for panels, of twice the height, or width.
+# How much more may be moved for the tallest blocks and widest groups, and for panels twice as wide.
 _TALLER = 1.02
 _WIDER = 1.10
 
@@ -72,8 +72,8 @@ class CholeskyGeometry:
     L is stored in tiles of ``rows`` x ``columns`` elements, those on and below the diagonal only.
     A *panel* is a column of tiles. ``block_tiles`` tiles below each other are a *block*: rows of L
     are read block by block. A *slab* is as many panels as fit in memory, the further right, the
-    more. In memory the panels of a slab that begin in one block are a *group*: a matrix of all rows
-    from the group's first tile down.
+    more. In memory the panels of a slab that begin in the same ``group_tiles`` tiles are a *group*:
+    a matrix of all rows from the first of these tiles down. A block holds whole groups of tiles.
 
     Attributes
     ----------
@@ -89,6 +89,7 @@ class CholeskyGeometry:
     dtype: np.dtype[Any]
     rows: int
     columns: int
+    group_tiles: int
     block_tiles: int
     ring_blocks: int
     ends: tuple[int, ...]
@@ -163,15 +164,12 @@ class CholeskyGeometry:
 
     def groups(self, slab: Slab) -> list[range]:
         """Cut a slab's panels into groups."""
-        step = self.block_tiles * self.rows // self.columns
+        step = self.group_tiles * self.rows // self.columns
         edges = [slab.first, *range((slab.first // step + 1) * step, slab.last, step), slab.last]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
 
     def blocks(self, slab: Slab) -> list[range]:
-        """Cut the tiles of an earlier panel that a slab needs into blocks.
-
-        The first blocks hold the rows of the slab's groups, one each.
-        """
+        """Cut the tiles of an earlier panel that a slab needs into blocks."""
         first, step = self.first_tile(slab.first), self.block_tiles
         edges = [first, *range((first // step + 1) * step, self.tiles, step), self.tiles]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
@@ -317,7 +315,7 @@ def _bounce_bytes(memory_bytes: int) -> int:
 
 def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
     """Memory for slabs of one panel."""
-    bare = CholeskyGeometry(n, dtype, *shape, 1, RING_BLOCKS[0], (), 0, 0, 0)
+    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, RING_BLOCKS[0], (), 0, 0, 0)
     fixed = bare.height * bare.columns * dtype.itemsize + bare.memory_bytes
     need = fixed
     while need < fixed + _bounce_bytes(need):
@@ -328,23 +326,36 @@ def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
 def _cut(
     n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
 ) -> CholeskyGeometry | None:
-    """Cut for tiles of one shape: the tallest blocks for which hardly more is read."""
+    """Cut for tiles of one shape: for the fastest products among those that move hardly more."""
     bounce = _bounce_bytes(memory_bytes)
-    bare = CholeskyGeometry(n, dtype, *shape, 1, 0, (), 0, bounce, memory_bytes)
-    found = []
-    for block_tiles in (1, 2, 4, 8):
-        g = dataclasses.replace(bare, block_tiles=block_tiles)
-        if block_tiles == 1 or block_tiles * g.rows <= min(MOST_BLOCK_ROWS, g.height):
-            found += [best] if (best := _fit(g)) else []
+    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, 0, (), 0, bounce, memory_bytes)
+    heights = [1]
+    while 2 * heights[-1] * bare.rows <= min(MOST_BLOCK_ROWS, bare.height):
+        heights.append(2 * heights[-1])
+    tried = [
+        _fit(dataclasses.replace(bare, group_tiles=group, block_tiles=block))
+        for group, block in itertools.product(heights, heights)
+        if group <= block
+    ]
+    found = [g for g in tried if g]
     if not found:
         return None
-    least = min(g.words_moved() for g in found)
-    return [g for g in found if g.words_moved() <= _TALLER * least][-1]
+    moved = {g: g.factor_bytes_read() for g in found}
+    beside = bare.matrix_bytes_read() + bare.factor_bytes_written()
+    most = _TALLER * (min(moved.values()) + beside)
+    # The BLAS copies both factors of a product, and each element is used as often as the other
+    # factor has rows or columns.
+    return min(
+        (g for g in found if moved[g] + beside <= most),
+        key=lambda g: 1 / g.block_tiles + 1 / g.group_tiles,
+    )
 
 
 def _fit(bare: CholeskyGeometry) -> CholeskyGeometry | None:
     """Share the memory between slabs and blocks of L so that least is read."""
-    t = Triangle(bare.panels, bare.tiles, bare.rows, bare.columns, bare.block_tiles)
+    t = Triangle(
+        bare.panels, bare.tiles, bare.rows, bare.columns, bare.group_tiles, bare.block_tiles
+    )
     best = None
     for ring_blocks in RING_BLOCKS:
         g = dataclasses.replace(bare, ring_blocks=ring_blocks)

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Triangle(NamedTuple):
     """A triangle in tiles of ``rows`` x ``columns``, ``tiles`` of them in the first panel."""
@@ -19,16 +21,16 @@ class Triangle(NamedTuple):
     tiles: int
     rows: int
     columns: int
+    group_tiles: int
     block_tiles: int
 
     def first_tile(self, panel: int) -> int:
         """Tile of a panel that holds its diagonal block."""
         return panel * self.columns // self.rows
 
-    @property
-    def group_panels(self) -> int:
-        """Panels that begin in one block."""
-        return self.block_tiles * self.rows // self.columns
+    def panels_beside(self, tiles: int) -> int:
+        """Panels whose diagonal blocks lie in so many tiles."""
+        return tiles * self.rows // self.columns
 
 
 class Cuts(NamedTuple):
@@ -57,7 +59,8 @@ def cut_slabs(t: Triangle, most_words: int, most_blocks: int) -> Cuts | None:
         How many blocks of an earlier panel can be held at once: those that hold the slab's own
         rows, and the one below them that is in use.
     """
-    step, blocks = t.group_panels, math.ceil(t.tiles / t.block_tiles)
+    step = t.panels_beside(t.group_tiles)
+    block, blocks = t.panels_beside(t.block_tiles), math.ceil(t.tiles / t.block_tiles)
     # Words of the panels before each one, if every group were whole.
     widths = [
         (t.tiles - t.first_tile(panel // step * step)) * t.rows * t.columns
@@ -66,12 +69,12 @@ def cut_slabs(t: Triangle, most_words: int, most_blocks: int) -> Cuts | None:
     before = [0, *accumulate(widths)]
     ends = [0] * t.panels
     # Tiles that the slabs from a panel on read.
-    reads = [0] * (t.panels + 1)
+    reads = np.zeros(t.panels + 1, np.int64)
     largest, is_short_of_blocks = 0, False
     for first in range(t.panels)[::-1]:
         height = t.tiles - t.first_tile(first)
         panel_words = height * t.rows * t.columns
-        # The first group may begin in the middle of a block.
+        # The first group may be the end of one.
         next_group = min((first // step + 1) * step, t.panels)
         alone = (next_group - first) * panel_words
         if alone > most_words:
@@ -79,17 +82,15 @@ def cut_slabs(t: Triangle, most_words: int, most_blocks: int) -> Cuts | None:
         else:
             last = bisect_right(before, before[next_group] + most_words - alone) - 1
         # Below the last block there is none that could be in use beside it.
-        reach = (first // step + most_blocks - 1) * step
-        if last > reach and first // step + most_blocks < blocks:
+        reach = (first // block + most_blocks - 1) * block
+        if last > reach and first // block + most_blocks < blocks:
             last, is_short_of_blocks = reach, True
         if last == first:
             return None
-        rest = reads[first + 1 : last + 1]
-        least = min(rest)
         # Of cuts that are as good, the last.
-        end = last - rest[::-1].index(least)
+        end = last - int(np.argmin(reads[last:first:-1]))
         ends[first] = end
-        reads[first] = first * height + least
+        reads[first] = first * height + reads[end]
         words = (min(end, next_group) - first) * panel_words
         words += max(before[end] - before[next_group], 0)
         largest = max(largest, words)
