@@ -20,6 +20,7 @@ from outcore.linalg.lu_plan import lu_cost
 from outcore.linalg.matmul_plan import matmul_cost
 from outcore.linalg.qr_plan import qr_cost
 from outcore.linalg.solve_plan import solve_cost, solve_notes
+from outcore.linalg.svd_plan import svd_cost
 from outcore.linalg.triangular_plan import triangular_cost
 from outcore.linalg.tsqr_plan import lstsq_cost
 from outcore.machine import nearest_directory
@@ -34,6 +35,7 @@ PLANNERS: dict[str, Planner] = {
     "qr": qr_cost,
     "lstsq": lstsq_cost,
     "gram": gram_cost,
+    "svd": svd_cost,
     "solve": solve_cost,
     "gauss_seidel": gauss_seidel_cost,
     "jacobi": jacobi_cost,

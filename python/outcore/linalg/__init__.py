@@ -18,12 +18,14 @@ from outcore.linalg.qr import qr
 from outcore.linalg.slogdet import Determinant, slogdet
 from outcore.linalg.solve import solve
 from outcore.linalg.solve_triangular import solve_triangular
+from outcore.linalg.svd import SvdReport, svd
 
 __all__ = [
     "CholeskyFactor",
     "Determinant",
     "LUFactor",
     "LeastSquaresReport",
+    "SvdReport",
     "cg",
     "cho_factor",
     "cho_solve",
@@ -42,4 +44,5 @@ __all__ = [
     "slogdet",
     "solve",
     "solve_triangular",
+    "svd",
 ]
