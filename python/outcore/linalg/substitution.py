@@ -154,8 +154,7 @@ class Substitution:
         here = slice(max(columns.start, strip.start), min(columns.stop, strip.stop))
         if here.start < here.stop:
             block = part.cut(here, here)
-            if not self.is_unit:
-                self.look_at_diagonal(block, here)
+            self.look_at_block(block, here)
             self.kernels.trsm(
                 block, X[here], unit=self.is_unit, trans=part.trans,
                 lower=is_lower == (part.trans == "N"),
@@ -173,13 +172,14 @@ class Substitution:
         self.kernels.gemm(T, X[columns], X[rows], alpha=-1, beta=1, trans_a=part.trans)
         self.call.meter.advance(2.0 * T.size * X.shape[1] * flop_weight(X.dtype))
 
-    def look_at_diagonal(self, block: Matrix, here: slice) -> None:
-        """Refuse a zero on the diagonal, and an infinity, of which dividing leaves no trace."""
-        diagonal = block.diagonal()
-        if not np.isfinite(diagonal).all():
-            self.refuse_not_finite(here)
-        if (diagonal == 0).any():
-            first = self.first_zero(here.start + int(np.flatnonzero(diagonal == 0)[0]))
+    def look_at_block(self, block: Matrix, here: slice) -> None:
+        """Refuse zeros on the diagonal, and what is not finite and could leave no trace in X."""
+        if not np.isfinite(column_extremes(block, False)[0]):
+            # Perhaps in the other triangle.
+            self.refuse_not_finite(here, here)
+        zeros = np.flatnonzero(block.diagonal() == 0)
+        if len(zeros) and not self.is_unit:
+            first = self.first_zero(here.start + int(zeros[0]))
             raise SingularMatrixError(
                 f"T is singular: T[{first}, {first}] is exactly zero, so there is no unique "
                 "solution; correct the matrix, or use least squares",
@@ -198,15 +198,14 @@ class Substitution:
         """Look for what is not finite in a solved strip, and for the reason."""
         if self.notes or _not_finite(X[strip]) is None:
             return
-        self.refuse_not_finite(strip)
+        self.refuse_not_finite(strip, slice(0, self.g.system.n))
         self.notes.append("the solution has infinities or NaN: it is too large for the type")
 
-    def refuse_not_finite(self, strip: slice) -> None:
-        """Refuse a strip of op(T) whose part of the triangle is not finite."""
-        n, is_lower = self.g.system.n, self.g.system.is_lower
+    def refuse_not_finite(self, strip: slice, among: slice) -> None:
+        """Refuse rows of op(T) with something in the triangle, among some columns, not finite."""
+        is_lower = self.g.system.is_lower
         for rows in cut(strip.start, strip.stop, _LOOK):
-            near = slice(0, rows.stop) if is_lower else slice(rows.start, n)
-            for columns in cut(near.start, near.stop, _LOOK):
+            for columns in cut(among.start, among.stop, _LOOK):
                 i, j = np.ogrid[rows, columns]
                 if is_lower == self.is_lower:
                     block = self.T[rows, columns]
