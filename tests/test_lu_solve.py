@@ -283,15 +283,3 @@ def test_a_singular_matrix_is_an_error_not_a_warning(tmp_path: Path, keep: bool)
         solve(on_disk(tmp_path / "Z", a), np.ones(120), keep_factors=keep, progress=False)
     assert caught.value.info == 61
     assert (tmp_path / "Z.lu").exists() is keep
-
-
-def test_symmetric_kinds_are_solved_by_lu(tmp_path: Path) -> None:
-    a = random_matrix(100, "f8")
-    a = a + a.T
-    A = on_disk(tmp_path / "Z", a)
-    for kind in ("sym", "her", "pos", "auto", "gen"):
-        x, report = solve(A, np.ones(100), assume_a=kind, progress=False)  # type: ignore[arg-type]
-        assert hpl_residual(a, x, np.ones(100)) < 16
-        assert (f"assume_a='{kind}': solved by LU" in report.notes) == (
-            kind in ("sym", "her", "pos")
-        )

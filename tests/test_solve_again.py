@@ -7,7 +7,7 @@ import pytest
 
 import outcore as oc
 from outcore.errors import ExistsError, InvalidError
-from outcore.linalg import solve_lu
+from outcore.linalg import direct_solve
 
 N = 200
 
@@ -23,7 +23,7 @@ def stop_in_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solve_lu, "check", stop)
+    monkeypatch.setattr(direct_solve, "check", stop)
 
 
 def test_factors_of_a_stopped_call_are_used_and_removed(

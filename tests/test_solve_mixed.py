@@ -255,6 +255,13 @@ def test_single_elements_may_vanish(tmp_path: Path) -> None:
     assert "refinement" in report.method
 
 
+def test_negative_elements_are_as_large_as_positive_ones(tmp_path: Path) -> None:
+    a = -np.abs(random_matrix(N, "f8"))
+    x, report = mixed(on_disk(tmp_path / "Z", a), np.ones(N))
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert "refinement" in report.method
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_elements_that_are_not_finite(tmp_path: Path, bad: float) -> None:
     a = random_matrix(N, "f8")

@@ -53,7 +53,7 @@ def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor
         _adopt(job, where, copy)
     elif of_copy and not usable:
         where.volume.remove(where.name)
-    ready = ready_factors(where, job.source, low, overwrite=job.overwrite)
+    ready = ready_factors(where, job.source, low, LUFactor, overwrite=job.overwrite)
     if is_copy(copy):
         is_lost = read_metadata(copy).state == "consumed" and not of_copy
         if ready or is_lost or not usable:

@@ -1,9 +1,9 @@
 """Factors that a call makes for itself, or finds ready."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.linalg import LinAlgWarning
@@ -11,15 +11,38 @@ from scipy.linalg import LinAlgWarning
 from outcore.array import Array
 from outcore.errors import ExistsError, SingularMatrixError
 from outcore.linalg.changes import version_of
-from outcore.linalg.factor import TEMPORARY, LUFactor, read_group
-from outcore.linalg.lu import lu_factor
+from outcore.linalg.factor import (
+    LU,
+    TEMPORARY,
+    CholeskyFactor,
+    LUFactor,
+    read_any_group,
+    read_group,
+)
+from outcore.linalg.journal import read_journal
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place
 
+F = TypeVar("F", LUFactor, CholeskyFactor)
+
+
+def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:
+    """Whether there are LU factors of this matrix and type, or a stopped run that makes them."""
+    if not where.exists() or read_any_group(where)[0] is not LU:
+        return False
+    if read_group(where)["state"] == "complete":
+        return ready_factors(where, source, dtype, LUFactor, overwrite=True) is not None
+    journal = read_journal(where) if resume else None
+    if journal is None:
+        return False
+    begun = journal.header
+    found = begun.source, begun.dtype, begun.generation, begun.modified_ns
+    return found == (str(source.path), dtype.name, *version_of(source))
+
 
 def ready_factors(
-    where: Place, source: Place, dtype: np.dtype[Any], *, overwrite: bool
-) -> LUFactor | None:
+    where: Place, source: Place, dtype: np.dtype[Any], kind: type[F], *, overwrite: bool
+) -> F | None:
     """Open factors of this type that an earlier call, or one that was stopped, left complete.
 
     Raises
@@ -29,14 +52,14 @@ def ready_factors(
     """
     if not where.exists():
         return None
-    group = read_group(where)
+    group = read_group(where, kind.kind)
     if group["state"] != "complete":
         return None
     now = version_of(source)
     same = group["source"] == str(source.path) and group["generation"] == now.generation
     # A matrix that was given up to its factors has no files left to be modified.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
-        return LUFactor.open(where)
+        return kind.open(where)
     if overwrite:
         return None
     raise ExistsError(
@@ -49,7 +72,8 @@ def ready_factors(
 def own_factors(
     where: Place,
     A: Array | PathLike,
-    ready: LUFactor | None,
+    ready: F | None,
+    make: Callable[..., F],
     *,
     memory_bytes: int,
     keep: bool,
@@ -58,23 +82,23 @@ def own_factors(
     resume: bool,
     threads: int | None,
     progress: ProgressLike,
-) -> Iterator[LUFactor]:
-    """Factor the matrix unless factors are `ready`, and remove at the end what was made here.
+) -> Iterator[F]:
+    """Call `make` on the matrix unless factors are `ready`; remove at the end what was made here.
 
     Factors that turn out singular go as well, unless they are kept.
     """
     keep = keep or (ready is not None and not where.exists(TEMPORARY))
-    lu = ready
-    if lu is None:
+    factors = ready
+    if factors is None:
         with warnings.catch_warnings():
             # A singular matrix is the caller's to deal with.
             warnings.simplefilter("ignore", LinAlgWarning)
-            lu = lu_factor(
+            factors = make(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
                 overwrite=overwrite, resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
     with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
-        yield lu
+        yield factors
 
 
 @contextmanager

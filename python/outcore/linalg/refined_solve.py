@@ -12,40 +12,37 @@ from typing import Any
 import numpy as np
 
 from outcore.array import Array, open_array
-from outcore.linalg.changes import version_of
 from outcore.linalg.cost import Phase, Problem
-from outcore.linalg.factor import LUFactor, read_group
-from outcore.linalg.journal import read_journal
+from outcore.linalg.direct_solve import BY_LU, solve_directly
+from outcore.linalg.factor import LUFactor
 from outcore.linalg.low_copy import TooLowError
 from outcore.linalg.low_factors import find_low_factors, low_factors
 from outcore.linalg.lu_plan import lu_geometry
 from outcore.linalg.lu_sweeps import Sweeps
-from outcore.linalg.own_factors import ready_factors
+from outcore.linalg.own_factors import are_begun
 from outcore.linalg.panel import Matrix
 from outcore.linalg.refine import Refinement
 from outcore.linalg.refine_plan import RefineGeometry, refine_geometry
 from outcore.linalg.residual import MatrixPasses, matrix_in
 from outcore.linalg.right_hand_side import put, solution
-from outcore.linalg.solve_lu import solve_by_lu
 from outcore.linalg.solve_plan import Passes, planned_refining, refining_phase, solve_cost
 from outcore.linalg.solving import Solving
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.volumes import Place
 
 
 def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
-    """Factor in lower precision and refine; or do what `solve_by_lu` does, and say why."""
-    if _is_begun(job, job.factors_at(".lu")):
-        x, report = solve_by_lu(job, overwrite_a=False)
+    """Factor in lower precision and refine; or do what `solve_directly` does, and say why."""
+    if are_begun(job.factors_at(".lu"), job.source, job.dtype, resume=job.resume):
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
         report.notes.append(f"factors in {job.dtype} were there, or begun: none in {low} were made")
         return x, report
     done: list[Report] = []
     try:
         x = _solve(job, low, done)
     except TooLowError as error:
-        x, report = solve_by_lu(job, overwrite_a=False)
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
         report.notes.insert(0, f"{low} did not do: {error}")
         method = f"LU in {job.dtype}, after one in {low}"
         growth, backward_error = report.growth, report.backward_error
@@ -63,20 +60,6 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
         backward_error=backward_error,
         history=[error for report in done for error in report.history],
     )
-
-
-def _is_begun(job: Solving, where: Place) -> bool:
-    """Whether factors in the type of the matrix are there, or a stopped run that makes them."""
-    if not where.exists():
-        return False
-    if read_group(where)["state"] == "complete":
-        return ready_factors(where, job.source, job.dtype, overwrite=True) is not None
-    journal = read_journal(where) if job.resume else None
-    if journal is None:
-        return False
-    begun = journal.header
-    now = version_of(job.source)
-    return (begun.source, begun.generation, begun.modified_ns) == (str(job.source.path), *now)
 
 
 def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:

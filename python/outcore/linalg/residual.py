@@ -7,7 +7,7 @@ import numpy as np
 
 from outcore.array import Array, open_array
 from outcore.lapack import kernels
-from outcore.linalg.factor import LUFactor
+from outcore.linalg.factor import Factor
 from outcore.linalg.lu_plan import solve_flops
 from outcore.linalg.panel import Matrix
 from outcore.linalg.right_hand_side import RightHandSide
@@ -73,7 +73,7 @@ def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, nor
 
 
 def check(
-    lu: LUFactor,
+    factors: Factor,
     rhs: RightHandSide,
     x: Any,
     memory_bytes: int,
@@ -85,11 +85,13 @@ def check(
     Of more columns than fit in memory the first ones are looked at; if none fits, the report says
     that the backward error is not known.
     """
-    A = open_array(lu.source)
+    A = open_array(factors.source)
     ring = ring_bytes(A, memory_bytes)
     # R, X and the copy that slicing makes.
     copy = max(rhs.b.dtype.itemsize, rhs.solution_dtype.itemsize)
-    column_bytes = lu.n * (2 * rhs.parts * lu.dtype.itemsize + copy) + 2 * SLOT_ALIGN_BYTES
+    column_bytes = (
+        factors.n * (2 * rhs.parts * factors.dtype.itemsize + copy) + 2 * SLOT_ALIGN_BYTES
+    )
     count = min(rhs.columns, (memory_bytes - ring) // column_bytes)
     notes = []
     if count < rhs.columns:
@@ -98,19 +100,19 @@ def check(
         f"residual of {A.path.name}", memory_bytes=memory_bytes, work=A.nbytes, threads=threads,
         progress=progress,
     ) as call:  # fmt: skip
-        X, R = (matrix_in(call, lu.n, count * rhs.parts, lu.dtype) for _ in range(2))
+        X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
         passes = MatrixPasses(A, call, ring)
         if count:
             rhs.load(x, slice(count), X)
             rhs.load(rhs.b, slice(count), R)
             norms_b = rhs.norms1(R)
             passes.subtract_product(X, R)
-        errors = backward_errors(rhs, lu.norm1, X, R, norms_b) if count else None
+        errors = backward_errors(rhs, factors.norm1, X, R, norms_b) if count else None
         return Report(
             verb="residual",
-            n=lu.n,
-            dtype=lu.dtype.name,
-            flops=solve_flops(lu.n, lu.dtype, count * rhs.parts),
+            n=factors.n,
+            dtype=factors.dtype.name,
+            flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
             bytes_read=passes.file.counters()[0],
             bytes_written=0,
             planned_bytes_read=A.nbytes if count else 0,

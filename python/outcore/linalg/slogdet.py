@@ -10,6 +10,7 @@ from outcore import budget
 from outcore.array import Array, read_metadata
 from outcore.errors import BudgetError
 from outcore.linalg.factor import CholeskyFactor, LUFactor
+from outcore.linalg.lu import lu_factor
 from outcore.linalg.lu_plan import RING_BLOCKS, TILE_BOUNCE_BYTES
 from outcore.linalg.lu_solve import stopping_cleanly
 from outcore.linalg.own_factors import own_factors, ready_factors
@@ -88,10 +89,10 @@ def slogdet(
     source = A.place if isinstance(A, Array) else place(A)
     where = place(factors if factors is not None else f"{source.path}.lu")
     dtype = read_metadata(source).dtype
-    ready = ready_factors(where, source, dtype, overwrite=overwrite)
+    ready = ready_factors(where, source, dtype, LUFactor, overwrite=overwrite)
     with own_factors(
-        where, A, ready, memory_bytes=memory_bytes, keep=keep_factors, overwrite_a=False,
-        overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+        where, A, ready, lu_factor, memory_bytes=memory_bytes, keep=keep_factors,
+        overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads, progress=progress,
     ) as lu:  # fmt: skip
         found = _of_factors(lu, memory_bytes, threads, progress=False)
     if lu.report is None:

@@ -1,16 +1,21 @@
 """Solving A x = b in one call, with the backward error of the solution."""
 
+import dataclasses
 from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array, read_metadata
-from outcore.errors import Interrupted, InvalidError
+from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
+from outcore.linalg.cost import Phase
+from outcore.linalg.direct_solve import BY_CHOLESKY, BY_LU, solve_directly
+from outcore.linalg.factor import LU
+from outcore.linalg.hermitian import why_not_positive
+from outcore.linalg.own_factors import are_begun
 from outcore.linalg.refined_solve import solve_refined
 from outcore.linalg.right_hand_side import RightHandSide
-from outcore.linalg.solve_lu import solve_by_lu
-from outcore.linalg.solve_plan import lower
+from outcore.linalg.solve_plan import ASSUMPTIONS, lower
 from outcore.linalg.solving import Solving
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
@@ -44,13 +49,24 @@ def solve(
     b
         (n,) or (n, k) right-hand sides, in memory or on disk.
     assume_a
-        As in SciPy. Every kind is solved by LU for now, so this changes nothing but a note.
+        As in SciPy. ``"gen"``, ``"sym"`` and ``"her"`` are solved by LU. ``"pos"``, Hermitian
+        positive definite, is solved by Cholesky, half the work, and by LU if it turns out not to
+        be. ``"auto"`` looks: if A = Aᴴ to the last bit and its diagonal is positive (one pass over
+        A; most others show it at once), it does as ``"pos"``, else as ``"gen"``. The report says
+        what was found. A must be whole in any case.
+    factor_dtype
+        ``"f4"`` for a float64 matrix, ``"c8"`` for complex128: factor in single precision, half the
+        time and the space, and refine the solution in double, each step a pass over A and the
+        factors. If refinement stalls, GMRES with the factors as a preconditioner goes on; if that
+        stalls too, LU in double follows. The report says which was needed; its ``history`` has the
+        backward errors. Needs room on disk for a copy of A in single precision.
     memory
         Budget; by default half of the available memory.
     out
         Directory of the solution, to have it on disk.
     factors
-        Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended.
+        Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended,
+        ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision.
         Complete factors of the same `A` that are there already are used.
     keep_factors
         Leave the factors on disk for `open_factor`.
@@ -74,9 +90,9 @@ def solve(
     OutcoreError
         And what `lu_factor` and `lu_solve` raise.
     """
-    if assume_a not in ("gen", "sym", "her", "pos", "auto"):
+    if assume_a not in ASSUMPTIONS:
         raise InvalidError(
-            f"assume_a must be 'gen', 'sym', 'her', 'pos' or 'auto', have {assume_a!r}"
+            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
         )
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
@@ -112,15 +128,60 @@ def solve(
         try:
             if low is not None:
                 x, report = solve_refined(job, low)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r} makes no difference to refinement")
+            elif assume_a == "auto":
+                x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
+            elif assume_a == "pos":
+                x, report = _solve_positive(job, overwrite_a=overwrite_a)
             else:
-                x, report = solve_by_lu(job, overwrite_a=overwrite_a)
+                x, report = solve_directly(job, BY_LU, overwrite_a=overwrite_a)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r}: solved by LU")
         except KeyboardInterrupt:
             raise Interrupted(
                 f"solving with {source.path.name} stopped; call solve again with the same "
                 "arguments to go on from what is done"
             ) from None
-    if assume_a in ("sym", "her", "pos"):
-        report.notes.append(f"assume_a={assume_a!r}: solved by LU")
     if factor_dtype is not None and low is None:
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
     return x, report
+
+
+def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky, or by LU if that fails and has left the matrix."""
+    try:
+        return solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+    except NotPositiveDefiniteError as error:
+        if overwrite_a:
+            raise
+        why = str(error).partition(";")[0]
+    x, report = solve_directly(job, BY_LU, overwrite_a=False)
+    report.notes.append(f"Cholesky did not do: {why}; solved by LU")
+    return x, report
+
+
+def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky if the matrix looks positive definite, and is; else by LU."""
+    if overwrite_a:
+        x, report = solve_directly(job, BY_LU, overwrite_a=True)
+        report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")
+        return x, report
+    if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        report.notes.append("LU factors were there, or begun: A was not looked at")
+        return x, report
+    A_bytes = job.n**2 * job.dtype.itemsize
+    (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
+    why, look = why_not_positive(job.source, job.memory_bytes, job.threads, looking)
+    if why:
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        note = f"{why}: solved by LU"
+    else:
+        x, report = _solve_positive(job, overwrite_a=False)
+        note = "A is Hermitian and its diagonal positive"
+    whole = look.followed_by(report)
+    whole.notes.insert(0, note)
+    return x, dataclasses.replace(
+        whole, verb="solve", method=report.method, growth=report.growth, history=report.history
+    )

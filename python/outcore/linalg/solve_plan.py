@@ -8,10 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.cholesky_plan import (
+    CholeskyGeometry,
+    cholesky_cost,
+    cholesky_geometry,
+    cholesky_solve_bytes_read,
+)
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
-from outcore.linalg.lu_plan import lu_cost, lu_geometry, solve_bytes_read, solve_flops
+from outcore.linalg.lu_plan import LuGeometry, lu_cost, lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg.refine_plan import refine_geometry
 from outcore.sizes import format_bytes, format_seconds
+
+ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
 
 PLANNED_STEPS = 3
 """Steps of refinement that a plan assumes: what matrices of moderate condition need at most."""
@@ -21,16 +29,26 @@ _COPY_S_PER_BYTE = 4 * SCAN_S_PER_BYTE
 
 
 def solve_cost(problem: Problem) -> Cost:
-    """Plan `solve`: LU, a pass over L and one over U, then one over A for the residual.
+    """Plan `solve`: factors, passes over them, then one over A for the residual.
 
-    With the option ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of
-    refinement.
+    The factors are those of LU, or with the option ``assume_a="pos"`` of Cholesky. With the option
+    ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of refinement.
     """
+    assume_a = problem.option("assume_a", "gen")
+    if assume_a not in ASSUMPTIONS:
+        raise InvalidError(
+            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
+        )
     low = lower(problem.dtype, problem.option("factor_dtype", None))
     if low is not None:
         return _refined_cost(problem, low)
-    factoring = lu_cost(problem)
-    g = lu_geometry(problem.n, problem.dtype, problem.memory_bytes)
+    g: LuGeometry | CholeskyGeometry
+    if assume_a == "pos":
+        factoring = cholesky_cost(problem)
+        g = cholesky_geometry(problem.n, problem.dtype, problem.memory_bytes)
+    else:
+        factoring = lu_cost(problem)
+        g = lu_geometry(problem.n, problem.dtype, problem.memory_bytes)
     phases = (*factoring.phases, *passes(problem, (g.rows, g.columns)))
     return dataclasses.replace(factoring, phases=phases)
 
@@ -59,11 +77,13 @@ def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | 
 
 
 def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
-    """Plan a pass over L and one over U, with factors in such tiles; and a pass over A."""
+    """Plan two passes over factors in such tiles, forward and backward; and one over A."""
     n, dtype = problem.n, problem.dtype
+    is_pos = problem.option("assume_a", "gen") == "pos"
+    read = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(n, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
     return (
-        Phase(dtype=dtype, bytes_read=solve_bytes_read(n, dtype, tile), flops=flops),
+        Phase(dtype=dtype, bytes_read=read, flops=flops),
         Phase(dtype=dtype, bytes_read=n * n * dtype.itemsize, flops=flops),
     )
 

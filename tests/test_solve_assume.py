@@ -1,0 +1,235 @@
+"""What `solve` assumes of a matrix, and what it finds: Cholesky where it does, LU elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import Matrix, hpl_residual, on_disk, one_thread, random_matrix
+from stopping import after_notes, interrupt, stop_after
+
+import outcore as oc
+from outcore.errors import InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.linalg import cho_factor, lu_factor, solve
+from outcore.linalg.hermitian import why_not_positive
+from outcore.linalg.lu_plan import DTYPES
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, TINY = 300, 500_000
+
+
+def positive(n: int, dtype: Any = "f8") -> Matrix:
+    """A Hermitian positive definite matrix, to the last bit."""
+    a = random_matrix(n, dtype)
+    a = a @ a.conj().T / n + np.eye(n, dtype=dtype)
+    lower = np.tril(a, -1)
+    return lower + lower.conj().T + np.diag(a.diagonal().real)
+
+
+def solved(A: oc.Array | Path, b: Any, assume_a: Any, **more: Any) -> tuple[Any, oc.Report]:
+    return solve(A, b, assume_a=assume_a, **{"memory": TINY, "progress": False} | more)
+
+
+def look(path: Path, memory: int = TINY) -> tuple[str, oc.Report]:
+    return why_not_positive(oc.open_array(path).place, memory, None, False)
+
+
+@pytest.mark.parametrize("assume_a", ["pos", "auto"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positive_definite(tmp_path: Path, dtype: str, order: str, assume_a: str) -> None:
+    a, b = positive(N, dtype), random_matrix(N, dtype, 1)[:, :3]
+    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=(77, 60))
+    x, report = solved(A, b, assume_a)
+    assert hpl_residual(a, x, b) < 16
+    assert report.method == "Cholesky"
+    assert report.backward_error is not None
+    assert report.backward_error < N * np.finfo(dtype).eps
+    assert report.verb == "solve"
+    found = "A is Hermitian and its diagonal positive"
+    assert (found in report.notes) == (assume_a == "auto")
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("assume_a", ["pos", "auto"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_not_positive_definite_after_all(tmp_path: Path, dtype: str, assume_a: str) -> None:
+    """Hermitian with a positive diagonal, and still with a negative eigenvalue."""
+    a, b = positive(N, dtype), random_matrix(N, dtype, 1)[:, :3]
+    a[200, 201] = a[201, 200] = 50
+    x, report = solved(on_disk(tmp_path / "Z", a), b, assume_a)
+    assert hpl_residual(a, x, b) < 16
+    assert report.method == "LU"
+    (note,) = [note for note in report.notes if "Cholesky did not do" in note]
+    assert "202" in note
+    assert note.endswith("solved by LU")
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("assume_a", ["sym", "her", "gen"])
+def test_kinds_that_are_solved_by_lu(tmp_path: Path, assume_a: str) -> None:
+    a = random_matrix(N, "f8")
+    a = a + a.T
+    x, report = solved(on_disk(tmp_path / "Z", a), np.ones(N), assume_a)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert report.method == "LU"
+    assert (f"assume_a='{assume_a}': solved by LU" in report.notes) == (assume_a != "gen")
+
+
+@pytest.mark.parametrize("at", [(5, 3), (3, 5), (299, 0), (0, 299), (150, 149), (298, 299)])
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+def test_one_element_makes_the_difference(tmp_path: Path, dtype: str, at: tuple[int, int]) -> None:
+    a, b = positive(N, dtype), np.ones(N)
+    a[at] = (
+        np.nextafter(a[at].real, 9) + 1j * a[at].imag if dtype == "c8" else np.nextafter(a[at], 9)
+    )
+    x, report = solved(on_disk(tmp_path / "Z", a), b, "auto", memory=200_000)
+    assert report.method == "LU"
+    i, j = max(at), min(at)
+    assert report.notes[0] == (
+        f"A is not Hermitian: A[{i}, {j}] and A[{j}, {i}] differ: solved by LU"
+    ) or report.notes[0] == (
+        f"A is not Hermitian: A[{j}, {i}] and A[{i}, {j}] differ: solved by LU"
+    )
+    assert hpl_residual(a, x, b) < 16
+
+
+def test_complex_matrices_that_are_symmetric_only(tmp_path: Path) -> None:
+    a = positive(N, "c16")
+    for name, changed in (("real", a.real + 1j * np.abs(a.imag)), ("diagonal", a.copy())):
+        if name == "diagonal":
+            changed[7, 7] += 1e-18j
+        symmetric = changed if name == "diagonal" else np.tril(changed) + np.tril(changed, -1).T
+        _, report = solved(on_disk(tmp_path / name, symmetric), np.ones(N), "auto")
+        assert report.method == "LU"
+        assert "not Hermitian" in report.notes[0]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, -1e-300])
+def test_the_diagonal_must_be_positive(tmp_path: Path, value: float) -> None:
+    a = positive(N)
+    a[7, 7] = value
+    x, report = solved(on_disk(tmp_path / "Z", a), np.ones(N), "auto")
+    assert report.method == "LU"
+    assert report.notes[0] == f"A[7, 7] = {value:.6g} is not positive: solved by LU"
+    assert hpl_residual(a, x, np.ones(N)) < 16
+
+
+@pytest.mark.parametrize("at", [(7, 7), (8, 200), (200, 8)])
+def test_nan(tmp_path: Path, at: tuple[int, int]) -> None:
+    a = positive(N)
+    a[at] = np.nan
+    with pytest.raises(NonFiniteError) as caught:
+        solved(on_disk(tmp_path / "Z", a), np.ones(N), "auto")
+    assert caught.value.index == at
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c8", "c16"])
+def test_the_look_reads_a_matrix_once_or_hardly(tmp_path: Path, dtype: str) -> None:
+    n, memory = 1024, 16 << 20
+    A = on_disk(tmp_path / "Z", positive(n, dtype), chunks=(256, 128))
+    why, report = look(A.path, memory)
+    assert why == ""
+    assert report.bytes_read == report.planned_bytes_read == A.nbytes
+    assert report.peak_memory_bytes <= memory
+    B = on_disk(tmp_path / "Y", random_matrix(n, dtype), chunks=(256, 128))
+    why, report = look(B.path, memory)
+    assert why
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.bytes_read <= A.nbytes // 2, "two boxes on the diagonal"
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 257])
+@pytest.mark.parametrize("memory", [20_000, 100_000, 10 << 20])
+def test_any_order_and_memory(tmp_path: Path, n: int, memory: int) -> None:
+    a = positive(n, "c16")
+    A = on_disk(tmp_path / "Z", a, chunks=(64, 16))
+    why, report = look(A.path, memory)
+    assert why == ""
+    assert report.peak_memory_bytes <= memory
+    a[n - 1, 0] += 1 + 1j
+    B = on_disk(tmp_path / "Y", a, chunks=(64, 16))
+    assert look(B.path, memory)[0]
+
+
+def test_what_is_begun_goes_on_without_a_look(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    stop_after(2, A, memory=TINY)
+    x, report = solved(A, np.ones(N), "auto")
+    assert any("resumed" in note for note in report.notes)
+    assert any("A was not looked at" in note for note in report.notes)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+def test_a_stopped_cholesky_goes_on(tmp_path: Path) -> None:
+    a = positive(N)
+    A = on_disk(tmp_path / "Z", a)
+    with after_notes(1, interrupt), pytest.raises(oc.errors.Interrupted, match="call solve again"):
+        solved(A, np.ones(N), "auto")
+    assert {p.name for p in tmp_path.iterdir()} == {"Z", "Z.cho"}
+    x, report = solved(A, np.ones(N), "auto")
+    assert report.method == "Cholesky"
+    assert any("resumed" in note for note in report.notes)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+def test_ready_factors_are_used_and_kept(tmp_path: Path) -> None:
+    a = positive(N)
+    A = on_disk(tmp_path / "Z", a)
+    cho_factor(A, memory=TINY, progress=False)
+    x, report = solved(A, np.ones(N), "pos")
+    assert report.bytes_written == 0
+    assert any("used the factors in" in note for note in report.notes)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+    lu_factor(A, memory=TINY, progress=False)
+    _, report = solved(A, np.ones(N), "auto")
+    assert report.method == "LU"
+    assert report.bytes_written == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"Z", "Z.cho", "Z.lu"}
+
+
+def test_with_overwrite_a(tmp_path: Path) -> None:
+    """Nothing is risked by "auto"; who says "pos" takes the risk."""
+    a = positive(N)
+    for name, assume_a, method in (("one", "auto", "LU"), ("two", "pos", "Cholesky")):
+        A = on_disk(tmp_path / name, a, chunks=(64, 32))
+        x, report = solved(A, np.ones(N), assume_a, overwrite_a=True, memory="1 MB")
+        assert report.method == method
+        assert hpl_residual(a, x, np.ones(N)) < 16
+    a[200, 201] = a[201, 200] = 50
+    A = on_disk(tmp_path / "three", a, chunks=(64, 32))
+    with pytest.raises(NotPositiveDefiniteError):
+        solved(A, np.ones(N), "pos", overwrite_a=True, memory="1 MB")
+
+
+def test_with_lower_precision(tmp_path: Path) -> None:
+    a = positive(N)
+    x, report = solved(on_disk(tmp_path / "Z", a), np.ones(N), "auto", factor_dtype="f4")
+    assert report.method.startswith("LU in float32")
+    assert any("makes no difference to refinement" in note for note in report.notes)
+    assert hpl_residual(a, x, np.ones(N)) < 16
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_the_plan_of_cholesky_is_what_the_run_does(tmp_path: Path, dtype: str) -> None:
+    n, memory = 1024, 3 << 20
+    A = on_disk(tmp_path / "Z", positive(n, dtype))
+    _, report = solved(A, np.ones(n), "pos", memory=memory)
+    planned = oc.plan("solve", n=n, dtype=dtype, memory=memory, path=tmp_path, assume_a="pos")
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.bytes_read == pytest.approx(planned.bytes_read, rel=0.05)
+    assert report.bytes_written == planned.bytes_written
+    assert report.flops == pytest.approx(planned.flops, rel=1e-2)
+    assert planned.flops < 0.6 * oc.plan("solve", n=n, dtype=dtype, memory=memory).flops
+
+
+def test_plans_of_unknown_assumptions(tmp_path: Path) -> None:
+    for assume_a in ("gen", "auto", "sym"):
+        assert oc.plan("solve", n=N, memory=TINY, path=tmp_path, assume_a=assume_a).flops > 0
+    with pytest.raises(InvalidError, match="assume_a must be one of"):
+        oc.plan("solve", n=N, memory=TINY, path=tmp_path, assume_a="banded")
