@@ -9,16 +9,25 @@ from outcore.linalg import CholeskyFactor
 
 
 def definite(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
-    """A random matrix times its conjugate transpose, and a little more."""
+    """A random matrix times its conjugate transpose, and a little more; Hermitian to the bit."""
     a = random_matrix(n, np.result_type(dtype, np.float64), seed)
-    product = a @ a.conj().T / n + 0.1 * np.eye(n)
-    return product.astype(dtype)
+    below = np.tril(a @ a.conj().T / n, -1)
+    diagonal = np.sum(np.abs(a) ** 2, axis=1) / n + 0.1
+    whole: Matrix = (below + below.conj().T + np.diag(diagonal)).astype(dtype)
+    return whole
 
 
 def lower_only(a: Matrix) -> Matrix:
     """The same with NaN above the diagonal: what is there must not be read."""
     half = a.copy(order="F")
     half[np.triu_indices(len(a), 1)] = np.nan
+    return half
+
+
+def upper_only(a: Matrix) -> Matrix:
+    """The same with NaN below the diagonal."""
+    half = a.copy(order="C")
+    half[np.tril_indices(len(a), -1)] = np.nan
     return half
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
-from definite import cholesky_ratio, definite, factor_of, lower_only
+from definite import cholesky_ratio, definite, factor_of, lower_only, upper_only
 from linpack import Matrix, on_disk, one_thread
 from test_lu import edges_of, factor_file_bytes
 
@@ -122,6 +122,33 @@ def test_any_layout_of_the_matrix(
         lower_only(a), tmp_path / "Z", order=order, chunks=chunks, chunk_order=chunk_order
     )
     assert cholesky_ratio(a, cho_factor(A, memory=TINY, progress=False)) < 30
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("order", "chunks"), [("C", (32, 64)), ("F", (64, 32)), ("C", (37, 53))])
+def test_the_upper_triangle(
+    tmp_path: Path, dtype: str, order: str, chunks: tuple[int, int]
+) -> None:
+    a = definite(310, dtype)
+    A = oc.from_array(upper_only(a), tmp_path / "Z", order=order, chunks=chunks)
+    found = cho_factor(A, lower=False, memory=TINY, progress=False)
+    np.testing.assert_array_equal(factor_of(found), factor_of(factor(tmp_path / "Y", a)))
+    assert not np.diagonal(factor_of(found)).imag.any()
+
+
+def test_the_upper_triangle_in_c_order_is_read_like_the_lower_in_fortran_order(
+    tmp_path: Path,
+) -> None:
+    a = definite(512, "c16")
+    upper = oc.from_array(upper_only(a), tmp_path / "U", order="C", chunks=(32, 64))
+    lower = oc.from_array(lower_only(a), tmp_path / "L", order="F", chunks=(64, 32))
+    by_rows = cho_factor(upper, lower=False, memory=TINY, progress=False)
+    by_columns = cho_factor(lower, memory=TINY, progress=False)
+    assert by_rows.report is not None
+    assert by_columns.report is not None
+    assert by_rows.report.bytes_read == by_columns.report.bytes_read
+    assert by_rows.report.bytes_read == by_rows.report.planned_bytes_read
+    np.testing.assert_array_equal(factor_of(by_rows), factor_of(by_columns))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from definite import cholesky_ratio, definite, lower_only
+from definite import cholesky_ratio, definite, lower_only, upper_only
 from linpack import names_below, on_disk, one_thread
 from stopping import stop_after
 from test_lu_bad_input import refused
@@ -74,6 +74,17 @@ def test_a_number_that_is_none(
     with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
         cho_factor(B, memory=MEMORY, progress=False)
     assert caught.value.index == index
+
+
+def test_a_number_that_is_none_in_the_upper_triangle(tmp_path: Path) -> None:
+    a = upper_only(definite(N, "f8"))
+    a[7, 101] = np.nan
+    B = oc.from_array(a, tmp_path / "Z", chunks=CHUNKS)
+    with refused(tmp_path, NonFiniteError, r"A\[7, 101\] is nan") as caught:
+        cho_factor(B, lower=False, memory=MEMORY, progress=False)
+    assert caught.value.index == (7, 101)
+    with refused(tmp_path, InvalidError, "overwrite_a needs lower=True"):
+        cho_factor(B, lower=False, overwrite_a=True)
 
 
 def test_a_nan_that_is_found_after_a_stop(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from definite import cholesky_ratio, definite, factor_of, lower_only
+from definite import cholesky_ratio, definite, factor_of, lower_only, upper_only
 from linpack import Matrix, names_below, on_disk, one_thread
 from stopping import (
     DECISIVE,
@@ -326,6 +326,17 @@ def test_changed_input_is_refused(tmp_path: Path, matrix: Matrix) -> None:
     matrix = matrix.copy()
     matrix[3, 3] = 7
     assert cholesky_ratio(matrix, factor(path, resume=False)) < 30
+
+
+def test_a_run_of_one_triangle_does_not_go_on_with_the_other(
+    tmp_path: Path, matrix: Matrix
+) -> None:
+    A = oc.from_array(upper_only(matrix), tmp_path / "Z", chunks=(16, 32))
+    expected = factor_of(factor(A.path, lower=False, out=tmp_path / "F"))
+    stop_after(2, A, cho_factor, lower=False, memory=MEMORY, threads=1)
+    with pytest.raises(JournalError, match="stopped factorization with lower=False"):
+        factor(A.path)
+    assert_finished(factor(A.path, lower=False), expected)
 
 
 def test_one_kind_of_factorization_does_not_go_on_with_another(

@@ -15,9 +15,11 @@ Flops n³/3; words read and written about n⁴/(12 M) + n² with M words of memo
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
+
 from outcore import budget
 from outcore.array import Array
-from outcore.errors import Interrupted, NotPositiveDefiniteError
+from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.lapack import kernels
 from outcore.linalg.cholesky_checks import Sums
 from outcore.linalg.cholesky_conveyor import Conveyor
@@ -44,6 +46,7 @@ from outcore.volumes import PathLike
 def cho_factor(
     A: Array | PathLike,
     *,
+    lower: bool = True,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
@@ -57,9 +60,12 @@ def cho_factor(
     Parameters
     ----------
     A
-        (n, n) array on disk, or its path; float32, float64, complex64 or complex128. Its diagonal
-        and what is below are read; what is above need not be right. ``order="F"`` with the default
-        chunks is read fastest. Imaginary parts of the diagonal are taken as zero, as by LAPACK.
+        (n, n) array on disk, or its path; float32, float64, complex64 or complex128. Imaginary
+        parts of its diagonal are taken as zero, as by LAPACK.
+    lower
+        Which triangle of `A` is read; the other need not be right. Of an `A` in ``order="F"`` the
+        lower is read fastest, in ``order="C"`` the upper (`False`), with the default chunks. L is
+        the same, up to rounding of what is in `A`.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("cholesky", ...)``.
@@ -67,7 +73,7 @@ def cho_factor(
         Directory for the factor; by default that of `A` with ``.cho`` appended.
     overwrite_a
         Let the factor take the disk space of `A`, whose content is given up at once. Needs ``A``
-        in ``order="F"`` with default chunks.
+        in ``order="F"`` with default chunks, and ``lower=True``.
     overwrite
         Replace a complete factor that is at `out`.
     resume
@@ -99,8 +105,10 @@ def cho_factor(
         After Ctrl-C or SIGTERM; calling again goes on.
     """
     memory_bytes = budget.resolve(memory)
+    if overwrite_a and not lower:
+        raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")
     with open_storage(
-        Method(cholesky_geometry, CholeskyStorage, CHOLESKY), A, out, memory_bytes,
+        Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower), A, out, memory_bytes,
         overwrite_a=overwrite_a, overwrite=overwrite, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g = storage.geometry
@@ -140,7 +148,7 @@ class _Factorization:
             storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
             least_bytes=g.block_bytes,
         )  # fmt: skip
-        self.sums = Sums(g.n, call.arena, g.scratch_bytes, g.dtype)
+        self.sums = Sums(g.n, call.arena, g.scratch_bytes, g.dtype, lower=storage.lower)
         if storage.journal.records:
             self.sums.go_on(storage.journal.records[-1].extremes)
         self.conveyor = Conveyor(g, storage, call)
@@ -232,7 +240,10 @@ class _Factorization:
         """Look at the panels of A as they come in; yield the number of the one to come next."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            self.sums.see(self.panel(K), self.g.extent(K)[0])
+            P = self.panel(K)
+            if not self.storage.lower and self.g.dtype.kind == "c":
+                np.conjugate(P, out=P)
+            self.sums.see(P, self.g.extent(K)[0])
             self.call.trace.record("compute", start_ns)
             yield K + 1
 

@@ -10,7 +10,6 @@ from outcore._core import Arena
 from outcore.errors import NonFiniteError
 from outcore.linalg.panel import Matrix
 
-
 _COLUMNS = 4
 
 
@@ -29,7 +28,10 @@ class Sums:
         Largest |imaginary| over |real| part of a diagonal element.
     """
 
-    def __init__(self, n: int, arena: Arena, scratch_bytes: int, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, n: int, arena: Arena, scratch_bytes: int, dtype: np.dtype[Any], *, lower: bool
+    ) -> None:
+        self._lower = lower
         self.norm1 = self.imaginary = 0.0
         self._sums = np.zeros(n)
         real = np.empty(0, dtype).real.dtype
@@ -54,7 +56,7 @@ class Sums:
                 self._add(C[top : top + rows], first + top, columns, is_diagonal=False)
             self._sums[first : first + k] += columns
         if not np.isfinite(columns).all():
-            _find_nonfinite(C, first)
+            _find_nonfinite(C, first, lower=self._lower)
         if self._parts == 2:
             diagonal = np.diagonal(C)
             real, imaginary = np.abs(diagonal.real), np.abs(diagonal.imag)
@@ -108,14 +110,18 @@ class Sums:
         self.norm1, self.imaginary = values["norm1"], values["imaginary"]
 
 
-def _find_nonfinite(C: Matrix, first: int) -> None:
-    """Refuse columns from the diagonal down with a NaN or an infinity, naming the first one."""
+def _find_nonfinite(C: Matrix, first: int, *, lower: bool) -> None:
+    """Refuse columns from the diagonal down with a NaN or an infinity, naming the first one.
+
+    Those of an upper triangle were rows.
+    """
     for j in range(C.shape[1]):
         bad = np.flatnonzero(~np.isfinite(C[j:, j]))
         if len(bad):
             row, column = first + j + int(bad[0]), first + j
+            index = (row, column) if lower else (column, row)
             raise NonFiniteError(
-                f"A[{row}, {column}] is {C[row - first, j]}; every element must be finite: correct "
-                "it, or look for an error in the assembly",
-                (row, column),
+                f"A[{index[0]}, {index[1]}] is {C[row - first, j]}; every element must be finite: "
+                "correct it, or look for an error in the assembly",
+                index,
             )

@@ -15,7 +15,7 @@ from outcore._core import Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.cholesky_group import Group
 from outcore.linalg.cholesky_plan import CholeskyGeometry
-from outcore.linalg.factor_storage import FactorStorage
+from outcore.linalg.cholesky_storage import CholeskyStorage
 from outcore.linalg.lu_plan import Slab
 from outcore.linalg.panel import Matrix
 from outcore.longcall import LongCall
@@ -34,17 +34,15 @@ class _Coming(NamedTuple):
 class Conveyor:
     """Memory for one slab between a matrix and its factor."""
 
-    def __init__(
-        self, g: CholeskyGeometry, storage: FactorStorage[CholeskyGeometry], call: LongCall
-    ) -> None:
+    def __init__(self, g: CholeskyGeometry, storage: CholeskyStorage, call: LongCall) -> None:
         self._g, self._storage, self._trace = g, storage, call.trace
         memory = call.arena.allocate(g.slab_bytes)
         self._memory: npt.NDArray[Any] = np.frombuffer(memoryview(memory), g.dtype)
-        chunk_rows, chunk_columns = storage.metadata.chunks
-        self._chunk_rows = chunk_rows
-        # Columns of a chunk in C order are read together, lest the chunk be read for each of them.
+        self._chunk_rows, chunk_columns = storage.chunk
+        # Columns of a chunk that has them side by side are read together, lest the chunk be read
+        # for each of them.
         self._at_once = 1
-        if storage.metadata.order == "C":
+        if storage.metadata.order != ("F" if storage.lower else "C"):
             self._at_once = max(chunk_columns // g.columns, 1)
         self._groups: list[Group] = []
         self._panels = range(0)
@@ -172,8 +170,10 @@ class Conveyor:
 
     def _arrive(self, coming: _Coming) -> None:
         for rows, columns in self._g.matrix_boxes(coming.panels, self._chunk_rows):
-            target = coming.group.part(rows, columns)
-            ticket = self._storage.matrix.submit_read([rows.start, columns.start], [1, 1], target)
+            start, target = [rows.start, columns.start], coming.group.part(rows, columns)
+            if not self._storage.lower:
+                start, target = start[::-1], target.T
+            ticket = self._storage.matrix.submit_read(start, [1, 1], target)
             self._arriving.append((coming.panels[0], ticket))
 
 

@@ -15,6 +15,17 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
 
     kind = CHOLESKY
 
+    @property
+    def lower(self) -> bool:
+        """Whether the lower triangle of the matrix is read."""
+        return self.journal.header.lower
+
+    @property
+    def chunk(self) -> tuple[int, int]:
+        """Chunk shape of the matrix, or of its transpose: of what is read as lower triangle."""
+        rows, columns = self.metadata.chunks
+        return (rows, columns) if self.lower else (columns, rows)
+
     def finish(self, call: LongCall, flops_done: float, sums: Sums) -> CholeskyFactor:
         """Complete the factor on disk and return it, with the report."""
         g, first = self.geometry, self.first_panel
@@ -22,8 +33,7 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
         metadata = self.lay_out()
         if self.journal.header.overwrite_a:
             keep_lower(self.target.below(self.kind.array), metadata)
-        chunk_rows = self.metadata.chunks[0]
-        planned = g.matrix_bytes_read(first, chunk_rows) + g.factor_bytes_read(first)
+        planned = g.matrix_bytes_read(first, self.chunk[0]) + g.factor_bytes_read(first)
         report = self.report(
             call, flops_done=flops_done, planned_bytes_read=planned, notes=sums.notes()
         )

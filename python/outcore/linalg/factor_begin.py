@@ -73,11 +73,16 @@ class Method(Generic[G, S]):
         Cuts a matrix of an order and a type for a budget, for given tiles or, with `None`, its own.
     storage
         Its files.
+    kind
+        Of the factors.
+    lower
+        Which triangle of the matrix is read, where only one is.
     """
 
     geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
     storage: Callable[[Place, Metadata, Place, G, Journal], S]
     kind: Kind
+    lower: bool = True
 
 
 @contextmanager
@@ -109,12 +114,16 @@ def open_storage(
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target.path, "factors"):
-        journal = _find_journal(kind, source, metadata, target, overwrite=overwrite, resume=resume)
+        journal = _find_journal(
+            method, source, metadata, target, overwrite=overwrite, resume=resume
+        )
         if journal is None:
             _check_content(source, metadata)
             if overwrite_a:
                 _check_move(source, metadata, target, fresh)
-            journal = _begin(kind, source, target, fresh, overwrite_a=overwrite_a, threads=threads)
+            journal = _begin(
+                method, source, target, fresh, overwrite_a=overwrite_a, threads=threads
+            )
         g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
         if journal.is_torn:
             journal.write()
@@ -178,9 +187,16 @@ def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -
 
 
 def _find_journal(
-    kind: Kind, source: Place, metadata: Metadata, target: Place, *, overwrite: bool, resume: bool
+    method: Method[G, S],
+    source: Place,
+    metadata: Metadata,
+    target: Place,
+    *,
+    overwrite: bool,
+    resume: bool,
 ) -> Journal | None:
     """Find the stopped run at `target` that a call may go on with; `None`: it begins anew."""
+    kind = method.kind
     if not target.exists():
         _refuse_foreign(target)
         return None
@@ -210,6 +226,10 @@ def _find_journal(
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
             f"{kind.function}; {fix}"
+        )
+    if header.lower != method.lower:
+        raise JournalError(
+            f"{target.path} holds a stopped factorization with lower={header.lower}; {fix}"
         )
     if header.source != str(source.path):
         raise JournalError(
@@ -271,14 +291,15 @@ def _clear(target: Place) -> None:
 
 
 def _begin(
-    kind: Kind,
+    method: Method[G, S],
     source: Place,
     target: Place,
-    g: Geometry,
+    g: G,
     *,
     overwrite_a: bool,
     threads: int | None,
 ) -> Journal:
+    kind = method.kind
     kernels, threads_now = blas_choice.in_use()
     settle(source)
     version = version_of(source)
@@ -294,6 +315,7 @@ def _begin(
         memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
         kind=kind.name,
+        lower=method.lower,
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"

@@ -26,7 +26,8 @@ _FORMAT = 1
 class Header:
     """What the journal belongs to, and with what it was begun.
 
-    ``kind`` is that of the factors. It is not written for LU, whose journals were there first.
+    ``kind`` is that of the factors; ``lower`` whether the lower triangle of the matrix is read, of
+    one that is. Neither is written for LU, whose journals were there first.
     """
 
     n: int
@@ -40,6 +41,7 @@ class Header:
     memory_bytes: int
     overwrite_a: bool = False
     kind: str = "lu"
+    lower: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Journal:
         """Write the whole journal anew, so that it ends in a whole line."""
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
         if self.header.kind == "lu":
-            del values["kind"]
+            del values["kind"], values["lower"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 
