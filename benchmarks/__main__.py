@@ -16,6 +16,7 @@ BENCHMARKS = {
     "streaming": "array streaming against fio with direct I/O",
     "blocks": "every block once through the block interface, against a stream",
     "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
+    "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "rivals": "array strips against TensorStore and zarr-python",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",

@@ -28,7 +28,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["lu", "streaming", "blocks", "lstsq", "rivals"])
+@pytest.mark.parametrize("name", ["lu", "streaming", "blocks", "lstsq", "mixed", "rivals"])
 def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, name)
     assert done.returncode == 0, done.stderr
