@@ -34,7 +34,7 @@ LEAST_KRYLOV = 5
 _FAST_GAIN = 1e-2
 """While steps gain this much, refinement goes on to `_GOAL`, where other solvers end too."""
 
-_GOAL = 4.0
+_GOAL = 16.0
 """Backward error that cannot be improved much, in units of the roundoff of the type of A."""
 
 _MOST_CORRECTIONS = 5
