@@ -24,7 +24,7 @@ from outcore.errors import (
 from outcore.linalg import gram, gram_plan
 from outcore.linalg.grains import Grains
 from outcore.linalg.gram_plan import GramProblem, gram_geometry
-from outcore.linalg.row_plan import RowLayout
+from outcore.linalg.row_plan import RowLayout, RowPlan
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -120,9 +120,8 @@ def test_parts_cover_the_triangle_once(
     for parts in (gram_plan._slabs(n, words, unit), gram_plan._tiles(n, words, unit)):
         if not parts:
             continue
-        g = gram_plan.GramGeometry(
-            n, np.dtype("f8"), layout, (unit, across), parts, 4, 1, False, 1 << 20
-        )
+        rows = RowPlan(layout, 4, layout.dtype, "C", 1)
+        g = gram_plan.GramGeometry(n, layout.dtype, rows, (unit, across), parts, 1 << 20)
         assert g.part_words <= max(words, unit**2) or g.part_words <= words
         seen = np.zeros((n, n), int)
         chunks = np.zeros((n + unit, n + unit), int)
@@ -154,7 +153,8 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
         report = gram(A, memory=memory, out=out, progress=False, **options)[1]  # type: ignore[arg-type]
         assert report.bytes_read == planned.bytes_read
         assert report.bytes_written == planned.bytes_written
-        assert report.peak_memory_bytes <= planned.peak_memory_bytes
+        # Memory that one pass gives back is kept for the next, within the budget.
+        assert max(planned.peak_memory_bytes, report.peak_memory_bytes) <= planned.memory_bytes
         assert report.flops == pytest.approx(planned.flops)
         assert report.words_lower_bound == planned.words_lower_bound
         assert report.words_moved() >= (report.words_lower_bound or 0)

@@ -5,6 +5,7 @@ rows go by. One part holds all of it where it fits: then each row is read once. 
 a slab of columns from the diagonal down, or a square tile, whichever reads less.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,42 +50,31 @@ class GramGeometry:
     ----------
     n, dtype
         Order and element type of G.
-    A
-        The matrix whose rows go by.
+    rows
+        Blocks of the matrix whose rows go by: of some of its columns, for most parts.
     tile
         Chunk of G on disk; `None` if it stays in memory.
     parts
         In the order in which they are computed.
-    height
-        Rows of a block of A.
-    buffers
-        Blocks of A in memory.
-    converts
-        Whether blocks are converted whatever their type.
     budget_bytes
         The budget.
     """
 
     n: int
     dtype: np.dtype[Any]
-    A: RowLayout
+    rows: RowPlan
     tile: tuple[int, int] | None
     parts: tuple[Part, ...]
-    height: int
-    buffers: int
-    converts: bool
     budget_bytes: int
+
+    @property
+    def A(self) -> RowLayout:  # noqa: N802  # its name everywhere else
+        """The matrix whose rows go by."""
+        return self.rows.layout
 
     def plans(self, part: Part) -> list[RowPlan]:
         """Blocks in which a part reads A."""
-        copies = self.converts or self.A.dtype != self.dtype
-        return [
-            RowPlan(
-                layout, self.height, self.buffers if layout.is_stored else 1,
-                "C" if layout.by_row else "F", self.dtype if copies else None,
-            )
-            for layout in part.layouts(self.A)
-        ]  # fmt: skip
+        return [dataclasses.replace(self.rows, layout=one) for one in part.layouts(self.A)]
 
     def part_shape(self, part: Part) -> tuple[int, int]:
         """Rows and columns of a part in memory: whole chunks of G, if it goes to the disk."""
@@ -129,7 +119,7 @@ class GramGeometry:
     def is_better_than(self, other: "GramGeometry") -> bool:
         """Whether it reads less, or as much in higher blocks."""
         mine, others = self.bytes_read(), other.bytes_read()
-        return mine < others or (mine == others and self.height > other.height)
+        return mine < others or (mine == others and self.rows.height > other.rows.height)
 
     def boxes(self, part: Part, *, is_full: bool) -> Iterator[tuple[bool, slice, slice]]:
         """Whole chunks of G that a part fills: (whether transposed, rows, columns)."""
@@ -159,9 +149,9 @@ class GramGeometry:
     def method(self) -> str:
         """How it is done, for people."""
         if len(self.parts) == 1:
-            return f"one pass, {self.height} rows at once"
+            return f"one pass, {self.rows.height} rows at once"
         kind = "slabs" if all(part.is_on_diagonal for part in self.parts) else "tiles"
-        return f"{len(self.parts)} {kind}, a pass for each, {self.height} rows at once"
+        return f"{len(self.parts)} {kind}, a pass for each, {self.rows.height} rows at once"
 
 
 def gram_flops(m: int, n: int, dtype: np.dtype[Any]) -> float:
@@ -251,10 +241,8 @@ def _fit(
     A, n = problem.A, problem.A.columns
 
     def geometry(plan: RowPlan) -> GramGeometry:
-        return GramGeometry(
-            n, problem.dtype, A, tile, parts, plan.height, plan.buffers, problem.converts,
-            memory_bytes,
-        )  # fmt: skip
+        rows = dataclasses.replace(plan, layout=A)
+        return GramGeometry(n, problem.dtype, rows, tile, parts, memory_bytes)
 
     widest = max(part.rows.stop - part.rows.start for part in parts)
     found, need = fit_rows(
@@ -310,7 +298,7 @@ def gram_cost(problem: Problem) -> Cost:
         bytes_written=written,
         flops=gram_flops(A.rows, g.n, dtype),
         other_seconds=g.bytes_read() * SCAN_S_PER_BYTE,
-        ends_read_bytes=min(g.height * A.width * dtype.itemsize, g.bytes_read()),
+        ends_read_bytes=min(g.rows.height * A.width * dtype.itemsize, g.bytes_read()),
         ends_written_bytes=written,
     )
     return Cost(

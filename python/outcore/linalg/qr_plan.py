@@ -88,7 +88,7 @@ def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeom
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
         memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(n),
-        buffers=3,
+        writes_back=True,
     )  # fmt: skip
     return QrGeometry.of(m, n, dtype, plan)
 

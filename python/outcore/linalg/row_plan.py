@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from outcore.errors import BudgetError
-from outcore.linalg.grains import BOUNCE_BYTES, Grains, bounce_bytes, pages
+from outcore.linalg.grains import Grains, bounce_bytes, pages
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
@@ -50,6 +50,11 @@ class RowLayout:
         return self.grains.is_on_disk
 
     @property
+    def order(self) -> str:
+        """Order of its elements."""
+        return "C" if self.by_row else "F"
+
+    @property
     def width(self) -> int:
         """Elements of a row in whole grains."""
         return self.grains.covering(1, self.skip + self.columns)[1]
@@ -81,19 +86,25 @@ class RowPlan:
         The matrix.
     height
         Rows of a block.
+    dtype, order
+        Of the elements in a block as it is used.
     buffers
-        Blocks in memory: one in use, and one being read.
-    order
-        Of the elements in a block.
-    copy_dtype
-        Type to which each block is converted, or `None` if it is used as it is read.
+        Blocks in memory as they are read.
+    copies
+        Blocks in memory as they are used, if that is not as they are read.
     """
 
     layout: RowLayout
     height: int
-    buffers: int
+    dtype: np.dtype[Any]
     order: str
-    copy_dtype: np.dtype[Any] | None = None
+    buffers: int
+    copies: int = 0
+
+    @property
+    def read_order(self) -> str:
+        """Order of the elements as they are read: from disk, that which they have there."""
+        return self.layout.order if self.layout.is_stored else self.order
 
     @property
     def buffer_bytes(self) -> int:
@@ -102,26 +113,22 @@ class RowPlan:
 
     @property
     def copy_bytes(self) -> int:
-        """Memory of one block as it is used, if it is converted."""
-        itemsize = 0 if self.copy_dtype is None else self.copy_dtype.itemsize
-        return pages(self.height * self.layout.columns * itemsize)
+        """Memory of one block as it is used."""
+        return pages(self.height * self.layout.columns * self.dtype.itemsize)
 
     @property
     def bounce_bytes(self) -> int:
-        """Memory for transfers that the disk cannot do in place, of four at once if it may be."""
-        layout = self.layout
-        if not layout.is_stored:
+        """Memory for transfers that the disk cannot do in place."""
+        if not self.layout.is_stored:
             return 0
-        in_order = layout.by_row == (self.order == "C") or layout.columns == 1
-        if in_order and layout.grains.is_aligned:
-            return bounce_bytes(0, is_aligned=True)
-        least, most = BOUNCE_BYTES
-        return max(min(self.buffer_bytes, 4 * most), least)
+        is_aligned = self.layout.grains.is_aligned
+        return bounce_bytes(8 * self.buffer_bytes, is_aligned=is_aligned)
 
     @property
     def memory_bytes(self) -> int:
         """All of that."""
-        return self.buffers * self.buffer_bytes + self.copy_bytes + self.bounce_bytes
+        blocks = self.buffers * self.buffer_bytes + self.copies * self.copy_bytes
+        return blocks + self.bounce_bytes
 
 
 Memory: TypeAlias = Callable[[Sequence[RowPlan]], int]
@@ -136,7 +143,7 @@ def plan_rows(
     budget_bytes: int,
     memory: Memory,
     what: str,
-    buffers: int = 2,
+    writes_back: bool = False,
 ) -> list[RowPlan]:
     """Choose the blocks in which matrices are read side by side, within a budget.
 
@@ -144,7 +151,7 @@ def plan_rows(
     ----------
     what
         What the call is, for the message.
-    layouts, dtype, order, budget_bytes, memory, buffers
+    layouts, dtype, order, budget_bytes, memory, writes_back
         As for `fit_rows`.
 
     Raises
@@ -154,7 +161,7 @@ def plan_rows(
     """
     found, need = fit_rows(
         layouts, dtype=dtype, order=order, budget_bytes=budget_bytes, memory=memory,
-        buffers=buffers,
+        writes_back=writes_back,
     )  # fmt: skip
     if found is None:
         raise too_small(need, budget_bytes, what)
@@ -176,7 +183,7 @@ def fit_rows(
     order: str | None,
     budget_bytes: int,
     memory: Memory,
-    buffers: int = 2,
+    writes_back: bool = False,
     converts: bool = False,
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks, if any fit, and tell how much memory the smallest would need.
@@ -193,13 +200,13 @@ def fit_rows(
         Budget of the call.
     memory
         Memory of the whole call with such blocks.
-    buffers
-        Blocks of what is on disk that are in memory.
+    writes_back
+        Whether blocks are written after their use, which takes their memory for a while longer.
     converts
         Whether blocks are converted whatever their type.
     """
 
-    def plan(layout: RowLayout, rows: int, buffers: int) -> RowPlan:
+    def plan(layout: RowLayout, rows: int, spare: int) -> RowPlan:
         grain = layout.grains.rows
         # Whole pages, so that a block can be written from where it is.
         row_bytes = layout.columns * dtype.itemsize
@@ -208,27 +215,26 @@ def fit_rows(
         height = max(rows // grain, 1) * grain
         if layout.rows is not None:
             height = min(height, math.ceil(layout.rows / grain) * grain)
-        own_order = "C" if layout.by_row else "F"
-        return RowPlan(
-            layout,
-            height,
-            buffers if layout.is_stored else 1,
-            own_order if order is None else order,
-            dtype if converts or layout.dtype != dtype else None,
-        )
+        wanted = layout.order if order is None else order
+        is_turned = layout.is_stored and wanted != layout.order and layout.columns > 1
+        # One block in use, one being read, and one being written.
+        blocks = 1 + writes_back
+        if converts or is_turned or layout.dtype != dtype:
+            return RowPlan(layout, height, dtype, wanted, 1, blocks)
+        return RowPlan(layout, height, dtype, wanted, blocks + spare * layout.is_stored)
 
-    def plans(rows: int, buffers: int) -> list[RowPlan]:
-        return [plan(layout, rows, buffers) for layout in layouts]
+    def plans(rows: int, spare: int) -> list[RowPlan]:
+        return [plan(layout, rows, spare) for layout in layouts]
 
     row_bytes = max(layout.columns for layout in layouts) * dtype.itemsize
     rows = max(BLOCK_BYTES // row_bytes, _LEAST_ROWS)
     while rows >= _LEAST_ROWS:
-        found = plans(rows, buffers)
+        found = plans(rows, 1)
         if memory(found) <= budget_bytes:
             return found, memory(found)
         rows = rows * 7 // 8
     # One block less: reading waits for the arithmetic then.
-    least = plans(_LEAST_ROWS, buffers - 1)
+    least = plans(_LEAST_ROWS, 0)
     need = memory(least)
     return (least if need <= budget_bytes else None), need
 

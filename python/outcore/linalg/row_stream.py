@@ -81,12 +81,13 @@ class RowStream:
         source.open(call, plan.bounce_bytes, number)
         shape = (plan.height, layout.width)
         self._free = deque(
-            _Free(allocated(call, shape, layout.dtype, plan.order)) for _ in range(plan.buffers)
+            _Free(allocated(call, shape, layout.dtype, plan.read_order))
+            for _ in range(plan.buffers)
         )
-        self._copy: _Free | None = None
-        if plan.copy_dtype is not None:
-            copied = (plan.height, layout.columns)
-            self._copy = _Free(allocated(call, copied, plan.copy_dtype, plan.order))
+        copied = (plan.height, layout.columns)
+        self._copies = deque(
+            _Free(allocated(call, copied, plan.dtype, plan.order)) for _ in range(plan.copies)
+        )
         self._reading: deque[_Reading] = deque()
         self._next, self._at_end = 0, False
         self._leaving: Ticket | None = None
@@ -101,27 +102,26 @@ class RowStream:
                 wait(ticket, self._trace)
             skip = self.source.layout.skip
             whole = buffer[:, skip : skip + self.source.columns]
-            if self._copy is not None:
-                whole = self._converted(first, whole[:rows])
+            mine = self._free
+            if self._copies:
+                mine, used = self._copies, buffer
+                whole = buffer = self._converted(first, whole[:rows])
+                # The memory that was read to is free while its copy is in use.
+                self._free.append(_Free(used))
+                if self._plan.layout.is_stored:
+                    self._read_ahead()
             self._leaving = None
             yield RowBlock(first, whole[:rows], whole)
-            if self._copy is not None:
-                self._copy = _Free(self._copy.memory, self._leaving)
-                self._leaving = None
-            self._free.append(_Free(buffer, self._leaving))
+            mine.append(_Free(buffer, self._leaving))
 
     def leave(self, ticket: Ticket) -> None:
         """Keep the memory of the block in use as it is until a ticket is done."""
         self._leaving = ticket
 
-    def again(self) -> None:
-        """Go back to the first row."""
-        self._next, self._at_end = 0, False
-
     def abandon(self) -> None:
         """Wait for what is in flight, so that its memory can go."""
-        tickets = [item.leaving for item in self._free] + [item.ticket for item in self._reading]
-        tickets += [self._leaving, self._copy.leaving if self._copy else None]
+        tickets = [free.leaving for free in (*self._free, *self._copies)]
+        tickets += [self._leaving, *(reading.ticket for reading in self._reading)]
         for ticket in tickets:
             if ticket is not None:
                 with contextlib.suppress(OutcoreError):
@@ -144,7 +144,6 @@ class RowStream:
             self._at_end = count < len(buffer) or self._next == self.source.rows
 
     def _converted(self, first: int, data: Matrix) -> Matrix:
-        assert self._copy is not None, "there is a block to convert to"
         rows: npt.NDArray[Any] = data
         if self._transform is not None:
             rows = np.asarray(self._transform(data))
@@ -153,7 +152,7 @@ class RowStream:
                     f"transform made {rows.shape} of a block of {data.shape}; "
                     "it must keep the shape"
                 )
-        target = self._copy.taken(self._trace)
+        target = self._copies.popleft().taken(self._trace)
         copy_rows(rows, target[: len(data)], self.source.name, first)
         return target
 
