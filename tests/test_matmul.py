@@ -57,15 +57,16 @@ def assert_product(got: Any, a: Matrix, b: Matrix) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product("NTC", "NTC")))
 def test_as_numpy(tmp_path: Path, dtype: str, trans_a: Any, trans_b: Any) -> None:
-    """Out of core in both directions, with every order of chunks."""
+    """Out of core in both directions; all orders of chunks, half of them with each type."""
     m, n, k = 150, 130, 170
     a, b = random((m, k), dtype), random((k, n), dtype, 1)
     inverse = {"N": lambda x: x, "T": lambda x: x.T, "C": lambda x: x.conj().T}
-    for number, (order_a, order_b) in enumerate(itertools.product("CF", "CF")):
+    orders = ["CC", "FF"] if dtype in ("float32", "complex128") else ["CF", "FC"]
+    for number, (order_a, order_b) in enumerate(orders):
         A = stored(tmp_path / "A", inverse[trans_a](a), order=order_a, chunks=(32, 64))
         B = stored(tmp_path / "B", inverse[trans_b](b), order=order_b, chunks=(64, 32))
         memory = 100_000 + 18 * 2048 * a.itemsize
-        out = None if number % 3 == 0 else tmp_path / "C"
+        out = None if trans_a == trans_b and number else tmp_path / "C"
         C, report = matmul_and_report(
             A, B, trans_a=trans_a, trans_b=trans_b, out=out, overwrite=True, memory=memory,
             progress=False,

@@ -1,6 +1,5 @@
 """Triangular systems in memory and on disk, against SciPy and against closed forms."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -85,11 +84,11 @@ def assert_solved(got: Any, a: Matrix, b: Matrix, trans: str, **triangle: bool) 
 @pytest.mark.parametrize("trans", ["N", "T", "C"])
 @pytest.mark.parametrize("lower", [False, True])
 def test_as_scipy(tmp_path: Path, dtype: str, trans: Any, lower: bool) -> None:
-    """Several groups of columns, with every order of chunks."""
+    """Several groups of columns; all orders of chunks, half of them with each type."""
     n, k = 190, 90
     a, b = well(n, dtype), random((n, k), dtype, 1)
     want = scipy.linalg.solve_triangular(a, b, trans=trans, lower=lower)
-    for order, side_order in itertools.product("CF", "CF"):
+    for order, side_order in ("CC", "FF") if dtype in ("float32", "complex128") else ("CF", "FC"):
         T = stored(tmp_path / "T", a, order=order, chunks=(32, 64))
         B = stored(tmp_path / "B", b, order=side_order, chunks=(32, 32))
         memory = 226_000 + 8_000 * a.itemsize
