@@ -117,9 +117,12 @@ class GramGeometry:
         return words * self.dtype.itemsize
 
     def is_better_than(self, other: "GramGeometry") -> bool:
-        """Whether it reads less, or as much in higher blocks."""
-        mine, others = self.bytes_read(), other.bytes_read()
-        return mine < others or (mine == others and self.rows.height > other.rows.height)
+        """Whether it reads ahead, or else less, or else in higher blocks."""
+        return self._merits() > other._merits()
+
+    def _merits(self) -> tuple[bool, int, int]:
+        reads_ahead = self.rows.buffers + self.rows.copies > 1
+        return reads_ahead, -self.bytes_read(), self.rows.height
 
     def boxes(self, part: Part, *, is_full: bool) -> Iterator[tuple[bool, slice, slice]]:
         """Whole chunks of G that a part fills: (whether transposed, rows, columns)."""
