@@ -120,12 +120,14 @@ def stored_u(where: Place, g: SvdGeometry, call: LongCall, why: str) -> Iterator
     beside = where.path.with_name(f"{where.path.name}.reflections")
     metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
     u_chunk = block_chunk(g.q.height, g.k, g.q.dtype)
-    with claimed(beside, [], overwrite=False, why=why) as scratch:
+    # U is whole only after the reflections are gone: what a killed call left of them, the next
+    # call for the same U finds.
+    with (
+        written(where, Metadata((g.q.m, g.k), g.q.dtype, u_chunk, "F", "row-major"), why) as u,
+        claimed(beside, [], overwrite=False, why=why) as scratch,
+    ):
         assert scratch is not None, "there is a place"
-        with (
-            scratch_array(scratch, metadata, why) as reflections,
-            written(where, Metadata((g.q.m, g.k), g.q.dtype, u_chunk, "F", "row-major"), why) as u,
-        ):
+        with scratch_array(scratch, metadata, why) as reflections:
             yield DiskU(u, reflections, g, call)
 
 

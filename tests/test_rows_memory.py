@@ -1,0 +1,68 @@
+"""Methods whose rows go by, under a hard memory limit: the kernel kills whoever takes more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from test_lu_memory import FIXED, Limit, limit
+
+__all__ = ["limit"]  # a fixture
+
+SCRIPT = """
+import os, sys
+group, budget = sys.argv[1], int(sys.argv[2])
+with open(os.path.join(group, "cgroup.procs"), "w") as procs:
+    procs.write(str(os.getpid()))
+
+import numpy as np
+import outcore as oc
+from outcore.linalg import gram, lstsq, qr, svd
+
+m, n = 300_000, 100
+draw = np.random.default_rng(0)
+
+def blocks():
+    rows = draw.standard_normal((5000, n))
+    for first in range(0, m, 5000):
+        yield np.roll(rows, first // 100, axis=0)
+
+options = {"memory": budget, "progress": False}
+reports = []
+A = oc.create_array("A", (m, n), chunks=(512, n))
+for number, rows in enumerate(blocks()):
+    A[5000 * number : 5000 * number + 5000] = rows
+x, report = lstsq(A, np.ones(m), **options)
+reports.append(report)
+reports.append(lstsq(((rows, rows.sum(axis=1)) for rows in blocks()), **options)[1])
+R, report = qr(A, **options)
+reports.append(report)
+Q, R2, report = qr(A, mode="economic", **options)
+assert abs(abs(R) - abs(R2)).max() < 1e-9 * abs(R).max()
+reports.append(report)
+G, report = gram(A, **options)
+assert abs(R.T @ R - G).max() < 1e-9 * abs(G).max()
+reports.append(report)
+reports.append(svd(A, 5, power=1, out="U", **options)[3])
+for report in reports:
+    assert report.peak_memory_bytes <= budget, report
+with open("/proc/self/status") as status:
+    print("most KiB", *[line.split()[1] for line in status if line.startswith("VmHWM")])
+"""
+
+
+def test_never_killed(tmp_path: Path, limit: Limit) -> None:
+    """A matrix of 240 MB with a fifteenth of it for a budget."""
+    budget = 16 << 20
+    limit.set(budget + FIXED)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT, str(limit.path), str(budget)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) << 10 < budget + FIXED
