@@ -11,6 +11,7 @@ from benchmarks.options import SIZES, add_options
 
 BENCHMARKS = {
     "lu": "out-of-core LU against in-core getrf with the same kernels, and against its plan",
+    "cholesky": "out-of-core Cholesky against in-core potrf with the same kernels, and its plan",
     "matmul": "out-of-core product against in-core gemm with the same kernels, and against its plan",
     "paper_lu": "tables 1 and 3 of Womble et al. (1993): budget, total and visible I/O",
     "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",

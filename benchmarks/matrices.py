@@ -23,12 +23,15 @@ def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDA
     return (numbers.view(np.complex128) if parts == 2 else numbers).astype(kind, copy=False).T
 
 
-def random_array(path: Path, n: int, dtype: str) -> oc.Array:
-    """Make a random square array, laid out for LU."""
+def random_array(path: Path, n: int, dtype: str, diagonal: float = 0) -> oc.Array:
+    """Make a random square array, laid out for LU, with a number added to its diagonal."""
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[Any]:
         count = (rows.stop - rows.start, cols.stop - cols.start)
-        return random_block(count, dtype, [rows.start, cols.start])
+        block = random_block(count, dtype, [rows.start, cols.start])
+        on_it = np.arange(max(rows.start, cols.start), min(rows.stop, cols.stop))
+        block[on_it - rows.start, on_it - cols.start] += diagonal
+        return block
 
     array = oc.create_array(
         path, (n, n), dtype, order="F", fill=fill, memory="128 MiB", progress=False

@@ -28,7 +28,9 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["lu", "streaming", "blocks", "lstsq", "mixed", "rivals"])
+@pytest.mark.parametrize(
+    "name", ["lu", "cholesky", "streaming", "blocks", "lstsq", "mixed", "rivals"]
+)
 def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, name)
     assert done.returncode == 0, done.stderr
@@ -39,7 +41,7 @@ def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: st
     assert {path.name for path in tmp_path.iterdir()} <= {f"{name}.json", "cache"}
     assert f"### {name}" in report.render(tmp_path)
     beyond = [row["values"] for row in found["figures"] if "beyond the plan" in row["what"]]
-    assert beyond == ([[0], [0]] if name in ("lu", "lstsq") else [])
+    assert beyond == ([[0], [0]] if name in ("lu", "cholesky", "lstsq") else [])
 
 
 def test_streaming_without_fio_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

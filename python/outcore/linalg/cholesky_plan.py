@@ -33,6 +33,8 @@ _WIDER = 1.10
 _MOST_GAP_BYTES = 128 << 10
 _ROUNDING_BYTES = 8 << 10
 
+_SECTOR_BYTES = 512
+
 _BOUNCE_BYTES = (64 << 10, (1 << 20) + _ROUNDING_BYTES)
 """Least and most memory for transfers that are not aligned: where the matrix's chunks begin higher
 than what is needed of them, and at its ragged edge."""
@@ -290,14 +292,14 @@ def _tile_shapes(n: int, itemsize: int) -> list[tuple[int, int]]:
     """Shapes of tiles, wide ones first.
 
     Tiles are low, so that little is stored and read above the diagonal, but their columns are
-    whole pages, unless that makes them a large part of the matrix.
+    whole pages, or whole blocks of most disks where pages would be a large part of the matrix.
     """
     widest = tile_shape(n, itemsize)[1]
     shapes = []
     for columns in (widest >> shift for shift in range(widest.bit_length() - 3)):
         rows = max(columns, SLOT_ALIGN_BYTES // itemsize)
         if rows > n // 8:
-            rows = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))
+            rows = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize), _SECTOR_BYTES // itemsize)
         while (
             math.ceil(n / rows) * math.ceil(n / columns) > MAX_TILES
             and rows * columns * itemsize < MAX_TILE_BYTES
