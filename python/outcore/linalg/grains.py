@@ -73,16 +73,14 @@ def cut(first: int, end: int, step: int) -> list[slice]:
     return [slice(i, min(i + step, end)) for i in range(first, end, step)]
 
 
-BOUNCE_BYTES = (64 << 10, 4 << 20)
-"""Least and most memory for transfers that are not aligned."""
+BOUNCE_BYTES = (4 * SLOT_ALIGN_BYTES, 4 << 20)
+"""Least and most memory for transfers that the disk cannot do in place."""
 
 
 def bounce_bytes(memory_bytes: int, *, is_aligned: bool) -> int:
-    """Memory for transfers that the disk cannot do in place, out of a budget.
+    """Memory, out of a budget, for transfers that the disk cannot do in place.
 
-    Where all are aligned, some pages are for disks that want more than a page.
+    Where all are aligned there are none, but on disks that want more than a page.
     """
-    if is_aligned:
-        return 4 * SLOT_ALIGN_BYTES
     least, most = BOUNCE_BYTES
-    return pages(min(most, max(least, memory_bytes // 32)))
+    return least if is_aligned else pages(min(most, max(least, memory_bytes // 32)))
