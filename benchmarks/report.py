@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.figures import Figure, table
 
-ORDER = ("lu", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq", "mixed", "rivals")
+ORDER = ("lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq", "mixed", "rivals")
 
 
 def render(directory: Path) -> str:
