@@ -104,6 +104,16 @@ def test_complex_matrices_that_are_symmetric_only(tmp_path: Path) -> None:
         _, report = solved(on_disk(tmp_path / name, symmetric), np.ones(N), "auto")
         assert report.method == "LU"
         assert "not Hermitian" in report.notes[0]
+        assert ("A[7, 7] is not real" in report.notes[0]) == (name == "diagonal")
+
+
+def test_what_pos_promises_wrongly_is_said(tmp_path: Path) -> None:
+    a = positive(N)
+    a[3, 200] += 1
+    _, report = solved(on_disk(tmp_path / "Z", a), np.ones(N), "pos")
+    assert report.backward_error is not None
+    assert report.backward_error > 1e-6
+    assert any("probably not Hermitian" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, -1e-300])

@@ -127,7 +127,9 @@ class _Look:
             strip = slice(first, first + step)
             for i, j in np.argwhere(_differ(left[:, strip], right[strip]))[:1]:
                 row, column = rows.start + int(i), columns.start + first + int(j)
-                yield f"A is not Hermitian: A[{row}, {column}] and A[{column}, {row}] differ"
+                differ = f"A[{row}, {column}] and A[{column}, {row}] differ"
+                what = f"A[{row}, {row}] is not real" if row == column else differ
+                yield f"A is not Hermitian: {what}"
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(left.nbytes if below == above else 2 * left.nbytes)
 

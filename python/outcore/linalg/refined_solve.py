@@ -203,9 +203,9 @@ def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
     counters = [file.counters() for file in (passes.of_a.file, passes.sweeps.file)]
     steps = max((group.steps for group in refined), default=0)
     krylov_steps = sum(group.krylov_steps for group in refined)
-    method = f"LU in {passes.lu.dtype}, {steps} steps of refinement"
+    method = f"LU in {passes.lu.dtype}, {_steps(steps)} of refinement"
     if krylov_steps:
-        method += f", {krylov_steps} steps of GMRES"
+        method += f", {_steps(krylov_steps)} of GMRES"
     # Groups of columns are refined one after the other: step by step, the worst of them.
     longest = max((len(group.history) for group in refined), default=0)
     history = [
@@ -227,3 +227,7 @@ def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
         history=history,
         **passes.call.figures(),
     )
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" + "s" * (count != 1)

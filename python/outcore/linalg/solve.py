@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
@@ -151,7 +152,13 @@ def solve(
 def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     """Solve by Cholesky, or by LU if that fails and has left the matrix."""
     try:
-        return solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+        if (report.backward_error or 0.0) > np.finfo(job.dtype).eps ** 0.5:
+            report.notes.append(
+                "the backward error is large: A is probably not Hermitian, of which Cholesky reads "
+                "one triangle only; solve with assume_a='gen'"
+            )
+        return x, report
     except NotPositiveDefiniteError as error:
         if overwrite_a:
             raise
