@@ -16,17 +16,21 @@ FACTOR_BYTES = 16 << 20
 FACTOR_ROWS = (512, 8192)
 """Fewest and most rows of such a block."""
 
+WIDE_COLUMNS = 256
+"""From here on block reflections of more columns are faster."""
+
 WORK_COLUMNS = 64
 """Columns of LAPACK's widest block reflection: what its workspaces are made for."""
 
 # Share of the speed of a large matrix product that factoring a triangle with rows below it
 # reaches, measured with OpenBLAS 0.3.30, and half of it at so many columns.
-_QR_SHARE, _HALF_COLUMNS = 0.55, 60
+_QR_SHARE, _HALF_COLUMNS = 0.6, 120
 
 
 def reflector_columns(n: int, dtype: np.dtype[Any]) -> int:
-    """Columns of a block reflection: more make better products, and more work in narrow columns."""
-    return min(n, 32 if dtype.kind == "c" else 16)
+    """Columns of a block reflection: more make better products, and more work column by column."""
+    few = 8 if n < WIDE_COLUMNS else 16
+    return min(n, 2 * few if dtype.kind == "c" else few)
 
 
 def factor_rows(n: int, dtype: np.dtype[Any]) -> int:
