@@ -31,9 +31,8 @@ def command(
 
     The exit code is 1 if memory or disk do not suffice.
     """
-    found = plan(
-        verb, n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, overwrite_a=overwrite_a
-    )
+    options = {"overwrite_a": True} if overwrite_a else {}
+    found = plan(verb, n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options)
     if as_json:
         print_json(found.to_dict())
     else:
