@@ -142,6 +142,36 @@ def test_journal(factors: Path) -> None:
     assert records == records_written
 
 
+@pytest.fixture
+def cholesky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Factor the positive definite example of the page, and keep the journal."""
+    monkeypatch.setattr(Journal, "remove", lambda self: None)
+    with oc.create_array(tmp_path / "A", (2, 2), order="F") as A:
+        A[...] = [[4, np.nan], [2, 10]]
+    oc.linalg.cho_factor(tmp_path / "A", memory=1_000_000)
+    return tmp_path / "A.cho"
+
+
+def test_cholesky_factor(cholesky: Path) -> None:
+    assert {path.name for path in cholesky.iterdir()} == {"zarr.json", "l", "journal"}
+    np.testing.assert_array_equal(oc.open_array(cholesky / "l")[...], [[2, 0], [1, 3]])
+    own = json.loads((cholesky / "zarr.json").read_text())["attributes"]["outcore"]
+    assert own["kind"] == "cholesky"
+    assert re.findall(r"`(\w+)`", marked("keys of a complete Cholesky factor")) == list(own)
+
+
+def test_cholesky_journal(cholesky: Path) -> None:
+    quoted = [line.split("\t") for line in marked("Cholesky journal").splitlines()]
+    assert all(f"{crc32c(text.encode()):08x}" == sum_ for text, sum_ in quoted)
+    head, *records = (json.loads(text) for text, _ in quoted)
+    written = [line.split("\t") for line in (cholesky / "journal").read_text().splitlines()]
+    head_written, *records_written = (json.loads(text) for text, _ in written)
+    # These depend on the machine.
+    head |= {name: head_written[name] for name in ("source", "modified_ns", "kernels", "threads")}
+    assert list(head.items()) == list(head_written.items())
+    assert records == records_written
+
+
 def test_linpack_order_becomes_lapacks(tmp_path: Path) -> None:
     """The page's rule: the swaps of later panels, applied below a panel's diagonal block."""
     n = 130
