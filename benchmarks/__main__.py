@@ -14,6 +14,8 @@ BENCHMARKS = {
     "cholesky": "out-of-core Cholesky against in-core potrf with the same kernels, and its plan",
     "matmul": "out-of-core product against in-core gemm with the same kernels, and against its plan",
     "paper_lu": "tables 1 and 3 of Womble et al. (1993): budget, total and visible I/O",
+    "gauss_seidel": "a sweep with half of the matrix in memory: its words, and the disk's rate",
+    "paper_gauss_seidel": "table 1 of Cettei et al. (1997): sweeps over a growing matrix",
     "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",
     "streaming": "array streaming against fio with direct I/O",
     "blocks": "every block once through the block interface, against a stream",

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from iterative_cases import dominant, kms, on_disk, random
+from iterative_cases import LAYOUTS, dominant, kms, on_disk, random
 from linpack import one_thread
 from test_plan import RATES
 
@@ -16,6 +16,7 @@ import outcore as oc
 from outcore.convergence_plot import draw_convergence
 from outcore.errors import BudgetError, DivergenceError, InvalidError
 from outcore.linalg import cg, gauss_seidel, gmres, jacobi
+from outcore.linalg.column_sums import ColumnSums
 from outcore.linalg.convergence import Convergence
 from outcore.linalg.iterative_plan import Demands, MatrixLayout, iterative_geometry
 from outcore.linalg.pinned import choose_pins
@@ -228,3 +229,38 @@ def test_the_convergence_is_drawn(tmp_path: Path) -> None:
         with pytest.raises(InvalidError):
             draw_convergence(wrong, tmp_path / name)
     assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
+@pytest.mark.parametrize("is_half", [False, True])
+def test_the_norm_of_a_matrix_that_comes_in_tiles(
+    dtype: str, order: str, chunks: tuple[int, int], is_half: bool
+) -> None:
+    a = random((N, N), dtype)
+    if is_half:
+        a = a + a.conj().T
+    strips = Strips(N, chunks, *way_through(chunks, order))
+    sums = ColumnSums(N, a.dtype, order, chunks, oc._core.Arena(1 << 20), is_half=is_half)
+    for tile in strips.all_tiles:
+        if tile.below or tile.inside or not is_half:
+            sums.look(tile, np.array(a[tile.rows, tile.cols], order=order))  # type: ignore[call-overload]
+    # For complex numbers |re| + |im| over √2, a lower bound.
+    sizes = np.abs(a.real) + np.abs(a.imag)
+    expected = sizes.sum(axis=0, dtype=np.float64).max() / (2**0.5 if dtype[0] == "c" else 1)
+    assert sums.norm1() == pytest.approx(expected, rel=1e-6)
+    assert sums.norm1() <= np.linalg.norm(a, 1) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "sym"])
+def test_the_backward_error_is_that_of_the_definition(tmp_path: Path, assume_a: Any) -> None:
+    a, b = kms(N, 0.5), random((N, 2), "f8", 1)
+    A = on_disk(tmp_path / "A", a)
+    for method in (gauss_seidel, jacobi, gmres):
+        x, report = method(
+            A, b, assume_a=assume_a, tol=None, progress=False,
+            **{"max_iterations" if method is gmres else "max_sweeps": 3},
+        )  # fmt: skip
+        residuals, sizes = (np.abs(v).sum(axis=0) for v in (b - a @ x, x))
+        scales = np.linalg.norm(a, 1) * sizes + np.abs(b).sum(axis=0)
+        assert report.backward_error == pytest.approx((residuals / scales).max(), rel=1e-6)

@@ -82,7 +82,10 @@ def gauss_seidel(
         blocks, if they do not fit in memory, and with `storage` the copy of A.
     memory
         Budget; by default half of the available memory.
-    threads, progress
+    threads
+        Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
+        sides, whose products go at the speed of the memory.
+    progress
         As for `lu_factor`.
 
     Returns

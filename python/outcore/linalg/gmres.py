@@ -112,8 +112,9 @@ def gmres(
         M = preconditioner_of(it, preconditioner, omega)
         _iterate(it, M, _spaces(it, is_preconditioned=preconditioner is not None))
         report = it.report(
-            "gmres", M.times, notes=[], block_reads=M.block_reads, others_read=M.others_read
-        )
+            "gmres", M.times, notes=[], block_reads=M.block_reads,
+            others=(M.others_read, M.others_planned),
+        )  # fmt: skip
         return it.solution(), report
 
 

@@ -40,6 +40,9 @@ from outcore.longcall import LongCall, long_call
 from outcore.report import Report
 from outcore.volumes import PathLike, place
 
+MANY_COLUMNS = 8
+"""With so many right-hand sides the processor is busy, not the memory."""
+
 
 class Iteration:
     """A system A x = b with A on disk, and what the steps of a method work with.
@@ -205,7 +208,7 @@ class Iteration:
         *,
         notes: list[str],
         block_reads: int = 0,
-        others_read: int = 0,
+        others: tuple[int, int] = (0, 0),
     ) -> Report:
         """Report on the call, and warn if the tolerance was not reached.
 
@@ -215,12 +218,12 @@ class Iteration:
             How often each kind of pass over the matrix was made, beside those of all of it.
         block_reads
             How often the diagonal blocks were read from their file, if they are in one.
-        others_read
-            Bytes that were read of something else.
+        others
+            Bytes that were read of something else, and that were to be.
         """
         g = self.geometry
         blocks_bytes = g.blocks.file_bytes if g.blocks else 0
-        planned = [others_read + block_reads * blocks_bytes, blocks_bytes]
+        planned = [others[1] + block_reads * blocks_bytes, blocks_bytes]
         planned[0] += g.bytes_read({**times, "all": self.passes.made})
         if g.source_slot_bytes:
             tiles = len(g.tiles_of("all"))
@@ -237,14 +240,14 @@ class Iteration:
             dtype=g.layout.dtype.name,
             method=g.describe(),
             flops=self.product.flops + (self.blocks.flops if g.blocks else 0.0),
-            bytes_read=others_read + sum(read for read, _ in moved),
+            bytes_read=others[0] + sum(read for read, _ in moved),
             bytes_written=sum(written for _, written in moved),
             planned_bytes_read=planned[0],
             planned_bytes_written=planned[1],
             backward_error=self.backward_error,
             history=self.convergence.history,
             kernels=kernels,
-            threads=self._setting.threads or threads,
+            threads=threads,
             notes=notes,
             arrays=["A", "diagonal blocks", "copy of A"],
             **self.call.figures(),
@@ -335,7 +338,7 @@ def open_iteration(
         call = held.enter_context(
             long_call(
                 f"{name} of {source.path.name}", memory_bytes=memory_bytes, work=1.0,
-                threads=setting.threads, progress=setting.progress,
+                threads=_threads(setting.threads, width), progress=setting.progress,
             )
         )  # fmt: skip
         file = array.open_file(call.arena, 1, trace=call.trace)
@@ -359,6 +362,16 @@ def open_iteration(
             )
             stopped.x = it.solution()
             raise stopped from None
+
+
+def _threads(asked: int | None, columns: int) -> int | None:
+    """Threads of the BLAS. Products with few columns go at the memory's speed, not the processor's.
+
+    Half of the threads reach that, and leave the other cores to what moves the bytes.
+    """
+    if asked is not None or columns >= MANY_COLUMNS:
+        return asked
+    return max(blas_choice.in_use()[1] // 2, 1)
 
 
 def narrowed(it: Iteration) -> list[str]:

@@ -29,14 +29,19 @@ class Preconditioner:
     """The identity; the others approximate A⁻¹.
 
     ``times`` counts passes over A that are not products with all of it, ``block_reads`` how often
-    the diagonal blocks were read, and ``others_read`` the bytes of factors.
+    the diagonal blocks were read, and ``others_planned`` the bytes of factors that were to be read.
     """
 
     def __init__(self, it: Iteration) -> None:
         self._it = it
         self.times: Counter[Pass] = Counter()
         self.block_reads = 0
-        self.others_read = 0
+        self.others_planned = 0
+
+    @property
+    def others_read(self) -> int:
+        """Bytes of factors that were read."""
+        return 0
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
@@ -118,11 +123,16 @@ class Factors(Preconditioner):
         self._sweeps = Sweeps(lu, call, LU_BLOCK_TILES)
         self._bytes = solve_bytes_read(lu.n, lu.dtype, lu.tile)
 
+    @property
+    def others_read(self) -> int:
+        """Bytes of factors that were read."""
+        return self._sweeps.counters()[0]
+
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- U⁻¹ L⁻¹ P R."""
         Z[:] = R
         self._sweeps.solve(Z)
-        self.others_read += self._bytes
+        self.others_planned += self._bytes
 
 
 class Function(Preconditioner):
