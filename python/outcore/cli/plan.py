@@ -31,7 +31,7 @@ def command(
 
     The exit code is 1 if memory or disk do not suffice.
     """
-    options = {"overwrite_a": True} if overwrite_a else {}
+    options: dict[str, Any] = {"overwrite_a": True} if overwrite_a else {}
     found = plan(verb, n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options)
     if as_json:
         print_json(found.to_dict())
