@@ -1,6 +1,7 @@
 """``outcore plan``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
