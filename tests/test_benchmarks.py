@@ -29,7 +29,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["lu", "cholesky", "streaming", "blocks", "lstsq", "mixed", "rivals"]
+    "name", ["lu", "cholesky", "matmul", "streaming", "blocks", "lstsq", "mixed", "rivals"]
 )
 def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, name)
