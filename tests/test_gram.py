@@ -1,6 +1,7 @@
 """AᴴA and A Aᴴ against NumPy's products."""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,22 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
         assert report.flops == pytest.approx(planned.flops)
         assert report.words_lower_bound == planned.words_lower_bound
         assert report.words_moved() >= (report.words_lower_bound or 0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_no_more_than_blas_counts_at_once(
+    tmp_path: Path, side: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["outcore.linalg.gram"], "_MOST_ELEMENTS", 5000)
+    a, ways = tall(300, 300, "c16"), set()
+    for memory in ("4 MiB", "900 KiB", "600 KiB", "300 KiB"):
+        G, report = gram(
+            oc.from_array(a, tmp_path / "A", chunks=(32, 32), overwrite=True),
+            side=side, memory=memory, out=tmp_path / "G", overwrite=True, progress=False,
+        )  # fmt: skip
+        assert_product(G[...], a, side)
+        ways.add(report.method.split()[1].strip(","))
+    assert ways == {"pass", "slabs", "tiles"}
 
 
 def test_each_row_is_taken_once() -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
+from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.grains import cut
@@ -40,6 +41,7 @@ from outcore.zarr_format import Metadata
 Triangle: TypeAlias = Literal["both", "lower"]
 
 _WHY = "the call of gram that wrote it was stopped; call it again"
+_MOST_ELEMENTS = 2**31 - 1
 _MIRROR = 256
 """Columns of the squares in which a triangle is mirrored."""
 
@@ -303,13 +305,22 @@ def add_product(
         else:
             kernels.gemm(left, right, to, alpha=alpha, trans_a="C")
 
-    if len(blocks) == 2:
-        product(X, blocks[1].T if order == "C" else blocks[1], C)
-        return
-    first, rest = (X[:k], X[k:]) if order == "C" else (X[:, :k], X[:, k:])
-    kernels.herk(first, C[:k], alpha, lower=True, trans="N" if order == "C" else "C")
-    if C.shape[0] > k:
-        product(rest, first, C[k:])
+    # BLAS counts in 32-bit integers: no more of C than that at once.
+    for columns in cut(0, k, max(_MOST_ELEMENTS // len(C), 1)):
+        if len(blocks) == 2:
+            Y = blocks[1].T if order == "C" else blocks[1]
+            product(X, _part(Y, columns, order), C[:, columns])
+            continue
+        first, below = _part(X, columns, order), slice(columns.stop, None)
+        trans: Trans = "N" if order == "C" else "C"
+        kernels.herk(first, C[columns, columns], alpha, lower=True, trans=trans)
+        if columns.stop < len(C):
+            product(_part(X, below, order), first, C[below, columns])
+
+
+def _part(X: Matrix, columns: slice, order: str) -> Matrix:
+    """Return some columns of a block, which may be its transpose."""
+    return X[columns] if order == "C" else X[:, columns]
 
 
 def mirror(G: Matrix) -> None:
