@@ -6,7 +6,10 @@ from typing import Any
 
 from benchmarks.figures import Figure, table
 
-ORDER = ("lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq", "mixed", "rivals")
+ORDER = (
+    "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq",
+    "gauss_seidel", "mixed", "rivals",
+)  # fmt: skip
 
 
 def render(directory: Path) -> str:
