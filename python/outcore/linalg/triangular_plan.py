@@ -198,7 +198,7 @@ class TriangularGeometry:
         return self.block_shape[0] * s.rhs * s.dtype.itemsize if s.is_stored else 0
 
     def words_lower_bound(self) -> float:
-        """Words that any algorithm must move: each matrix on disk once."""
+        """Count the words of what is on disk, once: no more is known of how little suffices."""
         s = self.system
         triangle = s.n * (s.n + 1) / 2 * s.t.is_on_disk
         return float(triangle + s.n * s.rhs * (s.b.is_on_disk + s.is_stored))
@@ -218,9 +218,11 @@ class TriangularGeometry:
     @property
     def method(self) -> str:
         """How it is done, for people."""
+        count = len(self.groups())
+        passes = "1 pass" if count == 1 else f"{count} passes"
         return (
-            f"{len(self.groups())} passes over the triangle for groups of {self.columns} columns, "
-            f"in pieces of {self.strip} x {self.depth}"
+            f"{passes} over the triangle, with {self.columns} columns of X at once, in pieces of "
+            f"{self.strip} x {self.depth}"
         )
 
 
