@@ -28,10 +28,19 @@ def dots(X: Matrix, Y: Matrix) -> Numbers:
     return found
 
 
+def squares(X: Matrix) -> npt.NDArray[np.float64]:
+    """Squared 2-norms of the columns."""
+    found = np.zeros(X.shape[1])
+    for first in range(0, len(X), _ROWS):
+        parts = X[first : first + _ROWS].T.view(X.real.dtype)
+        found += np.einsum("ij,ij->i", parts, parts, dtype=np.float64)
+    return found
+
+
 def norms(X: Matrix) -> npt.NDArray[np.float64]:
     """2-norms of the columns. Infinite or NaN if an element is."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found: npt.NDArray[np.float64] = np.sqrt(dots(X, X).real)
+        found: npt.NDArray[np.float64] = np.sqrt(squares(X))
     return found
 
 

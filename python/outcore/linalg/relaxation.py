@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.lapack import kernels
-from outcore.linalg.columns import dots
+from outcore.linalg.columns import squares
 from outcore.linalg.diagonal_blocks import DiagonalBlocks
 from outcore.linalg.iteration import Iteration
 from outcore.linalg.iterative_plan import IterativeGeometry
@@ -120,14 +120,14 @@ class Relaxation:
         new: Triangle = "L" if is_forward else "U"
         if not is_before:
             self._of[new][:] = 0
-        squares = np.zeros(X.shape[1])
+        met = np.zeros(X.shape[1])
         for i, strip in zip(order, strips, strict=True):
             here = self._strips.extent(i)
             if is_before:
                 for triangle in triangles:
                     self._of[triangle][here] = 0
                 self._add_all(triangles, islice(arriving, len(strip)), X)
-            squares += self._solve(i, X, B)
+            met += self._solve(i, X, B)
             if not is_before:
                 for triangle in triangles:
                     if triangle != new:
@@ -135,7 +135,8 @@ class Relaxation:
                 self._add_all(triangles, islice(arriving, len(strip)), X)
         # The generator notes the time of the last tile when it is asked for one more.
         next(arriving, None)
-        return np.sqrt(squares)
+        found: npt.NDArray[np.float64] = np.sqrt(met)
+        return found
 
     def _has(self, tile: Tile, triangles: list[Triangle]) -> bool:
         return ("L" in triangles and tile.below is not None) or (
@@ -169,7 +170,7 @@ class Relaxation:
         np.subtract(B[here], self._of["L"][here], out=Z)
         Z -= self._of["U"][here]
         np.subtract(Z, self._of_diagonal[here], out=R)
-        squares = dots(R, R).real
+        met = squares(R)
         R *= self._omega
         self._of_diagonal[here] += R
         self._blocks.solve(i, Z)
@@ -179,7 +180,7 @@ class Relaxation:
             Z -= X[here]
             Z *= self._omega
             X[here] += Z
-        return squares
+        return met
 
 
 def relaxation_of(it: Iteration, omega: float, X: Matrix | None = None) -> Relaxation:
