@@ -1,6 +1,7 @@
 """The geometry of an out-of-core LU, and what it costs: pure arithmetic, before any work."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,12 +137,10 @@ class LuGeometry:
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
-        tiles = sum(
-            len(self.tiles_below(panel))
-            for slab in self.slabs(first_panel)
-            for panel in range(slab.first)
-        )
-        return tiles * self.tile_bytes
+        # Slabs and panels may be many thousands each: their pairs are not gone through.
+        below = (len(self.tiles_below(panel)) for panel in range(self.panels))
+        left_of = list(itertools.accumulate(below, initial=0))
+        return sum(left_of[slab.first] for slab in self.slabs(first_panel)) * self.tile_bytes
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of L and U written while factoring from `first_panel` on. Exact."""
