@@ -201,7 +201,7 @@ class _Problem:
                 method=f"QR of rows as they are read, {plans[0].height} at once",
                 flops=self.work(factor.rows),
                 moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
-                planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), 0), arrays=("A", "b"),
             ),
         )  # fmt: skip
         if rank < self.n:

@@ -203,7 +203,7 @@ def _with_q(
             call, "qr", (g.q.m, g.q.n), g.q.dtype,
             method=g.method, flops=2 * tsqr_flops(g.q.m, g.q.n, 0, g.q.dtype),
             moved=(source.bytes_read() + read, wrote),
-            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes),
+            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes), arrays=("A", "Q"),
         )
     )  # fmt: skip
     return target, R, report

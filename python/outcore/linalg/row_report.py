@@ -1,5 +1,6 @@
 """What a method whose rows go by reports of itself."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ def figures_of(
     flops: float,
     moved: tuple[int, int],
     planned: tuple[int, int],
+    arrays: Sequence[str] = ("A",),
 ) -> dict[str, Any]:
     """Figures of a `Report` on a matrix of some shape.
 
@@ -27,6 +29,8 @@ def figures_of(
         What was done, how, on what.
     moved, planned
         Bytes read and written, as counted and as planned.
+    arrays
+        Names of the arrays in the trace.
     """
     kernels, threads = blas_choice.in_use()
     return {
@@ -42,5 +46,6 @@ def figures_of(
         "planned_bytes_written": planned[1],
         "kernels": kernels,
         "threads": threads,
+        "arrays": list(arrays),
         **call.figures(),
     }

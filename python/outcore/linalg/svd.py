@@ -211,6 +211,7 @@ class _Svd:
             **figures_of(
                 self._call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
                 moved=(self._read + moved[0], moved[1]), planned=planned,
+                arrays=("A", "reflections", "U"),
             ),
         )  # fmt: skip
         return U, s[:k], V.T, report
