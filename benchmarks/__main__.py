@@ -12,7 +12,7 @@ from benchmarks.options import SIZES, add_options
 BENCHMARKS = {
     "lu": "out-of-core LU against in-core getrf with the same kernels, and against its plan",
     "cholesky": "out-of-core Cholesky against in-core potrf with the same kernels, and its plan",
-    "matmul": "out-of-core product against in-core gemm with the same kernels, and against its plan",
+    "matmul": "out-of-core product against in-core gemm with the same kernels, and its plan",
     "paper_lu": "tables 1 and 3 of Womble et al. (1993): budget, total and visible I/O",
     "gauss_seidel": "a sweep with half of the matrix in memory: its words, and the disk's rate",
     "paper_gauss_seidel": "table 1 of Cettei et al. (1997): sweeps over a growing matrix",
