@@ -243,7 +243,7 @@ class CholeskyGeometry:
         return reads + self.n**2 / 2
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def cholesky_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None = None
 ) -> CholeskyGeometry:
