@@ -60,6 +60,7 @@ def test_bad_input(tmp_path: Path, square: oc.Array) -> None:
     refused(InvalidError, "cannot read 'much'", square, ones, memory="much")
     refused(NotFoundError, "no array at", tmp_path / "nothing", ones)
     refused(InvalidError, "cannot be on disk", square, np.ones((256, 0)), out=out)
+    refused(InvalidError, "from 0 terms", np.ones((4, 0)), np.ones((0, 3)), out=out)
     vector = np.ones(256) * 1j
     refused(InvalidError, "B is a vector, which has no conjugate", 1j * ones.T, vector, trans_b="C")
     assert names_below(tmp_path) == before

@@ -199,8 +199,10 @@ def _product(
             f"many as the {inner} rows of the other"
         )
     shape = (m,) * (arrays["A"].ndim == 2) + (n,) * (arrays["B"].ndim == 2)
-    if is_stored and (shape == () or 0 in shape):
-        raise InvalidError(f"a result of shape {shape} cannot be on disk; leave out= out")
+    if is_stored and (shape == () or 0 in (*shape, k)):
+        raise InvalidError(
+            f"a result of shape {shape} from {k} terms cannot be on disk; leave out= out"
+        )
     return Product(
         m, n, k, dtype, left.grains, right.grains, shape, is_stored,
         left.copy_bytes + right.copy_bytes,

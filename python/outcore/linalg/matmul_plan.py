@@ -294,11 +294,11 @@ def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _score(g: MatmulGeometry) -> float:
-    """Bytes moved, weighted by how slow the products are."""
+    """Weigh the bytes moved by how slow the products are, which take most of the time."""
     thin = _THIN / g.piece_length + _THIN / g.block_length(g.holds)
     slow = 1 + thin + _FLAT / g.piece_depth
     shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
-    return (g.bytes_read() + g.bytes_written() + 1) * slow * shallow
+    return (g.bytes_read() + g.bytes_written() + 1) * slow**2 * shallow
 
 
 def _depth(memory_bytes: int, product: Product) -> int:
