@@ -30,6 +30,10 @@ class WholeResult:
     def wait_free(self, along: slice) -> None:
         """Wait until the memory of a part of the block can be written to."""
 
+    def is_free(self, along: slice) -> bool:
+        """Tell whether it can."""
+        return True
+
     def done(self, edge: int) -> None:
         """Let go of the block up to an edge: it is final."""
 
@@ -115,6 +119,12 @@ class DiskResult:
                 left.append((where, ticket))
             self._tickets.popleft()
         self._tickets = left
+
+    def is_free(self, along: slice) -> bool:
+        """Tell whether `wait_free` would return at once."""
+        if any(_meet(part.along, along) for part in self._waiting):
+            return False
+        return all(ticket.done() or not _meet(where, along) for where, ticket in self._tickets)
 
     def done(self, edge: int) -> None:
         """Let go of the block up to an edge along its axis, or down to it: it is final."""

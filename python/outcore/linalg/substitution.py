@@ -91,15 +91,16 @@ class Substitution:
         try:
             for group in g.groups():
                 X = result.begin((slice(0, g.system.n), group))
-                loads = deque(g.loads(group))
+                self.loads = deque(g.loads(group))
                 for strip in strips:
-                    while loads and self.is_needed(loads[0][0][0], strip):
-                        rows = loads.popleft()
-                        result.wait_free(rows[0][0])
-                        self.load(X, group, rows)
+                    while self.loads and self.is_needed(self.loads[0], strip):
+                        self.load(X, group, result)
                     for box in g.pieces(strip):
                         self.substitute(X, strip, box)
                         result.advance()
+                        # What the next strip needs comes in between.
+                        if self.loads and result.is_free(self.loads[0][0]):
+                            self.load(X, group, result)
                     self.look_at(X, strip)
                     result.done(strip.stop if g.system.is_lower else strip.start)
             result.flush()
@@ -111,34 +112,34 @@ class Substitution:
         """Boxes of B in the order of their use."""
         if self.sides is None:
             return iter(())
-        every = (self.g.loads(group) for group in self.g.groups())
         return self.sides.parts(
-            (box for loads in every for rows in loads for box in rows), self.g.load_bytes
+            (box for group in self.g.groups() for box in self.g.loads(group)), self.g.load_bytes
         )
 
-    def is_needed(self, rows: slice, strip: slice) -> bool:
-        """Whether a strip has these rows, or an earlier one has."""
+    def is_needed(self, box: Extent, strip: slice) -> bool:
+        """Whether a strip has rows of a box of B, or an earlier strip has."""
         if self.g.system.is_lower:
-            return bool(rows.start < strip.stop)
-        return bool(rows.stop > strip.start)
+            return bool(box[0].start < strip.stop)
+        return bool(box[0].stop > strip.start)
 
-    def load(self, X: Matrix, group: slice, boxes: list[Extent]) -> None:
-        """X = B, for some rows."""
-        rows = boxes[0][0]
+    def load(self, X: Matrix, group: slice, result: WholeResult | DiskResult) -> None:
+        """X = B, for the next box of B."""
+        rows, across = self.loads.popleft()
+        result.wait_free(rows)
+        columns = slice(max(across.start, group.start), min(across.stop, group.stop))
+        part_of_x = X[rows, columns.start - group.start : columns.stop - group.start]
         if self.sides is None:
             b = self.B if self.B.ndim == 2 else self.B[:, None]
-            np.copyto(X[rows], b[rows, group], casting="same_kind")
+            np.copyto(part_of_x, b[rows, columns], casting="same_kind")
         else:
-            for _, across in boxes:
-                columns = slice(max(across.start, group.start), min(across.stop, group.stop))
-                part = next(self.boxes)
-                values = part.cut(rows, columns)
-                here = slice(columns.start - group.start, columns.stop - group.start)
-                X[rows, here] = values if part.trans == "N" else values.T
-        if (bad := _not_finite(X[rows])) is not None:
-            at = (rows.start + bad[0], group.start + bad[1])
+            part = next(self.boxes)
+            values = part.cut(rows, columns)
+            part_of_x[...] = values if part.trans == "N" else values.T
+        if (bad := _not_finite(part_of_x)) is not None:
+            at = (rows.start + bad[0], columns.start + bad[1])
             raise NonFiniteError(
-                f"B[{at[0]}, {at[1]}] is {X[rows][bad]}; every element must be finite: correct it",
+                f"B[{at[0]}, {at[1]}] is {part_of_x[bad]}; every element must be finite: correct "
+                "it",
                 at,
             )
 

@@ -122,12 +122,12 @@ class TriangularGeometry:
             for c in cut(first, beside.start, self.depth)[::-1]
         ]
 
-    def loads(self, group: slice) -> list[list[Extent]]:
-        """Boxes of B for a group, those of the same rows together, in the order of their use."""
+    def loads(self, group: slice) -> list[Extent]:
+        """Boxes of B for a group, in the order of their use."""
         b = self.system.b
         columns = cut(group.start // b.columns * b.columns, group.stop, self.load[1])
         rows = self._in_order(cut(0, self.system.n, self.load[0]))
-        return [[(i, j) for j in columns] for i in rows]
+        return [(i, j) for i in rows for j in columns]
 
     def _in_order(self, parts: list[slice]) -> list[slice]:
         return parts if self.system.is_lower else parts[::-1]
