@@ -199,17 +199,23 @@ class CholeskyGeometry:
         Of chunks of which not all rows are read, the columns are read with gaps between them, in
         boxes that fit a bounce buffer.
         """
-        top = self.first_tile(panels[0]) * self.rows
         left, right = self.extent(panels[0])[0], self.extent(panels[-1])[1]
+        for rows, step in self._matrix_rows(panels, chunk_rows):
+            for at in range(left, right, step):
+                yield rows, slice(at, min(at + step, right))
+
+    def _matrix_rows(self, panels: range, chunk_rows: int) -> Iterator[tuple[slice, int]]:
+        """Rows that panels need of the matrix, and how many of their columns a box has."""
+        top = self.first_tile(panels[0]) * self.rows
         most = self.bounce_bytes - _ROUNDING_BYTES
         step = max(most // (chunk_rows * self.dtype.itemsize), 1)
         whole = min(-(-top // chunk_rows) * chunk_rows, self.n)
         ragged = max(self.n // chunk_rows * chunk_rows, whole)
         if whole < ragged:
-            yield slice(whole, ragged), slice(left, right)
+            yield slice(whole, ragged), self.n
         for rows in (slice(top, whole), slice(ragged, self.n)):
-            for at in range(left, right, step) if rows.start < rows.stop else ():
-                yield rows, slice(at, min(at + step, right))
+            if rows.start < rows.stop:
+                yield rows, step
 
     def matrix_bytes_read(self, first_panel: int = 0, chunk_rows: int = 0) -> int:
         """Bytes of A read in factoring from `first_panel` on.
@@ -221,11 +227,13 @@ class CholeskyGeometry:
         chunk_rows = chunk_rows or tile_shape(self.n, itemsize)[0]
         total = 0
         for panel in range(first_panel, self.panels):
-            for rows, columns in self.matrix_boxes(range(panel, panel + 1), chunk_rows):
-                k = columns.stop - columns.start
+            left, right = self.extent(panel)
+            k = right - left
+            for rows, step in self._matrix_rows(range(panel, panel + 1), chunk_rows):
                 gap = -(rows.stop - rows.start) % chunk_rows
-                read_over = gap * (k - 1) if gap * itemsize <= _MOST_GAP_BYTES else 0
-                total += ((rows.stop - rows.start) * k + read_over) * itemsize
+                # In each box, what lies between its columns.
+                gaps = k - math.ceil(k / step) if gap * itemsize <= _MOST_GAP_BYTES else 0
+                total += ((rows.stop - rows.start) * k + gap * gaps) * itemsize
         return total
 
     def words_moved(self) -> int:
