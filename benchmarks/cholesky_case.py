@@ -1,7 +1,8 @@
 """A process that factors a positive definite array on disk, by outcore or in memory.
 
 ``outcore PATH OUT BUDGET_BYTES``, or ``in_core PATH``: LAPACK's potrf through outcore's BLAS, where
-reading the array is not timed.
+reading the array is not timed. OpenBLAS's potrf kills the process from an order of about 16,000 on
+(`outcore.blas.MOST_HERK`), so a larger matrix is cut in halves, each for potrf.
 """
 
 import json
@@ -14,6 +15,7 @@ import numpy as np
 
 import outcore as oc
 from benchmarks.matrices import clear
+from outcore.blas import MOST_HERK
 from outcore.lapack import kernels
 
 
@@ -33,11 +35,23 @@ def in_core(path: str) -> dict[str, Any]:
     with oc.open_array(path) as A:
         a: Any = A[...]
     start = time.perf_counter()
-    info = kernels(a.dtype).potrf(a, lower=True)
+    info = potrf_in_halves(a)
     seconds = time.perf_counter() - start
     if info:
         raise AssertionError("the matrix is positive definite")
     return {"seconds": seconds, "sample": _sum(np.diagonal(a)[:: max(len(a) // 64, 1)])}
+
+
+def potrf_in_halves(a: Any) -> int:
+    """Do what potrf does to the lower triangle, with potrf on blocks that it can do."""
+    k = kernels(a.dtype)
+    if len(a) <= MOST_HERK:
+        return k.potrf(a, lower=True)
+    half = len(a) // 2
+    info = potrf_in_halves(a[:half, :half])
+    k.trsm(a[:half, :half], a[half:, :half], "R", lower=True, trans="C", unit=False)
+    k.herk(a[half:, :half], a[half:, half:], alpha=-1, beta=1, lower=True)
+    return info or potrf_in_halves(a[half:, half:])
 
 
 def _sum(diagonal: Any) -> float:

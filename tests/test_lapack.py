@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 from operands import DTYPES, assert_close, op, outside, random, view
 
+from outcore import blas
 from outcore.lapack import kernels
 
 RNG_SEED = 3
@@ -13,7 +14,11 @@ RNG_SEED = 3
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("trans", ["N", "C"])
-def test_herk(dtype: type, lower: bool, trans: str) -> None:
+@pytest.mark.parametrize("most", [8192, 9, 4, 1])
+def test_herk(
+    dtype: type, lower: bool, trans: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "MOST_HERK", most)
     rng = np.random.default_rng(RNG_SEED)
     a = view(rng, dtype, 9, 5) if trans == "N" else view(rng, dtype, 5, 9)
     c = view(rng, dtype, 9, 9)
@@ -26,6 +31,21 @@ def test_herk(dtype: type, lower: bool, trans: str) -> None:
     rest = np.triu if lower else np.tril
     assert np.array_equal(rest(c, 1 if lower else -1), rest(before, 1 if lower else -1))
     assert np.array_equal(outside(c), around)
+
+
+def test_herk_of_a_large_order() -> None:
+    """OpenBLAS's own syrk kills the process here, with two threads and AVX-512."""
+    rng = np.random.default_rng(RNG_SEED)
+    n, k = 16384, 384
+    a = np.asfortranarray(rng.standard_normal((n, k)))
+    c = np.zeros((n, n), order="F")  # its upper triangle is never touched
+    kernels(np.float64).herk(a, c, lower=True)
+    rows = rng.integers(n, size=20)
+    np.testing.assert_allclose(
+        np.tril(c[np.ix_(np.sort(rows), np.sort(rows))]),
+        np.tril(a[np.sort(rows)] @ a[np.sort(rows)].T),
+        rtol=1e-10, atol=1e-10,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

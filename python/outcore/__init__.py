@@ -22,6 +22,7 @@ from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
+from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
 from outcore.report import Report  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
@@ -31,10 +32,12 @@ __all__ = [
     "Blocks",
     "CopyReport",
     "Info",
+    "MethodComparison",
     "OutcoreError",
     "Plan",
     "Report",
     "Verification",
+    "compare_methods",
     "create_array",
     "create_group",
     "export_array",

@@ -23,6 +23,14 @@ from outcore.blas_calls import (
     letter,
 )
 
+MOST_HERK = 8192
+"""Order above which `Blas.herk` is made of smaller ones.
+
+The threaded syrk and herk of OpenBLAS (seen in 0.3.30 with its AVX-512 kernels and two threads)
+write past their buffer from an order of about 16,000 on: the process dies. So does potrf, which
+calls them; no panel here is that wide.
+"""
+
 
 class Blas(Calls):
     """Products of matrices, and triangular systems."""
@@ -199,6 +207,9 @@ class Blas(Calls):
         order, k = (a_rows, a_columns) if trans == "N" else (a_columns, a_rows)
         if n != columns or n != order:
             raise ValueError(f"op(a) is {order} x {k}: its square is no {n} x {columns}")
+        if n > MOST_HERK:
+            self._herk_in_halves(a, c, alpha, beta, lower=lower, trans=trans)
+            return
         # The factors are real for complex types too.
         times, plus = self.real(alpha), self.real(beta)
         if n == 0:
@@ -210,3 +221,16 @@ class Blas(Calls):
             ctypes.addressof(times), address(a), at + 8,
             ctypes.addressof(plus), address(c), at + 12,
         )  # fmt: skip
+
+    def _herk_in_halves(
+        self, a: Array, c: Array, alpha: float, beta: float, *, lower: bool, trans: Trans
+    ) -> None:
+        half = len(c) // 2
+        a_1, a_2 = (a[:half], a[half:]) if trans == "N" else (a[:, :half], a[:, half:])
+        self.herk(a_1, c[:half, :half], alpha, beta, lower=lower, trans=trans)
+        self.herk(a_2, c[half:, half:], alpha, beta, lower=lower, trans=trans)
+        first, second, off = (a_2, a_1, c[half:, :half]) if lower else (a_1, a_2, c[:half, half:])
+        if trans == "N":
+            self.gemm(first, second, off, alpha, beta, trans_b="C")
+        else:
+            self.gemm(first, second, off, alpha, beta, trans_a="C")

@@ -119,6 +119,16 @@ class Plan:
             )
         return self
 
+    @property
+    def summary(self) -> str:
+        """One line: time, bytes, memory, disk."""
+        return (
+            f"plan: about {format_seconds(self.seconds)}, reading {format_bytes(self.bytes_read)} "
+            f"and writing {format_bytes(self.bytes_written)}, with "
+            f"{format_bytes(self.peak_memory_bytes)} of memory and {format_bytes(self.disk_bytes)} "
+            f"of disk in {self.path}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, for JSON."""
         return dataclasses.asdict(self)

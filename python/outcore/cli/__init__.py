@@ -3,7 +3,7 @@
 import click
 
 import outcore
-from outcore.cli import convert, demo, doctor, info, plan, report, rm, verify
+from outcore.cli import convert, demo, doctor, info, plan, report, rm, solve, verify
 from outcore.cli.invocation import Verbs
 
 
@@ -13,5 +13,5 @@ def main() -> None:
     """Arrays larger than memory, and solvers that run out of core at in-core speed."""
 
 
-for verb in (convert, demo, doctor, info, plan, report, rm, verify):
+for verb in (convert, demo, doctor, info, plan, report, rm, solve, verify):
     main.add_command(verb.command)

@@ -6,25 +6,74 @@ from typing import Any
 import click
 
 from outcore.cli.invocation import json_option, print_json
+from outcore.linalg.iterative_cost import SWEEPS
 from outcore.plan import VERBS, plan
+from outcore.plan_methods import COMPARABLE, compare_methods
+
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+
+
+def _options(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Read ``NAME=VALUE`` with values as Python has them; what is none of those is text."""
+    found = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 @click.command("plan", short_help="Say what a job will need and take, before it starts.")
 @click.argument("verb", type=click.Choice(VERBS))
-@click.option("-n", "--order", "n", type=int, required=True, help="Order of the matrix.")
+@click.option(
+    "-n", "--order", "n", type=int, required=True, help="Order of the matrix, or its columns."
+)
+@click.option("-m", "--rows", "m", type=int, help="Rows of a matrix that is not square.")
+@click.option("-k", type=int, help="Inner length of a product; singular values of svd.")
 @click.option("--dtype", default="f8", show_default=True, help="Element type, as NumPy names it.")
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
-@click.option("--rhs", default=1, show_default=True, help="Right-hand sides of solve.")
+@click.option("--rhs", default=1, show_default=True, help="Right-hand sides.")
 @click.option("--overwrite-a", is_flag=True, help="The factors take the matrix's space.")
+@click.option(
+    "--option", "options", metavar="NAME=VALUE", multiple=True, callback=_options,
+    help="Further arguments of the function, such as assume_a=pos or sweeps=50.",
+)  # fmt: skip
+@click.option(
+    "--compare", is_flag=True, help="Compare the methods that solve A x = b, fastest first."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help=f"With --compare: of iterative methods.  [default: {SWEEPS}]",
+)
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
 @json_option
 def command(
     verb: str,
     n: int,
+    m: int | None,
+    k: int | None,
     dtype: str,
     memory: str | None,
     rhs: int,
     overwrite_a: bool,
+    options: dict[str, Any],
+    compare: bool,
+    steps: int | None,
     directory: Path,
     as_json: bool,
 ) -> None:
@@ -32,10 +81,30 @@ def command(
 
     The exit code is 1 if memory or disk do not suffice.
     """
-    options: dict[str, Any] = {"overwrite_a": True} if overwrite_a else {}
-    found = plan(verb, n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options)
+    if overwrite_a:
+        options = options | {"overwrite_a": True}
+    if compare:
+        if verb not in COMPARABLE:
+            raise click.UsageError(f"--compare is for {', '.join(COMPARABLE)}")
+        if options or m or k:
+            raise click.UsageError("--compare goes with -n, --dtype, --memory, --rhs and --steps")
+        found = compare_methods(
+            n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, steps=steps or SWEEPS
+        )
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            click.echo(str(found))
+        return
+    if steps is not None:
+        raise click.UsageError(
+            "--steps goes with --compare; without it, --option sweeps=N or iterations=N"
+        )
+    planned = plan(
+        verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options
+    )
     if as_json:
-        print_json(found.to_dict())
+        print_json(planned.to_dict())
     else:
-        click.echo(str(found))
-    found.validate()
+        click.echo(str(planned))
+    planned.validate()

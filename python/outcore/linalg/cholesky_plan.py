@@ -394,13 +394,18 @@ def cholesky_solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int
     return 2 * stored * rows * columns * dtype.itemsize
 
 
+def cholesky_geometry_of(problem: Problem) -> CholeskyGeometry:
+    """Cut a matrix as `cho_factor` does: what takes the space of the matrix has its tiles."""
+    overwrite_a = problem.option("overwrite_a", False)
+    tile = tile_shape(problem.n, problem.dtype.itemsize) if overwrite_a else None
+    return cholesky_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
+
+
 def cholesky_cost(problem: Problem) -> Cost:
     """Plan `cho_factor`."""
     n, dtype = problem.n, problem.dtype
     overwrite_a = problem.option("overwrite_a", False)
-    # What takes the space of the matrix has its tiles.
-    tile = tile_shape(n, dtype.itemsize) if overwrite_a else None
-    g = cholesky_geometry(n, dtype, problem.memory_bytes, tile)
+    g = cholesky_geometry_of(problem)
     slabs = g.slabs()
     # A slab's last panel leaves, and the next one's comes in, with nothing to do meanwhile.
     ends = sum((g.tiles - g.first_tile(slab.last - 1)) * g.tile_bytes for slab in slabs)

@@ -295,10 +295,17 @@ def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]
     return bare
 
 
+def lu_geometry_of(problem: Problem) -> LuGeometry:
+    """Cut a matrix as `lu_factor` does: factors that take the space of a matrix have its tiles."""
+    overwrite_a = problem.option("overwrite_a", False)
+    tile = tile_shape(problem.n, problem.dtype.itemsize) if overwrite_a else None
+    return lu_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
+
+
 def lu_cost(problem: Problem) -> Cost:
     """Plan `lu_factor`."""
     n, dtype = problem.n, problem.dtype
-    g = lu_geometry(n, dtype, problem.memory_bytes)
+    g = lu_geometry_of(problem)
     # The first panel must be read before, and the last written after, everything else.
     panel = g.height * g.columns * dtype.itemsize
     phase = Phase(

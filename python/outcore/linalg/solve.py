@@ -104,6 +104,8 @@ def solve(
         )
     n, dtype = metadata.shape[0], metadata.dtype
     low = lower(dtype, factor_dtype)
+    if factors is not None and place(factors).path == source.path:
+        raise InvalidError(f"factors= is the matrix itself, {source.path}; name another directory")
     if low is not None and overwrite_a:
         raise InvalidError(
             "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"

@@ -11,11 +11,18 @@ from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cholesky_plan import (
     CholeskyGeometry,
     cholesky_cost,
-    cholesky_geometry,
+    cholesky_geometry_of,
     cholesky_solve_bytes_read,
 )
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
-from outcore.linalg.lu_plan import LuGeometry, lu_cost, lu_geometry, solve_bytes_read, solve_flops
+from outcore.linalg.lu_plan import (
+    LuGeometry,
+    lu_cost,
+    lu_geometry,
+    lu_geometry_of,
+    solve_bytes_read,
+    solve_flops,
+)
 from outcore.linalg.refine_plan import refine_geometry
 from outcore.sizes import format_bytes, format_seconds
 
@@ -45,12 +52,14 @@ def solve_cost(problem: Problem) -> Cost:
     g: LuGeometry | CholeskyGeometry
     if assume_a == "pos":
         factoring = cholesky_cost(problem)
-        g = cholesky_geometry(problem.n, problem.dtype, problem.memory_bytes)
+        g = cholesky_geometry_of(problem)
     else:
         factoring = lu_cost(problem)
-        g = lu_geometry(problem.n, problem.dtype, problem.memory_bytes)
-    phases = (*factoring.phases, *passes(problem, (g.rows, g.columns)))
-    return dataclasses.replace(factoring, phases=phases)
+        g = lu_geometry_of(problem)
+    solving, checking = passes(problem, (g.rows, g.columns))
+    # A matrix that gave its space to the factors is not there to form the residual with.
+    last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
+    return dataclasses.replace(factoring, phases=(*factoring.phases, *last))
 
 
 def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | None:

@@ -1,0 +1,140 @@
+"""``outcore solve``."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from outcore.array import Array, open_array, read_metadata
+from outcore.cli.invocation import json_option, print_json
+from outcore.errors import (
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+    ReadOnlyError,
+)
+from outcore.export import export_array
+from outcore.linalg.solve import solve
+from outcore.linalg.solve_plan import ASSUMPTIONS
+from outcore.machine import nearest_directory
+from outcore.plan import Plan, plan
+from outcore.volumes import place
+
+
+@click.command("solve", short_help="Solve A x = b with a matrix on disk.")
+@click.argument("a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="For x.")
+@click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
+@click.option(
+    "--assume-a", type=click.Choice(ASSUMPTIONS), default="gen", show_default=True,
+    help="What A is: pos is solved by Cholesky, auto looks.",
+)  # fmt: skip
+@click.option(
+    "--factor-dtype", metavar="f4|c8", help="Factor in single precision, and refine in double."
+)
+@click.option(
+    "--factors", type=click.Path(path_type=Path),
+    help="Directory for the factors.  [default: A's name with a suffix]",
+)  # fmt: skip
+@click.option("--keep-factors", is_flag=True, help="Leave the factors for later.")
+@click.option("--overwrite", is_flag=True, help="Replace a solution, or factors, that are there.")
+@click.option("--overwrite-a", is_flag=True, help="The factors take the space of A: it is lost.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the BLAS.")
+@click.option(
+    "--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
+    help="Save the report, for `outcore report FILE`.",
+)  # fmt: skip
+@json_option
+def command(
+    a: Path,
+    b: Path,
+    output: Path,
+    memory: str | None,
+    assume_a: Any,
+    factor_dtype: str | None,
+    factors: Path | None,
+    keep_factors: bool,
+    overwrite: bool,
+    overwrite_a: bool,
+    threads: int | None,
+    report_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Solve A x = b for the matrix in the array A and the right-hand sides B.
+
+    B is an array of outcore's or a .npy file. So is x, by its name; as a .npy file it is in
+    memory while the system is solved. A call that was stopped goes on when it is made again.
+    """
+    _check_writable(output, overwrite=overwrite or output.suffix != ".npy")
+    if report_path:
+        _check_writable(report_path, overwrite=True)
+    options: dict[str, Any] = {"factor_dtype": factor_dtype} if factor_dtype else {}
+    rhs = _right_hand_side(b, in_memory=output.suffix == ".npy")
+    planned = _planned(
+        a, rhs, factors, memory, options | {"assume_a": assume_a, "overwrite_a": overwrite_a}
+    )
+    if planned and not as_json:
+        click.echo(planned.summary)
+    try:
+        x, report = solve(
+            a, rhs, assume_a=assume_a, memory=memory,
+            out=None if output.suffix == ".npy" else output, factors=factors,
+            keep_factors=keep_factors, overwrite_a=overwrite_a, overwrite=overwrite,
+            threads=threads, progress=not as_json, **options,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"solving with {a.name}; the same command goes on from what is done"
+        ) from None
+    if output.suffix == ".npy":
+        export_array(x, output, overwrite=overwrite, progress=False)
+    if report_path:
+        report.save(report_path)
+    if as_json:
+        plan_values = planned.to_dict() if planned else None
+        print_json({"x": output, "plan": plan_values, "report": report.to_dict()})
+        return
+    click.echo(f"{report}\nx is in {output}")
+
+
+def _right_hand_side(path: Path, *, in_memory: bool) -> Any:
+    if path.suffix != ".npy":
+        array = open_array(path)
+        return array[...] if in_memory else array
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path}; check the path") from None
+    except (ValueError, EOFError) as error:
+        raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
+
+
+def _check_writable(path: Path, *, overwrite: bool) -> None:
+    """Find out before the hours of solving, not after."""
+    if path.is_file() and not overwrite:
+        raise ExistsError(f"{path} exists; choose another name, or pass --overwrite")
+    above = nearest_directory(path.absolute().parent)
+    if path.suffix == ".npy" and above != path.absolute().parent:
+        raise NotFoundError(f"there is no directory {path.absolute().parent}; make it first")
+    if not os.access(above, os.W_OK):
+        raise ReadOnlyError(f"cannot write {path}: {above} is not writable; choose another name")
+
+
+def _planned(
+    a: Path, rhs: Any, factors: Path | None, memory: str | None, options: dict[str, Any]
+) -> Plan | None:
+    """Plan the call; `None` if it will be refused, with a better word on why."""
+    with contextlib.suppress(OutcoreError):
+        metadata = read_metadata(place(a))
+        columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
+        return plan(
+            "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,
+            path=(factors or a).absolute().parent, **options,
+        )  # fmt: skip
+    return None

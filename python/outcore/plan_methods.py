@@ -1,0 +1,234 @@
+"""The methods that solve A x = b, planned side by side: which will be the fastest."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.iterative_cost import SWEEPS
+from outcore.plan import PLANNERS, Plan, plan
+from outcore.rates import Rates, stored_or_measured
+from outcore.sizes import format_bytes, format_seconds
+from outcore.volumes import PathLike
+from outcore.zarr_format import check_dtype
+
+
+class _Way(NamedTuple):
+    """A way to solve A x = b: a verb of `PLANNERS`, with options."""
+
+    name: str
+    verb: str
+    needs: str
+    options: dict[str, Any]
+    steps: str = ""
+    """Name of the option that says how many steps are made."""
+    rival: str = "LU"
+    """The direct way that solves the same systems."""
+
+
+ANY = "any"
+
+_WAYS = (
+    _Way("LU", "solve", ANY, {}),
+    _Way(
+        "LU in single precision, refined",
+        "solve",
+        "of a condition below 1e7",
+        {"factor_dtype": "single"},
+    ),
+    _Way("Cholesky", "solve", "positive definite", {"assume_a": "pos"}),
+    _Way("Gauss-Seidel", "gauss_seidel", "positive definite, or diagonally dominant", {}, "sweeps"),
+    _Way("Jacobi", "jacobi", "diagonally dominant", {}, "sweeps"),
+    _Way("CG", "cg", "positive definite", {}, "iterations", "Cholesky"),
+    _Way("GMRES", "gmres", "any for which it converges", {}, "iterations"),
+)
+"""A line for each way; positive definite is Hermitian too. What has no planner yet is left out."""
+
+COMPARABLE = ("solve", *dict.fromkeys(way.verb for way in _WAYS if way.steps), "lu", "cholesky")
+"""Verbs that solve A x = b, or do the most of it."""
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """One way to solve a system, and what it takes.
+
+    Attributes
+    ----------
+    name
+        Of the method.
+    needs
+        What A must be.
+    plan
+        What it takes.
+    steps
+        Sweeps or iterations that were planned; `None` for a direct method.
+    steps_to_win
+        About so many steps take as long as the direct method that solves the same systems; `None`
+        if that cannot be done with this memory.
+    """
+
+    name: str
+    needs: str
+    plan: Plan
+    steps: int | None = None
+    steps_to_win: int | None = None
+
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """Ways to solve a system, fastest first; print it for a table.
+
+    Attributes
+    ----------
+    methods
+        What can be done, fastest first.
+    refused
+        Name of each method that cannot, and why.
+    """
+
+    n: int
+    dtype: str
+    rhs: int
+    memory_bytes: int
+    methods: tuple[MethodPlan, ...]
+    refused: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures as plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = ("method", "time", "read", "write", "disk", "for A that is", "faster up to")
+        rows = [head, *map(_row, self.methods)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        sides = "<>>>><>"
+        table = [
+            "  ".join(
+                f"{text:{side}{width}}"
+                for text, side, width in zip(row, sides, widths, strict=True)
+            )
+            for row in rows
+        ]
+        columns = f"{self.rhs} right-hand side" + "s" * (self.rhs != 1)
+        title = (
+            f"A x = b, n = {self.n}, {self.dtype}, {columns}, "
+            f"{format_bytes(self.memory_bytes)} of memory"
+        )
+        lines = [title, *(f"  {line.rstrip()}" for line in table)]
+        lines += [f"  {name}: {why}" for name, why in self.refused.items()]
+        lines.append(f"  fastest: {'; '.join(self._winners())}")
+        if any(method.steps for method in self.methods):
+            lines.append(
+                "  how many steps a method needs depends on A; up to as many as said, it is faster "
+                "than the\n  direct method for the same systems"
+            )
+        return "\n".join(lines)
+
+    def _winners(self) -> Iterator[str]:
+        """Name the fastest method of all, of the direct ones, and of those for any A."""
+        direct = [method for method in self.methods if not method.steps]
+        sure = [method for method in direct if method.needs == ANY]
+        yield _name(self.methods[0])
+        if direct and direct[0] is not self.methods[0]:
+            yield f"without steps: {_name(direct[0])}"
+        if sure and sure[0] is not direct[0]:
+            yield f"for any A: {_name(sure[0])}"
+
+
+def _name(method: MethodPlan) -> str:
+    return method.name + (f", {method.steps} steps" if method.steps else "")
+
+
+def _row(method: MethodPlan) -> tuple[str, ...]:
+    found = method.plan
+    win = "" if method.steps_to_win is None else f"{method.steps_to_win} steps"
+    sizes = (found.bytes_read, found.bytes_written, found.disk_bytes)
+    return (
+        _name(method), format_seconds(found.seconds), *map(format_bytes, sizes),
+        method.needs, win,
+    )  # fmt: skip
+
+
+def compare_methods(
+    *,
+    n: int,
+    dtype: npt.DTypeLike = "f8",
+    memory: int | str | None = None,
+    path: PathLike = ".",
+    rhs: int = 1,
+    steps: int = SWEEPS,
+    rates: Rates | None = None,
+) -> MethodComparison:
+    """Plan every method that solves A x = b, and order them by time.
+
+    Parameters
+    ----------
+    n, dtype, memory, path, rhs, rates
+        As for `plan`.
+    steps
+        Sweeps or iterations that are planned for iterative methods. How many they need depends on
+        the matrix, so the comparison also says up to how many they are faster than a direct method.
+
+    Returns
+    -------
+    MethodComparison
+        Print it for a table; ``.methods[0].plan`` is that of the fastest.
+
+    Raises
+    ------
+    InvalidError
+        For an unusable order or type.
+    BudgetError
+        If no method can do with the memory.
+    """
+    kind = check_dtype(dtype)
+    if not isinstance(steps, int) or steps < 1:
+        raise InvalidError(f"steps must be an integer of at least 1, have {steps!r}")
+    known = rates or stored_or_measured(path)
+    memory_bytes = budget.resolve(memory)
+    plans: dict[str, Plan] = {}
+    refused: dict[str, str] = {}
+    for way in _WAYS:
+        options = _options_of(way, kind, steps)
+        if options is None or way.verb not in PLANNERS:
+            continue
+        try:
+            plans[way.name] = plan(
+                way.verb, n=n, dtype=kind, memory=memory_bytes, path=path, rhs=rhs, rates=known,
+                **options,
+            )  # fmt: skip
+        except BudgetError as error:
+            refused[way.name] = str(error)
+    if not plans:
+        raise BudgetError(next(iter(refused.values())))
+    methods = [
+        MethodPlan(
+            way.name, way.needs, plans[way.name], steps if way.steps else None,
+            _steps_to_win(plans[way.name], plans.get(way.rival), steps) if way.steps else None,
+        )
+        for way in _WAYS
+        if way.name in plans
+    ]  # fmt: skip
+    methods.sort(key=lambda method: method.plan.seconds)
+    return MethodComparison(n, kind.name, rhs, memory_bytes, tuple(methods), refused)
+
+
+def _options_of(way: _Way, dtype: np.dtype[Any], steps: int) -> dict[str, Any] | None:
+    """Complete the options of a way; `None` if there is no such way for this type."""
+    if way.options.get("factor_dtype") == "single":
+        single = {"float64": "f4", "complex128": "c8"}.get(dtype.name)
+        return {"factor_dtype": single} if single else None
+    return way.options | ({way.steps: steps} if way.steps else {})
+
+
+def _steps_to_win(iterative: Plan, direct: Plan | None, steps: int) -> int | None:
+    """Scale the planned steps to the time of a direct method.
+
+    The time is taken as proportional to the steps, so the number is right to within the few passes
+    over A that are made once.
+    """
+    return None if direct is None else int(steps * direct.seconds / iterative.seconds)
