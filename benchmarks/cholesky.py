@@ -18,7 +18,7 @@ from benchmarks.lu import rated
 from benchmarks.matrices import random_array
 from benchmarks.rounds import alternate
 from outcore import rates
-from outcore.linalg.cholesky_plan import flops
+from outcore.linalg.cholesky.plan import flops
 
 BUDGET_SHARE = 8
 CASES = {

@@ -20,7 +20,7 @@ from benchmarks.rounds import alternate
 from benchmarks.streaming import shard_file
 from outcore import rates
 from outcore.lapack import kernels
-from outcore.linalg.tsqr_plan import tsqr_flops
+from outcore.linalg.rows.tsqr_plan import tsqr_flops
 
 SHAPES = {"full": (2_000_000, 512), "quick": (200_000, 512), "tiny": (8192, 64)}
 MEMORY = {"full": 512 << 20, "quick": 512 << 20, "tiny": 16 << 20}

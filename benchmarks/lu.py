@@ -16,7 +16,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_array
 from benchmarks.rounds import alternate
 from outcore import rates
-from outcore.linalg.lu_plan import flops
+from outcore.linalg.lu.plan import flops
 
 BUDGET_SHARE = 8
 CASES = {

@@ -16,7 +16,7 @@ import outcore as oc
 from outcore import linalg
 from outcore.errors import Interrupted
 from outcore.linalg import lu_factor
-from outcore.linalg.journal import Journal, Record
+from outcore.linalg.factors.journal import Journal, Record
 
 # The pages that decide what is on disk, and when.
 DECISIVE = ("factor_begin.py", "factor_storage.py", "lu_storage.py", "journal.py")

@@ -16,10 +16,10 @@ import outcore as oc
 from outcore import progress
 from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError
 from outcore.linalg import CholeskyFactor, cho_factor, cho_solve, lu_factor, open_factor
-from outcore.linalg.cho_solve import solve_and_report
-from outcore.linalg.cholesky_plan import cholesky_solve_bytes_read
-from outcore.linalg.lu_plan import DTYPES
-from outcore.linalg.right_hand_side import RightHandSide
+from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg.cholesky.solve import solve_and_report
+from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here

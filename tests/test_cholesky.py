@@ -17,8 +17,8 @@ from outcore._core import Arena, Trace
 from outcore.catalog import bytes_on_disk
 from outcore.errors import ClosedError, ConsumedError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
-from outcore.linalg.cholesky_plan import cholesky_geometry
-from outcore.linalg.lu_plan import DTYPES
+from outcore.linalg.cholesky.plan import cholesky_geometry
+from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

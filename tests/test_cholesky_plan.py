@@ -13,15 +13,15 @@ import outcore as oc
 from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import cho_factor
-from outcore.linalg.cholesky_plan import (
+from outcore.linalg.cholesky.growing_slabs import Triangle, cut_slabs
+from outcore.linalg.cholesky.plan import (
     CholeskyGeometry,
     cholesky_geometry,
     flops,
     panel_flops,
     update_flops,
 )
-from outcore.linalg.growing_slabs import Triangle, cut_slabs
-from outcore.linalg.lu_plan import DTYPES
+from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

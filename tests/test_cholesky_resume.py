@@ -36,10 +36,10 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, lu_factor, open_factor
-from outcore.linalg.cholesky_conveyor import Conveyor
-from outcore.linalg.cholesky_storage import CholeskyStorage
-from outcore.linalg.factor_storage import FactorStorage
-from outcore.linalg.journal import Journal, Record, read_journal
+from outcore.linalg.cholesky.conveyor import Conveyor
+from outcore.linalg.cholesky.storage import CholeskyStorage
+from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.linalg.factors.storage import FactorStorage
 from outcore.longcall import LongCall
 from outcore.volumes import place
 

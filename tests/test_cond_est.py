@@ -12,8 +12,8 @@ from linpack import Matrix, on_disk, one_thread, random_matrix
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import LUFactor, cond_est, lu_factor
-from outcore.linalg.cond_est import norm1_estimate
-from outcore.linalg.lu_plan import DTYPES, solve_bytes_read
+from outcore.linalg.factors.cond_est import norm1_estimate
+from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -16,7 +16,7 @@ import scipy.linalg
 from strategies import CHUNK_ORDERS
 
 import outcore as oc
-from outcore.linalg.journal import Journal
+from outcore.linalg.factors.journal import Journal
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/format.md").read_text()

@@ -38,8 +38,8 @@ from outcore.errors import (
     SingularMatrixError,
 )
 from outcore.linalg import gauss_seidel, jacobi, lu_factor
-from outcore.linalg.diagonal_blocks import DiagonalBlocks
-from outcore.linalg.iterative_plan import Demands, MatrixLayout, iterative_geometry
+from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.plan import Demands, MatrixLayout, iterative_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -309,7 +309,7 @@ def test_a_killed_call_leaves_what_is_known_and_the_next_one_removes(
 import os, signal
 import numpy as np
 from outcore.linalg import gauss_seidel
-from outcore.linalg.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
 DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 gauss_seidel("A", np.ones({N}), block=64, memory={memory})
 """

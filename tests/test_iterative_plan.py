@@ -17,10 +17,10 @@ from outcore.convergence_plot import draw_convergence
 from outcore.errors import BudgetError, DivergenceError, InvalidError
 from outcore.linalg import cg, gauss_seidel, gmres, jacobi
 from outcore.linalg.column_sums import ColumnSums
-from outcore.linalg.convergence import Convergence
-from outcore.linalg.iterative_plan import Demands, MatrixLayout, iterative_geometry
-from outcore.linalg.pinned import choose_pins
-from outcore.linalg.strips import Strips, way_through
+from outcore.linalg.iterative.convergence import Convergence
+from outcore.linalg.iterative.pinned import choose_pins
+from outcore.linalg.iterative.plan import Demands, MatrixLayout, iterative_geometry
+from outcore.linalg.iterative.strips import Strips, way_through
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

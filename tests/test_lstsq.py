@@ -16,7 +16,8 @@ from tall import DTYPES, RATES, Counting, ragged, tall
 
 import outcore as oc
 from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
-from outcore.linalg import LeastSquaresReport, lstsq, tsqr
+from outcore.linalg import LeastSquaresReport, lstsq
+from outcore.linalg.rows import tsqr
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

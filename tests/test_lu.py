@@ -26,10 +26,11 @@ from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
 from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
-from outcore.linalg import factor_storage, lu_factor, lu_solve, open_factor
-from outcore.linalg.factor import Kind
-from outcore.linalg.journal import Journal
-from outcore.linalg.lu_plan import DTYPES, LuGeometry, lu_geometry
+from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.linalg.factors import storage as factor_storage
+from outcore.linalg.factors.factor import Kind
+from outcore.linalg.factors.journal import Journal
+from outcore.linalg.lu.plan import DTYPES, LuGeometry, lu_geometry
 from outcore.report import Report
 from outcore.volumes import Place
 

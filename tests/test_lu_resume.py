@@ -38,9 +38,9 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg.conveyor import Conveyor
-from outcore.linalg.journal import Journal, Record, read_journal
-from outcore.linalg.lu_storage import LuStorage
+from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.linalg.lu.conveyor import Conveyor
+from outcore.linalg.lu.storage import LuStorage
 from outcore.longcall import LongCall
 from outcore.volumes import place
 

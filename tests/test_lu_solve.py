@@ -12,9 +12,9 @@ from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, rand
 import outcore as oc
 from outcore.errors import BudgetError, ConsumedError, ExistsError, SingularMatrixError
 from outcore.linalg import LUFactor, lu_factor, lu_solve, open_factor, solve
-from outcore.linalg.lu_plan import DTYPES, solve_bytes_read
-from outcore.linalg.lu_solve import solve_and_report
-from outcore.linalg.right_hand_side import RightHandSide
+from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
+from outcore.linalg.lu.solve import solve_and_report
+from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here

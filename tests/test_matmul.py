@@ -16,8 +16,8 @@ from strategies import CHUNK_ORDERS
 
 import outcore as oc
 from outcore.linalg.grains import Grains
-from outcore.linalg.matmul import matmul, matmul_and_report
-from outcore.linalg.matmul_plan import Product, matmul_geometry
+from outcore.linalg.products.matmul import matmul, matmul_and_report
+from outcore.linalg.products.matmul_plan import Product, matmul_geometry
 from outcore.report import Report
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -25,11 +25,11 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
-from outcore.linalg.matmul import matmul
+from outcore.linalg.products.matmul import matmul
 from outcore.volumes import exclusive
 
 MEMORY = 450_000
-module = sys.modules["outcore.linalg.matmul"]
+module = sys.modules["outcore.linalg.products.matmul"]
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
 

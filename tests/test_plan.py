@@ -13,7 +13,7 @@ import outcore as oc
 from outcore import budget
 from outcore.cli import main
 from outcore.errors import BudgetError, DiskFullError, InvalidError
-from outcore.linalg.lu_plan import Slab, lu_geometry, panel_flops, update_flops
+from outcore.linalg.lu.plan import Slab, lu_geometry, panel_flops, update_flops
 from outcore.rates import Rates
 
 RATES = Rates(

@@ -21,8 +21,10 @@ from outcore.errors import (
     InvalidError,
     NonFiniteError,
 )
-from outcore.linalg import qr, qr_plan, row_plan, tall_q, tall_q_plan, tsqr
-from outcore.linalg.tall_q import TallQ
+from outcore.linalg import qr
+from outcore.linalg.rows import plan as row_plan
+from outcore.linalg.rows import qr_plan, tall_q, tall_q_plan, tsqr
+from outcore.linalg.rows.tall_q import TallQ
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

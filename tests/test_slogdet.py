@@ -10,7 +10,7 @@ from stopping import stop_after
 import outcore as oc
 from outcore.errors import BudgetError, ExistsError, InvalidError, NonFiniteError
 from outcore.linalg import cho_factor, lu_factor, open_factor, slogdet
-from outcore.linalg.lu_plan import DTYPES
+from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -7,7 +7,7 @@ import pytest
 
 import outcore as oc
 from outcore.errors import ExistsError, InvalidError
-from outcore.linalg import direct_solve
+from outcore.linalg.systems import direct as direct_solve
 
 N = 200
 

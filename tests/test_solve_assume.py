@@ -11,8 +11,8 @@ from stopping import after_notes, interrupt, stop_after
 import outcore as oc
 from outcore.errors import InvalidError, NonFiniteError, NotPositiveDefiniteError
 from outcore.linalg import cho_factor, lu_factor, solve
-from outcore.linalg.hermitian import why_not_positive
-from outcore.linalg.lu_plan import DTYPES
+from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg.systems.hermitian import why_not_positive
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -11,9 +11,10 @@ from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, rand
 import outcore as oc
 from outcore import rates as machine_rates
 from outcore.errors import BudgetError, InvalidError, NonFiniteError, SingularMatrixError
-from outcore.linalg import lu_factor, lu_solve, open_factor, solve, solve_plan
-from outcore.linalg.journal import Journal
-from outcore.linalg.refine_plan import refine_geometry
+from outcore.linalg import lu_factor, lu_solve, open_factor, solve
+from outcore.linalg.factors.journal import Journal
+from outcore.linalg.systems import plan as solve_plan
+from outcore.linalg.systems.refine_plan import refine_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -15,7 +15,7 @@ import outcore as oc
 from outcore import catalog
 from outcore.errors import ExistsError, Interrupted
 from outcore.linalg import lu_factor, solve
-from outcore.linalg.refine import Refinement
+from outcore.linalg.systems.refine import Refinement
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

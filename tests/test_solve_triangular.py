@@ -32,14 +32,14 @@ from outcore.errors import (
     SingularMatrixError,
 )
 from outcore.linalg.grains import Grains
-from outcore.linalg.solve_triangular import solve_triangular, solve_triangular_and_report
-from outcore.linalg.triangular_plan import TriangularSystem, triangular_geometry
+from outcore.linalg.products.solve_triangular import solve_triangular, solve_triangular_and_report
+from outcore.linalg.products.triangular_plan import TriangularSystem, triangular_geometry
 from outcore.volumes import exclusive
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PAGE = 4096
 Matrix = np.ndarray[Any, np.dtype[Any]]
-module = sys.modules["outcore.linalg.substitution"]
+module = sys.modules["outcore.linalg.products.substitution"]
 
 
 def random(shape: tuple[int, ...], dtype: Any = "f8", seed: int = 0) -> Matrix:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from outcore.array import Array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
-from outcore.linalg.factor import KINDS
+from outcore.linalg.factors.factor import KINDS
 from outcore.volumes import Place, place
 from outcore.zarr_format import parse
 

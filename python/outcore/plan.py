@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.errors import BudgetError, DiskFullError, InvalidError
-from outcore.linalg.cholesky_plan import cholesky_cost
+from outcore.linalg.cholesky.plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
-from outcore.linalg.gram_plan import gram_cost
-from outcore.linalg.iterative_cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
-from outcore.linalg.lu_plan import lu_cost
-from outcore.linalg.matmul_plan import matmul_cost
-from outcore.linalg.qr_plan import qr_cost
-from outcore.linalg.solve_plan import solve_cost, solve_notes
-from outcore.linalg.svd_plan import svd_cost
-from outcore.linalg.triangular_plan import triangular_cost
-from outcore.linalg.tsqr_plan import lstsq_cost
+from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
+from outcore.linalg.lu.plan import lu_cost
+from outcore.linalg.products.matmul_plan import matmul_cost
+from outcore.linalg.products.triangular_plan import triangular_cost
+from outcore.linalg.rows.gram_plan import gram_cost
+from outcore.linalg.rows.qr_plan import qr_cost
+from outcore.linalg.rows.svd_plan import svd_cost
+from outcore.linalg.rows.tsqr_plan import lstsq_cost
+from outcore.linalg.systems.plan import solve_cost, solve_notes
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds

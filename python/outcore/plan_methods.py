@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg.iterative_cost import SWEEPS
+from outcore.linalg.iterative.cost import SWEEPS
 from outcore.plan import PLANNERS, Plan, plan
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds

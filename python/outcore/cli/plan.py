@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from outcore.cli.invocation import json_option, print_json
-from outcore.linalg.iterative_cost import SWEEPS
+from outcore.linalg.iterative.cost import SWEEPS
 from outcore.plan import VERBS, plan
 from outcore.plan_methods import COMPARABLE, compare_methods
 

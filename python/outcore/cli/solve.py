@@ -19,8 +19,8 @@ from outcore.errors import (
     ReadOnlyError,
 )
 from outcore.export import export_array
-from outcore.linalg.solve import solve
-from outcore.linalg.solve_plan import ASSUMPTIONS
+from outcore.linalg.systems.plan import ASSUMPTIONS
+from outcore.linalg.systems.solve import solve
 from outcore.machine import nearest_directory
 from outcore.plan import Plan, plan
 from outcore.volumes import place

@@ -20,7 +20,7 @@ from outcore.create import create_array
 from outcore.demo.pictures import draw_field
 from outcore.demo.sphere import SphereProblem
 from outcore.errors import InvalidError
-from outcore.linalg.solve import solve
+from outcore.linalg.systems.solve import solve
 from outcore.machine import usable_cores
 from outcore.plan import Plan, plan
 from outcore.progress import ProgressLike

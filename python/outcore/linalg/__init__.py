@@ -1,24 +1,24 @@
 """Dense linear algebra on arrays larger than memory."""
 
-from outcore.linalg.cg import cg
-from outcore.linalg.cho_solve import cho_solve
-from outcore.linalg.cholesky import cho_factor
-from outcore.linalg.cond_est import cond_est
-from outcore.linalg.factor import CholeskyFactor, LUFactor, open_factor
-from outcore.linalg.gauss_seidel import gauss_seidel
-from outcore.linalg.gmres import gmres
-from outcore.linalg.gram import gram
-from outcore.linalg.jacobi import jacobi
-from outcore.linalg.lstsq import LeastSquaresReport, lstsq
-from outcore.linalg.lu import lu_factor
-from outcore.linalg.lu_export import export_lapack
-from outcore.linalg.lu_solve import lu_solve
-from outcore.linalg.matmul import matmul
-from outcore.linalg.qr import qr
-from outcore.linalg.slogdet import Determinant, slogdet
-from outcore.linalg.solve import solve
-from outcore.linalg.solve_triangular import solve_triangular
-from outcore.linalg.svd import SvdReport, svd
+from outcore.linalg.cholesky.factorization import cho_factor
+from outcore.linalg.cholesky.solve import cho_solve
+from outcore.linalg.factors.cond_est import cond_est
+from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, open_factor
+from outcore.linalg.factors.slogdet import Determinant, slogdet
+from outcore.linalg.iterative.cg import cg
+from outcore.linalg.iterative.gauss_seidel import gauss_seidel
+from outcore.linalg.iterative.gmres import gmres
+from outcore.linalg.iterative.jacobi import jacobi
+from outcore.linalg.lu.export import export_lapack
+from outcore.linalg.lu.factorization import lu_factor
+from outcore.linalg.lu.solve import lu_solve
+from outcore.linalg.products.matmul import matmul
+from outcore.linalg.products.solve_triangular import solve_triangular
+from outcore.linalg.rows.gram import gram
+from outcore.linalg.rows.lstsq import LeastSquaresReport, lstsq
+from outcore.linalg.rows.qr import qr
+from outcore.linalg.rows.svd import SvdReport, svd
+from outcore.linalg.systems.solve import solve
 
 __all__ = [
     "CholeskyFactor",

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.grains import cut
-from outcore.linalg.operand import Extent
-from outcore.linalg.panel import Matrix
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.operand import Extent
 from outcore.longcall import LongCall
 from outcore.streams import wait
 

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from outcore._core import Arena
 from outcore.errors import NonFiniteError
-from outcore.linalg.panel import Matrix
-from outcore.linalg.strips import Box, Tile
+from outcore.linalg.iterative.strips import Box, Tile
+from outcore.linalg.matrix import Matrix
 
 PIECE_BYTES = 1 << 17
 

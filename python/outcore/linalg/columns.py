@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg.panel import Matrix
+from outcore.linalg.matrix import Matrix
 
 Numbers: TypeAlias = npt.NDArray[Any]
 

@@ -1,0 +1,1 @@
+"""Cholesky, and solving with its factor."""

@@ -1,0 +1,121 @@
+"""Steps of a Cholesky factorization on column-major blocks in memory."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from outcore.lapack import Kernels
+from outcore.linalg.matrix import Matrix
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns of a slab that lie in memory as one matrix, from a tile above their diagonal down.
+
+    Attributes
+    ----------
+    first, end
+        First column, and the one after the last.
+    top
+        Row of the matrix that is the first in memory.
+    data
+        The matrix, rounded up to whole tiles and panels.
+    """
+
+    first: int
+    end: int
+    top: int
+    data: Matrix
+
+    def part(self, rows: slice, columns: slice) -> Matrix:
+        """View rows and columns, numbered as in the whole matrix."""
+        return self.data[
+            rows.start - self.top : rows.stop - self.top,
+            columns.start - self.first : columns.stop - self.first,
+        ]
+
+
+def factor_panel(kernels: Kernels, P: Matrix) -> int:
+    """Factor a tall panel in place: P = [L; M] with A = L Lᴴ on top and M Lᴴ below.
+
+    k³/3 + (m - k) k² operations.
+
+    Parameters
+    ----------
+    kernels
+        For the type of `P`.
+    P
+        (m, k) with m >= k, column-major. Of its first k rows, the lower triangle is used.
+
+    Returns
+    -------
+    int
+        LAPACK's info: 0, or the order of the first leading minor that is not positive, in which
+        case what is below is left as it was.
+    """
+    k = P.shape[1]
+    info = kernels.potrf(P[:k], lower=True)
+    if not info:
+        kernels.trsm(P[:k], P[k:], "R", lower=True, trans="C", unit=False)
+    return info
+
+
+def subtract_square(kernels: Kernels, L: Matrix, C: Matrix) -> None:
+    """C <- C - L L_1ᴴ, from C's diagonal down; L_1 are L's first rows, one for each column of C."""
+    k = C.shape[1]
+    kernels.herk(L[:k], C[:k], alpha=-1, beta=1, lower=True)
+    kernels.gemm(L[k:], L[:k], C[k:], alpha=-1, beta=1, trans_b="C")
+
+
+def apply_blocks(
+    kernels: Kernels, L: Iterable[tuple[int, Matrix]], groups: Sequence[Group]
+) -> None:
+    """Update a slab with an earlier panel of L: C <- C - L L_Cᴴ, with L_C the rows of the slab.
+
+    Parameters
+    ----------
+    kernels
+        For the type of the slab.
+    L
+        The panel in blocks of rows, from the top: (first row, block). The rows of a group lie in
+        one block.
+    groups
+        Of the slab.
+    """
+    of_groups: list[tuple[Group, Matrix]] = []
+    for first, block in L:
+        rows = slice(first, first + block.shape[0])
+        for group, L_C in of_groups:
+            C = group.part(rows, slice(group.first, group.end))
+            kernels.gemm(block, L_C, C, alpha=-1, beta=1, trans_b="C")
+        for group in groups:
+            if first <= group.first < rows.stop:
+                C = group.part(slice(group.first, rows.stop), slice(group.first, group.end))
+                subtract_square(kernels, block[group.first - first :], C)
+                of_groups.append((group, block[group.first - first : group.end - first]))
+
+
+def apply_panel(
+    kernels: Kernels, P: Matrix, first: int, columns: slice, groups: Sequence[Group], n: int
+) -> None:
+    """Update columns of a slab with a panel of the same slab.
+
+    Parameters
+    ----------
+    kernels
+        For the type of the slab.
+    P
+        The panel from row `first` down.
+    first
+        Its first row, above those columns' diagonal.
+    columns
+        Which.
+    groups
+        Of the slab.
+    n
+        Order of the matrix.
+    """
+    for group in groups:
+        part = slice(max(columns.start, group.first), min(columns.stop, group.end))
+        if part.start < part.stop:
+            C = group.part(slice(part.start, n), part)
+            subtract_square(kernels, P[part.start - first :], C)

@@ -1,0 +1,201 @@
+"""Solving with a Cholesky factor on disk: one pass over L forward, and one backward.
+
+    A x = b with A = L Lᴴ:    L y = b,    Lᴴ x = y
+
+Each pass reads the tiles on and below the diagonal, whatever the number of right-hand sides. With k
+of them there are 2n²k flops (8n²k complex).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+from outcore import budget
+from outcore._core import ArrayFile
+from outcore.array import Array
+from outcore.errors import Interrupted, InvalidError
+from outcore.lapack import kernels
+from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg.factors.factor import CholeskyFactor
+from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks, solve_flops
+from outcore.linalg.lu.sweeps import cut_sweep, tile_bytes
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.right_hand_side import RightHandSide, put, solution
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import BlockStream
+from outcore.volumes import PathLike
+
+
+def cho_solve(
+    c: CholeskyFactor,
+    b: npt.ArrayLike | Array,
+    *,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Any:
+    """Solve A x = b with the Cholesky factor of A on disk.
+
+    Parameters
+    ----------
+    c
+        Factor from `cho_factor` or `open_factor`.
+    b
+        (n,) or (n, k): a NumPy array, or an `Array` on disk, which is worked on in groups of as
+        many columns as fit in memory (each group is a pass over L forward and one backward).
+    memory
+        Budget of the passes; by default half of the available memory. A solution in memory is the
+        caller's and not counted.
+    out
+        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
+    overwrite
+        Replace an array that is at `out`.
+    threads, progress
+        As for `cho_factor`.
+
+    Returns
+    -------
+    numpy.ndarray or Array
+        x, of the shape of `b`; on disk if `b` is or `out` is given. Of the factor's type; complex
+        for a complex `b`.
+
+    Raises
+    ------
+    InvalidError
+        If `c` is no Cholesky factor, or `b` does not fit it.
+    BudgetError
+        Before any work, if memory does not suffice.
+    Interrupted
+        After Ctrl-C or SIGTERM.
+    """
+    if not isinstance(c, CholeskyFactor):
+        raise InvalidError(
+            f"need a Cholesky factor, of cho_factor or open_factor, have {type(c).__name__}; LU "
+            "factors are for lu_solve"
+        )
+    rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite)
+    return solve_and_report(c, rhs, budget.resolve(memory), threads, progress)[0]
+
+
+def solve_and_report(
+    c: CholeskyFactor,
+    rhs: RightHandSide,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+) -> tuple[Any, Report]:
+    """Do what `cho_solve` does, and report on it."""
+    # Columns in memory are the caller's.
+    column_bytes = rhs.column_bytes if rhs.out else 0
+    block_tiles, group = cut_sweep(c, memory_bytes, column_bytes, rhs.columns)
+    starts = range(0, rhs.columns, max(group, 1))
+    passes = max(len(starts), 1)
+    planned = passes * cholesky_solve_bytes_read(c.n, c.dtype, c.tile)
+    try:
+        with long_call(
+            f"solving with {c.path.name}", memory_bytes=memory_bytes, work=planned,
+            threads=threads, progress=progress,
+        ) as call:  # fmt: skip
+            file = c.open_tiles(call.arena, call.trace)
+            if rhs.out is None:
+                X = rhs.in_memory()
+                _Passes(c, file, X, call, block_tiles).solve()
+                x: Any = rhs.solution(X)
+            else:
+                with solution(rhs) as x:
+                    for first in starts:
+                        columns = slice(first, min(first + group, rhs.columns))
+                        X = rhs.in_memory(columns)
+                        _Passes(c, file, X, call, block_tiles).solve()
+                        put(x, columns, rhs.solution(X))
+            bytes_read, bytes_written, *_ = file.counters()
+            report = Report(
+                verb="cho_solve",
+                n=c.n,
+                dtype=c.dtype.name,
+                flops=solve_flops(c.n, c.dtype, rhs.columns * rhs.parts),
+                bytes_read=bytes_read,
+                bytes_written=bytes_written,
+                planned_bytes_read=planned,
+                planned_bytes_written=0,
+                **call.figures(),
+            )
+            return x, report
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"solving with {c.path.name} stopped; the factor is as it was, call again"
+        ) from None
+
+
+class _Passes:
+    """The two passes, on X in place."""
+
+    def __init__(
+        self, c: CholeskyFactor, file: ArrayFile, X: Matrix, call: LongCall, most_tiles: int
+    ) -> None:
+        self.c, self.file, self.X, self.call, self.most_tiles = c, file, X, call, most_tiles
+        self.kernels = kernels(c.dtype)
+        self.panels = range(-(-c.n // c.tile[1]))
+
+    def solve(self) -> None:
+        """X <- A⁻¹ X."""
+        self.forward()
+        self.backward()
+
+    def forward(self) -> None:
+        """X <- L⁻¹ X."""
+        X = self.X
+        for (o, e), first, L in self.blocks(self.panels):
+            if first == o:
+                self.kernels.trsm(L[: e - o], X[o:e], lower=True, unit=False)
+                first, L = e, L[e - o :]
+            self.kernels.gemm(L, X[o:e], X[first : first + L.shape[0]], alpha=-1, beta=1)
+
+    def backward(self) -> None:
+        """X <- L⁻ᴴ X."""
+        X = self.X
+        for (o, e), first, L in self.blocks(self.panels[::-1]):
+            below = max(first, e)
+            M = L[below - first :]
+            self.kernels.gemm(
+                M, X[below : below + M.shape[0]], X[o:e], alpha=-1, beta=1, trans_a="C"
+            )
+            if first == o:
+                self.kernels.trsm(L[: e - o], X[o:e], lower=True, trans="C", unit=False)
+
+    def blocks(self, panels: range) -> Iterator[tuple[tuple[int, int], int, Matrix]]:
+        """Read panels block by block, from the top, or backward from the bottom.
+
+        Yields the columns of the panel, the first row of the block on or below the diagonal, and
+        its rows from there on.
+        """
+        n, (rows, columns) = self.c.n, self.c.tile
+        tiles = -(-n // rows)
+        schedule = []
+        for K in panels:
+            cut = list(even_blocks(range(K * columns // rows, tiles), self.most_tiles))
+            schedule += [(K, block) for block in (cut if panels.step > 0 else cut[::-1])]
+        # Each pass has its own stream, over the blocks in the order it asks for them.
+        block_bytes = self.most_tiles * tile_bytes(self.c)
+        stream = BlockStream(
+            self.file, self.c.dtype, self.call.arena, RING_BLOCKS * block_bytes, self.call.trace,
+            least_bytes=block_bytes,
+        )  # fmt: skip
+        stream.extend(
+            (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
+            for K, t in schedule
+        )
+        for K, t in schedule:
+            data = stream.take().data
+            read_bytes = data.nbytes
+            o, e = K * columns, min((K + 1) * columns, n)
+            first = max(t.start * rows, o)
+            start_ns = self.call.trace.now_ns()
+            yield (o, e), first, data[first - t.start * rows : n - t.start * rows, : e - o]
+            self.call.trace.record("compute", start_ns)
+            self.call.meter.advance(read_bytes)

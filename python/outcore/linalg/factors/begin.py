@@ -1,0 +1,359 @@
+"""How a factorization begins, or goes on: everything that can be refused is refused here."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from outcore import blas_choice
+from outcore._core import ArrayFile, Volume
+from outcore.array import Array, read_metadata, write_metadata
+from outcore.errors import (
+    ConsumedError,
+    CorruptError,
+    DiskFullError,
+    ExistsError,
+    IncompleteError,
+    InvalidError,
+    JournalError,
+    NonFiniteError,
+    NotPositiveDefiniteError,
+    OutcoreError,
+)
+from outcore.linalg.cholesky.lower_tiles import create_lower
+from outcore.linalg.factors.changes import settle, version_of
+from outcore.linalg.factors.factor import (
+    KINDS,
+    TEMPORARY,
+    Kind,
+    read_any_group,
+    tile_grid,
+    tile_metadata,
+    write_group,
+)
+from outcore.linalg.factors.geometry import Geometry
+from outcore.linalg.factors.journal import Header, Journal, read_journal
+from outcore.linalg.factors.storage import FactorStorage, shared_room
+from outcore.longcall import check_threads
+from outcore.volumes import PathLike, Place, exclusive, place
+from outcore.zarr_format import Metadata
+
+_PARTS = {
+    "journal": frozenset[str](),
+    TEMPORARY: frozenset[str](),
+    **{kind.array: frozenset({"c", "zarr.json"}) for kind in KINDS.values()},
+    **{
+        name: frozenset({"c", "zarr.json", "outcore.generation"})
+        for kind in KINDS.values()
+        for name in kind.vectors
+    },
+}
+"""What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
+
+_HOPELESS = (NonFiniteError, NotPositiveDefiniteError, JournalError)
+"""After these there is nothing to go on with."""
+
+G = TypeVar("G", bound=Geometry)
+S = TypeVar("S", bound=FactorStorage[Any])
+
+
+@dataclass(frozen=True)
+class Method(Generic[G, S]):
+    """A factorization, as far as its beginning differs from that of others.
+
+    Attributes
+    ----------
+    geometry
+        Cuts a matrix of an order and a type for a budget, for given tiles or, with `None`, its own.
+    storage
+        Its files.
+    kind
+        Of the factors.
+    lower
+        Which triangle of the matrix is read, where only one is.
+    """
+
+    geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
+    storage: Callable[[Place, Metadata, Place, G, Journal], S]
+    kind: Kind
+    lower: bool = True
+
+
+@contextmanager
+def open_storage(
+    method: Method[G, S],
+    A: Array | PathLike,
+    out: PathLike | None,
+    memory_bytes: int,
+    *,
+    overwrite_a: bool,
+    overwrite: bool,
+    resume: bool,
+    threads: int | None,
+) -> Iterator[S]:
+    """Check the arguments of a factorization, and begin it or find the stopped one.
+
+    An error that leaves nothing to go on with leaves nothing at the target either.
+    """
+    check_threads(threads)
+    kind = method.kind
+    source = A.place if isinstance(A, Array) else place(A)
+    metadata = read_metadata(source)
+    n = _order(metadata, source.path)
+    target = place(out if out is not None else f"{source.path}{kind.suffix}")
+    if target.path == source.path:
+        raise InvalidError(
+            f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
+        )
+    tile = _tile_to_reuse(metadata) if overwrite_a else None
+    fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
+    with exclusive(target.path, "factors"):
+        journal = _find_journal(
+            method, source, metadata, target, overwrite=overwrite, resume=resume
+        )
+        if journal is None:
+            _check_content(source, metadata)
+            if overwrite_a:
+                _check_move(source, metadata, target, fresh)
+            journal = _begin(
+                method, source, target, fresh, overwrite_a=overwrite_a, threads=threads
+            )
+        g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
+        if journal.is_torn:
+            journal.write()
+        if journal.header.overwrite_a:
+            _move_into(kind, source, metadata, target)
+            if isinstance(A, Array):
+                A.close()
+        try:
+            yield method.storage(source, metadata, target, g, journal)
+        except OutcoreError as error:
+            useless = isinstance(error, _HOPELESS) or not journal.panels_done
+            if useless and not journal.header.overwrite_a:
+                with contextlib.suppress(OutcoreError):
+                    _clear(target)
+            raise
+
+
+def _order(metadata: Metadata, path: Path) -> int:
+    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+        raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {path}")
+    return metadata.shape[0]
+
+
+def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
+    if (
+        metadata.order != "F"
+        or metadata.chunk_order != "column-major"
+        or metadata.chunks[0] % metadata.chunks[1]
+        or metadata.grid().shards != 1
+    ):
+        raise InvalidError(
+            f"overwrite_a needs a matrix with order='F' and default chunks, have order="
+            f"{metadata.order!r}, chunks {metadata.chunks}; copy it with oc.from_array(order='F') "
+            "or leave overwrite_a out"
+        )
+    rows, columns = metadata.chunks
+    return rows, columns
+
+
+def _check_content(source: Place, metadata: Metadata) -> None:
+    if metadata.state == "incomplete":
+        raise IncompleteError(f"{source.path} is only half written: {metadata.why}")
+    if metadata.state == "consumed":
+        raise ConsumedError(f"the content of {source.path} was given up: {metadata.why}")
+
+
+def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -> None:
+    """Refuse to take over a matrix whose file cannot be moved, or cannot grow by a slab."""
+    shard = (source.path / metadata.grid().shard_key(0)).stat()
+    if shard.st_dev != target.path.stat().st_dev:
+        raise InvalidError(
+            f"overwrite_a needs out= on the disk of the matrix, {source.path}; have {target.path}"
+        )
+    grid = tile_grid(g.n, g.dtype, (g.rows, g.columns), shared_room(g, ()))
+    need, free = grid.shard_bytes - shard.st_blocks * 512, source.volume.free_bytes()
+    if need > free:
+        raise DiskFullError(
+            f"need {need} bytes on disk for one slab beside the matrix in {source.path}; {free} "
+            "are free; free some room or lower memory="
+        )
+
+
+def _find_journal(
+    method: Method[G, S],
+    source: Place,
+    metadata: Metadata,
+    target: Place,
+    *,
+    overwrite: bool,
+    resume: bool,
+) -> Journal | None:
+    """Find the stopped run at `target` that a call may go on with; `None`: it begins anew."""
+    kind = method.kind
+    if not target.exists():
+        _refuse_foreign(target)
+        return None
+    try:
+        there, group = read_any_group(target)
+    except CorruptError as error:
+        raise ExistsError(
+            f"{target.path} exists and is not overwritten ({error}); remove it yourself or choose "
+            "another out="
+        ) from None
+    if group["state"] == "complete":
+        if not overwrite:
+            raise ExistsError(
+                f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
+                "pass overwrite=True or another out="
+            )
+        return None
+    holds_matrix = bool(group.get("overwrite_a"))
+    journal = read_journal(target) if resume or holds_matrix else None
+    if journal is None:
+        return None
+    header, dtype = journal.header, metadata.dtype.name
+    fix = "pass resume=False to begin anew, or another out="
+    if holds_matrix:
+        fix = f"pass another out=, or first finish or remove what is in {target.path}"
+    if there is not kind:
+        raise JournalError(
+            f"{target.path} holds a stopped factorization by {there.function}, not by "
+            f"{kind.function}; {fix}"
+        )
+    if header.lower != method.lower:
+        raise JournalError(
+            f"{target.path} holds a stopped factorization with lower={header.lower}; {fix}"
+        )
+    if header.source != str(source.path):
+        raise JournalError(
+            f"{target.path} holds a stopped factorization of {header.source}, not of "
+            f"{source.path}; {fix}"
+        )
+    if holds_matrix and metadata.state != "consumed":
+        if not target.exists(f"{kind.array}/{metadata.grid().shard_key(0)}"):
+            return None  # stopped before the matrix was given up
+        raise JournalError(
+            f"{source.path} was made anew since its earlier content was given up to the "
+            f"stopped factorization in {target.path}; {fix}"
+        )
+    if (header.n, header.dtype) != (metadata.shape[0], dtype):
+        raise JournalError(
+            f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
+            f"the matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
+        )
+    now = version_of(source)
+    if header.generation != now.generation:
+        raise JournalError(
+            f"{source.path} was opened for writing since its factorization was stopped (generation "
+            f"{header.generation} then, {now.generation} now); {fix}"
+        )
+    if header.modified_ns != now.modified_ns and not holds_matrix:
+        raise JournalError(
+            f"{source.path} was written to, or made anew, since its factorization began; {fix}"
+        )
+    if holds_matrix and not resume:
+        raise ConsumedError(
+            f"the content of {source.path} was given up to the stopped factorization in "
+            f"{target.path}, so it cannot begin anew; call with resume=True to finish it"
+        )
+    return journal
+
+
+def _refuse_foreign(target: Place) -> None:
+    """Refuse a directory with anything but what a call killed at its start leaves."""
+    for name, is_directory, _ in target.volume.list(target.name):
+        if name == "lock" or name.endswith(".new"):
+            continue
+        inside = target.volume.list(target.inside(name)) if is_directory else []
+        if name not in _PARTS or any(
+            part not in _PARTS[name] and not part.endswith(".new") for part, *_ in inside
+        ):
+            raise ExistsError(
+                f"{target.path} exists and holds {name}, which is not of factors, so it is not "
+                "overwritten; remove it yourself or choose another out="
+            )
+
+
+def _clear(target: Place) -> None:
+    """Remove factors, the word that they are some first."""
+    there = {name for name, *_ in target.volume.list(target.name)}
+    fresh = sorted(name for name in there if name.endswith(".new"))
+    for name in ("zarr.json", *_PARTS, *fresh):
+        if name in there:
+            target.volume.remove(target.inside(name))
+
+
+def _begin(
+    method: Method[G, S],
+    source: Place,
+    target: Place,
+    g: G,
+    *,
+    overwrite_a: bool,
+    threads: int | None,
+) -> Journal:
+    kind = method.kind
+    kernels, threads_now = blas_choice.in_use()
+    settle(source)
+    version = version_of(source)
+    header = Header(
+        n=g.n,
+        dtype=g.dtype.name,
+        tile=(g.rows, g.columns),
+        source=str(source.path),
+        generation=version.generation,
+        modified_ns=version.modified_ns,
+        kernels=kernels,
+        threads=threads or threads_now,
+        memory_bytes=g.budget_bytes,
+        overwrite_a=overwrite_a,
+        kind=kind.name,
+        lower=method.lower,
+    )
+    journal = Journal(target, header)
+    why = f"its factorization was stopped; call {kind.function} again to finish it"
+    metadata = dataclasses.replace(
+        tile_metadata(g.n, g.dtype, header.tile), state="incomplete", why=why
+    )
+    _clear(target)
+    try:
+        tiles = target.below(kind.array)
+        if not overwrite_a and kind.is_lower:
+            create_lower(tiles, metadata)
+        elif not overwrite_a:
+            ArrayFile.create(tiles.volume, tiles.name, metadata.grid(), True)
+        write_metadata(tiles, metadata)
+        journal.write()
+        values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
+        values |= {"source": str(source.path), "overwrite_a": overwrite_a}
+        write_group(target, kind, "incomplete", values)
+    except BaseException:
+        with contextlib.suppress(OutcoreError):
+            _clear(target)
+        raise
+    return journal
+
+
+def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> None:
+    """Give up the matrix: its shard file becomes that of the factors. Can be repeated."""
+    key = metadata.grid().shard_key(0)
+    if metadata.state != "consumed":
+        why = f"overwrite_a=True gave its disk space to the factors in {target.path}"
+        write_metadata(source, dataclasses.replace(metadata, state="consumed", why=why))
+    if not source.exists(key):
+        return
+    above = Path(os.path.commonpath([source.path, target.path]))
+    old, new = source.path / key, target.path / kind.array / key
+    try:
+        Volume(str(above)).rename(str(old.relative_to(above)), str(new.relative_to(above)))
+    except OutcoreError:
+        if not target.exists(f"{kind.array}/{key}"):
+            write_metadata(source, metadata)
+        raise

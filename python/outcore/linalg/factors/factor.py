@@ -1,0 +1,299 @@
+"""Factors on disk.
+
+Factors are a Zarr group: an array of tiles, ``lu`` or ``l``, and for LU the row swaps, ``piv``. LU
+is in *LINPACK order*: the L part of a panel carries the row swaps of its own and earlier panels,
+never of later ones. ``docs/format.md`` has the bytes.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, ArrayFile, Grid, Trace
+from outcore.array import open_array
+from outcore.errors import CorruptError, IncompleteError, NotFoundError
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.report import Report
+from outcore.volumes import PathLike, Place, place
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata, group_json
+
+TEMPORARY = "outcore.temporary"
+"""A file in the directory of factors that `solve` made for itself."""
+
+_INCOMPLETE = frozenset({"n", "dtype", "tile", "source"})
+_COMPLETE = _INCOMPLETE | {"places", "norm1", "generation", "modified_ns"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of factors, as files and messages name it.
+
+    Attributes
+    ----------
+    name
+        In metadata.
+    title
+        For people.
+    function
+        That makes the factors.
+    suffix
+        Of their directory, after the name of the matrix.
+    array
+        The array of tiles.
+    vectors
+        Further arrays.
+    is_lower
+        Whether tiles above the diagonal are left out.
+    keys
+        What the group says of complete factors, beside what it says of all.
+    """
+
+    name: str
+    title: str
+    function: str
+    suffix: str
+    array: str
+    vectors: tuple[str, ...] = ()
+    is_lower: bool = False
+    keys: frozenset[str] = frozenset()
+
+
+LU = Kind("lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}))
+CHOLESKY = Kind("cholesky", "Cholesky", "cho_factor", ".cho", "l", is_lower=True)
+
+KINDS = {kind.name: kind for kind in (LU, CHOLESKY)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """Factors on disk, of any kind.
+
+    Attributes
+    ----------
+    path
+        Directory of the factors.
+    n, dtype
+        Order and element type.
+    tile
+        Rows and columns of a tile.
+    norm1
+        ‖A‖₁; for complex types a lower bound within √2, so that errors relative to it are not
+        understated.
+    source
+        Path of the matrix.
+    places
+        Place of each panel on disk.
+    report
+        What the factorization did; `None` for one opened from disk.
+    """
+
+    kind: ClassVar[Kind]
+
+    path: Path
+    n: int
+    dtype: np.dtype[Any]
+    tile: tuple[int, int]
+    norm1: float
+    source: str
+    places: tuple[int, ...]
+    report: Report | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n)."""
+        return (self.n, self.n)
+
+    def open_tiles(self, arena: Arena, trace: Trace | None = None) -> ArrayFile:
+        """Open the file of the factors, as whole tiles."""
+        grid = tile_grid(self.n, self.dtype, self.tile, self.places)
+        return open_tiles(place(self.path), self.kind, grid, arena, trace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LUFactor(Factor):
+    """Factors P A = L U on disk, as `lu_factor` and `open_factor` return them.
+
+    Attributes
+    ----------
+    piv
+        (n,) int32: row i was swapped with row ``piv[i]``, as `scipy.linalg.lu_factor` has it.
+    growth
+        Largest element of U over the largest of A (for complex types, bounds within √2 of them).
+    info
+        LAPACK's: 0, or the first exactly zero pivot, counted from 1.
+    path, n, dtype, tile, norm1, source, places, report
+        As of every `Factor`.
+    """
+
+    kind: ClassVar[Kind] = LU
+
+    piv: npt.NDArray[np.int32]
+    growth: float
+    info: int
+
+    def panel_piv(self, panel: int) -> npt.NDArray[np.int32]:
+        """Row swaps of one panel, counted from its first row."""
+        first = panel * self.tile[1]
+        return self.piv[first : first + self.tile[1]] - np.int32(first)
+
+    @classmethod
+    def open(cls, where: Place) -> "LUFactor":
+        """Open LU factors; see `open_factor`."""
+        own = _read_complete(where, cls.kind)
+        with open_array(where.path / "piv") as piv:
+            swaps = piv[...]
+        if swaps.shape != (own["n"],):
+            raise CorruptError(f"{where.path}/piv is not of order {own['n']}; factor anew")
+        factor = cls(piv=swaps, growth=own["growth"], info=own["info"], **_common(where, own))
+        factor.open_tiles(Arena(1 << 20))
+        return factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CholeskyFactor(Factor):
+    """The factor L of A = L Lᴴ on disk, as `cho_factor` and `open_factor` return it.
+
+    Attributes
+    ----------
+    path, n, dtype, tile, norm1, source, places, report
+        As of every `Factor`.
+    """
+
+    kind: ClassVar[Kind] = CHOLESKY
+
+    @classmethod
+    def open(cls, where: Place) -> "CholeskyFactor":
+        """Open a Cholesky factor; see `open_factor`."""
+        factor = cls(**_common(where, _read_complete(where, cls.kind)))
+        factor.open_tiles(Arena(1 << 20))
+        return factor
+
+
+def open_factor(path: PathLike) -> LUFactor | CholeskyFactor:
+    """Open factors that `lu_factor` or `cho_factor` left on disk.
+
+    Raises
+    ------
+    NotFoundError, CorruptError, TruncatedError
+        If there are none, or they are damaged.
+    IncompleteError
+        If the factorization was stopped; calling the function again finishes it.
+    """
+    where = place(path)
+    kind, _ = read_any_group(where)
+    return CholeskyFactor.open(where) if kind is CHOLESKY else LUFactor.open(where)
+
+
+def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
+    """Read what every factor knows from the attributes of its group."""
+    return {
+        "path": where.path,
+        "n": own["n"],
+        "dtype": np.dtype(own["dtype"]),
+        "tile": (int(own["tile"][0]), int(own["tile"][1])),
+        "norm1": own["norm1"],
+        "source": own["source"],
+        "places": tuple(own["places"]),
+    }
+
+
+def tile_metadata(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> Metadata:
+    """Describe the array of a factor's tiles."""
+    return Metadata((n, n), dtype, tile, order="F", chunk_order="column-major")
+
+
+def tile_grid(n: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]) -> Grid:
+    """Lay out whole tiles: the matrix rounded up to tiles, each panel at its place on disk."""
+    rows, columns = tile
+    shape = [-(-n // rows) * rows, len(places) * columns]
+    in_order = list(places) == list(range(len(places)))
+    return Grid(
+        shape, list(tile), dtype.itemsize, "F", "column-major", SLOT_ALIGN_BYTES,
+        None if in_order else list(places),
+    )  # fmt: skip
+
+
+def open_tiles(
+    where: Place,
+    kind: Kind,
+    grid: Grid,
+    arena: Arena,
+    trace: Trace | None = None,
+    *,
+    writable: bool = False,
+    bounce_bytes: int = TILE_BOUNCE_BYTES,
+) -> ArrayFile:
+    """Open the array of a factor as a file of whole tiles, padding included.
+
+    Tiles are aligned as they are: bounce buffers are for what else is moved, and for disks that
+    want more than a page.
+    """
+    name = where.inside(kind.array)
+    return ArrayFile(where.volume, name, grid, writable, arena, bounce_bytes, trace, 1)
+
+
+def write_group(where: Place, kind: Kind, state: str, values: dict[str, Any]) -> None:
+    """Write the group's ``zarr.json``."""
+    document = group_json({"outcore": {"kind": kind.name, "state": state, **values}})
+    where.volume.replace_small(where.inside("zarr.json"), document)
+
+
+def read_any_group(where: Place) -> tuple[Kind, dict[str, Any]]:
+    """Read the kind and the attributes of a factor's group.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no factor.
+    CorruptError
+        If its metadata cannot be read.
+    """
+    if not where.exists():
+        raise NotFoundError(
+            f"there is no factor at {where.path}; make one with lu_factor or cho_factor"
+        )
+    try:
+        own = json.loads(where.volume.read_small(where.inside("zarr.json")))["attributes"][
+            "outcore"
+        ]
+        kind = KINDS[own["kind"]]
+        needed = _COMPLETE | kind.keys if own["state"] == "complete" else _INCOMPLETE
+        if missing := needed - own.keys():
+            raise KeyError(*missing)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(
+            f"{where.path}/zarr.json does not describe factors ({error!r}); "
+            "check the path, or factor anew"
+        ) from error
+    return kind, dict(own)
+
+
+def read_group(where: Place, kind: Kind = LU) -> dict[str, Any]:
+    """Read the attributes of a factor's group, of one kind.
+
+    Raises
+    ------
+    NotFoundError, CorruptError
+        As `read_any_group`, and if it is of another kind.
+    """
+    found, own = read_any_group(where)
+    if found is not kind:
+        raise CorruptError(
+            f"{where.path} holds {found.title} factors, not {kind.title} factors; check the path"
+        )
+    return own
+
+
+def _read_complete(where: Place, kind: Kind) -> dict[str, Any]:
+    own = read_group(where, kind)
+    if own["state"] != "complete":
+        raise IncompleteError(
+            f"the factorization in {where.path} was stopped; call {kind.function} on "
+            f"{own['source']} again to finish it"
+        )
+    return own

@@ -1,0 +1,124 @@
+"""Factors that a call makes for itself, or finds ready."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from outcore.array import Array
+from outcore.errors import ExistsError, SingularMatrixError
+from outcore.linalg.factors.changes import version_of
+from outcore.linalg.factors.factor import (
+    LU,
+    TEMPORARY,
+    CholeskyFactor,
+    LUFactor,
+    read_any_group,
+    read_group,
+)
+from outcore.linalg.factors.journal import read_journal
+from outcore.progress import ProgressLike
+from outcore.volumes import PathLike, Place
+
+F = TypeVar("F", LUFactor, CholeskyFactor)
+
+
+def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:
+    """Whether there are LU factors of this matrix and type, or a stopped run that makes them."""
+    if not where.exists() or read_any_group(where)[0] is not LU:
+        return False
+    if read_group(where)["state"] == "complete":
+        return ready_factors(where, source, dtype, LUFactor, overwrite=True) is not None
+    journal = read_journal(where) if resume else None
+    if journal is None:
+        return False
+    begun = journal.header
+    found = begun.source, begun.dtype, begun.generation, begun.modified_ns
+    return found == (str(source.path), dtype.name, *version_of(source))
+
+
+def ready_factors(
+    where: Place, source: Place, dtype: np.dtype[Any], kind: type[F], *, overwrite: bool
+) -> F | None:
+    """Open factors of this type that an earlier call, or one that was stopped, left complete.
+
+    Raises
+    ------
+    ExistsError
+        If those that are there are of something else, and may not be overwritten.
+    """
+    if not where.exists():
+        return None
+    group = read_group(where, kind.kind)
+    if group["state"] != "complete":
+        return None
+    now = version_of(source)
+    same = group["source"] == str(source.path) and group["generation"] == now.generation
+    # A matrix that was given up to its factors has no files left to be modified.
+    if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
+        return kind.open(where)
+    if overwrite:
+        return None
+    raise ExistsError(
+        f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
+        f"not of {source.path} in {dtype} as it is; pass overwrite=True, or another factors="
+    )
+
+
+@contextmanager
+def own_factors(
+    where: Place,
+    A: Array | PathLike,
+    ready: F | None,
+    make: Callable[..., F],
+    *,
+    memory_bytes: int,
+    keep: bool,
+    overwrite_a: bool,
+    overwrite: bool,
+    resume: bool,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Iterator[F]:
+    """Call `make` on the matrix unless factors are `ready`; remove at the end what was made here.
+
+    Factors that turn out singular go as well, unless they are kept.
+    """
+    keep = keep or (ready is not None and not where.exists(TEMPORARY))
+    factors = ready
+    if factors is None:
+        with warnings.catch_warnings():
+            # A singular matrix is the caller's to deal with.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            factors = make(
+                A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
+                overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+            )  # fmt: skip
+    with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
+        yield factors
+
+
+@contextmanager
+def removed_at_end(
+    where: Place, *, keep: bool, useless: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Remove factors at the end, unless they are kept, and after errors that make them useless.
+
+    Meanwhile they are marked: a call that is stopped leaves them to the next one, which finds them
+    ready, and by the mark knows that it is to remove them.
+    """
+    if not keep:
+        where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
+    elif where.exists(TEMPORARY):
+        where.volume.remove(where.inside(TEMPORARY))
+    try:
+        yield
+    except useless:
+        if not keep:
+            where.volume.remove(where.name)
+        raise
+    if not keep:
+        where.volume.remove(where.name)

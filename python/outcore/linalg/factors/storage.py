@@ -1,0 +1,219 @@
+"""Where a factorization keeps things: the matrix, the factors, and the journal to go on from."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from outcore import blas_choice
+from outcore._core import ArrayFile, Grid, Ticket
+from outcore.array import write_metadata
+from outcore.errors import ClosedError, JournalError
+from outcore.linalg.factors.changes import version_of
+from outcore.linalg.factors.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
+from outcore.linalg.factors.geometry import Geometry
+from outcore.linalg.factors.journal import Journal, Record
+from outcore.linalg.lu.plan import Slab
+from outcore.longcall import LongCall
+from outcore.report import Report
+from outcore.streams import wait
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata
+
+G = TypeVar("G", bound=Geometry)
+
+
+class FactorStorage(Generic[G]):
+    """The files of one factorization. Each kind has its own class, which completes the factors.
+
+    Attributes
+    ----------
+    kind
+        Of the factors.
+    geometry
+        How the matrix is cut.
+    matrix, factors
+        Their files, once `open` was called.
+    metadata
+        Of the matrix.
+    places
+        Place on disk of each panel whose factors were written or are being written.
+    first_panel
+        Where this call begins.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __init__(
+        self, source: Place, metadata: Metadata, target: Place, g: G, journal: Journal
+    ) -> None:
+        self._source, self._target = source, target
+        self.metadata, self.geometry, self.journal = metadata, g, journal
+        self.name = source.path.name
+        self.first_panel = journal.panels_done
+        self.places = {
+            record.first + i: at for record in journal.records for i, at in enumerate(record.places)
+        }
+        self._pending: tuple[Ticket, Record] | None = None
+        self._matrix: ArrayFile | None = None
+        self._factors: ArrayFile | None = None
+
+    @property
+    def matrix(self) -> ArrayFile:
+        """File of the matrix."""
+        return _opened(self._matrix)
+
+    @property
+    def factors(self) -> ArrayFile:
+        """File of the factors, as whole tiles."""
+        return _opened(self._factors)
+
+    @property
+    def target(self) -> Place:
+        """Directory of the factors."""
+        return self._target
+
+    def open(self, call: LongCall) -> None:
+        """Open the files within a call's budget."""
+        g, where = self.geometry, self._target
+        self._trace = call.trace
+        if not self.journal.header.overwrite_a:
+            grid = self._grid(range(g.panels))
+            self._factors = open_tiles(
+                where, self.kind, grid, call.arena, call.trace, writable=True
+            )
+            self._matrix = ArrayFile(
+                self._source.volume, self._source.name, self.metadata.grid(), False, call.arena,
+                g.bounce_bytes, call.trace, 0,
+            )  # fmt: skip
+            return
+        self._room = shared_room(g, self.places.values())
+        grid = self._grid(self._room)
+        ArrayFile.adopt(where.volume, where.inside(self.kind.array), grid)
+        self._matrix = self._factors = open_tiles(
+            where, self.kind, grid, call.arena, call.trace, writable=True,
+            bounce_bytes=g.bounce_bytes,
+        )  # fmt: skip
+
+    def _grid(self, places: range) -> Grid:
+        g = self.geometry
+        return tile_grid(g.n, g.dtype, (g.rows, g.columns), places)
+
+    def place_slab(self, slab: Slab) -> None:
+        """Choose places for a slab's factors, none of which holds anything still needed."""
+        panels = range(slab.first, slab.last)
+        if not self.journal.header.overwrite_a:
+            self.places.update({panel: panel for panel in panels})
+            return
+        # Nothing may be overwritten before what replaces it is durable.
+        self.commit()
+        needed = {*self.places.values(), *range(slab.first, self.geometry.panels)}
+        free = (at for at in self._room if at not in needed)
+        self.places.update(zip(panels, free, strict=False))
+
+    def places_of(self, slab: Slab) -> list[int]:
+        """Places of a slab's panels."""
+        return [self.places[panel] for panel in range(slab.first, slab.last)]
+
+    def commit_later(self, record: Record) -> None:
+        """Note a slab in the journal as soon as it is durable."""
+        self.commit()
+        self._pending = (self.factors.submit_sync(), record)
+
+    def commit_if_durable(self) -> None:
+        """Write the note that is due, if its slab has become durable."""
+        if self._pending and self._pending[0].done():
+            self.commit()
+
+    def commit(self) -> None:
+        """Wait until the last slab is durable, and note it."""
+        if self._pending:
+            ticket, record = self._pending
+            wait(ticket, self._trace)
+            # Not after the note: an interrupt between the two must not have it written twice.
+            self._pending = None
+            self.journal.append(record)
+
+    def refuse_changed(self) -> None:
+        """Refuse to complete factors of a matrix that was written to meanwhile."""
+        header = self.journal.header
+        modified_ns = version_of(self._source).modified_ns
+        if modified_ns != header.modified_ns and not header.overwrite_a:
+            raise JournalError(
+                f"{self._source.path} was written to while it was factored, so the factors may be "
+                "of neither its old nor its new content; call again"
+            )
+
+    def lay_out(self) -> Metadata:
+        """Give the file of the tiles the layout of whole factors; return what describes it."""
+        g, where = self.geometry, self._target
+        metadata = tile_metadata(g.n, g.dtype, (g.rows, g.columns))
+        if self.journal.header.overwrite_a:
+            places = tuple(self.places[panel] for panel in range(g.panels))
+            metadata = dataclasses.replace(metadata, column_places=places)
+            ArrayFile.adopt(where.volume, where.inside(self.kind.array), metadata.grid())
+        return metadata
+
+    def complete(self, metadata: Metadata, report: Report, values: dict[str, Any]) -> None:
+        """Say on disk that the factors are whole, after everything in them is durable."""
+        g, header = self.geometry, self.journal.header
+        write_metadata(self._target.below(self.kind.array), metadata)
+        own = {
+            "n": g.n,
+            "dtype": g.dtype.name,
+            "tile": [g.rows, g.columns],
+            "source": str(self._source.path),
+            "generation": header.generation,
+            "modified_ns": header.modified_ns,
+            "places": [self.places[panel] for panel in range(g.panels)],
+        }
+        values = own | values | {"report": report.to_dict()}
+        write_group(self._target, self.kind, "complete", values)
+        self.journal.remove()
+
+    def report(
+        self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any
+    ) -> Report:
+        """Report on the run; `more` are further figures of a `Report`."""
+        g, header, first = self.geometry, self.journal.header, self.first_panel
+        # The files are counted apart unless they are one.
+        counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
+        notes = []
+        kernels, threads = blas_choice.in_use()
+        if first:
+            notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
+            now = kernels, threads, g.budget_bytes
+            if now != (header.kernels, header.threads, header.memory_bytes):
+                notes.append(
+                    "budget, threads or BLAS changed since the run began: the factors are as good, "
+                    "but their last bits may differ from those of an undisturbed run"
+                )
+        return Report(
+            verb=self.kind.name,
+            n=g.n,
+            dtype=g.dtype.name,
+            flops=flops_done,
+            bytes_read=sum(c[0] for c in counted),
+            bytes_written=sum(c[1] for c in counted),
+            planned_bytes_read=planned_bytes_read,
+            planned_bytes_written=g.factor_bytes_written(first),
+            words_lower_bound=g.words_lower_bound() if not first else None,
+            kernels=kernels,
+            threads=threads,
+            notes=notes + more.pop("notes", []),
+            **more,
+            **call.figures(),
+        )
+
+
+def _opened(file: ArrayFile | None) -> ArrayFile:
+    if file is None:
+        raise ClosedError("the files of the factorization are not open; call open() first")
+    return file
+
+
+def shared_room(g: Geometry, used: Iterable[int]) -> range:
+    """Places of the file that the factors share with the matrix: those of one slab more.
+
+    A stopped run may already use more, since its slabs were wider.
+    """
+    return range(max([g.panels + g.slab_panels, *(at + 1 for at in used)]))

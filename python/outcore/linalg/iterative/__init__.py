@@ -1,0 +1,1 @@
+"""Iterative methods: sweeps and Krylov spaces."""

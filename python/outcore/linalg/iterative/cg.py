@@ -1,0 +1,156 @@
+"""Conjugate gradients with A on disk, of which one triangle is read."""
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array import Array
+from outcore.errors import InvalidError, NotPositiveDefiniteError
+from outcore.linalg import columns
+from outcore.linalg.iterative.arguments import Setting, Storage
+from outcore.linalg.iterative.iteration import Iteration, open_iteration
+from outcore.linalg.iterative.plan import Demands, Pin
+from outcore.linalg.iterative.preconditioners import (
+    Preconditioner,
+    preconditioner_of,
+    vectors_of,
+    wants_blocks,
+)
+from outcore.linalg.matrix import Matrix
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike
+
+ForHermitian: TypeAlias = Literal["jacobi", "ssor"] | None
+
+VECTORS = 5
+"""Right-hand sides, residual, direction, its product with A, and preconditioned residual."""
+
+
+def cg(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    x0: npt.ArrayLike | Array | None = None,
+    preconditioner: ForHermitian = None,
+    omega: float = 1.0,
+    block: int | None = None,
+    pin: Pin = "auto",
+    storage: Storage = None,
+    tol: float | None = 1e-5,
+    max_iterations: int = 1000,
+    scratch: PathLike | None = None,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b by conjugate gradients, with a Hermitian positive definite A on disk.
+
+    Only the blocks on and below the diagonal of A are read, n²/2 words for each iteration, for all
+    right-hand sides at once; each has its own search directions (Hestenes & Stiefel 1952).
+
+    Parameters
+    ----------
+    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+        As for `gauss_seidel`.
+    preconditioner
+        ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
+        which each read the triangle once more. `None`: none.
+    omega
+        Over-relaxation of ``"ssor"``, between 0 and 2.
+    max_iterations
+        Most iterations.
+
+    Returns
+    -------
+    x : numpy.ndarray
+        The solution, of the shape of `b`.
+    report : Report
+        ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
+        sides, with r as the recurrence has it. ``report.backward_error`` and the residual in
+        ``report.notes`` are of x, formed anew at the end; if they are larger than `tol`, the
+        iteration begins again with x.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If A is found not to be positive definite.
+    OutcoreError
+        And as `gauss_seidel` does.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the tolerance was not reached.
+    """
+    if preconditioner not in (None, "jacobi", "ssor"):
+        raise InvalidError(
+            f"preconditioner must be None, 'jacobi' or 'ssor', have {preconditioner!r}; "
+            "oc.linalg.gmres takes others"
+        )
+    check_omega(omega)
+    setting = Setting(
+        tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch
+    )
+    needs = demands(preconditioner)
+    with open_iteration("conjugate gradients", A, b, x0, lambda *_: [needs], setting) as it:
+        M = preconditioner_of(it, preconditioner, omega)
+        _iterate(it, M)
+        report = it.report("cg", M.times, notes=[], block_reads=M.block_reads)
+        return it.solution(), report
+
+
+def demands(preconditioner: ForHermitian) -> Demands:
+    """Say what conjugate gradients take of their budget."""
+    return Demands(
+        "conjugate gradients", VECTORS + vectors_of(preconditioner), wants_blocks(preconditioner),
+        is_half=True,
+    )  # fmt: skip
+
+
+def check_omega(omega: float) -> None:
+    """Refuse an over-relaxation for which SOR converges for no matrix."""
+    if not 0 < omega < 2:
+        raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
+
+
+def _iterate(it: Iteration, M: Preconditioner) -> None:
+    """Iterate until the residual is small."""
+    R, P, Q, Z = it.vectors(4)
+    R[:] = it.B
+    if it.has_guess:
+        it.form_residual(R)
+    while True:
+        M.apply(R, Z)
+        P[:] = Z
+        rz = columns.dots(R, Z).real
+        while not it.convergence.is_over:
+            it.passes.multiply(P, Q)
+            steps = _steps(it, R, P, Q, rz)
+            columns.add_scaled(it.X, steps, P)
+            columns.add_scaled(R, -steps, Q)
+            it.convergence.note(it.relative(columns.norms(R)))
+            if it.convergence.is_over:
+                break
+            M.apply(R, Z)
+            before, rz = rz, columns.dots(R, Z).real
+            columns.scale_and_add(P, rz / np.where(before == 0, 1, before), Z)
+        if it.is_accepted(R):
+            return
+
+
+def _steps(
+    it: Iteration, R: Matrix, P: Matrix, Q: Matrix, rz: columns.Numbers
+) -> npt.NDArray[np.float64]:
+    """Compute the steps along P; none for columns that are done."""
+    is_active = columns.norms(R) > it.targets()
+    curvature = columns.dots(P, Q).real
+    if not (curvature[is_active] > 0).all():
+        j = int(np.flatnonzero(is_active & ~(curvature > 0))[0])
+        raise NotPositiveDefiniteError(
+            f"A is not positive definite: pᴴ A p = {curvature[j]:.3g} in iteration "
+            f"{len(it.convergence.history) + 1}; use oc.linalg.gmres"
+        )
+    steps: npt.NDArray[np.float64] = np.where(is_active, rz, 0) / np.where(is_active, curvature, 1)
+    return steps

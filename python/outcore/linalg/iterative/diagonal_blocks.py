@@ -1,0 +1,209 @@
+"""The diagonal blocks of a matrix, factored once, in memory or in a temporary file.
+
+Cettei, Ligon & Ross (1997), section 4, keep the inverses of the diagonal blocks in a temporary file
+where they do not fit in memory. Here it is their LU factors, which take the same room and lose
+fewer digits.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Stream, Trace
+from outcore.array import Array
+from outcore.errors import SingularMatrixError
+from outcore.lapack import kernels
+from outcore.linalg.cost import flop_weight
+from outcore.linalg.iterative.pinned import PinnedTiles
+from outcore.linalg.iterative.strips import Strips, Tile
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.temporary_array import temporary_array
+from outcore.longcall import LongCall
+from outcore.streams import WriteBehind
+from outcore.volumes import Place
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
+
+FILE_BUFFERS = 2
+"""Blocks in memory where they are in a file: one in use, one on its way."""
+
+
+@dataclass(frozen=True)
+class BlocksLayout:
+    """Room for the factored diagonal blocks of a matrix."""
+
+    strips: Strips
+    dtype: np.dtype[Any]
+    is_in_file: bool
+
+    @property
+    def rows(self) -> int:
+        """Order of the largest block."""
+        return min(self.strips.block, self.strips.n)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a block, rounded up to whole pages."""
+        return -(-(self.rows**2 * self.dtype.itemsize) // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the temporary file's blocks, which a sweep reads once."""
+        return self.strips.count * self.slot_bytes if self.is_in_file else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes in memory."""
+        slots = FILE_BUFFERS if self.is_in_file else self.strips.count
+        pivots = -(-(4 * self.strips.n) // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+        return slots * self.slot_bytes + pivots
+
+    def metadata(self) -> Metadata:
+        """Layout of the temporary file: a block is a row, and a chunk."""
+        elements = self.slot_bytes // self.dtype.itemsize
+        return Metadata((self.strips.count, elements), self.dtype, (1, elements))
+
+
+@contextmanager
+def diagonal_blocks(
+    layout: BlocksLayout, call: LongCall, where: Place
+) -> Iterator["DiagonalBlocks"]:
+    """Make room for the blocks: in memory, or in a temporary array at `where`."""
+    with contextlib.ExitStack() as held:
+        array = None
+        if layout.is_in_file:
+            array = held.enter_context(temporary_array(where, layout.metadata()))
+        yield DiagonalBlocks(layout, call, array)
+
+
+class DiagonalBlocks:
+    """Factored diagonal blocks: first `factor`, then `solve` as often as needed.
+
+    ``flops`` counts the real operations.
+    """
+
+    def __init__(self, layout: BlocksLayout, call: LongCall, array: Array | None) -> None:
+        self._layout, self._strips = layout, layout.strips
+        self._kernels = kernels(layout.dtype)
+        self._call = call
+        self.flops = 0.0
+        self._slots = FILE_BUFFERS if array else self._strips.count
+        self._memory: list[npt.NDArray[Any]] = []
+        self._file = array and array.open_file(
+            call.arena, 1, writable=True, trace=call.trace, trace_number=1
+        )
+        self._stream: Stream | None = None
+        pivots = call.arena.allocate(4 * self._strips.n)
+        self._piv: npt.NDArray[np.int32] = np.ndarray(
+            (self._strips.n,), np.int32, memoryview(pivots)
+        )
+
+    def factor(self, tiles: PinnedTiles, see: Callable[[int, Matrix], None] | None = None) -> None:
+        """Read the blocks and factor them.
+
+        Parameters
+        ----------
+        tiles
+            Of the matrix.
+        see
+            Called with the number of each block and its elements before they are overwritten.
+
+        Raises
+        ------
+        SingularMatrixError
+            If one is exactly singular.
+        """
+        elements = self._layout.slot_bytes // self._layout.dtype.itemsize
+        for _ in range(self._slots):
+            slot = self._call.arena.allocate(self._layout.slot_bytes)
+            self._memory.append(np.ndarray((elements,), self._layout.dtype, memoryview(slot)))
+        wanted = [[tile for tile in strip if tile.inside] for strip in self._strips.tiles]
+        arriving = tiles.go(tile for strip in wanted for tile in strip)
+        with contextlib.ExitStack() as held:
+            writer = self._file and held.enter_context(
+                WriteBehind(self._file, most=FILE_BUFFERS - 1, trace=self._call.trace)
+            )
+            for number, strip in enumerate(wanted):
+                slot_number = number % self._slots
+                D = self._block(number, self._memory[slot_number])
+                for tile, data in itertools.islice(arriving, len(strip)):
+                    self._copy(number, tile, data, D)
+                if see:
+                    see(number, D)
+                self._factor(number, D)
+                if writer:
+                    writer.write(
+                        (slice(number, number + 1), slice(0, elements)),
+                        self._memory[slot_number].reshape(1, -1),
+                    )
+            # The generator notes the time of the last tile when it is asked for one more.
+            next(arriving, None)
+        if self._file:
+            self._memory = []
+            self._stream = Stream(
+                self._file, self._call.arena, FILE_BUFFERS * self._layout.slot_bytes
+            )
+
+    def _copy(self, number: int, tile: Tile, data: Matrix, D: Matrix) -> None:
+        """Copy what a tile has of a block."""
+        if tile.inside:
+            rows, cols = tile.inside
+            o = self._strips.extent(number).start
+            target = D[rows.start - o : rows.stop - o, cols.start - o : cols.stop - o]
+            target[...] = tile.part(data, tile.inside)
+
+    def _factor(self, number: int, D: Matrix) -> None:
+        here = self._strips.extent(number)
+        self.flops += flop_weight(D.dtype) * 2 / 3 * len(D) ** 3
+        info = self._kernels.getrf(D, self._piv[here])
+        if info:
+            raise SingularMatrixError(
+                f"the diagonal block of rows {here.start} to {here.stop - 1} is singular: diagonal "
+                f"number {info} of its U is exactly zero; choose another block=, or use "
+                "oc.linalg.solve",
+                here.start + info,
+            )
+
+    def begin(self, numbers: Iterable[int]) -> None:
+        """Announce the blocks that will be asked for next, in their order."""
+        if self._stream:
+            self._stream.extend_chunks([[number, 0] for number in numbers])
+
+    def solve(self, number: int, Z: Matrix) -> None:
+        """Z <- A_ii⁻¹ Z, for the next of the announced blocks."""
+        LU = self._block(number, self._next(number))
+        self.flops += flop_weight(LU.dtype) * 2.0 * len(LU) ** 2 * Z.shape[1]
+        self._kernels.laswp(Z, self._piv[self._strips.extent(number)], 0, len(Z))
+        self._kernels.trsm(LU, Z, lower=True, unit=True)
+        self._kernels.trsm(LU, Z, lower=False, unit=False)
+
+    def solve_all(self, Z: Matrix) -> None:
+        """Z <- D⁻¹ Z, with D all the diagonal blocks."""
+        numbers = range(self._strips.count)
+        self.begin(numbers)
+        for number in numbers:
+            self.solve(number, Z[self._strips.extent(number)])
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read from the temporary file, and written to it."""
+        return self._file.counters()[:2] if self._file else (0, 0)
+
+    def _next(self, number: int) -> npt.NDArray[Any]:
+        if not self._stream:
+            return self._memory[number]
+        trace: Trace = self._call.trace
+        start_ns = trace.now_ns()
+        buffer = self._stream.next()[0]
+        trace.record("wait", start_ns)
+        elements = self._layout.slot_bytes // self._layout.dtype.itemsize
+        return np.ndarray((elements,), self._layout.dtype, memoryview(buffer))
+
+    def _block(self, number: int, slot: npt.NDArray[Any]) -> Matrix:
+        here = self._strips.extent(number)
+        rows = here.stop - here.start
+        return slot[: rows * rows].reshape(rows, rows, order="F")

@@ -1,0 +1,180 @@
+"""Block Gauss-Seidel with A on disk (Cettei, Ligon & Ross 1997, section 4)."""
+
+from collections import Counter
+from typing import Any, Literal, TypeAlias
+
+import numpy.typing as npt
+
+from outcore.array import Array
+from outcore.errors import InvalidError
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
+from outcore.linalg.iterative.iteration import Iteration, narrowed, open_iteration
+from outcore.linalg.iterative.plan import Demands, Pass, Pin
+from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike
+
+Direction: TypeAlias = Literal["symmetric", "alternating", "forward"]
+
+VECTORS = 5
+"""Right-hand sides, residual, L x, D x and U x."""
+
+
+def gauss_seidel(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    x0: npt.ArrayLike | Array | None = None,
+    omega: float = 1.0,
+    block: int | None = None,
+    pin: Pin = "auto",
+    direction: Direction = "symmetric",
+    assume_a: AssumeA = "gen",
+    storage: Storage = None,
+    tol: float | None = 1e-5,
+    max_sweeps: int = 1000,
+    scratch: PathLike | None = None,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b by block Gauss-Seidel or SOR, with A on disk.
+
+    x_i <- x_i + ω (A_ii⁻¹ (b_i - Σ_{j≠i} A_ij x_j) - x_i), block by block. This converges if A is
+    Hermitian positive definite, strictly diagonally dominant by blocks, or an H-matrix. For other
+    matrices it may or may not: divergence is found within a few sweeps.
+
+    Parameters
+    ----------
+    A
+        (n, n) array on disk, or its path; float32, float64, complex64 or complex128.
+    b
+        (n,) or (n, k) right-hand sides; those on disk are read into memory. All are worked on at
+        once, with one pass over A for a sweep.
+    x0
+        Solution to begin with, of the shape of `b`; by default 0.
+    omega
+        Over-relaxation ω, between 0 and 2.
+    block
+        Rows of a diagonal block: a multiple of the shorter side of a chunk of A. Larger blocks
+        converge faster. By default as many as an eighth of the budget holds.
+    pin
+        Share of A that is kept in memory, from 0 to 1; ``"auto"`` is as much as there is room for,
+        `None` nothing.
+    direction
+        ``"forward"``: all sweeps go from the first block to the last. ``"alternating"``: forward
+        and backward in turn. ``"symmetric"``: likewise, with the same iterates; but each sweep
+        takes over from the one before what it knows of the other triangle, and reads only one.
+    assume_a
+        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
+        blocks on and below the diagonal are read. For the direction ``"symmetric"`` only.
+    storage
+        ``"f4"``: keep A as float32 (complex64) and compute in double precision. Takes half of the
+        memory and of the reads; x then solves a system that is off by rounding A.
+    tol
+        Residual ‖b - Ax‖₂ / ‖b‖₂ at which to stop, for each right-hand side; `None`: make
+        `max_sweeps` sweeps.
+    max_sweeps
+        Most sweeps; each goes through A, or with ``"symmetric"`` one triangle of it, once.
+    scratch
+        Directory for temporary files; by default that of `A`. They are the factored diagonal
+        blocks, if they do not fit in memory, and with `storage` the copy of A.
+    memory
+        Budget; by default half of the available memory.
+    threads
+        Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
+        sides, whose products go at the speed of the memory.
+    progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    x : numpy.ndarray
+        The solution, of the shape of `b`.
+    report : Report
+        ``report.history`` has for each sweep ‖r‖₂ / ‖b‖₂, with r_i = b_i - (A x)_i for x as it was
+        when the sweep reached block i, the largest of all right-hand sides.
+        ``report.backward_error`` and the residual in ``report.notes`` are of x, formed anew in a
+        last pass over A.
+
+    Raises
+    ------
+    DivergenceError
+        If the residual grows, with the ratio.
+    SingularMatrixError
+        If a diagonal block is exactly singular.
+    InvalidError
+        If `A`, `b` or an argument is unusable.
+    BudgetError
+        Before any work, if the budget does not suffice.
+    NonFiniteError
+        If `A` has a NaN or an infinity, with its index.
+    Interrupted
+        After Ctrl-C or SIGTERM, with the x that was reached as ``x``.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the tolerance was not reached.
+
+    Notes
+    -----
+    With n² elements of A, of which the fraction f is in memory, each sweep reads (1 - f) n²
+    elements, with ``"symmetric"`` half of that (Conrad & Wallach 1979). See
+    ``docs/numerics-iterative.md``.
+    """
+    if not 0 < omega < 2:
+        raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
+    if direction not in ("symmetric", "alternating", "forward"):
+        raise InvalidError(
+            f"direction must be 'symmetric', 'alternating' or 'forward', have {direction!r}"
+        )
+    if assume_a != "gen" and direction != "symmetric":
+        raise InvalidError(
+            f"assume_a={assume_a!r} needs direction='symmetric', have {direction!r}: other sweeps "
+            "need both triangles at once"
+        )
+    setting = Setting(
+        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch
+    )
+    needs = demands(direction, is_half=setting.mirror is not None)
+    with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting) as it:
+        times = _iterate(it, direction, omega)
+        notes = narrowed(it)
+        sweeps = len(it.convergence.history)
+        report = it.report("gauss_seidel", times, notes=notes, block_reads=sweeps)
+        return it.solution(), report
+
+
+def demands(direction: Direction, *, is_half: bool) -> Demands:
+    """Say what Gauss-Seidel takes of its budget."""
+    by_triangle = direction == "symmetric"
+    return Demands("Gauss-Seidel", VECTORS, True, by_triangle=by_triangle, is_half=is_half)
+
+
+def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]:
+    """Sweep until the residual is small; return how often each kind of pass was made."""
+    relaxation = relaxation_of(it, omega, it.X if it.has_guess else None)
+    (R,) = it.vectors(1)
+    times: Counter[Pass] = Counter({"setup": 1})
+    if it.has_guess and (direction == "symmetric" or it.geometry.strips.by == "columns"):
+        relaxation.refresh("U", it.X)
+        times["upper"] += 1
+    while True:
+        while not it.convergence.is_over:
+            is_forward = direction == "forward" or len(it.convergence.history) % 2 == 0
+            triangles, kind = _swept(direction, is_forward=is_forward)
+            met = relaxation.sweep(it.X, it.B, is_forward=is_forward, triangles=triangles)
+            times[kind] += 1
+            it.convergence.note(it.relative(met))
+        # What the steps do not see of the residual of a copy, more steps do not change.
+        if it.is_accepted(R) or it.is_copied:
+            return times
+
+
+def _swept(direction: Direction, *, is_forward: bool) -> tuple[list[Triangle], Pass]:
+    """Name the triangles that a sweep reads, and such a pass."""
+    if direction != "symmetric":
+        return ["L", "U"], "sweep"
+    return (["L"], "lower") if is_forward else (["U"], "upper")

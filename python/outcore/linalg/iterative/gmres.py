@@ -1,0 +1,189 @@
+"""Restarted GMRES with A on disk (Saad & Schultz 1986), for many right-hand sides at once."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array import Array
+from outcore.errors import InvalidError
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
+from outcore.linalg.iterative.cg import check_omega
+from outcore.linalg.iterative.iteration import Iteration, open_iteration
+from outcore.linalg.iterative.krylov import Krylov
+from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin, whole_pages
+from outcore.linalg.iterative.preconditioners import (
+    Given,
+    Preconditioner,
+    check_preconditioner,
+    preconditioner_of,
+    reserve_of,
+    vectors_of,
+    wants_blocks,
+)
+from outcore.linalg.systems.residual import matrix_in
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike
+
+RESTART = 30
+"""Directions before a restart, where the budget has room for them."""
+
+
+def gmres(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    x0: npt.ArrayLike | Array | None = None,
+    preconditioner: Given = None,
+    restart: int | None = None,
+    omega: float = 1.0,
+    block: int | None = None,
+    pin: Pin = "auto",
+    assume_a: AssumeA = "gen",
+    storage: Storage = None,
+    tol: float | None = 1e-5,
+    max_iterations: int = 1000,
+    scratch: PathLike | None = None,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b by restarted GMRES, with A on disk.
+
+    Each right-hand side has its own Krylov space; the products with A that extend them take one
+    pass over A for all.
+
+    Parameters
+    ----------
+    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+        As for `gauss_seidel`.
+    preconditioner
+        Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
+        once. ``"ssor"``: one forward and one backward, one and a half times. ``"jacobi"``: the
+        diagonal blocks. LU factors of a matrix like A, from `lu_factor` or `open_factor`, which are
+        read once more each time. Or a function of an (n, k) array that returns another; it may
+        differ from call to call. `None`: none.
+    restart
+        Directions that are kept before x is updated and the iteration begins again; with a
+        preconditioner each takes twice the memory. By default 30, or as many as half of the budget
+        holds.
+    omega
+        Over-relaxation of ``"sweep"`` and ``"ssor"``, between 0 and 2.
+    assume_a
+        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
+        blocks on and below the diagonal are read.
+    max_iterations
+        Most iterations, in all.
+
+    Returns
+    -------
+    x : numpy.ndarray
+        The solution, of the shape of `b`.
+    report : Report
+        ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
+        sides, as the least-squares problems have it. ``report.backward_error`` and the residual in
+        ``report.notes`` are of x, formed anew; so is the residual of each restart, from A itself
+        also with `storage`.
+
+    Raises
+    ------
+    OutcoreError
+        As `gauss_seidel` does.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the tolerance was not reached.
+    """
+    check_preconditioner(preconditioner, ("jacobi", "sweep", "ssor"))
+    check_omega(omega)
+    if restart is not None and (not isinstance(restart, int | np.integer) or restart < 1):
+        raise InvalidError(f"restart must be an integer of at least 1, have {restart!r}")
+    setting = Setting(
+        tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch
+    )
+
+    def choices(layout: MatrixLayout, width: int, memory_bytes: int) -> list[Demands]:
+        is_half = setting.mirror is not None
+        return demands(layout, width, memory_bytes, preconditioner, restart, is_half=is_half)
+
+    with open_iteration("GMRES", A, b, x0, choices, setting) as it:
+        M = preconditioner_of(it, preconditioner, omega)
+        _iterate(it, M, _spaces(it, is_preconditioned=preconditioner is not None))
+        report = it.report(
+            "gmres", M.times, notes=[], block_reads=M.block_reads,
+            others=(M.others_read, M.others_planned),
+        )  # fmt: skip
+        return it.solution(), report
+
+
+def demands(
+    layout: MatrixLayout,
+    width: int,
+    memory_bytes: int,
+    preconditioner: Given,
+    restart: int | None,
+    *,
+    is_half: bool,
+) -> list[Demands]:
+    """Say what GMRES takes of its budget: with the directions asked for, or as there is room."""
+    n, dtype = layout.n, layout.dtype
+    flexible = preconditioner is not None
+    most = min(restart or RESTART, n)
+    found = []
+    for m in range(most, most - 1 if restart else 0, -1):
+        # Right-hand sides, directions, and these preconditioned.
+        vectors = 1 + m + 1 + m * flexible
+        if m > 1 and restart is None and 2 * vectors * n * width * dtype.itemsize > memory_bytes:
+            continue
+        found.append(
+            Demands(
+                "GMRES",
+                vectors + vectors_of(preconditioner),
+                wants_blocks(preconditioner),
+                by_triangle=preconditioner in ("sweep", "ssor"),
+                is_half=is_half,
+                restart=m,
+                reserve_bytes=reserve_of(preconditioner, dtype) + _triangle_bytes(width, m, dtype),
+            )
+        )
+    return found
+
+
+def _triangle_bytes(width: int, restart: int, dtype: np.dtype[Any]) -> int:
+    wide = np.result_type(dtype, np.float64)
+    return whole_pages(width * restart * (restart + 1) * wide.itemsize)
+
+
+def _spaces(it: Iteration, *, is_preconditioned: bool) -> Krylov:
+    """Take the memory of the Krylov spaces from the budget."""
+    g, dtype = it.geometry, it.geometry.layout.dtype
+    n, k, m = g.layout.n, g.columns, g.demands.restart
+    V = matrix_in(it.call, n, (m + 1) * k, dtype)
+    Z = matrix_in(it.call, n, m * k, dtype) if is_preconditioned else V
+    wide = np.result_type(dtype, np.float64)
+    triangles = matrix_in(it.call, (m + 1) * m, k, wide)
+    return Krylov(V, Z, triangles.T.reshape(k, m, m + 1))
+
+
+def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
+    """Iterate until the residual is small."""
+    R, convergence = spaces.residual, it.convergence
+    R[:] = it.B
+    if it.has_guess:
+        it.form_residual(R)
+    while True:
+        spaces.begin(it.targets())
+        for j in range(it.geometry.demands.restart):
+            M.apply_and_multiply(
+                spaces.direction(j), spaces.preconditioned(j), spaces.direction(j + 1)
+            )
+            convergence.note(it.relative(spaces.extend()))
+            if convergence.is_over:
+                break
+        spaces.update(it.X)
+        is_over = convergence.is_over
+        it.form_residual(R)
+        if is_over and convergence.accepts(it.true_residual):
+            return

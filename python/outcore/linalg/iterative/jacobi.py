@@ -1,0 +1,112 @@
+"""Block Jacobi with A on disk."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array import Array
+from outcore.errors import InvalidError
+from outcore.linalg import columns
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
+from outcore.linalg.iterative.iteration import Iteration, narrowed, open_iteration
+from outcore.linalg.iterative.plan import Demands, Pin
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike
+
+VECTORS = 2
+"""Right-hand sides and residual."""
+
+
+def jacobi(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    x0: npt.ArrayLike | Array | None = None,
+    omega: float = 1.0,
+    block: int | None = None,
+    pin: Pin = "auto",
+    assume_a: AssumeA = "gen",
+    storage: Storage = None,
+    tol: float | None = 1e-5,
+    max_sweeps: int = 1000,
+    scratch: PathLike | None = None,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b by block Jacobi, with A on disk.
+
+    x <- x + ω D⁻¹ (b - A x), with D the diagonal blocks of A. This converges if A is strictly
+    diagonally dominant by blocks, more slowly than `gauss_seidel`; for a Hermitian positive
+    definite A with ω small enough.
+
+    Parameters
+    ----------
+    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+        As for `gauss_seidel`.
+    omega
+        Damping or over-relaxation ω, positive.
+    assume_a
+        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
+        blocks on and below the diagonal are read.
+    max_sweeps
+        Most sweeps; each is a pass over A.
+
+    Returns
+    -------
+    x : numpy.ndarray
+        The solution, of the shape of `b`.
+    report : Report
+        ``report.history`` has ‖b - Ax‖₂ / ‖b‖₂ after each sweep, the largest of all right-hand
+        sides.
+
+    Raises
+    ------
+    OutcoreError
+        As `gauss_seidel` does.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the tolerance was not reached.
+    """
+    if not 0 < omega < np.inf:
+        raise InvalidError(f"omega must be positive, have {omega!r}")
+    setting = Setting(
+        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch
+    )
+    needs = demands(is_half=setting.mirror is not None)
+    with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
+        _iterate(it, omega)
+        sweeps = len(it.convergence.history)
+        report = it.report("jacobi", {"setup": 1}, notes=narrowed(it), block_reads=sweeps)
+        return it.solution(), report
+
+
+def demands(*, is_half: bool) -> Demands:
+    """Say what Jacobi takes of its budget."""
+    return Demands("Jacobi", VECTORS, True, is_half=is_half)
+
+
+def _iterate(it: Iteration, omega: float) -> None:
+    """Sweep until the residual is small."""
+    X, B, convergence = it.X, it.B, it.convergence
+    (R,) = it.vectors(1)
+    it.blocks.factor(it.tiles)
+    R[:] = B
+    if it.has_guess:
+        it.passes.multiply(X, R)
+        np.subtract(B, R, out=R)
+    steps = np.full(X.shape[1], omega)
+    while not convergence.is_over:
+        it.blocks.solve_all(R)
+        columns.add_scaled(X, steps, R)
+        it.passes.multiply(X, R)
+        np.subtract(B, R, out=R)
+        convergence.note(it.relative(columns.norms(R)))
+    if it.is_copied:
+        it.form_residual(R)
+    else:
+        it.judge(R)

@@ -1,0 +1,124 @@
+"""Krylov spaces of several right-hand sides, side by side, so that one product serves them all."""
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+
+from outcore.lapack import kernels
+from outcore.linalg import columns
+from outcore.linalg.matrix import Matrix
+
+
+class Krylov:
+    """Arnoldi's process and the least-squares problems of GMRES, for each column by itself.
+
+    The directions of column c are columns c, c + k, c + 2k, ... of `V`: those of all right-hand
+    sides at one step lie next to each other, and those of one right-hand side at equal distances,
+    so both are operands of the BLAS as they are.
+
+    Parameters
+    ----------
+    V
+        (n, (m + 1) k) memory for the directions.
+    Z
+        (n, m k) memory for the preconditioned directions; `V` itself if there are none.
+    H
+        (k, m, m + 1) memory, of double precision, for the triangles of the least-squares problems.
+    """
+
+    def __init__(self, V: Matrix, Z: Matrix, H: Matrix) -> None:
+        self._V, self._Z, self._H = V, Z, H
+        self._k, self._m = H.shape[:2]
+        self._kernels = kernels(V.dtype)
+        self._rotations = np.zeros((2, self._m, self._k), H.dtype)
+        self._g = np.zeros((self._m + 1, self._k), H.dtype)
+        self._used = np.zeros(self._k, int)
+        self._is_active = np.zeros(self._k, bool)
+        self._targets = np.zeros(self._k)
+        self._steps = 0
+
+    @property
+    def residual(self) -> Matrix:
+        """(n, k) where the residuals are put before `begin`."""
+        return self.direction(0)
+
+    def direction(self, j: int) -> Matrix:
+        """(n, k) directions of step j, one for each column."""
+        return self._V[:, j * self._k : (j + 1) * self._k]
+
+    def preconditioned(self, j: int) -> Matrix:
+        """(n, k) preconditioned directions of step j."""
+        return self._Z[:, j * self._k : (j + 1) * self._k]
+
+    def begin(self, targets: npt.NDArray[np.float64]) -> None:
+        """Begin with the residuals; a column that is below its target takes no part."""
+        R, sizes = self.residual, columns.norms(self.residual)
+        self._targets, self._is_active = targets, sizes > targets
+        columns.scale(R, np.where(self._is_active, 1 / np.where(sizes > 0, sizes, 1), 0))
+        self._used[:] = 0
+        self._steps = 0
+        self._g[:] = 0
+        self._g[0] = sizes
+
+    def extend(self) -> npt.NDArray[np.float64]:
+        """Take in the products with A, in ``direction(steps + 1)``; return the norms of residuals.
+
+        Directions are made orthogonal by classical Gram-Schmidt, twice.
+        """
+        for c in range(self._k):
+            if self._is_active[c]:
+                self._extend_column(c)
+            else:
+                self.direction(self._steps + 1)[:, c] = 0
+        self._steps += 1
+        return np.abs(self._g[self._used, np.arange(self._k)])
+
+    def update(self, X: Matrix) -> None:
+        """Add to each column the combination of its directions with the least residual."""
+        for c, used in enumerate(self._used):
+            T = self._H[c, :used, :used].T
+            # A last pivot of zero belongs to a singular matrix: that direction leads nowhere.
+            while used and abs(T[used - 1, used - 1]) <= np.finfo(T.dtype).tiny:
+                used -= 1
+            if not used:
+                continue
+            y = solve_triangular(T[:used, :used], self._g[:used, c], check_finite=False)
+            factors = np.asfortranarray(y.astype(X.dtype).reshape(-1, 1))
+            self._kernels.gemm(self._Z[:, c : used * self._k : self._k], factors, X[:, c : c + 1])
+
+    def _extend_column(self, c: int) -> None:
+        j, k = self._steps, self._k
+        basis = self._V[:, c : (j + 1) * k : k]
+        w = self._V[:, (j + 1) * k + c : (j + 1) * k + c + 1]
+        h, more = np.zeros(j + 2, self._H.dtype), np.empty((j + 1, 1), w.dtype, order="F")
+        for _ in range(2):
+            self._kernels.gemm(basis, w, more, beta=0, trans_a="C")
+            self._kernels.gemm(basis, more, w, alpha=-1)
+            h[:-1] += more[:, 0]
+        size = float(columns.norms(w)[0])
+        # What is left of a product that lies in the space is rounding.
+        is_over = size <= 10 * np.finfo(w.dtype).eps * float(np.linalg.norm(h))
+        h[-1] = 0 if is_over else size
+        columns.scale(w, np.array([0 if is_over else 1 / size]))
+        self._rotate(c, h)
+        self._used[c] = j + 1
+        self._is_active[c] = not is_over and abs(self._g[j + 1, c]) > self._targets[c]
+
+    def _rotate(self, c: int, h: Matrix) -> None:
+        """Make the last column of a Hessenberg matrix one of a triangle, by Givens rotations."""
+        j = self._steps
+        cosines, sines = self._rotations[:, :, c]
+        for i in range(j):
+            a, b = h[i], h[i + 1]
+            h[i], h[i + 1] = cosines[i] * a + sines[i] * b, -np.conj(sines[i]) * a + cosines[i] * b
+        a, b = h[j], h[j + 1]
+        size = np.hypot(abs(a), abs(b))
+        if size > 0:
+            phase = a / abs(a) if a != 0 else 1
+            cosines[j], sines[j] = abs(a) / size, phase * np.conj(b) / size
+            h[j] = phase * size
+        else:
+            cosines[j], sines[j] = 1, 0
+        self._H[c, j, : j + 1] = h[: j + 1]
+        self._g[j + 1, c] = -np.conj(sines[j]) * self._g[j, c]
+        self._g[j, c] *= cosines[j]

@@ -1,0 +1,90 @@
+"""A temporary copy of a matrix in single precision, of half the bytes."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile
+from outcore.errors import InvalidError
+from outcore.linalg.iterative.pinned import PinnedTiles
+from outcore.linalg.iterative.plan import IterativeGeometry, MatrixLayout
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.temporary_array import temporary_array
+from outcore.longcall import LongCall
+from outcore.streams import WriteBehind
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata
+
+_BUFFERS = 3
+
+
+@contextmanager
+def narrow_copy(
+    geometry: IterativeGeometry, source: PinnedTiles, call: LongCall, where: Place
+) -> Iterator[ArrayFile]:
+    """Copy what a method reads of a matrix, for as long as the method runs.
+
+    Parameters
+    ----------
+    geometry
+        Its layout is that of the copy.
+    source
+        Tiles of the matrix.
+    where
+        Place of the copy.
+
+    Raises
+    ------
+    InvalidError
+        If an element is too large for single precision.
+    """
+    layout = geometry.layout
+    with temporary_array(where, copy_metadata(geometry)) as array:
+        file = array.open_file(call.arena, 1, writable=True, trace=call.trace, trace_number=2)
+        elements = layout.slot_bytes // layout.stored.itemsize
+        with WriteBehind(file, most=_BUFFERS - 1, trace=call.trace) as writer:
+            slots = [
+                np.ndarray(
+                    (elements,), layout.stored, memoryview(call.arena.allocate(layout.slot_bytes))
+                )
+                for _ in range(_BUFFERS)
+            ]
+            for slot in slots:
+                slot[:] = 0  # also what lies beyond the matrix's edge is written
+            for number, (tile, data) in enumerate(source.go(geometry.tiles_of("all"))):
+                slot = slots[number % _BUFFERS]
+                chunk = _as_chunk(slot, layout)
+                with np.errstate(over="raise"):
+                    try:
+                        np.copyto(chunk[: data.shape[0], : data.shape[1]], data, "same_kind")
+                    except FloatingPointError:
+                        raise InvalidError(
+                            f"A has an element in rows {tile.rows.start} to {tile.rows.stop - 1} "
+                            f"that is too large for {layout.stored}; leave out storage="
+                        ) from None
+                box = tuple(
+                    slice(at * size, (at + 1) * size)
+                    for at, size in zip(tile.chunk, layout.chunks, strict=True)
+                )
+                writer.write(box, chunk)
+        del slots, slot, chunk
+        with contextlib.closing(array):
+            yield file
+
+
+def _as_chunk(slot: npt.NDArray[Any], layout: MatrixLayout) -> Matrix:
+    rows, cols = layout.chunks
+    elements = slot[: rows * cols]
+    return elements.reshape(cols, rows).T if layout.order == "F" else elements.reshape(rows, cols)
+
+
+def copy_metadata(geometry: IterativeGeometry) -> Metadata:
+    """Layout of the copy: that of the matrix, its edges rounded up to whole chunks."""
+    layout = geometry.layout
+    shape = tuple(-(-layout.n // size) * size for size in layout.chunks)
+    order = "column-major" if layout.order == "F" else "row-major"
+    return Metadata(shape, layout.stored, layout.chunks, layout.order, order)

@@ -1,0 +1,109 @@
+"""Tiles of a matrix in a known order, a part of them kept in memory once they were read.
+
+The least words a pass can read with a fraction f of the matrix in memory are (1 - f) n². Which
+tiles are kept is settled before the start: an LRU cache, which keeps what was used last, would keep
+nothing of use in a pass that begins again at the top.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from outcore._core import Arena, ArrayFile, Stream, Trace
+from outcore.linalg.iterative.strips import Chunk, Tile
+from outcore.linalg.matrix import Matrix
+
+Look = Callable[[Tile, Matrix], None]
+
+
+def choose_pins(levels: Iterable[Sequence[Sequence[Tile]]], count: int) -> frozenset[Chunk]:
+    """Choose `count` tiles to keep, evenly spread so that the disk is busy all through a pass.
+
+    Parameters
+    ----------
+    levels
+        Groups of tiles: those of a later level are kept only if all of the earlier ones are. Groups
+        of one level share in proportion to their size.
+    count
+        How many; all if there are fewer.
+    """
+    pins: list[Chunk] = []
+    for groups in levels:
+        left = count - len(pins)
+        size = sum(map(len, groups))
+        taken, seen = 0, 0
+        for group in groups:
+            seen += len(group)
+            share = min(left, size) * seen // max(size, 1) - taken
+            taken += share
+            pins += (group[k * len(group) // share].chunk for k in range(share))
+    return frozenset(pins)
+
+
+class PinnedTiles:
+    """Tiles in any order, each read when it is first needed; those pinned never again.
+
+    Parameters
+    ----------
+    file, dtype
+        The matrix.
+    arena, ring_bytes
+        Budget, and how much of it is for tiles that are read ahead and not kept.
+    slot_bytes
+        Memory of one tile.
+    pins
+        Chunks to keep.
+    look
+        Called once for each tile, when it is first there.
+    """
+
+    def __init__(
+        self,
+        file: ArrayFile,
+        dtype: np.dtype[Any],
+        arena: Arena,
+        trace: Trace,
+        *,
+        ring_bytes: int,
+        slot_bytes: int,
+        pins: Collection[Chunk] = (),
+        look: Look | None = None,
+    ) -> None:
+        self.file = file
+        self._dtype, self._trace = dtype, trace
+        # A block that is kept stays leased from the stream, which leaves the ring for the others.
+        self._stream = Stream(file, arena, ring_bytes + len(pins) * slot_bytes)
+        self._pins = frozenset(pins)
+        self._kept: dict[Chunk, Matrix] = {}
+        self._look = look
+        self._seen: set[Chunk] = set()
+
+    def go(self, tiles: Iterable[Tile]) -> Iterator[tuple[Tile, Matrix]]:
+        """Go through tiles: (tile, elements). All are read ahead as far as memory allows."""
+        order = list(tiles)
+        self._stream.extend_chunks(
+            [list(tile.chunk) for tile in order if tile.chunk not in self._kept]
+        )
+        for tile in order:
+            data = self._kept.get(tile.chunk)
+            if data is None:
+                data = self._take(tile)
+                if tile.chunk in self._pins:
+                    self._kept[tile.chunk] = data
+            start_ns = self._trace.now_ns()
+            if self._look and tile.chunk not in self._seen:
+                self._look(tile, data)
+                self._seen.add(tile.chunk)
+            yield tile, data
+            self._trace.record("compute", start_ns)
+
+    def _take(self, tile: Tile) -> Matrix:
+        start_ns = self._trace.now_ns()
+        buffer, _, count, strides = self._stream.next()
+        self._trace.record("wait", start_ns)
+        data: Matrix = np.ndarray(
+            tuple(count), self._dtype, buffer=memoryview(buffer), strides=tuple(strides)
+        )
+        # A copy of a matrix may have whole chunks beyond the matrix's edge.
+        return tile.part(data, (tile.rows, tile.cols))

@@ -1,0 +1,358 @@
+"""What an iterative method takes of its budget, and what it reads: pure arithmetic."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg import column_sums
+from outcore.linalg.iterative import tile_product
+from outcore.linalg.iterative.diagonal_blocks import BlocksLayout
+from outcore.linalg.iterative.pinned import choose_pins
+from outcore.linalg.iterative.strips import Box, Chunk, Strips, Tile, way_through
+from outcore.linalg.lu.plan import DTYPES
+from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+RING_TILES = (3, 8)
+"""Fewest and most tiles of read-ahead: one in use, one that is there, the others on their way."""
+
+DIAGONAL_SHARE = 1 / 8
+"""Share of the budget that the diagonal blocks get where their size is free."""
+
+Pin: TypeAlias = float | Literal["auto"] | None
+Pass: TypeAlias = Literal["setup", "lower", "upper", "sweep", "all"]
+
+
+@dataclass(frozen=True)
+class MatrixLayout:
+    """A matrix in chunks of type `stored`, with which is computed in type `dtype`."""
+
+    n: int
+    stored: np.dtype[Any]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, int]
+    order: str
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a chunk on disk and in memory."""
+        return whole_pages(math.prod(self.chunks) * self.stored.itemsize)
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a method asks for.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    vectors
+        Matrices of as many columns as there are right-hand sides.
+    has_blocks
+        Whether it solves with the diagonal blocks.
+    by_triangle
+        Whether its passes read one triangle at a time.
+    is_half
+        Whether only the blocks on and below the diagonal are read at all.
+    restart
+        Directions of GMRES, which are among the vectors.
+    reserve_bytes
+        Memory for what is neither vectors nor blocks.
+    """
+
+    name: str
+    vectors: int
+    has_blocks: bool
+    by_triangle: bool = False
+    is_half: bool = False
+    restart: int = 0
+    reserve_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class IterativeGeometry:
+    """How the budget is divided, and which tiles stay in memory."""
+
+    layout: MatrixLayout
+    source_slot_bytes: int | None
+    demands: Demands
+    columns: int
+    strips: Strips
+    blocks: BlocksLayout | None
+    pinned_tiles: int
+    ring_tiles: int
+    budget_bytes: int
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of one vector for each right-hand side."""
+        return whole_pages(self.layout.n * self.columns * self.layout.dtype.itemsize)
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of the largest diagonal block."""
+        return min(self.strips.block, self.layout.n)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of one vector for each right-hand side, of the rows of a diagonal block."""
+        return whole_pages(self.step_rows * self.columns * self.layout.dtype.itemsize)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes for tiles that are read ahead."""
+        return self.ring_tiles * self.layout.slot_bytes
+
+    @property
+    def source_ring_bytes(self) -> int:
+        """Bytes for tiles of the matrix itself, where it is kept in a narrower type."""
+        return RING_TILES[0] * (self.source_slot_bytes or 0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the method takes from its budget at most."""
+        layout, tile = self.layout, self.layout.chunks
+        wide = layout.dtype if self.source_slot_bytes else layout.stored
+        sums = column_sums.scratch_bytes(layout.n, wide, layout.order, tile)
+        scratch = tile_product.scratch_elements(
+            layout.order, layout.stored, layout.dtype, tile, self.columns
+        )
+        return (
+            self.demands.vectors * self.vector_bytes
+            + sum(map(whole_pages, sums))
+            + sum(whole_pages(count * layout.dtype.itemsize) for count in scratch)
+            + (2 * self.step_bytes + self.blocks.memory_bytes if self.blocks else 0)
+            + self.pinned_tiles * layout.slot_bytes
+            + self.ring_bytes
+            + self.source_ring_bytes
+            + self.demands.reserve_bytes
+        )
+
+    @functools.cached_property
+    def pins(self) -> frozenset[Chunk]:
+        """Chunks that stay in memory."""
+        return choose_pins(_levels(self.strips, self.demands), self.pinned_tiles)
+
+    def tiles_of(self, kind: Pass) -> list[Tile]:
+        """Tiles that a pass reads, in any order."""
+        return [tile for tile in self.strips.all_tiles if self.is_in(tile, kind)]
+
+    def is_in(self, tile: Tile, kind: Pass) -> bool:
+        """Whether a pass reads a tile."""
+        is_half = self.demands.is_half
+        is_below, is_inside, is_above = (
+            part is not None for part in (tile.below, tile.inside, tile.above)
+        )
+        if kind == "setup":
+            return is_inside
+        if kind == "lower" or (kind == "upper" and is_half):
+            return is_below
+        if kind == "upper":
+            return is_above
+        if kind == "sweep":
+            return is_below or is_above
+        return is_below or is_inside or not is_half
+
+    def bytes_read(self, times: Mapping[Pass, int]) -> int:
+        """Bytes of the matrix that are read in so many passes of each kind. Exact."""
+        made = [kind for kind, count in times.items() if count]
+        kept = {
+            tile.chunk
+            for tile in self.strips.all_tiles
+            if tile.chunk in self.pins and any(self.is_in(tile, kind) for kind in made)
+        }
+        tiles = len(kept) + sum(times[kind] * self.unpinned(kind) for kind in made)
+        return tiles * self.layout.slot_bytes
+
+    def elements(self, kind: Pass) -> int:
+        """Elements that take part in the products of a pass."""
+        if kind == "setup":
+            return 0
+        is_mirrored, total = self.demands.is_half and kind in ("upper", "all"), 0
+        for tile in self.strips.all_tiles:
+            below, inside, above = map(_size, (tile.below, tile.inside, tile.above))
+            if is_mirrored:
+                above = below
+            total += (
+                below * (kind != "upper") + inside * (kind == "all") + above * (kind != "lower")
+            )
+        return total
+
+    def unpinned(self, kind: Pass) -> int:
+        """Tiles that a pass reads whenever it is made."""
+        return sum(tile.chunk not in self.pins for tile in self.tiles_of(kind))
+
+    def describe(self) -> str:
+        """How it will be done, for people."""
+        tiles = len(self.strips.all_tiles)
+        parts = [f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}"]
+        if self.blocks:
+            where = "a file" if self.blocks.is_in_file else "memory"
+            parts.append(f"diagonal blocks of {self.step_rows} in {where}")
+        parts.append(f"{self.pinned_tiles / tiles:.0%} of the matrix kept in memory")
+        return ", ".join(parts)
+
+
+def iterative_geometry(
+    layout: MatrixLayout,
+    choices: Sequence[Demands],
+    memory_bytes: int,
+    columns: int,
+    *,
+    block: int | None = None,
+    pin: Pin = "auto",
+    source_slot_bytes: int | None = None,
+) -> IterativeGeometry:
+    """Divide a budget.
+
+    Parameters
+    ----------
+    layout
+        Of the matrix that is read in each pass.
+    choices
+        What the method asks for: the best first, what takes least memory last.
+    memory_bytes, columns
+        The budget, and the number of right-hand sides.
+    block
+        Rows of a diagonal block; by default as many as an eighth of the budget holds.
+    pin
+        Share of the matrix to keep in memory, ``"auto"`` for as much as there is room for.
+    source_slot_bytes
+        Bytes of a tile of the matrix itself, if `layout` is that of a copy of it.
+
+    Raises
+    ------
+    BudgetError
+        If the budget does not suffice.
+    """
+    by, unit = way_through(layout.chunks, layout.order)
+    _check_block(block, unit, by, layout.n)
+    wanted = _tiles_to_pin(pin, layout)
+    least = math.inf
+    for demands in choices:
+        for rows, is_in_file in _ways_to_keep_blocks(layout, demands, memory_bytes, block, unit):
+            strips = Strips(layout.n, layout.chunks, by, rows)
+            blocks = BlocksLayout(strips, layout.dtype, is_in_file) if demands.has_blocks else None
+            pinned = min(wanted, _useful(strips, demands)) if wanted else 0
+            g = IterativeGeometry(
+                layout, source_slot_bytes, demands, columns, strips, blocks, pinned,
+                RING_TILES[0], memory_bytes,
+            )  # fmt: skip
+            if g.memory_bytes <= memory_bytes:
+                return _with_spare(g, is_auto=wanted is None)
+            least = min(least, g.memory_bytes)
+    kept = f" with {pin:.0%} of the matrix kept in memory" if wanted else ""
+    raise BudgetError(
+        f"need {least} bytes ({format_bytes(least)}) of memory for {demands.name} of order "
+        f"{layout.n} with {columns} columns{kept}, have {memory_bytes} "
+        f"({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _with_spare(g: IterativeGeometry, *, is_auto: bool) -> IterativeGeometry:
+    """Use what is left of the budget: for read-ahead, and to keep tiles."""
+    spare = (g.budget_bytes - g.memory_bytes) // g.layout.slot_bytes
+    ahead = min(spare // 8 if is_auto else spare, RING_TILES[1] - RING_TILES[0])
+    pinned = min(spare - ahead, _useful(g.strips, g.demands)) if is_auto else g.pinned_tiles
+    return dataclasses.replace(g, ring_tiles=g.ring_tiles + ahead, pinned_tiles=pinned)
+
+
+def _useful(strips: Strips, demands: Demands) -> int:
+    """Tiles that are ever read."""
+    return sum(len(group) for groups in _levels(strips, demands) for group in groups)
+
+
+def _ways_to_keep_blocks(
+    layout: MatrixLayout, demands: Demands, memory_bytes: int, block: int | None, unit: int
+) -> Iterator[tuple[int, bool]]:
+    """Sizes of diagonal blocks, and whether they are in a file: the best first."""
+    if block is None and demands.has_blocks:
+        share = int(memory_bytes * DIAGONAL_SHARE)
+        rows = share // (layout.n * layout.dtype.itemsize) // unit * unit
+        if rows > unit:
+            yield min(rows, -(-layout.n // unit) * unit), False
+    rows = block or unit
+    yield rows, False
+    if demands.has_blocks and min(rows, layout.n) ** 2 * layout.dtype.itemsize <= 64 << 20:
+        yield rows, True
+
+
+def _check_block(block: int | None, unit: int, by: str, n: int) -> None:
+    if block is None:
+        return
+    if not isinstance(block, int | np.integer) or block < 1:
+        raise InvalidError(f"block must be an integer of at least 1, have {block!r}")
+    if block % unit and block < n:
+        raise InvalidError(
+            f"block must be a multiple of {unit}, the {by} of a chunk, have {block}; try "
+            f"block={-(-block // unit) * unit}"
+        )
+
+
+def _tiles_to_pin(pin: Pin, layout: MatrixLayout) -> int | None:
+    """How many tiles must be kept; `None`: as many as there is room for."""
+    if pin == "auto":
+        return None
+    if pin is None:
+        return 0
+    if isinstance(pin, bool | str) or not 0 <= pin <= 1:
+        raise InvalidError(f"pin must be 'auto', None or a fraction from 0 to 1, have {pin!r}")
+    tiles = math.prod(-(-layout.n // chunk) for chunk in layout.chunks)
+    return math.ceil(pin * tiles - 1e-9)
+
+
+def _levels(strips: Strips, demands: Demands) -> Sequence[Sequence[Sequence[Tile]]]:
+    """Group tiles by how much is saved by keeping them, most first."""
+    tiles = strips.all_tiles
+    is_half = demands.is_half
+    if not demands.has_blocks:
+        return [[[tile for tile in tiles if tile.below or tile.inside or not is_half]]]
+    # Tiles that lie in a diagonal block are read before the first sweep and after the last.
+    rare = [[tile for tile in tiles if not tile.below and not tile.above]]
+    if is_half:
+        return [[[tile for tile in tiles if tile.below]], rare]
+    if not demands.by_triangle:
+        return [[[tile for tile in tiles if tile.below or tile.above]], rare]
+    return [
+        [[tile for tile in tiles if tile.below and tile.above]],
+        [
+            [tile for tile in tiles if tile.below and not tile.above],
+            [tile for tile in tiles if tile.above and not tile.below],
+        ],
+        rare,
+    ]
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse types that the BLAS does not have."""
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"iterative methods work in {', '.join(DTYPES)}, have {dtype}; convert with "
+            "oc.from_array"
+        )
+
+
+def working_dtype(dtype: np.dtype[Any], storage: str | None) -> np.dtype[Any]:
+    """Type of the arithmetic: that of the matrix, or double if its storage is single precision."""
+    return dtype if storage is None else np.result_type(dtype, np.float64)
+
+
+def narrow_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Type of single precision: float32 or complex64."""
+    return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)
+
+
+def _size(box: Box | None) -> int:
+    return 0 if box is None else (box[0].stop - box[0].start) * (box[1].stop - box[1].start)
+
+
+def whole_pages(nbytes: int) -> int:
+    """Round up to whole pages, as an arena does."""
+    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES

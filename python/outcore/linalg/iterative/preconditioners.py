@@ -1,0 +1,219 @@
+"""Preconditioners for methods whose steps are products with A."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from outcore.errors import InvalidError
+from outcore.linalg.factors.factor import LUFactor
+from outcore.linalg.iterative.iteration import Iteration
+from outcore.linalg.iterative.plan import IterativeGeometry, Pass
+from outcore.linalg.iterative.relaxation import relaxation_of
+from outcore.linalg.lu.plan import solve_bytes_read
+from outcore.linalg.lu.solve import refuse_singular
+from outcore.linalg.lu.sweeps import Sweeps, ring_bytes, tile_bytes
+from outcore.linalg.matrix import Matrix
+from outcore.progress import Meter
+
+Named: TypeAlias = Literal["jacobi", "sweep", "ssor"]
+Given: TypeAlias = Named | LUFactor | Callable[[Any], Any] | None
+
+LU_BLOCK_TILES = 2
+"""Tiles of saved factors that are read at once."""
+
+
+class Preconditioner:
+    """The identity; the others approximate A⁻¹.
+
+    ``times`` counts passes over A that are not products with all of it, ``block_reads`` how often
+    the diagonal blocks were read, and ``others_planned`` the bytes of factors that were to be read.
+    """
+
+    def __init__(self, it: Iteration) -> None:
+        self._it = it
+        self.times: Counter[Pass] = Counter()
+        self.block_reads = 0
+        self.others_planned = 0
+
+    @property
+    def others_read(self) -> int:
+        """Bytes of factors that were read."""
+        return 0
+
+    def apply(self, R: Matrix, Z: Matrix) -> None:
+        """Z <- M⁻¹ R."""
+        Z[:] = R
+
+    def apply_and_multiply(self, R: Matrix, Z: Matrix, Y: Matrix) -> None:
+        """Z <- M⁻¹ R and Y <- A Z. Without a preconditioner Z may be R itself."""
+        if Z is not R:
+            self.apply(R, Z)
+        self._it.passes.multiply(Z, Y)
+
+
+class BlockJacobi(Preconditioner):
+    """M = D, the diagonal blocks of A."""
+
+    def __init__(self, it: Iteration) -> None:
+        super().__init__(it)
+        it.blocks.factor(it.tiles)
+        self.times["setup"] += 1
+
+    def apply(self, R: Matrix, Z: Matrix) -> None:
+        """Z <- D⁻¹ R."""
+        Z[:] = R
+        self._it.blocks.solve_all(Z)
+        self.block_reads += 1
+
+
+class Sweep(Preconditioner):
+    """One sweep of SOR from 0; with `is_symmetric` one forward and one backward, SSOR.
+
+    A sweep leaves L z, D z and U z but for one triangle. With that one A z is known without a pass
+    of its own, for the reads of half a pass (Eisenstat 1981 saves them in another way).
+    """
+
+    def __init__(self, it: Iteration, omega: float, *, is_symmetric: bool) -> None:
+        super().__init__(it)
+        self._is_symmetric = is_symmetric
+        self._relaxation = relaxation_of(it, omega)
+        self.times["setup"] += 1
+        # Strips of columns can give both products of a new z in one go.
+        self._gives_both = it.geometry.strips.by == "columns" and it.mirror is None
+
+    def apply(self, R: Matrix, Z: Matrix) -> None:
+        """Z <- M⁻¹ R."""
+        self._sweep(R, Z, gives_both=False)
+
+    def apply_and_multiply(self, R: Matrix, Z: Matrix, Y: Matrix) -> None:
+        """Z <- M⁻¹ R and Y <- A Z."""
+        self._sweep(R, Z, gives_both=self._gives_both)
+        if self._is_symmetric:
+            self._relaxation.refresh("L", Z)
+            self.times["lower"] += 1
+        elif not self._gives_both:
+            self._relaxation.refresh("U", Z)
+            self.times["upper"] += 1
+        self._relaxation.product_into(Y)
+
+    def _sweep(self, R: Matrix, Z: Matrix, *, gives_both: bool) -> None:
+        Z[:] = 0
+        self._relaxation.clear()
+        is_both = gives_both and not self._is_symmetric
+        self._relaxation.sweep(Z, R, is_forward=True, triangles=["L", "U"] if is_both else ["L"])
+        self.times["sweep" if is_both else "lower"] += 1
+        self.block_reads += 1
+        if self._is_symmetric:
+            self._relaxation.sweep(Z, R, is_forward=False, triangles=["U"])
+            self.times["upper"] += 1
+            self.block_reads += 1
+
+
+class Factors(Preconditioner):
+    """M = P⁻¹ L U, from `lu_factor`: of a matrix like A, or of A in single precision."""
+
+    def __init__(self, it: Iteration, lu: LUFactor) -> None:
+        super().__init__(it)
+        refuse_singular(lu)
+        # The sweeps tell the meter what they read, where it counts steps.
+        call = dataclasses.replace(it.call, meter=Meter("", 1, False))
+        self._sweeps = Sweeps(lu, call, LU_BLOCK_TILES)
+        self._bytes = solve_bytes_read(lu.n, lu.dtype, lu.tile)
+
+    @property
+    def others_read(self) -> int:
+        """Bytes of factors that were read."""
+        return self._sweeps.counters()[0]
+
+    def apply(self, R: Matrix, Z: Matrix) -> None:
+        """Z <- U⁻¹ L⁻¹ P R."""
+        Z[:] = R
+        self._sweeps.solve(Z)
+        self.others_planned += self._bytes
+
+
+class Function(Preconditioner):
+    """M⁻¹ is a function of the user's."""
+
+    def __init__(self, it: Iteration, function: Callable[[Any], Any]) -> None:
+        super().__init__(it)
+        self._function = function
+
+    def apply(self, R: Matrix, Z: Matrix) -> None:
+        """Z <- f(R)."""
+        found = np.asarray(self._function(R.copy(order="F")))
+        if found.shape != R.shape or not np.can_cast(found.dtype, R.dtype, "same_kind"):
+            raise InvalidError(
+                f"the preconditioner must return {R.dtype} of shape {R.shape}, as it is given, "
+                f"have {found.dtype} of shape {found.shape}"
+            )
+        Z[:] = found
+
+
+def check_preconditioner(given: Given, names: tuple[str, ...]) -> None:
+    """Refuse what is none."""
+    is_named = isinstance(given, str) and given in names
+    if not (given is None or is_named or isinstance(given, LUFactor) or callable(given)):
+        raise InvalidError(
+            f"preconditioner must be None, {', '.join(map(repr, names))}, LU factors or a "
+            f"function, have {given!r}"
+        )
+
+
+def wants_blocks(given: Given) -> bool:
+    """Whether a preconditioner solves with the diagonal blocks of A."""
+    return isinstance(given, str)
+
+
+def vectors_of(given: Given) -> int:
+    """Vectors that a preconditioner takes, beside its result."""
+    return 3 if given in ("sweep", "ssor") else 0
+
+
+def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
+    """Bytes that a preconditioner takes beside vectors and diagonal blocks."""
+    if not isinstance(given, LUFactor):
+        return 0
+    widened = tile_bytes(given) * dtype.itemsize // given.dtype.itemsize
+    is_wider = dtype != given.dtype
+    return ring_bytes(given, LU_BLOCK_TILES) + LU_BLOCK_TILES * widened * is_wider
+
+
+def preconditioner_of(it: Iteration, given: Given, omega: float) -> Preconditioner:
+    """Make ready what was asked for."""
+    if given is None:
+        return Preconditioner(it)
+    if isinstance(given, LUFactor):
+        layout = it.geometry.layout
+        if given.n != layout.n or (given.dtype.kind == "c") > (layout.dtype.kind == "c"):
+            raise InvalidError(
+                f"need factors of order {layout.n} for {layout.dtype}, have order {given.n} in "
+                f"{given.dtype}"
+            )
+        return Factors(it, given)
+    if given == "jacobi":
+        return BlockJacobi(it)
+    if isinstance(given, str):
+        return Sweep(it, omega, is_symmetric=given == "ssor")
+    return Function(it, given)
+
+
+def applied(
+    given: Named | None, g: IterativeGeometry, steps: int, *, gives_product: bool
+) -> tuple[dict[Pass, int], int]:
+    """Count passes over A of so many applications, and how often diagonal blocks are read.
+
+    With `gives_product` the products with A are among them.
+    """
+    if given in (None, "jacobi"):
+        passes: dict[Pass, int] = {"all": steps * gives_product}
+        return passes | ({"setup": 1} if given else {}), steps if given else 0
+    if given == "ssor":
+        lower = steps * (1 + gives_product)
+        return {"setup": 1, "lower": lower, "upper": steps}, 2 * steps
+    if gives_product and not g.demands.is_half and g.strips.by == "columns":
+        return {"setup": 1, "sweep": steps}, steps
+    return {"setup": 1, "lower": steps, "upper": steps * gives_product}, steps

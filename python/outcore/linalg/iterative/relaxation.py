@@ -1,0 +1,199 @@
+"""Sweeps of block Gauss-Seidel and SOR over a matrix on disk.
+
+With A = L + D + U, D its diagonal blocks, a sweep goes through the blocks i in one direction and
+replaces
+
+    x_i <- x_i + ω (A_ii⁻¹ (b_i - (L x)_i - (U x)_i) - x_i).
+
+L x and U x are kept beside x. Going forward, (L x)_i is of new elements of x only, and must be
+formed anew; (U x)_i is of old ones only. So a sweep that goes back after one that went forward
+finds L x as that one left it, and reads but the triangle U; and the other way round (Conrad &
+Wallach 1979). Sweeps that all go forward read both triangles.
+"""
+
+import functools
+from collections.abc import Iterable
+from itertools import islice
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.lapack import kernels
+from outcore.linalg.columns import squares
+from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.iteration import Iteration
+from outcore.linalg.iterative.pinned import PinnedTiles
+from outcore.linalg.iterative.pinned_product import Mirror
+from outcore.linalg.iterative.plan import IterativeGeometry
+from outcore.linalg.iterative.strips import Tile
+from outcore.linalg.iterative.tile_product import TileProduct
+from outcore.linalg.matrix import Matrix
+
+Triangle: TypeAlias = Literal["L", "U"]
+
+
+class Relaxation:
+    """Sweeps, and the products L x, D x and U x that they leave.
+
+    Parameters
+    ----------
+    geometry, tiles, product, mirror
+        The matrix; with `mirror`, U is Lᵀ or Lᴴ and never read.
+    blocks
+        Its diagonal blocks, factored.
+    sums
+        (n, k) memory for L x, D x and U x.
+    step
+        Memory for two matrices of as many rows as the largest diagonal block.
+    omega
+        Over-relaxation.
+    """
+
+    def __init__(
+        self,
+        geometry: IterativeGeometry,
+        tiles: PinnedTiles,
+        product: TileProduct,
+        mirror: Mirror,
+        blocks: DiagonalBlocks,
+        sums: tuple[Matrix, Matrix, Matrix],
+        step: tuple[Matrix, Matrix],
+        omega: float,
+    ) -> None:
+        self._geometry, self._strips = geometry, geometry.strips
+        self._tiles, self._product, self._mirror = tiles, product, mirror
+        self._blocks, self._step, self._omega = blocks, step, omega
+        self._of: dict[Triangle, Matrix] = {"L": sums[0], "U": sums[2]}
+        self._of_diagonal = sums[1]
+
+    def clear(self) -> None:
+        """Begin with x = 0."""
+        for sums in (*self._of.values(), self._of_diagonal):
+            sums[:] = 0
+
+    def see_block(self, number: int, D: Matrix, X: Matrix) -> None:
+        """Begin with another x: note the product with a diagonal block that is not factored yet."""
+        here = self._strips.extent(number)
+        kernels(X.dtype).gemm(D, X[here], self._of_diagonal[here], beta=0)
+
+    def refresh(self, triangle: Triangle, X: Matrix) -> None:
+        """Form L x or U x anew, for this x."""
+        self._of[triangle][:] = 0
+        kind: Literal["lower", "upper"] = "lower" if triangle == "L" else "upper"
+        for tile, data in self._tiles.go(self._geometry.tiles_of(kind)):
+            self._add(triangle, tile, data, X)
+
+    def product_into(self, Y: Matrix) -> None:
+        """Y <- A x, if L x, D x and U x are all of the same x."""
+        np.add(self._of["L"], self._of["U"], out=Y)
+        Y += self._of_diagonal
+
+    def sweep(
+        self, X: Matrix, B: Matrix, *, is_forward: bool, triangles: Iterable[Triangle]
+    ) -> npt.NDArray[np.float64]:
+        """Go through the blocks once.
+
+        Parameters
+        ----------
+        X, B
+            x, in place, and the right-hand sides.
+        is_forward
+            The direction.
+        triangles
+            Whose products are formed anew: that of new elements of x, or both.
+
+        Returns
+        -------
+        ndarray
+            Norms, for each column, of the residuals b_i - (A x)_i as they were when block i was
+            reached.
+        """
+        triangles = list(triangles)
+        is_mirrored = self._mirror is not None and "U" in triangles
+        # A strip of rows gives the sums for its own block, one of columns takes it to the others.
+        is_before = (self._strips.by == "rows") != is_mirrored
+        order = range(self._strips.count)[:: 1 if is_forward else -1]
+        strips = [[t for t in self._strips.tiles[i] if self._has(t, triangles)] for i in order]
+        arriving = self._tiles.go(tile for strip in strips for tile in strip)
+        self._blocks.begin(order)
+        new: Triangle = "L" if is_forward else "U"
+        if not is_before:
+            self._of[new][:] = 0
+        met = np.zeros(X.shape[1])
+        for i, strip in zip(order, strips, strict=True):
+            here = self._strips.extent(i)
+            if is_before:
+                for triangle in triangles:
+                    self._of[triangle][here] = 0
+                self._add_all(triangles, islice(arriving, len(strip)), X)
+            met += self._solve(i, X, B)
+            if not is_before:
+                for triangle in triangles:
+                    if triangle != new:
+                        self._of[triangle][here] = 0
+                self._add_all(triangles, islice(arriving, len(strip)), X)
+        # The generator notes the time of the last tile when it is asked for one more.
+        next(arriving, None)
+        found: npt.NDArray[np.float64] = np.sqrt(met)
+        return found
+
+    def _has(self, tile: Tile, triangles: list[Triangle]) -> bool:
+        return ("L" in triangles and tile.below is not None) or (
+            "U" in triangles and (tile.below if self._mirror else tile.above) is not None
+        )
+
+    def _add_all(
+        self, triangles: list[Triangle], arriving: Iterable[tuple[Tile, Matrix]], X: Matrix
+    ) -> None:
+        for tile, data in arriving:
+            for triangle in triangles:
+                self._add(triangle, tile, data, X)
+
+    def _add(self, triangle: Triangle, tile: Tile, data: Matrix, X: Matrix) -> None:
+        """Add the product with a tile's part of a triangle."""
+        mirror = self._mirror if triangle == "U" else None
+        box = tile.below if triangle == "L" or mirror else tile.above
+        if box is None:
+            return
+        rows, cols = box
+        part, sums = tile.part(data, box), self._of[triangle]
+        if mirror:
+            self._product.add(part, X[rows], sums[cols], mirror)
+        else:
+            self._product.add(part, X[cols], sums[rows])
+
+    def _solve(self, i: int, X: Matrix, B: Matrix) -> npt.NDArray[np.float64]:
+        """Replace x_i; return the squared norms of the residuals before."""
+        here = self._strips.extent(i)
+        Z, R = (part[: here.stop - here.start] for part in self._step)
+        np.subtract(B[here], self._of["L"][here], out=Z)
+        Z -= self._of["U"][here]
+        np.subtract(Z, self._of_diagonal[here], out=R)
+        met = squares(R)
+        R *= self._omega
+        self._of_diagonal[here] += R
+        self._blocks.solve(i, Z)
+        if self._omega == 1:
+            X[here] = Z
+        else:
+            Z -= X[here]
+            Z *= self._omega
+            X[here] += Z
+        return met
+
+
+def relaxation_of(it: Iteration, omega: float, X: Matrix | None = None) -> Relaxation:
+    """Factor the diagonal blocks for sweeps that begin with `X`, by default 0.
+
+    Takes three vectors from its budget, beside the two of the rows of a block.
+    """
+    L, D, U = it.vectors(3)
+    relaxation = Relaxation(
+        it.geometry, it.tiles, it.product, it.mirror, it.blocks, (L, D, U), it.step_vectors(),
+        omega,
+    )  # fmt: skip
+    relaxation.clear()
+    see = None if X is None else functools.partial(relaxation.see_block, X=X)
+    it.blocks.factor(it.tiles, see)
+    return relaxation

@@ -1,0 +1,104 @@
+"""How an iterative method goes through a matrix: strips of chunks, one for each diagonal block.
+
+A chunk is used whole whenever it is read. Where chunks are wider than they are high, as in C order,
+a strip is a row of blocks; where they are higher than wide, as in Fortran order, a column of
+blocks. So a diagonal block needs to be a multiple of the shorter side of a chunk only.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from outcore.linalg.matrix import Matrix
+
+Box: TypeAlias = tuple[slice, slice]
+Chunk: TypeAlias = tuple[int, int]
+
+
+class Tile(NamedTuple):
+    """A chunk, and what of it lies below, in and above the diagonal block of its strip.
+
+    All boxes are (rows, columns) of the matrix; `None` is for nothing.
+    """
+
+    chunk: Chunk
+    rows: slice
+    cols: slice
+    below: Box | None
+    inside: Box | None
+    above: Box | None
+
+    def part(self, data: Matrix, box: Box) -> Matrix:
+        """Cut a box out of the tile's elements."""
+        rows, cols = box
+        top, left = self.rows.start, self.cols.start
+        return data[rows.start - top : rows.stop - top, cols.start - left : cols.stop - left]
+
+
+@dataclass(frozen=True)
+class Strips:
+    """The strips of a matrix of order `n`.
+
+    ``by`` says whether a strip is rows or columns; it has ``block`` of them.
+    """
+
+    n: int
+    chunks: tuple[int, int]
+    by: Literal["rows", "columns"]
+    block: int
+
+    @property
+    def count(self) -> int:
+        """Number of strips."""
+        return -(-self.n // self.block)
+
+    def extent(self, strip: int) -> slice:
+        """Rows and columns of a strip's diagonal block."""
+        return slice(strip * self.block, min((strip + 1) * self.block, self.n))
+
+    @functools.cached_property
+    def tiles(self) -> list[list[Tile]]:
+        """Tiles of each strip, in the order in which chunks usually lie on disk."""
+        along, across = self.chunks if self.by == "rows" else self.chunks[::-1]
+        found = []
+        for strip in range(self.count):
+            here = self.extent(strip)
+            lines = range(here.start // along, -(-here.stop // along))
+            found.append(
+                [
+                    self._tile(here, line, at)
+                    for line, at in itertools.product(lines, range(-(-self.n // across)))
+                ]
+            )
+        return found
+
+    @functools.cached_property
+    def all_tiles(self) -> list[Tile]:
+        """Tiles of all strips."""
+        return [tile for strip in self.tiles for tile in strip]
+
+    def _tile(self, here: slice, line: int, at: int) -> Tile:
+        along, across = self.chunks if self.by == "rows" else self.chunks[::-1]
+        lines = slice(line * along, min((line + 1) * along, self.n))
+        first, end = at * across, min((at + 1) * across, self.n)
+        before = _span(first, min(end, here.start))
+        inside = _span(max(first, here.start), min(end, here.stop))
+        after = _span(max(first, here.stop), end)
+        if self.by == "rows":
+            boxes = [part and (lines, part) for part in (before, inside, after)]
+            return Tile((line, at), lines, slice(first, end), *boxes)
+        boxes = [part and (part, lines) for part in (after, inside, before)]
+        return Tile((at, line), slice(first, end), lines, *boxes)
+
+
+def _span(first: int, end: int) -> slice | None:
+    return slice(first, end) if first < end else None
+
+
+def way_through(chunks: tuple[int, int], order: str) -> tuple[Literal["rows", "columns"], int]:
+    """Choose strips of rows or of columns, and the least size of a diagonal block."""
+    rows, cols = chunks
+    if rows < cols or (rows == cols and order == "C"):
+        return "rows", rows
+    return "columns", cols

@@ -1,0 +1,1 @@
+"""LU with partial pivoting, and what is done with its factors."""

@@ -1,0 +1,92 @@
+"""What LU looks out for: NaN and infinities, exact singularity, and growing pivots."""
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from outcore._core import column_extremes
+from outcore.errors import GrowthWarning, NonFiniteError
+from outcore.linalg.matrix import Matrix
+
+if TYPE_CHECKING:
+    from outcore.linalg.factors.factor import LUFactor
+
+
+@dataclass
+class Extremes:
+    """Norms and extremes of some columns of A and of their factors.
+
+    ``norm1`` is the largest column sum of |A|, for complex types a lower bound within √2;
+    ``max_a`` and ``max_u`` are the largest |element| of A and U (of complex ones, |re| + |im|, as
+    BLAS has it); ``info`` is LAPACK's.
+    """
+
+    norm1: float = 0.0
+    max_a: float = 0.0
+    max_u: float = 0.0
+    info: int = 0
+
+    def see_matrix(self, C: Matrix) -> None:
+        """Note columns of A."""
+        norm1, largest = column_extremes(C, False)
+        # |re| + |im| is at most √2 times the absolute value. Not max(): that loses a NaN.
+        scale = 2**0.5 if C.dtype.kind == "c" else 1.0
+        self.norm1 = float(np.maximum(self.norm1, norm1 / scale))
+        self.max_a = max(self.max_a, largest)
+
+    def see_factor(self, U: Matrix) -> None:
+        """Note a panel's U: its rows up to the last of the diagonal block."""
+        self.max_u = max(self.max_u, column_extremes(U, True)[1])
+
+    def see_info(self, info: int, first_column: int) -> None:
+        """Note LAPACK's info of a panel."""
+        if info and not self.info:
+            self.info = info + first_column
+
+    def see(self, other: "Extremes") -> None:
+        """Note those of other columns."""
+        self.norm1 = max(self.norm1, other.norm1)
+        self.max_a = max(self.max_a, other.max_a)
+        self.max_u = max(self.max_u, other.max_u)
+        self.info = self.info or other.info
+
+    @property
+    def growth(self) -> float:
+        """Pivot growth: largest element of U over the largest of A."""
+        return self.max_u / self.max_a if self.max_a else 1.0
+
+
+def check_finite(extremes: Extremes, C: Matrix, first_column: int) -> None:
+    """Refuse columns of A with a NaN or an infinity, naming the first one."""
+    if np.isfinite(extremes.norm1):
+        return
+    for j in range(C.shape[1]):
+        bad = np.flatnonzero(~np.isfinite(C[:, j]))
+        if len(bad):
+            row, column = int(bad[0]), first_column + j
+            raise NonFiniteError(
+                f"A[{row}, {column}] is {C[row, j]}; every element must be finite: correct it, or "
+                "look for an error in the assembly",
+                (row, column),
+            )
+
+
+def warn_of(factor: "LUFactor") -> None:
+    """Warn of exact singularity, in SciPy's words, and of wild pivot growth."""
+    if factor.info:
+        warnings.warn(
+            f"Diagonal number {factor.info} is exactly zero. Singular matrix.",
+            LinAlgWarning,
+            stacklevel=3,
+        )
+    if factor.growth > np.finfo(factor.dtype).eps ** -0.5:
+        warnings.warn(
+            f"pivots grew by a factor of {factor.growth:.3g}: half of the digits or more may be "
+            "lost; check the backward error of each solution, and scale the rows of A if it is "
+            "large",
+            GrowthWarning,
+            stacklevel=3,
+        )

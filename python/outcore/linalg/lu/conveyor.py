@@ -1,0 +1,187 @@
+"""The slab in memory, as a conveyor.
+
+Finished tiles leave for the disk, and the next slab's elements come in behind them, so that neither
+the load nor the write of a slab is waited for.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Ticket
+from outcore.errors import OutcoreError
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.lu.plan import LuGeometry, Slab
+from outcore.linalg.matrix import Matrix
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+
+class _Leaving(NamedTuple):
+    """Tiles on their way out: tile rows, and a panel counted from the slab's first."""
+
+    ticket: Ticket
+    tiles: range
+    panel: int
+
+
+class Conveyor:
+    """Memory for one slab between a matrix and its factors.
+
+    Loads are grouped so that no chunk of the matrix is read twice for a slab.
+    """
+
+    def __init__(
+        self, geometry: LuGeometry, storage: FactorStorage[LuGeometry], call: LongCall
+    ) -> None:
+        g = geometry
+        self._geometry, self._storage, self._trace = g, storage, call.trace
+        width = g.slab_panels * g.columns
+        memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
+        self._memory: npt.NDArray[Any] = np.ndarray(
+            (g.height, width), g.dtype, buffer=memoryview(memory), order="F"
+        )
+        # Padding rows are written with their tiles: zeros, whatever the memory held before.
+        self._memory[g.n :] = 0
+        chunk_rows, chunk_columns = storage.metadata.chunks
+        self._tile_group = _group(chunk_rows, g.rows, g.tiles)
+        self._panel_group = _group(chunk_columns, g.columns, g.slab_panels)
+        self._leaving: list[_Leaving] = []
+        self._arriving: list[tuple[int, Ticket]] = []
+        self._awaited: list[Ticket] = []
+        self._unwritten: Counter[tuple[int, int]] = Counter()
+        self._slab = Slab(0, 0)
+        self._next: Slab | None = None
+
+    def load(self, slab: Slab | None) -> None:
+        """Start loading a slab into free memory: the first one."""
+        self._next = slab
+        self._fill_free()
+
+    def begin(self, slab: Slab, following: Slab | None) -> Matrix:
+        """Return the memory of a slab, (n, columns of the slab), column-major.
+
+        Its elements are there once `arrivals` has said so. `following` is the slab that will come
+        in behind it.
+        """
+        self.drain()
+        self._slab, self._next = slab, following
+        self._storage.place_slab(slab)
+        self._unwritten = Counter(
+            self._group_of(tile, panel)
+            for tile in range(self._geometry.tiles)
+            for panel in range(slab.last - slab.first)
+        )
+        g = self._geometry
+        first, end = slab.first * g.columns, min(slab.last * g.columns, g.n)
+        self._memory[:, end - first : (slab.last - slab.first) * g.columns] = 0
+        # The first slab is narrow: the second can begin to come in beside it.
+        self._fill_free()
+        return self._memory[: g.n, : end - first]
+
+    def arrivals(self) -> Iterator[slice]:
+        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        g = self._geometry
+        width = min(self._slab.last * g.columns, g.n) - self._slab.first * g.columns
+        arriving, self._arriving = self._arriving, []
+        self._awaited = [ticket for _, ticket in arriving]
+        for panel in range(self._slab.last - self._slab.first):
+            for first_panel, ticket in arriving:
+                if first_panel == panel:
+                    wait(ticket, self._trace)
+            yield slice(panel * g.columns, min((panel + 1) * g.columns, width))
+        self._awaited = []
+
+    def rows_done(self, end: int) -> None:
+        """Let go of the tiles whose last row is ``end - 1``: rows above `end` are final."""
+        g = self._geometry
+        tile = end // g.rows - 1
+        if end % g.rows == 0 and tile < g.tiles_below(self._slab.first).start:
+            for panel in range(self._slab.last - self._slab.first):
+                self._leave(range(tile, tile + 1), panel)
+        self._storage.commit_if_durable()
+        self.poll()
+
+    def panel_done(self, panel: int) -> None:
+        """Let go of the rest of a panel of the slab: it is final."""
+        g = self._geometry
+        self._leave(g.tiles_below(self._slab.first), panel - self._slab.first)
+
+    def _leave(self, tiles: range, panel: int) -> None:
+        g = self._geometry
+        # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
+        self._storage.commit()
+        rows = slice(tiles.start * g.rows, tiles.stop * g.rows)
+        columns = slice(panel * g.columns, (panel + 1) * g.columns)
+        place = self._storage.places[self._slab.first + panel]
+        ticket = self._storage.factors.submit_write(
+            [rows.start, place * g.columns], [1, 1], self._memory[rows, columns]
+        )
+        self._leaving.append(_Leaving(ticket, tiles, panel))
+
+    def poll(self) -> None:
+        """Start loading into memory whose tiles have left."""
+        self._leaving = [item for item in self._leaving if not self._has_left(item)]
+
+    def drain(self) -> None:
+        """Wait until every tile has left."""
+        while self._leaving:
+            wait(self._leaving[0].ticket, self._trace)
+            self.poll()
+
+    def abandon(self) -> bool:
+        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        well = True
+        arriving = [ticket for _, ticket in self._arriving]
+        for ticket in [*(item.ticket for item in self._leaving), *arriving, *self._awaited]:
+            try:
+                ticket.wait()
+            except OutcoreError:
+                well = False
+        return well
+
+    def _has_left(self, item: _Leaving) -> bool:
+        if not item.ticket.done():
+            return False
+        item.ticket.wait()
+        groups = Counter(self._group_of(tile, item.panel) for tile in item.tiles)
+        self._unwritten -= groups
+        for group in groups:
+            if not self._unwritten[group]:
+                self._arrive(*group)
+        return True
+
+    def _group_of(self, tile: int, panel: int) -> tuple[int, int]:
+        return tile // self._tile_group, panel // self._panel_group
+
+    def _fill_free(self) -> None:
+        """Start loading into memory that holds nothing which is still to leave."""
+        for panels in range(0, self._geometry.slab_panels, self._panel_group):
+            for tiles in range(0, self._geometry.tiles, self._tile_group):
+                group = tiles // self._tile_group, panels // self._panel_group
+                if not self._unwritten[group]:
+                    self._arrive(*group)
+
+    def _arrive(self, tile_group: int, panel_group: int) -> None:
+        g, slab = self._geometry, self._next
+        if slab is None:
+            return
+        base = slab.first * g.columns
+        top = tile_group * self._tile_group * g.rows
+        left = panel_group * self._panel_group * g.columns
+        bottom = min(top + self._tile_group * g.rows, g.n)
+        right = min(left + self._panel_group * g.columns, slab.last * g.columns - base, g.n - base)
+        if left < right:
+            target = self._memory[top:bottom, left:right]
+            ticket = self._storage.matrix.submit_read([top, base + left], [1, 1], target)
+            self._arriving.append((panel_group * self._panel_group, ticket))
+
+
+def _group(chunk: int, tile: int, most: int) -> int:
+    """How many tiles to load at once so that a chunk of the matrix is not read twice."""
+    if tile % chunk == 0:
+        return 1
+    return min(chunk // tile, most) if chunk % tile == 0 else most

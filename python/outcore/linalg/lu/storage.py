@@ -1,0 +1,56 @@
+"""Where LU keeps its row swaps, and how its factors are completed."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.create import create_array
+from outcore.linalg.factors.factor import LU, LUFactor
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.plan import LuGeometry
+from outcore.longcall import LongCall
+
+
+class LuStorage(FactorStorage[LuGeometry]):
+    """The files of one LU; see `FactorStorage`."""
+
+    kind = LU
+
+    def panel_pivots(self) -> list[npt.NDArray[np.int32]]:
+        """Row swaps of the panels that are done, each counted from its panel's first row."""
+        width = self.geometry.columns
+        return [
+            piv[at : at + width] - np.int32(at) - np.int32(first * width)
+            for first, piv in self._pivots()
+            for at in range(0, len(piv), width)
+        ]
+
+    def _pivots(self) -> list[tuple[int, npt.NDArray[np.int32]]]:
+        """First panel and row swaps of each slab that is done."""
+        return [(r.first, r.piv) for r in self.journal.records if r.piv is not None]
+
+    def finish(self, call: LongCall, flops_done: float) -> LUFactor:
+        """Complete the factors on disk and return them, with the report."""
+        g, first = self.geometry, self.first_panel
+        self.refuse_changed()
+        extremes = Extremes()
+        for record in self.journal.records:
+            extremes.see(Extremes(**record.extremes))
+        metadata = self.lay_out()
+        with create_array(self.target.path / "piv", g.n, "i4", overwrite=True) as file:
+            file[...] = np.concatenate([piv for _, piv in self._pivots()])
+            file.flush()
+        report = self.report(
+            call,
+            flops_done=flops_done,
+            planned_bytes_read=g.matrix_bytes_read(first) + g.factor_bytes_read(first),
+            growth=extremes.growth,
+            notes=[f"exactly singular: diagonal number {extremes.info} is zero"]
+            if extremes.info
+            else [],
+        )
+        known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}
+        self.complete(metadata, report, known)
+        return dataclasses.replace(LUFactor.open(self.target), report=report)

@@ -1,0 +1,236 @@
+"""The passes over LU factors that solve with them, on columns in memory.
+
+With E = L_s⁻¹ P_s ... L_1⁻¹ P_1 (panels 1 to s, in LINPACK order) the factorization is E A = U, so
+
+    A x = b:    x = U⁻¹ E b         panels of L forward, then panels of U backward
+    Aᵀ x = b:   x = Eᵀ U⁻ᵀ b       panels of U forward, then panels of L backward
+
+Each pass reads its triangle in tiles, n²/2 words and the other half of the diagonal tiles. With k
+right-hand sides there are 2n²k flops (8n²k complex).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outcore._core import ArrayFile
+from outcore.blas_calls import Trans
+from outcore.errors import BudgetError
+from outcore.lapack import kernels
+from outcore.linalg.factors.factor import Factor, LUFactor
+from outcore.linalg.lu.plan import (
+    RING_BLOCKS,
+    TILE_BOUNCE_BYTES,
+    even_blocks,
+    tall_block,
+    taller_block,
+)
+from outcore.linalg.matrix import Matrix
+from outcore.longcall import LongCall
+from outcore.sizes import format_bytes
+from outcore.streams import BlockStream
+
+
+def tile_bytes(lu: Factor) -> int:
+    """Bytes of a tile on disk: whole pages."""
+    return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
+
+
+def ring_bytes(lu: Factor, block_tiles: int) -> int:
+    """Memory of a sweep beside its columns: blocks read ahead."""
+    return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
+
+
+def cut_sweep(
+    lu: Factor, memory_bytes: int, column_bytes: int, columns: int, beside_bytes: int = 0
+) -> tuple[int, int]:
+    """Share memory between blocks of tiles and columns, by the rule that LU itself has.
+
+    Parameters
+    ----------
+    column_bytes
+        Memory that each column takes from the budget; 0 if the columns are the caller's.
+    columns
+        How many there are.
+    beside_bytes
+        What else must fit.
+
+    Returns
+    -------
+    tuple
+        Tiles of a block, and columns that can be solved for at once.
+
+    Raises
+    ------
+    BudgetError
+        If not even blocks of one tile and one column fit.
+    """
+    tiles = -(-lu.n // lu.tile[0])
+    for block_tiles in (tall_block(tile_bytes(lu), tiles, memory_bytes), 1):
+        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles)
+        group = min(columns, left // column_bytes) if column_bytes else columns
+        if left >= 0 and (group or not columns):
+            left -= group * column_bytes
+            return taller_block(block_tiles, tile_bytes(lu), tiles, left), group
+    need = ring_bytes(lu, 1) + column_bytes + beside_bytes
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
+        f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+class Sweeps:
+    """Solves with the factors as often as asked, in place for all columns at once.
+
+    The meter of the call is told the bytes that were read.
+    """
+
+    def __init__(self, lu: LUFactor, call: LongCall, block_tiles: int) -> None:
+        self.lu, self.call, self.block_tiles = lu, call, block_tiles
+        self.file = lu.open_tiles(call.arena, call.trace)
+
+    def solve(self, X: Matrix, trans: Trans = "N") -> None:
+        """Solve in place: X <- A⁻¹ X, or with A transposed.
+
+        X may be of a wider type than the factors. The arithmetic is done in that type, and takes
+        memory for one more block, in it.
+        """
+        solver = _Solver(self.lu, X, trans)
+        passes = [solver.forward_l, solver.backward_u]
+        if trans != "N":
+            passes = [solver.forward_u_transposed, solver.backward_l_transposed]
+        for one_pass in passes:
+            # Each pass has its own stream, over the blocks in the order it asks for them.
+            one_pass(_BlockStream(self.lu, self.file, self.call, self.block_tiles, X.dtype))
+
+    def counters(self) -> tuple[int, int, int, int]:
+        """Bytes read, bytes written, read requests, write requests."""
+        return self.file.counters()
+
+
+class _Block(NamedTuple):
+    """Tiles of one panel of the factors: first row and end row, and the elements."""
+
+    panel: int
+    first: int
+    end: int
+    data: Matrix
+
+    def part(self, first: int, end: int) -> Matrix:
+        """Rows of the matrix from `first` to ``end - 1``."""
+        return self.data[first - self.first : end - self.first]
+
+
+class _BlockStream:
+    """Blocks of the factors in the order in which a pass goes through them."""
+
+    def __init__(
+        self, lu: LUFactor, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
+    ) -> None:
+        self._lu, self._call, self._most_tiles = lu, call, most_tiles
+        block_bytes = most_tiles * tile_bytes(lu)
+        self._stream = BlockStream(
+            file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
+            least_bytes=block_bytes,
+        )  # fmt: skip
+        self._wide = None
+        if dtype != lu.dtype:
+            room = call.arena.allocate(block_bytes // lu.dtype.itemsize * dtype.itemsize)
+            self._wide = np.frombuffer(memoryview(room), dtype)
+
+    def go(self, panels: Iterable[int], tiles: Callable[[int], range]) -> Iterator[_Block]:
+        n, (rows, columns) = self._lu.n, self._lu.tile
+        schedule = [
+            (K, range(min(block[0], block[-1]), max(block[0], block[-1]) + 1))
+            for K in panels
+            for block in even_blocks(tiles(K), self._most_tiles)
+        ]
+        self._stream.extend(
+            (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
+            for K, t in schedule
+        )
+        trace = self._call.trace
+        for K, t in schedule:
+            data = self._stream.take().data
+            read_bytes = data.nbytes
+            first, end = t.start * rows, min(t.stop * rows, n)
+            width = min(columns, n - K * columns)
+            start_ns = trace.now_ns()
+            yield _Block(K, first, end, self._widened(data[: end - first, :width]))
+            trace.record("compute", start_ns)
+            self._call.meter.advance(read_bytes)
+
+    def _widened(self, data: Matrix) -> Matrix:
+        if self._wide is None:
+            return data
+        wide: Matrix = self._wide[: data.size].reshape(data.shape, order="F")
+        wide[...] = data
+        return wide
+
+
+class _Solver:
+    """The four passes, on X in place."""
+
+    def __init__(self, lu: LUFactor, X: Matrix, trans: Trans) -> None:
+        self.lu, self.X, self.kernels, self.trans = lu, X, kernels(X.dtype), trans
+        self.panels = -(-lu.n // lu.tile[1])
+        self.tiles = -(-lu.n // lu.tile[0])
+
+    def _below(self, K: int) -> range:
+        rows, columns = self.lu.tile
+        return range(K * columns // rows, self.tiles)
+
+    def _above(self, K: int) -> range:
+        rows, columns = self.lu.tile
+        return range(K * columns // rows, -1, -1)
+
+    def _extent(self, K: int) -> tuple[int, int]:
+        columns = self.lu.tile[1]
+        return K * columns, min((K + 1) * columns, self.lu.n)
+
+    def _subtract(self, T: Matrix, X: Matrix, Y: Matrix, trans: Trans = "N") -> None:
+        """Y <- Y - op(T) X."""
+        self.kernels.gemm(T, X, Y, alpha=-1, beta=1, trans_a=trans)
+
+    def forward_l(self, stream: _BlockStream) -> None:
+        """X <- E X."""
+        for block in stream.go(range(self.panels), self._below):
+            (o, e), X, first = self._extent(block.panel), self.X, block.first
+            if first <= o:
+                piv = self.lu.panel_piv(block.panel)
+                self.kernels.laswp(X[o:], piv, 0, len(piv))
+                self.kernels.trsm(block.part(o, e), X[o:e], lower=True, unit=True)
+                first = e
+            self._subtract(block.part(first, block.end), X[o:e], X[first : block.end])
+
+    def backward_u(self, stream: _BlockStream) -> None:
+        """X <- U⁻¹ X."""
+        for block in stream.go(range(self.panels)[::-1], self._above):
+            (o, e), X, end = self._extent(block.panel), self.X, block.end
+            if end >= e:
+                self.kernels.trsm(block.part(o, e), X[o:e], lower=False, unit=False)
+                end = o
+            self._subtract(block.part(block.first, end), X[o:e], X[block.first : end])
+
+    def forward_u_transposed(self, stream: _BlockStream) -> None:
+        """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
+        for block in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
+            (o, e), X = self._extent(block.panel), self.X
+            end = min(block.end, o)
+            self._subtract(block.part(block.first, end), X[block.first : end], X[o:e], self.trans)
+            if block.end >= e:
+                self.kernels.trsm(
+                    block.part(o, e), X[o:e], lower=False, unit=False, trans=self.trans
+                )
+
+    def backward_l_transposed(self, stream: _BlockStream) -> None:
+        """X <- Eᵀ X (or Eᴴ X)."""
+        for block in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
+            (o, e), X = self._extent(block.panel), self.X
+            first = max(block.first, e)
+            self._subtract(block.part(first, block.end), X[first : block.end], X[o:e], self.trans)
+            if block.first <= o:
+                self.kernels.trsm(block.part(o, e), X[o:e], lower=True, unit=True, trans=self.trans)
+                piv = self.lu.panel_piv(block.panel)
+                self.kernels.laswp(X[o:], piv, 0, len(piv), reverse=True)

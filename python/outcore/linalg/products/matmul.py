@@ -1,0 +1,368 @@
+"""Products of matrices larger than memory: C = alpha op(A) op(B).
+
+C is cut into blocks that fill most of the memory. Of one operand a slab is held, 1000 deep or so;
+pieces of the other one stream past it (here with B held)::
+
+    for each block of C:
+        for each slab of the inner length:          # B[slab, columns of the block]
+            for each row piece:
+                for each depth piece of the slab:   # A[row piece, depth piece]
+                    C[row piece] += alpha A[row piece, depth piece] B[depth piece]
+                in the last slab: C[row piece] leaves for the disk
+
+With p x q blocks, (p + q) n² words are read and n² written, near the least possible with the memory
+(Smith et al. 2017); `docs/numerics-matmul.md` has the derivation. All reads are ahead of their use.
+C leaves while the rest of its block, and the beginning of the next one, is computed.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import blas_choice, budget
+from outcore.array import Array
+from outcore.blas_calls import Trans
+from outcore.errors import Interrupted, InvalidError
+from outcore.lapack import kernels
+from outcore.linalg.block_writer import DiskResult, WholeResult
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.matmul_plan import MatmulGeometry, Product, flops, matmul_geometry
+from outcore.linalg.products.operand import (
+    Extent,
+    MemoryOperand,
+    Operand,
+    OperandLike,
+    Part,
+    common_dtype,
+    open_whole_chunks,
+    operand,
+    read_arrays,
+)
+from outcore.linalg.products.result_chunks import result_metadata
+from outcore.linalg.products.slabs import DiskSlabs, MemorySlabs
+from outcore.linalg.products.transposes import read_trans
+from outcore.linalg.result import claimed, room, written
+from outcore.longcall import LongCall, check_threads, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike, Place
+
+Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+
+_WHY = "the product that it was to hold was stopped; call matmul again with the same arguments"
+
+
+def matmul(
+    A: OperandLike,
+    B: OperandLike,
+    *,
+    trans_a: Which = "N",
+    trans_b: Which = "N",
+    alpha: complex = 1.0,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Any:
+    """Multiply matrices in memory or on disk: alpha op(A) op(B).
+
+    2mnk real operations (8mnk complex) for m x k by k x n.
+
+    Parameters
+    ----------
+    A, B
+        Matrices or vectors: arrays on disk, with any chunks in either order, or their paths, or
+        NumPy arrays. A vector is a row as `A` and a column as `B`, and its dimension is missing in
+        the result, as in `numpy.matmul`.
+    trans_a, trans_b
+        What op is: ``"N"`` nothing, ``"T"`` the transpose, ``"C"`` the conjugate transpose.
+    alpha
+        A factor; real for real matrices.
+    out
+        Directory for the result, to have it on disk. Otherwise it is a NumPy array.
+    overwrite
+        Replace a whole array that is at `out`.
+    memory
+        Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
+        I/O: see ``oc.plan("matmul", m=..., n=..., k=...)``. Operands and results in memory are the
+        caller's and not counted; copies of operands that BLAS cannot take as they are (of another
+        type, neither rows nor columns contiguous, or with ``"C"`` of complex rows) are.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    Array, numpy.ndarray or scalar
+        On disk, in Fortran order, exactly if `out` is given. Of the type of the arrays on disk, to
+        which operands in memory are converted; if none is on disk, of NumPy's common type. NaN and
+        infinities go through as in NumPy.
+
+    Raises
+    ------
+    InvalidError
+        If shapes do not fit, types differ on disk or cannot be used, or `out` is an operand.
+    BudgetError, DiskFullError
+        Before any work, if memory or disk do not suffice.
+    ExistsError, BusyError
+        If `out` holds something that may not go, or another call writes there.
+    Interrupted
+        After Ctrl-C or SIGTERM; nothing is left of the result on disk.
+    """
+    return matmul_and_report(
+        A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, out=out, overwrite=overwrite,
+        memory=memory, threads=threads, progress=progress,
+    )[0]  # fmt: skip
+
+
+def matmul_and_report(
+    A: OperandLike,
+    B: OperandLike,
+    *,
+    trans_a: Which = "N",
+    trans_b: Which = "N",
+    alpha: complex = 1.0,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Do what `matmul` does, and report on it."""
+    check_threads(threads)
+    arrays = read_arrays({"A": A, "B": B})
+    dtype = common_dtype(arrays)
+    if dtype.kind == "f" and complex(alpha).imag:
+        raise InvalidError(f"alpha must be real for matrices of {dtype}, have {alpha!r}")
+    left = _operand("A", arrays["A"], read_trans("trans_a", trans_a), dtype)
+    right = _operand("B", arrays["B"], read_trans("trans_b", trans_b), dtype)
+    product = _product(left, right, arrays, dtype, is_stored=out is not None)
+    if 0 in (product.m, product.n, product.k):
+        return _empty(product)
+    memory_bytes = budget.resolve(memory)
+    g = matmul_geometry(product, memory_bytes)
+    try:
+        with (
+            claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                "product" if where is None else f"product {where.path.name}",
+                memory_bytes=memory_bytes, work=flops(product.m, product.n, product.k, dtype),
+                threads=threads, progress=progress,
+            ) as call,
+        ):  # fmt: skip
+            left.open(call, g.bounce_bytes("A"), 0)
+            right.open(call, g.bounce_bytes("B"), 1)
+            if where is None:
+                C = room(product.m, product.n, dtype)
+                _Multiplication(g, left, right, WholeResult(C), call, alpha).run()
+                result: Any = C.reshape(product.shape, order="F")[()]
+                bytes_written = 0
+            else:
+                result, bytes_written = _to_disk(g, left, right, where, call, alpha)
+            return result, _report(g, call, left.bytes_read() + right.bytes_read(), bytes_written)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "the product was stopped, and nothing is left of it; call matmul again"
+        ) from None
+
+
+def _operand(
+    name: str, given: Array | npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]
+) -> Operand:
+    """Make an operand: a vector is a row on the left and a column on the right."""
+    if given.ndim == 1:
+        if trans == "C" and dtype.kind == "c":
+            raise InvalidError(
+                f"{name} is a vector, which has no conjugate transpose; pass its conjugate"
+            )
+        trans = "T" if name == "A" else "N"
+    return operand(given, trans, dtype)
+
+
+def _product(
+    left: Operand,
+    right: Operand,
+    arrays: Mapping[str, Array | npt.NDArray[Any]],
+    dtype: np.dtype[Any],
+    *,
+    is_stored: bool,
+) -> Product:
+    (m, k), (inner, n) = left.shape, right.shape
+    if k != inner:
+        raise InvalidError(
+            f"op(A) is {m} x {k} and op(B) {inner} x {n}: the {k} columns of the one must be as "
+            f"many as the {inner} rows of the other"
+        )
+    shape = (m,) * (arrays["A"].ndim == 2) + (n,) * (arrays["B"].ndim == 2)
+    if is_stored and (shape == () or 0 in (*shape, k)):
+        raise InvalidError(
+            f"a result of shape {shape} from {k} terms cannot be on disk; leave out= out"
+        )
+    return Product(
+        m, n, k, dtype, left.grains, right.grains, shape, is_stored,
+        left.copy_bytes + right.copy_bytes,
+    )  # fmt: skip
+
+
+def _empty(product: Product) -> tuple[Any, Report]:
+    """Return a result without elements, or a sum of nothing."""
+    report = Report("matmul", product.n, product.dtype.name, 0.0, 0.0, 0, 0, 0, 0, m=product.m)
+    return np.zeros(product.shape, product.dtype)[()], report
+
+
+def _to_disk(
+    g: MatmulGeometry, left: Operand, right: Operand, where: Place, call: LongCall, alpha: complex
+) -> tuple[Array, int]:
+    """Write the result to an array; return that, and the bytes written."""
+    shape, dtype = g.product.shape, g.product.dtype
+    with written(where, result_metadata(shape, dtype, g.tile), _WHY) as array:
+        file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
+        result = DiskResult(
+            file, call, dtype, g.block_shape,
+            chunk=g.tile if len(shape) == 2 else None, axis=int(g.holds == "A"),
+            steps=_steps(g),
+        )  # fmt: skip
+        _Multiplication(g, left, right, result, call, alpha).run()
+    return array, file.counters()[1]
+
+
+def _report(g: MatmulGeometry, call: LongCall, bytes_read: int, bytes_written: int) -> Report:
+    product = g.product
+    kernel_name, threads = blas_choice.in_use()
+    return Report(
+        verb="matmul",
+        n=product.n,
+        m=product.m,
+        dtype=product.dtype.name,
+        method=g.method,
+        flops=flops(product.m, product.n, product.k, product.dtype),
+        bytes_read=bytes_read,
+        bytes_written=bytes_written,
+        planned_bytes_read=g.bytes_read(),
+        planned_bytes_written=g.bytes_written(),
+        words_lower_bound=g.words_lower_bound(),
+        kernels=kernel_name,
+        threads=threads,
+        **call.figures(),
+    )
+
+
+def _steps(g: MatmulGeometry) -> int:
+    """Pieces that stream past a slab."""
+    return len(g.lengths(next(g.blocks()))) * len(g.depths(g.slabs()[0]))
+
+
+class _Multiplication:
+    """The loops."""
+
+    def __init__(
+        self,
+        g: MatmulGeometry,
+        left: Operand,
+        right: Operand,
+        result: WholeResult | DiskResult,
+        call: LongCall,
+        alpha: complex,
+    ) -> None:
+        self.g, self.result, self.call, self.alpha = g, result, call, alpha
+        self.kernels = kernels(g.product.dtype)
+        held, streamed = (right, left) if g.holds == "B" else (left, right)
+        self.pieces = streamed.parts(self.boxes(), g.ring_bytes)
+        order = self.slab_order()
+        self.coming = deque(order)
+        self.held: deque[tuple[Extent, Part]] = deque()
+        self.slabs = self.read_slabs(held, order)
+
+    def boxes(self) -> Iterator[Extent]:
+        """Boxes of the streamed operand in the order of their use."""
+        g = self.g
+        for block in g.blocks():
+            for slab in g.slabs():
+                for along in g.lengths(block):
+                    for depth in g.depths(slab):
+                        yield g.box(g.streams, along, depth)
+
+    def slab_order(self) -> list[Extent]:
+        """Slabs in the order of their use, as (along C, depth): one serves blocks that share it."""
+        order: list[Extent] = []
+        for block in self.g.blocks():
+            for depth in self.g.slabs():
+                slab = (block[self.g.holds == "B"], depth)
+                if order[-1:] != [slab]:
+                    order.append(slab)
+        return order
+
+    def read_slabs(self, held: Operand, order: list[Extent]) -> MemorySlabs | DiskSlabs:
+        g = self.g
+        if isinstance(held, MemoryOperand):
+            return MemorySlabs(held)
+        return DiskSlabs(
+            held, [g.box(g.holds, *slab) for slab in order], self.call,
+            buffers=g.slab_buffers, slab_bytes=g.slab_bytes, steps=_steps(g),
+        )  # fmt: skip
+
+    def run(self) -> None:
+        try:
+            for block in self.g.blocks():
+                self.multiply(block)
+            self.result.flush()
+        except BaseException:
+            self.result.abandon()
+            raise
+
+    def multiply(self, block: Extent) -> None:
+        """Compute a block of C, which leaves as it becomes final."""
+        g, slabs = self.g, self.g.slabs()
+        C = self.result.begin(block)
+        first = block[g.streams == "B"].start
+        for slab in slabs:
+            for along in g.lengths(block):
+                here = slice(along.start - first, along.stop - first)
+                if slab.start == 0:
+                    self.result.wait_free(here)
+                for depth in g.depths(slab):
+                    self.hold(block, depth)
+                    self.add(block, along, depth, C[here] if g.streams == "A" else C[:, here])
+                    self.slabs.advance()
+                    self.result.advance()
+                if slab == slabs[-1]:
+                    self.result.done(here.stop)
+
+    def hold(self, block: Extent, depth: slice) -> None:
+        """Hold the slabs that a piece needs, one or two, and no earlier ones."""
+        length = block[self.g.holds == "B"]
+        needed = [(length, slab) for slab in self.g.slabs() if _meet(slab, depth)]
+        while self.held and self.held[0][0] not in needed:
+            self.held.popleft()
+            self.slabs.release()
+        while not any(slab == needed[-1] for slab, _ in self.held):
+            self.held.append((self.coming.popleft(), self.slabs.take()))
+
+    def add(self, block: Extent, along: slice, depth: slice, C: Matrix) -> None:
+        """C += alpha op(A) op(B), for one piece; at the beginning of the depth, C = ..."""
+        piece = next(self.pieces)
+        start_ns = self.call.trace.now_ns()
+        for (length, slab), held in self.held:
+            inner = slice(max(slab.start, depth.start), min(slab.stop, depth.stop))
+            if inner.start >= inner.stop:
+                continue
+            (a, rows), (b, columns) = (piece, along), (held, length)
+            if self.g.holds == "A":
+                (a, rows), (b, columns) = (held, length), (piece, along)
+            self.kernels.gemm(
+                a.cut(rows, inner), b.cut(inner, columns), C,
+                alpha=self.alpha, beta=1.0 if inner.start else 0.0,
+                trans_a=a.trans, trans_b=b.trans,
+            )  # fmt: skip
+            work = flops(C.shape[0], C.shape[1], inner.stop - inner.start, C.dtype)
+            self.call.meter.advance(work)
+        self.call.trace.record("compute", start_ns)
+
+
+def _meet(a: slice, b: slice) -> bool:
+    return bool(a.start < b.stop and b.start < a.stop)

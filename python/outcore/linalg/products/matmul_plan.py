@@ -1,0 +1,430 @@
+"""How a product of matrices is cut for a memory budget, and what it costs. Pure arithmetic."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from outcore.errors import BudgetError
+from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import Grains, bounce_bytes, cut, pages
+from outcore.linalg.products.result_chunks import result_chunks, result_metadata
+from outcore.linalg.products.transposes import read_trans
+from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES, default_chunks
+
+RING_PIECES = 3
+"""Pieces of the streamed operand in memory: one in use, two being read."""
+
+PIECE_BYTES = 4 << 20
+"""Pieces grow to this size where the budget allows."""
+
+# What is tried for the length and depth of pieces, and for the number of blocks along C.
+_LENGTHS, _DEPTHS = (512, 128, 32, 8, 1), (256, 64, 16, 1)
+_MEMORY_DEPTHS = (1024, 256, 64)
+_COUNTS = (*range(1, 17), *(int(16 * 1.3**i) for i in range(1, 60)))
+
+MOST_DEPTH = 1024
+"""Slabs are no deeper than this unless their grains are: enough to hide that C is written."""
+
+# A product of m x k by k x n takes 1 + 25/m + 25/n + 4/k times as long as it should, about
+# (OpenBLAS 0.3.30, two cores, float64), and blocks of shallow slabs wait until C is written.
+_THIN, _FLAT = 25, 4
+_SHALLOW = 1.2
+
+Name: TypeAlias = Literal["A", "B"]
+Extent: TypeAlias = tuple[slice, slice]
+
+
+def flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
+    """Real operations of a product of m x k by k x n: 2 m n k, four times that for complex."""
+    return flop_weight(dtype) * 2.0 * m * n * k
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = op(A) op(B) as the plan sees it: C is m x n, the inner length is k.
+
+    Attributes
+    ----------
+    m, n, k, dtype
+        Sizes and element type.
+    a, b
+        Grains of op(A) and op(B).
+    shape
+        Shape of C: (m, n), or one of them if an operand is a vector.
+    is_stored
+        Whether C goes to the disk.
+    copy_bytes
+        Memory for copies of operands that BLAS cannot take as they are in memory.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: np.dtype[Any]
+    a: Grains
+    b: Grains
+    shape: tuple[int, ...]
+    is_stored: bool
+    copy_bytes: int = 0
+
+    def grains(self, name: Name) -> Grains:
+        """Grains of an operand: (along C, along the inner length)."""
+        return self.a if name == "A" else self.b.transposed()
+
+    def length(self, name: Name) -> int:
+        """Rows of op(A), or columns of op(B)."""
+        return self.m if name == "A" else self.n
+
+
+@dataclass(frozen=True)
+class MatmulGeometry:
+    """How a product is cut.
+
+    C is computed in *blocks* of ``rows`` x ``columns``, each of which is in memory until it is
+    done. Of one operand a *slab* is held, ``depth`` deep, while *pieces* of the other one stream
+    past it.
+
+    Attributes
+    ----------
+    holds
+        Which operand is held.
+    tile
+        Chunk of C on disk; (1, 1) if C is a vector or in memory.
+    """
+
+    product: Product
+    holds: Name
+    rows: int
+    columns: int
+    depth: int
+    piece_length: int
+    piece_depth: int
+    tile: tuple[int, int]
+    budget_bytes: int
+
+    @property
+    def streams(self) -> Name:
+        """Which operand is streamed."""
+        return "A" if self.holds == "B" else "B"
+
+    def block_length(self, name: Name) -> int:
+        """Rows of a block for A, columns for B."""
+        return self.rows if name == "A" else self.columns
+
+    def blocks(self) -> Iterator[Extent]:
+        """Cut C into (rows, columns): blocks that share slabs one after the other."""
+        rows, columns = cut(0, self.product.m, self.rows), cut(0, self.product.n, self.columns)
+        if self.holds == "B":
+            return ((i, j) for j in columns for i in rows)
+        return ((i, j) for i in rows for j in columns)
+
+    def slabs(self) -> list[slice]:
+        """Cut the inner length for the held operand."""
+        return cut(0, self.product.k, self.depth)
+
+    def lengths(self, block: Extent) -> list[slice]:
+        """Cut a block along C into the lengths of pieces.
+
+        Each goes through all the depths of a slab before the next one does. So C is final from its
+        beginning on while the last slab is still in use, and can leave.
+        """
+        along = block[self.streams == "B"]
+        return cut(along.start, along.stop, self.piece_length)
+
+    def depths(self, slab: slice) -> list[slice]:
+        """Depths of the pieces that begin within a slab; the last one may reach into the next."""
+        first = -(-slab.start // self.piece_depth) * self.piece_depth
+        return [
+            slice(i, min(i + self.piece_depth, self.product.k))
+            for i in range(first, slab.stop, self.piece_depth)
+        ]
+
+    def box(self, name: Name, along: slice, depth: slice) -> Extent:
+        """Rows and columns in op(A) or op(B)."""
+        return (along, depth) if name == "A" else (depth, along)
+
+    @property
+    def slab_bytes(self) -> int:
+        """Memory of a slab."""
+        grains = self.product.grains(self.holds)
+        return grains.memory_bytes(self.block_length(self.holds), self.depth)
+
+    @property
+    def slab_buffers(self) -> int:
+        """Slabs in memory: one in use and one being read, unless there is only one."""
+        is_one = self.block_length(self.holds) >= self.product.length(self.holds)
+        return 1 if is_one and self.depth >= self.product.k else 2
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory of the pieces."""
+        grains = self.product.grains(self.streams)
+        return RING_PIECES * grains.memory_bytes(self.piece_length, self.piece_depth)
+
+    @property
+    def block_shape(self) -> tuple[int, int]:
+        """Rows and columns of a block in memory: whole chunks high, to be written as they are."""
+        rows = min(self.rows, self.product.m)
+        return -(-rows // self.tile[0]) * self.tile[0], min(self.columns, self.product.n)
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory of a block of C; none if all of C is in memory, which is the caller's."""
+        if not self.product.is_stored:
+            return 0
+        return pages(math.prod(self.block_shape) * self.product.dtype.itemsize)
+
+    def bounce_bytes(self, name: str) -> int:
+        """Memory for what is not aligned of A, B or C."""
+        product = self.product
+        if name == "C":
+            is_moved = product.is_stored
+            is_aligned = self.tile[0] * product.dtype.itemsize % SLOT_ALIGN_BYTES == 0
+        else:
+            grains = product.a if name == "A" else product.b
+            is_moved, is_aligned = grains.is_on_disk, grains.is_aligned
+        return bounce_bytes(self.budget_bytes, is_aligned=is_aligned) if is_moved else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the product takes from its arena at most."""
+        bounce = sum(self.bounce_bytes(name) for name in "ABC")
+        slabs = self.slab_buffers * self.slab_bytes
+        return self.block_bytes + slabs + self.ring_bytes + bounce + self.product.copy_bytes
+
+    def bytes_read(self) -> int:
+        """Bytes of A and B that are read. Exact where chunks are whole pages."""
+        times = {self.streams: self._count(self.holds), self.holds: 1}
+        if self.depth < self.product.k:
+            times[self.holds] = self._count(self.streams)
+        return sum(
+            many * grains.box_bytes(self.product.length(name), self.product.k)
+            for name, many in times.items()
+            for grains in [self.product.grains(name)]
+        )
+
+    def _count(self, name: Name) -> int:
+        return math.ceil(self.product.length(name) / self.block_length(name))
+
+    def bytes_written(self) -> int:
+        """Bytes of C that are written, with the padding below its last row."""
+        if not self.product.is_stored:
+            return 0
+        rows = -(-self.product.m // self.tile[0]) * self.tile[0]
+        return rows * self.product.n * self.product.dtype.itemsize
+
+    def words_lower_bound(self) -> float:
+        """Words that any product must move.
+
+        2mnk/√M read (Smith et al. 2017, arXiv 1702.02017) if none of the matrices is in memory, and
+        what is on disk once; C written.
+        """
+        p = self.product
+        once = p.m * p.k * p.a.is_on_disk + p.k * p.n * p.b.is_on_disk
+        many = 2 * p.m * p.n * p.k / math.sqrt(self.budget_bytes / p.dtype.itemsize)
+        all_on_disk = p.a.is_on_disk and p.b.is_on_disk and p.is_stored
+        return max(many if all_on_disk else 0.0, float(once)) + p.m * p.n * p.is_stored
+
+    def phase(self) -> Phase:
+        """Sum up what is moved and computed."""
+        p = self.product
+        last = min(self.piece_length, self.block_length(self.streams))
+        end = last * min(self.block_length(self.holds), p.length(self.holds)) * p.is_stored
+        return Phase(
+            dtype=p.dtype,
+            bytes_read=self.bytes_read(),
+            bytes_written=self.bytes_written(),
+            flops=flops(p.m, p.n, p.k, p.dtype),
+            ends_read_bytes=self.slab_bytes + self.ring_bytes // RING_PIECES,
+            ends_written_bytes=end * p.dtype.itemsize,
+        )
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return (
+            f"{self._count('A')} x {self._count('B')} blocks of {self.rows} x {self.columns}, "
+            f"slabs of {self.holds} {min(self.depth, self.product.k)} deep held, "
+            f"{self.streams} streamed in pieces of {self.piece_length} x {self.piece_depth}"
+        )
+
+
+def matmul_geometry(product: Product, memory_bytes: int) -> MatmulGeometry:
+    """Cut a product for a memory budget, so that little is read and products are large.
+
+    Raises
+    ------
+    BudgetError
+        If not even the smallest blocks fit.
+    """
+    if found := _best(product, memory_bytes):
+        return found
+    need = 0
+    while need == 0 or _best(product, need) is None:
+        need = min(g.memory_bytes for g in _smallest(product, need or memory_bytes))
+    p = product
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for a product of {p.m} x {p.k} by "
+        f"{p.k} x {p.n} in {p.dtype.name} with these chunks, have {memory_bytes} "
+        f"({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _best(product: Product, memory_bytes: int) -> MatmulGeometry | None:
+    """Find the best way that fits, with the largest chunks of C for which there is one."""
+    for tile in _tiles(product, memory_bytes):
+        found = [g for g in _ways(product, tile, memory_bytes) if g.memory_bytes <= memory_bytes]
+        if found:
+            return min(found, key=_score)
+    smallest = [g for g in _smallest(product, memory_bytes) if g.memory_bytes <= memory_bytes]
+    return min(smallest, key=_score, default=None)
+
+
+def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
+    """Chunks of C on disk, from large to small."""
+    if len(product.shape) < 2 or not product.is_stored:
+        return iter([(1, 1)])
+    m, n = product.shape
+    return result_chunks(m, n, product.dtype, product.a.rows, memory_bytes)
+
+
+def _score(g: MatmulGeometry) -> float:
+    """Weigh the bytes moved by how slow the products are, which take most of the time."""
+    thin = _THIN / g.piece_length + _THIN / g.block_length(g.holds)
+    slow = 1 + thin + _FLAT / g.piece_depth
+    shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
+    return (g.bytes_read() + g.bytes_written() + 1) * slow**2 * shallow
+
+
+def _depth(memory_bytes: int, product: Product) -> int:
+    """Depth of slabs that is wanted: two of them then take a third of a square block's memory."""
+    words = memory_bytes / product.dtype.itemsize
+    return min(MOST_DEPTH, max(int(math.sqrt(words) / 6), 1))
+
+
+def _units(product: Product, tile: tuple[int, int]) -> dict[Name, int]:
+    """Lengths along C at which a block can end: where grains, and chunks of C, do."""
+    return {"A": math.lcm(product.a.rows, tile[0]), "B": product.b.columns}
+
+
+def _ways(product: Product, tile: tuple[int, int], memory_bytes: int) -> Iterator[MatmulGeometry]:
+    """Ways to cut a product; some may not fit."""
+    units = _units(product, tile)
+    for holds in ("A", "B"):
+        streams: Name = "A" if holds == "B" else "B"
+        for length, piece_depth in piece_shapes(
+            product.grains(streams), product.length(streams), product.k, memory_bytes
+        ):
+            for depth in _slab_depths(product, holds, piece_depth, memory_bytes):
+                for along in _lengths(product.length(streams), units[streams]):
+                    g = MatmulGeometry(
+                        product, holds, along, along, depth, min(length, along), piece_depth, tile,
+                        memory_bytes,
+                    )  # fmt: skip
+                    yield from _widest(g, units[holds])
+
+
+def _smallest(product: Product, memory_bytes: int) -> Iterator[MatmulGeometry]:
+    """Least that any way needs: one grain of each."""
+    for tile in _tiles(product, memory_bytes):
+        units = _units(product, tile)
+        for holds in ("A", "B"):
+            streamed = product.grains("A" if holds == "B" else "B")
+            deep = -(-streamed.columns // product.grains(holds).columns)
+            yield MatmulGeometry(
+                product, holds, units["A"], units["B"], deep * product.grains(holds).columns,
+                streamed.rows, streamed.columns, tile, memory_bytes,
+            )  # fmt: skip
+
+
+def piece_shapes(grains: Grains, length: int, k: int, memory_bytes: int) -> set[tuple[int, int]]:
+    """Shapes of pieces to try, as (along C, depth), of a matrix of that length and depth."""
+    found = set()
+    for long in _LENGTHS:
+        for deep in _DEPTHS if grains.is_on_disk else _MEMORY_DEPTHS:
+            if not grains.is_on_disk:
+                found.add((min(max(long, 4096), length), min(deep, k)))
+                continue
+            piece = grains.covering(min(long, length), min(deep, k))
+            most = min(PIECE_BYTES, memory_bytes // 48)
+            while grains.box_bytes(2 * piece[0], piece[1]) <= most and piece[0] < min(2048, length):
+                piece = 2 * piece[0], piece[1]
+            found.add(piece)
+    return found
+
+
+def _slab_depths(product: Product, holds: Name, piece_depth: int, memory_bytes: int) -> set[int]:
+    """Depths of slabs to try. No piece then needs more than two slabs."""
+    grains, k = product.grains(holds), product.k
+    whole = grains.covering(1, k)[1]
+    if not grains.is_on_disk:
+        return {whole}
+    found = {whole}
+    for wanted in (piece_depth, _depth(memory_bytes, product)):
+        depth = grains.covering(1, max(wanted, piece_depth))[1]
+        # Slabs that end where pieces do.
+        common = math.lcm(grains.columns, piece_depth)
+        even = -(-depth // common) * common
+        found.add(min(even if 2 * even <= 3 * depth else depth, whole))
+    return found
+
+
+def _lengths(length: int, unit: int) -> set[int]:
+    """Lengths of blocks along C to try."""
+    units = -(-length // unit)
+    return {-(-units // count) * unit for count in _COUNTS if count <= units} | {unit}
+
+
+def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
+    """Make a block as long along the held operand as fits; all blocks about as long."""
+    product, holds = g.product, g.holds
+    whole = product.length(holds)
+
+    def of(length: int) -> MatmulGeometry:
+        if holds == "A":
+            return dataclasses.replace(g, rows=length)
+        return dataclasses.replace(g, columns=length)
+
+    all_of_it = of(-(-whole // unit) * unit)
+    if all_of_it.memory_bytes <= g.budget_bytes:
+        yield all_of_it
+        return
+    one, two = of(unit), of(2 * unit)
+    each = max(two.memory_bytes - one.memory_bytes, 1)
+    units = -(-whole // unit)
+    count = min((g.budget_bytes - one.memory_bytes) // each + 1, units)
+    # Each of the sums is rounded up to pages.
+    while count > 1 and of(count * unit).memory_bytes > g.budget_bytes:
+        count -= 1
+    if count >= 1:
+        yield of(-(-units // -(-units // count)) * unit)
+
+
+def matmul_cost(problem: Problem) -> Cost:
+    """Plan `matmul` of m x k by k x n to the disk, the operands in Fortran order, default chunks.
+
+    `m` and `k` are `n` where not given.
+    """
+    n, dtype = problem.n, problem.dtype
+    m, k = problem.m or n, problem.k or n
+    grains = {}
+    for name, shape in (("a", (m, k)), ("b", (k, n))):
+        trans = read_trans(f"trans_{name}", problem.option(f"trans_{name}", "N"))
+        stored = shape if trans == "N" else shape[::-1]
+        found = Grains.of(default_chunks(stored, dtype.itemsize, "F"), "F", dtype.itemsize)
+        grains[name] = found if trans == "N" else found.transposed()
+    product = Product(m, n, k, dtype, grains["a"], grains["b"], (m, n), is_stored=True)
+    g = matmul_geometry(product, problem.memory_bytes)
+    grid = result_metadata(product.shape, dtype, g.tile).grid()
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=grid.shards * grid.shard_bytes,
+        words_lower_bound=g.words_lower_bound(),
+        phases=(g.phase(),),
+    )

@@ -1,0 +1,275 @@
+"""Operands of products and systems: matrices in memory or on disk, of which BLAS takes parts."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile, Ticket
+from outcore.array import Array, open_array
+from outcore.blas_calls import Trans
+from outcore.errors import ClosedError, InvalidError
+from outcore.lapack import kernels
+from outcore.linalg.grains import Grains, cut, pages
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.transposes import simplest
+from outcore.longcall import LongCall
+from outcore.streams import BlockStream, Box
+from outcore.volumes import PathLike
+
+OperandLike: TypeAlias = Array | PathLike | npt.ArrayLike
+
+Extent: TypeAlias = tuple[slice, slice]
+"""Rows and columns of a box of op(X)."""
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+class Part(NamedTuple):
+    """Elements of op(X) in memory.
+
+    ``data`` is column-major, and op(X) from `first_row` and `first_column` on is what BLAS makes of
+    it by `trans`.
+    """
+
+    first_row: int
+    first_column: int
+    data: Matrix
+    trans: Trans
+
+    def cut(self, rows: slice, columns: slice) -> Matrix:
+        """Return a box of op(X), for BLAS with the same `trans`."""
+        down = slice(rows.start - self.first_row, rows.stop - self.first_row)
+        across = slice(columns.start - self.first_column, columns.stop - self.first_column)
+        return self.data[down, across] if self.trans == "N" else self.data[across, down]
+
+
+class MemoryOperand:
+    """op(X) of a matrix X in memory. A vector is a matrix of one column.
+
+    Attributes
+    ----------
+    shape
+        Rows and columns of op(X).
+    grains
+        In which parts it is read: not at all.
+    copy_bytes
+        Memory that it needs for a copy, if BLAS cannot take it as it is.
+    """
+
+    grains = Grains()
+
+    def __init__(self, given: npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]) -> None:
+        self._given = given.reshape(-1, 1) if given.ndim == 1 else given
+        self._trans, self._dtype = simplest(trans, dtype), dtype
+        rows, columns = self._given.shape
+        self.shape = (rows, columns) if trans == "N" else (columns, rows)
+        self._part = self._as_it_is()
+        self.copy_bytes = 0 if self._part else pages(given.size * dtype.itemsize)
+
+    def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
+        """Make it ready for a call."""
+        if self._part is None:
+            self._part = self._copied(call)
+
+    def bytes_read(self) -> int:
+        """Bytes read so far."""
+        return 0
+
+    def whole(self) -> Part:
+        """Return all of it."""
+        if self._part is None:
+            raise ClosedError("this operand is not open; call open() first")
+        return self._part
+
+    def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
+        """Give a part for each box."""
+        return (self.whole() for _ in boxes)
+
+    def _as_it_is(self) -> Part | None:
+        trans: Trans = self._trans
+        if _is_column_major(self._given, self._dtype):
+            return Part(0, 0, self._given, trans)
+        # BLAS can leave or transpose the transpose of a row-major matrix, but not conjugate it.
+        if _is_column_major(self._given.T, self._dtype) and trans != "C":
+            return Part(0, 0, self._given.T, "T" if trans == "N" else "N")
+        return None
+
+    def _copied(self, call: LongCall) -> Part:
+        """Copy op(X), column-major."""
+        memory = memoryview(call.arena.allocate(self._given.size * self._dtype.itemsize))
+        copy: Matrix = np.ndarray(self.shape, self._dtype, buffer=memory, order="F")
+        source = self._given if self._trans == "N" else self._given.T
+        np.copyto(copy, source, casting="same_kind")
+        if self._trans == "C":
+            np.conjugate(copy, out=copy)
+        return Part(0, 0, copy, "N")
+
+
+class DiskOperand:
+    """op(X) of an array X on disk. A vector is a matrix of one column.
+
+    Attributes
+    ----------
+    shape
+        Rows and columns of op(X).
+    grains
+        In which parts it is read.
+    """
+
+    copy_bytes = 0
+
+    def __init__(self, array: Array, trans: Trans) -> None:
+        self._array, self._trans = array, simplest(trans, array.dtype)
+        rows, columns = (*array.shape, 1)[:2]
+        grains = Grains.of(array.chunks, array.order, array.dtype.itemsize)
+        self.shape = (rows, columns) if trans == "N" else (columns, rows)
+        self.grains = grains if trans == "N" else grains.transposed()
+        self.dtype = array.dtype
+        self._file: ArrayFile | None = None
+        self._call: LongCall | None = None
+
+    def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
+        """Open its files for a call; `number` is its own in the trace."""
+        self._file, self._call = open_whole_chunks(self._array, call, bounce_bytes, number), call
+
+    def bytes_read(self) -> int:
+        """Bytes read so far."""
+        return self._opened()[0].counters()[0]
+
+    def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
+        """Go through boxes, which begin with grains, read ahead as far as the memory allows."""
+        file, call = self._opened()
+        stream = BlockStream(file, self.dtype, call.arena, memory_bytes, call.trace)
+        schedule = list(boxes)
+        stream.extend(self.stored(box) for box in schedule)
+        return (self.part(box, stream.take().data) for box in schedule)
+
+    def stored(self, box: Extent) -> Box:
+        """Find the whole grains that hold a box, which begins with one, by the array's indices."""
+        rows, columns = box
+        down, across = self.grains.covering(rows.stop - rows.start, columns.stop - columns.start)
+        rows = slice(rows.start, rows.start + down)
+        columns = slice(columns.start, columns.start + across)
+        own = (rows, columns) if self._trans == "N" else (columns, rows)
+        return own[: self._array.ndim]
+
+    def requests(self, box: Extent, most_bytes: int) -> list[Box]:
+        """Cut ``stored(box)`` along its slow dimension into parts of whole grains."""
+        whole = self.stored(box)
+        grain = (self.grains.rows, self.grains.columns)
+        grain = grain if self._trans == "N" else grain[::-1]
+        slow = 0 if self._array.order == "C" or len(whole) == 1 else 1
+        lines = whole[slow].stop - whole[slow].start
+        total = math.prod(s.stop - s.start for s in whole) * self.dtype.itemsize
+        step = max(most_bytes * lines // total // grain[slow], 1) * grain[slow]
+        parts = cut(whole[slow].start, whole[slow].stop, step)
+        return [(*whole[:slow], part, *whole[slow + 1 :]) for part in parts]
+
+    def array_of(self, box: Extent, memory: memoryview) -> npt.NDArray[Any]:
+        """View memory as the elements of ``stored(box)``, in the order that they have on disk."""
+        shape = tuple(s.stop - s.start for s in self.stored(box))
+        order: Literal["C", "F"] = "F" if self._array.order == "F" else "C"
+        return np.ndarray(shape, self.dtype, buffer=memory, order=order)
+
+    def submit_read(self, first: list[int], target: npt.NDArray[Any]) -> Ticket:
+        """Start reading into `target` from an index of the array on."""
+        return self._opened()[0].submit_read(first, [1] * len(first), target)
+
+    def part(self, box: Extent, data: npt.NDArray[Any]) -> Part:
+        """Describe the elements of ``stored(box)``, which may be changed."""
+        rows, columns = box
+        if data.ndim == 1 or self._array.order == "F":
+            data = data.reshape(-1, 1) if data.ndim == 1 else data
+            return Part(rows.start, columns.start, data, self._trans)
+        if self._trans == "C":
+            np.conjugate(data, out=data)
+        return Part(rows.start, columns.start, data.T, "T" if self._trans == "N" else "N")
+
+    def _opened(self) -> tuple[ArrayFile, LongCall]:
+        if self._file is None or self._call is None:
+            raise ClosedError(f"{self._array.path} is not open; call open() first")
+        return self._file, self._call
+
+
+Operand: TypeAlias = MemoryOperand | DiskOperand
+
+
+def open_whole_chunks(
+    array: Array, call: LongCall, bounce_bytes: int, number: int, *, writable: bool = False
+) -> ArrayFile:
+    """Open an array's files as of an array of whole chunks, which reaches beyond its edges.
+
+    So a box of whole chunks has no gaps, and is moved as it is on disk.
+    """
+    extents = zip(array.shape, array.chunks, strict=True)
+    shape = tuple(-(-n // chunk) * chunk for n, chunk in extents)
+    return ArrayFile(
+        array.place.volume, array.place.name,
+        dataclasses.replace(array.metadata, shape=shape).grid(),
+        writable, call.arena, bounce_bytes, call.trace, number,
+    )  # fmt: skip
+
+
+def _is_column_major(matrix: Matrix, dtype: np.dtype[Any]) -> bool:
+    try:
+        kernels(dtype).matrix("X", matrix, False)
+    except ValueError:
+        return False
+    return True
+
+
+def operand(given: Array | npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]) -> Operand:
+    """Make an operand of a call whose element type is `dtype`."""
+    if isinstance(given, Array):
+        return DiskOperand(given, trans)
+    return MemoryOperand(given, trans, dtype)
+
+
+def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArray[Any]]:
+    """Open what is given by its path, and see what else is there as arrays.
+
+    Raises
+    ------
+    InvalidError
+        If one is neither a matrix nor a vector.
+    """
+    found: dict[str, Array | npt.NDArray[Any]] = {}
+    for name, x in given.items():
+        if isinstance(x, str | os.PathLike):
+            x = open_array(x)
+        found[name] = x if isinstance(x, Array) else np.asarray(x)
+        if found[name].ndim not in (1, 2):
+            raise InvalidError(f"need a matrix or a vector as {name}, have {found[name].shape}")
+    return found
+
+
+def common_dtype(arrays: Mapping[str, Array | npt.NDArray[Any]]) -> np.dtype[Any]:
+    """Find the element type of a call: that of the arrays on disk, else NumPy's of all.
+
+    Raises
+    ------
+    InvalidError
+        If arrays on disk differ in type, or what is in memory would lose more than precision.
+    """
+    on_disk = {name: x.dtype for name, x in arrays.items() if isinstance(x, Array)}
+    if len(set(on_disk.values())) > 1:
+        types = " and ".join(f"{name} is {dtype}" for name, dtype in on_disk.items())
+        raise InvalidError(
+            f"need arrays of one type on disk, {types}; copy one with oc.from_array and dtype="
+        )
+    in_memory = [x.dtype for x in arrays.values()]
+    dtype = next(iter(on_disk.values()), np.result_type(*in_memory, np.float32))
+    if dtype.name not in DTYPES:
+        raise InvalidError(f"need elements of type {', '.join(DTYPES)}, have {dtype}")
+    for name, x in arrays.items():
+        if not np.can_cast(x.dtype, dtype, "same_kind"):
+            raise InvalidError(
+                f"{name} is {x.dtype}, and cannot become {dtype} as what is on disk is; "
+                "copy that with oc.from_array and dtype="
+            )
+    return dtype

@@ -1,0 +1,112 @@
+"""Slabs of an operand that are held for a while, each read while the one before it is used."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from outcore._core import Ticket
+from outcore.linalg.products.operand import DiskOperand, Extent, MemoryOperand, Part
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+_READ_BYTES = 4 << 20
+"""Slabs come in requests of about this size, so that others need not wait for a whole slab."""
+
+
+class MemorySlabs:
+    """Slabs of an operand in memory, which is there whole."""
+
+    def __init__(self, operand: MemoryOperand) -> None:
+        self._operand = operand
+
+    def take(self) -> Part:
+        """Return the next slab."""
+        return self._operand.whole()
+
+    def release(self) -> None:
+        """Let go of the slab that was taken first."""
+
+    def advance(self) -> None:
+        """Go on reading."""
+
+
+class DiskSlabs:
+    """Slabs of an operand on disk, in a known order, in buffers of one size.
+
+    Parameters
+    ----------
+    operand
+        Open.
+    boxes
+        The slabs, each beginning with a grain.
+    buffers, slab_bytes
+        How many slabs are in memory, and how large they are.
+    steps
+        Calls of `advance` in which a slab is to be read.
+    """
+
+    def __init__(
+        self,
+        operand: DiskOperand,
+        boxes: Sequence[Extent],
+        call: LongCall,
+        *,
+        buffers: int,
+        slab_bytes: int,
+        steps: int,
+    ) -> None:
+        self._operand, self._call, self._steps = operand, call, steps
+        self._boxes = deque(boxes)
+        self._free = [memoryview(call.arena.allocate(slab_bytes)) for _ in range(buffers)]
+        self._held: deque[memoryview] = deque()
+        self._coming: deque[_Coming] = deque()
+        self._begin()
+
+    def take(self) -> Part:
+        """Wait for the next slab and return it."""
+        coming = self._coming.popleft()
+        coming.submit(len(coming.reads))
+        for ticket in coming.tickets:
+            wait(ticket, self._call.trace)
+        self._held.append(coming.memory)
+        return self._operand.part(coming.box, coming.data)
+
+    def release(self) -> None:
+        """Let go of the slab that was taken first; nobody may view it any more."""
+        self._free.append(self._held.popleft())
+        self._begin()
+
+    def advance(self) -> None:
+        """Start some more reads of the slab that comes next."""
+        for coming in self._coming:
+            if coming.reads:
+                coming.submit(coming.pace)
+                return
+
+    def _begin(self) -> None:
+        while self._free and self._boxes:
+            memory, box = self._free.pop(), self._boxes.popleft()
+            self._coming.append(_Coming(self._operand, box, memory, self._steps))
+
+
+class _Coming:
+    """A slab that is being read."""
+
+    def __init__(self, operand: DiskOperand, box: Extent, memory: memoryview, steps: int) -> None:
+        self.box, self.memory = box, memory
+        self.data = operand.array_of(box, memory)
+        self.reads = deque(operand.requests(box, _READ_BYTES))
+        self.tickets: list[Ticket] = []
+        self.pace = -(-len(self.reads) // steps)
+        self._operand = operand
+        self._first = [s.start for s in operand.stored(box)]
+
+    def submit(self, count: int) -> None:
+        """Start some of the reads."""
+        for _ in range(min(count, len(self.reads))):
+            request = self.reads.popleft()
+            inside = tuple(
+                slice(s.start - first, s.stop - first)
+                for s, first in zip(request, self._first, strict=True)
+            )
+            start = [s.start for s in request]
+            self.tickets.append(self._operand.submit_read(start, self.data[inside]))

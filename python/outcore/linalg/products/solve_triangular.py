@@ -1,0 +1,226 @@
+"""Triangular systems larger than memory, op(T) X = B: the call. The loops are in `substitution`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import blas_choice, budget
+from outcore.array import Array
+from outcore.blas_calls import Trans
+from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.block_writer import DiskResult, WholeResult
+from outcore.linalg.grains import Grains
+from outcore.linalg.products.operand import (
+    OperandLike,
+    common_dtype,
+    open_whole_chunks,
+    operand,
+    read_arrays,
+)
+from outcore.linalg.products.result_chunks import result_metadata
+from outcore.linalg.products.substitution import Substitution
+from outcore.linalg.products.transposes import read_trans
+from outcore.linalg.products.triangular_plan import (
+    TriangularGeometry,
+    TriangularSystem,
+    flops,
+    triangular_geometry,
+)
+from outcore.linalg.result import claimed, room, written
+from outcore.longcall import LongCall, check_threads, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike, Place
+
+Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+
+_WHY = "the solve that wrote it was stopped; call solve_triangular again with the same arguments"
+
+
+def solve_triangular(
+    T: OperandLike,
+    B: OperandLike,
+    *,
+    trans: Which = "N",
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Any:
+    """Solve op(T) X = B with a triangular matrix T, each in memory or on disk.
+
+    Parameters
+    ----------
+    T
+        (n, n) array on disk, with any chunks in either order, or its path, or a NumPy array. Only
+        its upper triangle is used, or with `lower` the lower one; of the other one no more is read
+        than lies in the same chunks.
+    B
+        (n,) or (n, k) right-hand sides, on disk or in memory.
+    trans
+        What op is: ``"N"`` or 0 nothing, ``"T"`` or 1 the transpose, ``"C"`` or 2 the conjugate
+        transpose.
+    lower
+        Whether T is lower triangular.
+    unit_diagonal
+        Take the diagonal as ones, without using it.
+    out
+        Directory for the solution, to have it on disk; for a `B` on disk by default its own with
+        ``.x`` appended.
+    overwrite
+        Replace a whole array that is at `out`.
+    memory
+        Budget, such as ``"8 GiB"``; by default half of the available memory. What is in memory
+        anyway, `T`, `B` and X, is the caller's and not counted.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    Array or numpy.ndarray
+        X, of the shape of `B`; on disk, in Fortran order, if `B` is or `out` is given. Of the type
+        of the arrays on disk; if none is, of NumPy's common type.
+
+    Raises
+    ------
+    SingularMatrixError
+        If the diagonal has a zero; ``info`` is LAPACK's, the number of the first one from 1 on.
+    NonFiniteError
+        If the triangle or `B` has a NaN or an infinity, with its index.
+    InvalidError
+        If shapes do not fit, types differ on disk or cannot be used, or `out` is an operand.
+    BudgetError, DiskFullError
+        Before any work, if memory or disk do not suffice.
+    ExistsError, BusyError
+        If `out` holds something that may not go, or another call writes there.
+    Interrupted
+        After Ctrl-C or SIGTERM; nothing is left of the solution on disk.
+    """
+    return solve_triangular_and_report(
+        T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, out=out, overwrite=overwrite,
+        memory=memory, threads=threads, progress=progress,
+    )[0]  # fmt: skip
+
+
+def solve_triangular_and_report(
+    T: OperandLike,
+    B: OperandLike,
+    *,
+    trans: Which = "N",
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Do what `solve_triangular` does, and report on it."""
+    check_threads(threads)
+    arrays = read_arrays({"T": T, "B": B})
+    dtype = common_dtype(arrays)
+    if out is None and isinstance(arrays["B"], Array):
+        out = f"{arrays['B'].path}.x"
+    letter = read_trans("trans", trans)
+    system = _system(arrays, letter, dtype, is_lower=bool(lower), is_stored=out is not None)
+    memory_bytes = budget.resolve(memory)
+    if system.rhs == 0:
+        report = Report("solve_triangular", system.n, dtype.name, 0.0, 0.0, 0, 0, 0, 0)
+        return np.zeros(system.shape, dtype), report
+    matrix = operand(arrays["T"], letter, dtype)
+    system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
+    g = triangular_geometry(system, memory_bytes)
+    try:
+        with (
+            claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                "triangular system", memory_bytes=memory_bytes,
+                work=flops(system.n, system.rhs, dtype), threads=threads, progress=progress,
+            ) as call,
+        ):  # fmt: skip
+            run = Substitution(
+                g, matrix, arrays["T"], arrays["B"], call,
+                is_lower=bool(lower), is_unit=bool(unit_diagonal),
+            )  # fmt: skip
+            if where is None:
+                X = room(system.n, system.rhs, dtype)
+                run.run(WholeResult(X))
+                result: Any = X.reshape(system.shape, order="F")
+                bytes_written = 0
+            else:
+                result, bytes_written = _to_disk(g, run, where, call)
+            return result, _report(g, run, call, bytes_written)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "the solve was stopped, and nothing is left of its solution; call solve_triangular "
+            "again"
+        ) from None
+
+
+def _system(
+    arrays: Mapping[str, Array | npt.NDArray[Any]],
+    trans: Trans,
+    dtype: np.dtype[Any],
+    *,
+    is_lower: bool,
+    is_stored: bool,
+) -> TriangularSystem:
+    T, b = arrays["T"], arrays["B"]
+    if T.ndim != 2 or T.shape[0] != T.shape[1]:
+        raise InvalidError(f"need a square matrix as T, have shape {T.shape}")
+    n, shape = T.shape[0], b.shape
+    if shape[0] != n:
+        raise InvalidError(f"need a B of shape ({n},) or ({n}, k), have {shape}")
+    if is_stored and 0 in shape:
+        raise InvalidError(f"a solution of shape {shape} cannot be on disk; leave out= out")
+    grains = Grains.of(b.chunks, b.order, dtype.itemsize) if isinstance(b, Array) else Grains()
+    return TriangularSystem(
+        n, (*shape, 1)[1] if n else 0, dtype, Grains(), grains, is_lower != (trans != "N"), shape,
+        is_stored,
+    )  # fmt: skip
+
+
+def _to_disk(
+    g: TriangularGeometry, run: Substitution, where: Place, call: LongCall
+) -> tuple[Array, int]:
+    """Write the solution to an array; return that, and the bytes written."""
+    system = g.system
+    with written(where, result_metadata(system.shape, system.dtype, g.chunk), _WHY) as array:
+        file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)
+        result = DiskResult(
+            file, call, system.dtype, g.block_shape,
+            chunk=g.chunk if len(system.shape) == 2 else None, axis=0,
+            steps=sum(len(g.pieces(strip)) for strip in g.strips()),
+            is_backward=not system.is_lower,
+        )  # fmt: skip
+        run.run(result)
+    return array, file.counters()[1]
+
+
+def _report(g: TriangularGeometry, run: Substitution, call: LongCall, bytes_written: int) -> Report:
+    system = g.system
+    kernels, threads = blas_choice.in_use()
+    return Report(
+        verb="solve_triangular",
+        n=system.n,
+        dtype=system.dtype.name,
+        method=g.method,
+        flops=flops(system.n, system.rhs, system.dtype),
+        bytes_read=run.bytes_read(),
+        bytes_written=bytes_written,
+        planned_bytes_read=g.bytes_read(),
+        planned_bytes_written=g.bytes_written(),
+        words_lower_bound=g.words_lower_bound(),
+        kernels=kernels,
+        threads=threads,
+        notes=run.notes,
+        **call.figures(),
+    )

@@ -1,0 +1,1 @@
+"""Methods that take the rows of a matrix as they go by: least squares, QR, SVD, Gram matrices."""

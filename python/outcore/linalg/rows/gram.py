@@ -1,0 +1,333 @@
+"""AᴴA or A Aᴴ of a matrix whose rows, or columns, go by.
+
+With the rows cut into blocks X, AᴴA is the sum of all XᴴX, of which one triangle is computed
+(BLAS's herk). It is in memory while the rows go by; where it does not fit, it is computed in parts,
+with a pass over A for each (`outcore.linalg.rows.gram_plan`). A Aᴴ is the same with the columns
+of A taken as rows, and conjugated.
+"""
+
+import math
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.array import Array
+from outcore.blas_calls import Trans
+from outcore.errors import Interrupted, InvalidError
+from outcore.lapack import Kernels, kernels
+from outcore.linalg.grains import cut
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.operand import open_whole_chunks
+from outcore.linalg.result import claimed, written
+from outcore.linalg.rows.gram_plan import GramGeometry, GramProblem, Part, gram_geometry
+from outcore.linalg.rows.report import figures_of
+from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
+from outcore.linalg.rows.stream import (
+    Transform,
+    allocated,
+    check_finite,
+    side_by_side,
+    streams,
+)
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import wait
+from outcore.volumes import PathLike
+from outcore.zarr_format import Metadata
+
+Triangle: TypeAlias = Literal["both", "lower"]
+
+_WHY = "the call of gram that wrote it was stopped; call it again"
+_MOST_ELEMENTS = 2**31 - 1
+_MIRROR = 256
+"""Columns of the squares in which a triangle is mirrored."""
+
+
+def gram(
+    A: RowsLike,
+    *,
+    side: Literal["left", "right"] = "left",
+    alpha: float = 1.0,
+    shift: float = 0.0,
+    transform: Transform | None = None,
+    dtype: npt.DTypeLike | None = None,
+    triangle: Triangle = "both",
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Compute alpha AᴴA + shift I, or alpha A Aᴴ + shift I.
+
+    Parameters
+    ----------
+    A
+        (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
+        and slicing, or an iterator: of blocks of rows for ``side="left"``, of blocks of columns,
+        (m, any), for ``side="right"``. Integers become float64.
+    side
+        ``"left"`` for AᴴA, (n, n), reading A by rows; ``"right"`` for A Aᴴ, (m, m), by columns.
+    alpha, shift
+        Real numbers: a factor, and what is added to the diagonal.
+    transform
+        Called with each block of rows (of columns for ``side="right"``), as it was read; returns
+        the block to use, of the same shape, for instance with columns centred and scaled. It gets
+        whole rows (columns), a bounded number of them, and must not keep them.
+    dtype
+        Element type of the result, and of the arithmetic; by default that of `A`.
+    triangle
+        ``"both"``, or ``"lower"`` for the lower triangle only, which is what `cho_factor` reads;
+        above it are zeros.
+    memory
+        Budget; by default half of the available memory. A result in memory counts against it.
+    out
+        Directory of the result, to have it on disk. If it does not fit into the budget, it is
+        computed in parts then, with a pass over `A` for each.
+    overwrite
+        Replace an array that is at `out`.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    G : numpy.ndarray or Array
+        The product; on disk if `out` is given, in Fortran order.
+    report : Report
+
+    Raises
+    ------
+    InvalidError
+        If `A` is no matrix that can be used.
+    BudgetError
+        If the budget does not hold the result, and that is needed: for a result in memory, for an
+        iterator, whose rows pass only once, and for a `transform`, which needs whole rows.
+    NonFiniteError
+        If there is a NaN or an infinity, with its index.
+    ExistsError
+        If there is something at `out`.
+    Interrupted
+        After Ctrl-C or SIGTERM. Nothing is kept.
+
+    Notes
+    -----
+    m n² operations (n m² for ``side="right"``), four times that for complex types: half of a full
+    product. In one pass, m n words are read. In the normal equations the condition number of A is
+    squared: for least squares use `lstsq`. Source: Beaumont, Eyraud-Dubois, Vérité & Langou 2022,
+    *I/O-optimal algorithms for symmetric linear algebra kernels*, for the lower bound.
+    """
+    if side not in ("left", "right"):
+        raise InvalidError(f"side must be 'left' or 'right', have {side!r}")
+    if triangle not in ("both", "lower"):
+        raise InvalidError(f"triangle must be 'both' or 'lower', have {triangle!r}")
+    for name, number in (("alpha", alpha), ("shift", shift)):
+        if not (isinstance(number, int | float) and math.isfinite(number)):
+            raise InvalidError(f"{name} must be a real number, have {number!r}")
+    source = row_source("A", A, transposed=side == "right")
+    kind = _result_dtype(source, dtype, transform)
+    if transform is None:
+        source.deliver(kind)
+    problem = GramProblem(
+        source.layout, kind, out is not None, transform is not None, _one_pass(source, transform)
+    )
+    memory_bytes = budget.resolve(memory)
+    geometry = gram_geometry(problem, memory_bytes)
+    operands = [source.array] if isinstance(source, StoredRows) else []
+    try:
+        with (
+            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=memory_bytes,
+                work=geometry.flops(source.rows or 0), threads=threads,
+                progress=progress if source.rows else False,
+            ) as call,
+        ):  # fmt: skip
+            product = _Product(source, geometry, call, alpha, shift, transform, side, triangle)
+            if where is None:
+                G: Any = product.in_memory()
+            else:
+                assert geometry.tile is not None, "the result is stored"
+                order = (geometry.n, geometry.n)
+                metadata = Metadata(order, kind, geometry.tile, "F", "column-major")
+                with written(where, metadata, _WHY) as G:
+                    product.on_disk(G)
+            return G, product.report()
+    except KeyboardInterrupt:
+        raise Interrupted("gram was stopped, and nothing is kept; call it again") from None
+
+
+def _result_dtype(
+    source: RowSource, dtype: npt.DTypeLike | None, transform: Transform | None
+) -> np.dtype[Any]:
+    if dtype is None:
+        return work_dtype("A", source.layout.dtype)
+    kind = np.dtype(dtype)
+    if work_dtype("the result", kind) != kind:
+        raise InvalidError(f"dtype must be float32, float64, complex64 or complex128, have {kind}")
+    if transform is None and not np.can_cast(source.layout.dtype, kind, "same_kind"):
+        raise InvalidError(f"dtype={kind} cannot hold what A has, {source.layout.dtype}")
+    return kind
+
+
+def _one_pass(source: RowSource, transform: Transform | None) -> str:
+    """Say why there can be no second pass."""
+    if not source.can_repeat:
+        return "the rows of an iterator pass only once"
+    return "" if transform is None else "transform needs whole rows"
+
+
+class _Product:
+    """G, part by part."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        geometry: GramGeometry,
+        call: LongCall,
+        alpha: float,
+        shift: float,
+        transform: Transform | None,
+        side: str,
+        triangle: str,
+    ) -> None:
+        self._source, self._g, self._call = source, geometry, call
+        self._alpha, self._shift, self._transform = float(alpha), shift, transform
+        self._is_right, self._is_full = side == "right", triangle == "both"
+        if transform is not None and self._is_right:
+            self._transform = lambda block: np.asarray(transform(block.T)).T
+        self._kernels = kernels(geometry.dtype)
+        self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)[:, 0]
+        self._read = self._wrote = self._rows = 0
+
+    def in_memory(self) -> Matrix:
+        """Compute G, (n, n)."""
+        (part,) = self._g.parts
+        G = self._compute(part)
+        if self._is_full:
+            mirror(G)
+        return G
+
+    def on_disk(self, target: Array) -> None:
+        """Compute G and write it."""
+        file = open_whole_chunks(
+            target, self._call, self._g.target_bounce_bytes, number=2, writable=True
+        )
+        for part in self._g.parts:
+            C = self._compute(part)
+            square = part.columns.stop - part.columns.start
+            if part.is_on_diagonal and self._is_full:
+                mirror(C[:square, :square])
+            for transposed, rows, columns in self._g.boxes(part, is_full=self._is_full):
+                data = C[: rows.stop - rows.start, : columns.stop - columns.start]
+                if transposed:
+                    below = columns.start - part.rows.start
+                    data = C[below : below + columns.stop - columns.start, :square].T
+                    if C.dtype.kind == "c":
+                        np.conjugate(data, out=data)
+                ticket = file.submit_write([rows.start, columns.start], [1, 1], data)
+                wait(ticket, self._call.trace)
+        self._wrote = file.counters()[1]
+
+    def _compute(self, part: Part) -> Matrix:
+        """Let the rows go by for one part."""
+        g, call = self._g, self._call
+        shape = g.part_shape(part)
+        C: Matrix = self._memory[: shape[0] * shape[1]].reshape(shape, order="F")
+        C[...] = 0
+        rows, columns = (s.stop - s.start for s in (part.rows, part.columns))
+        inside = C[:rows, :columns]
+        plans = g.plans(part)
+        narrowed = [
+            self._source.narrowed(group.start, group.stop) if len(g.parts) > 1 else self._source
+            for group in ((part.rows,) if part.is_on_diagonal else (part.rows, part.columns))
+        ]
+        work = g.flops(1) / g.n**2 * (rows * columns * 2 - columns**2 * part.is_on_diagonal)
+        with streams(narrowed, plans, call, self._transform) as opened:
+            for first, blocks in side_by_side(opened):
+                for source, block in zip(narrowed, blocks, strict=True):
+                    check_finite(
+                        source.name, first, block, source.first_column + source.layout.skip,
+                        transposed=self._is_right,
+                    )  # fmt: skip
+                start_ns = call.trace.now_ns()
+                add_product(self._kernels, blocks, inside, self._alpha, plans[0].order)
+                call.trace.record("compute", start_ns)
+                call.meter.advance(len(blocks[0]) * work)
+                self._rows = first + len(blocks[0])
+        self._read += sum(source.bytes_read() for source in narrowed)
+        self._finish(part, inside)
+        return C
+
+    def _finish(self, part: Part, C: Matrix) -> None:
+        # Blocks that lie by rows are the transposes of what the BLAS gets, so their products come
+        # out conjugated; those of columns must be.
+        by_row = self._g.plans(part)[0].order == "C"
+        if C.dtype.kind == "c" and by_row != self._is_right:
+            np.conjugate(C, out=C)
+        if part.is_on_diagonal:
+            for j in range(C.shape[1]):
+                C[j, j] += self._shift
+
+    def report(self) -> Report:
+        """Report on the call."""
+        g = self._g
+        shape = (g.n, self._rows) if self._is_right else (self._rows, g.n)
+        report = Report(
+            **figures_of(
+                self._call, "gram", shape, g.dtype, method=g.method, flops=g.flops(self._rows),
+                moved=(self._read, self._wrote),
+                planned=(g.bytes_read(), g.bytes_written(is_full=self._is_full)),
+                arrays=("A", "A", "G"),
+            )
+        )  # fmt: skip
+        report.words_lower_bound = g.words_lower_bound(is_full=self._is_full)
+        return report
+
+
+def add_product(
+    kernels: Kernels, blocks: list[Matrix], C: Matrix, alpha: float, order: str
+) -> None:
+    """C <- C + alpha XᴴY for blocks X and Y of the same rows, or its conjugate if they lie by rows.
+
+    With one block X, Y is its first columns, and of the square on the diagonal of C the lower
+    triangle is computed.
+    """
+    X = blocks[0].T if order == "C" else blocks[0]
+    k = C.shape[1]
+
+    def product(left: Matrix, right: Matrix, to: Matrix) -> None:
+        if order == "C":
+            kernels.gemm(left, right, to, alpha=alpha, trans_b="C")
+        else:
+            kernels.gemm(left, right, to, alpha=alpha, trans_a="C")
+
+    # BLAS counts in 32-bit integers: no more of C than that at once.
+    for columns in cut(0, k, max(_MOST_ELEMENTS // len(C), 1)):
+        if len(blocks) == 2:
+            Y = blocks[1].T if order == "C" else blocks[1]
+            product(X, _part(Y, columns, order), C[:, columns])
+            continue
+        first, below = _part(X, columns, order), slice(columns.stop, None)
+        trans: Trans = "N" if order == "C" else "C"
+        kernels.herk(first, C[columns, columns], alpha, lower=True, trans=trans)
+        if columns.stop < len(C):
+            product(_part(X, below, order), first, C[below, columns])
+
+
+def _part(X: Matrix, columns: slice, order: str) -> Matrix:
+    """Return some columns of a block, which may be its transpose."""
+    return X[columns] if order == "C" else X[:, columns]
+
+
+def mirror(G: Matrix) -> None:
+    """Fill the upper triangle of a Hermitian matrix from the lower one."""
+    for rows in cut(0, len(G), _MIRROR):
+        for columns in cut(0, rows.start, _MIRROR):
+            G[columns, rows] = G[rows, columns].conj().T
+        square = G[rows, rows]
+        square[...] = np.tril(square) + np.tril(square, -1).conj().T

@@ -1,0 +1,250 @@
+"""Least squares with a matrix whose rows go by once: from disk, from memory, or as they are made.
+
+QR of [A b] by `TallQR`, of which only the triangle R, c = Qᴴ b and the norms of what remains of b
+are kept. Then R x = c is solved, by singular values if R is near a matrix of lower rank.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import get_lapack_funcs
+
+from outcore import budget
+from outcore._core import column_extremes
+from outcore.errors import Interrupted, InvalidError
+from outcore.lapack import kernels
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.plan import RowPlan
+from outcore.linalg.rows.report import figures_of
+from outcore.linalg.rows.source import (
+    IteratedRows,
+    RowsLike,
+    RowSource,
+    paired_rows,
+    row_source,
+    work_dtype,
+)
+from outcore.linalg.rows.stream import allocated, check_finite, side_by_side, streams
+from outcore.linalg.rows.tsqr import TallQR, column_squares
+from outcore.linalg.rows.tsqr_plan import lstsq_blocks, tsqr_flops
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+
+_CONDITION_MARGIN = 10
+"""What an estimate of the condition number may be too small by."""
+
+
+@dataclass
+class LeastSquaresReport(Report):
+    """Figures of a call of `lstsq`.
+
+    Attributes
+    ----------
+    rank
+        Number of singular values of A above ``cond`` times the largest.
+    condition
+        Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular.
+    residual_norms
+        ‖b - A x‖₂ of each right-hand side.
+    """
+
+    rank: int = 0
+    condition: float = math.inf
+    residual_norms: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        largest = max(self.residual_norms, default=0.0)
+        return (
+            f"{super().__str__()}\n"
+            f"  {'rank':<15} {self.rank}, condition number {self.condition:.2g}\n"
+            f"  {'residual':<15} {largest:.6g} in the 2-norm"
+        )
+
+
+def lstsq(
+    A: RowsLike,
+    b: RowsLike | None = None,
+    *,
+    cond: float | None = None,
+    damp: float = 0.0,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+    """Find the x that minimizes ‖b - A x‖₂, reading each row of A once.
+
+    Parameters
+    ----------
+    A
+        (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
+        and slicing, or an iterator of blocks of rows of any heights. Integers become float64.
+    b
+        (m,) or (m, k) right-hand sides, in any of the same ways; an iterator's blocks need not be
+        as high as those of `A`. Leave it out if `A` is an iterator of pairs (rows of A, rows of b).
+    cond
+        Singular values of A below `cond` times the largest count as zero. By default n ε, with the
+        machine epsilon ε of the type. SciPy's default, ε, is less than what rounding makes of an
+        exact zero.
+    damp
+        Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
+    memory
+        Budget; by default half of the available memory. n² elements for the triangle, n k for the
+        right-hand sides, and blocks of rows.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    x : numpy.ndarray
+        (n,) or (n, k), in the precision of `A`, complex if `A` or `b` is. Of several minimizers,
+        the one of least 2-norm.
+    report : LeastSquaresReport
+        With ``rank``, ``condition`` and ``residual_norms``.
+
+    Raises
+    ------
+    InvalidError
+        If `A` and `b` do not fit each other, or are of types that cannot be used.
+    BudgetError
+        If the triangle and blocks of a few rows do not fit into the budget.
+    NonFiniteError
+        If there is a NaN or an infinity, with its index.
+    Interrupted
+        After Ctrl-C or SIGTERM. Nothing is kept.
+
+    Notes
+    -----
+    2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types; m n words are
+    read. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and 5.5; Demmel,
+    Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank.
+    """
+    if b is None:
+        given, right = _read_pairs(A)
+    else:
+        given, right = row_source("A", A), row_source("b", b, is_column=True)
+    problem = _Problem(given, right, cond, damp)
+    memory_bytes = budget.resolve(memory)
+    plans = lstsq_blocks(given.layout, right.layout, problem.dtype, memory_bytes)
+    try:
+        with long_call(
+            "least squares", memory_bytes=memory_bytes, work=problem.work(problem.rows or 0),
+            threads=threads, progress=progress if problem.rows else False,
+        ) as call:  # fmt: skip
+            return problem.solve(call, plans)
+    except KeyboardInterrupt:
+        raise Interrupted("least squares was stopped, and nothing is kept; call again") from None
+
+
+def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:
+    if not isinstance(A, Iterator):
+        raise InvalidError("need b=, unless A is an iterator of pairs (rows of A, rows of b)")
+    left, right = paired_rows(A)
+    return IteratedRows("A", left), IteratedRows("b", right, is_column=True)
+
+
+class _Problem:
+    """Sources of rows that fit each other, and how to solve."""
+
+    def __init__(self, A: RowSource, b: RowSource, cond: float | None, damp: float) -> None:
+        if A.rows is not None and b.rows is not None and A.rows != b.rows:
+            raise InvalidError(
+                f"A has {A.rows} rows, b has {b.rows}; a right-hand side has as many rows as A"
+            )
+        if not (isinstance(damp, int | float) and 0 <= damp < math.inf):
+            raise InvalidError(f"damp must be a number of at least 0, have {damp!r}")
+        if cond is not None and not 0 <= cond < 1:
+            raise InvalidError(f"cond must be at least 0 and below 1, have {cond!r}")
+        self.dtype = work_dtype("A", A.layout.dtype)
+        if work_dtype("b", b.layout.dtype).kind == "c":
+            self.dtype = np.result_type(self.dtype, np.complex64)
+        for source in (A, b):
+            source.deliver(self.dtype)
+        self.A, self.b, self.damp = A, b, float(damp)
+        self.n, self.k = A.columns, b.columns
+        self.rows = A.rows if A.rows is not None else b.rows
+        self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
+
+    def work(self, rows: int) -> float:
+        """Operations for so many rows."""
+        return tsqr_flops(rows, self.n, self.k, self.dtype)
+
+    def solve(
+        self, call: LongCall, plans: list[RowPlan]
+    ) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+        factor = TallQR(self.n, self.k, self.dtype, call, self.damp)
+        row_work = self.work(self.rows) / self.rows if self.rows else 0.0
+        with streams([self.A, self.b], plans, call) as opened:
+            for first, (rows, right) in side_by_side(opened):
+                check_finite("A", first, rows)
+                check_finite("b", first, right)
+                factor.add(rows, right)
+                call.meter.advance(len(rows) * row_work)
+        factor.finish()
+        x, rank, condition, squares = solve_triangle(factor.triangle(), factor.c, self.cond, call)
+        squares += factor.rest
+        if self.damp:
+            # What the rows damp * I add to the sum.
+            squares = np.maximum(squares - self.damp**2 * column_squares(x), 0)
+        report = LeastSquaresReport(
+            rank=rank,
+            condition=condition,
+            residual_norms=[float(norm) for norm in np.sqrt(squares)],
+            **figures_of(
+                call, "lstsq", (factor.rows, self.n), self.dtype,
+                method=f"QR of rows as they are read, {plans[0].height} at once",
+                flops=self.work(factor.rows),
+                moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), 0), arrays=("A", "b"),
+            ),
+        )  # fmt: skip
+        if rank < self.n:
+            report.notes.append(
+                f"A has rank {rank} of {self.n} at cond={self.cond:.2g}: x is the solution of "
+                "least norm"
+            )
+        return (x[:, 0] if self.b.is_vector else x), report
+
+
+def solve_triangle(
+    R: Matrix, c: Matrix, cond: float, call: LongCall
+) -> tuple[Matrix, int, float, npt.NDArray[np.float64]]:
+    """Minimize ‖c - R x‖₂ for a triangular R, with the x of least norm.
+
+    Returns
+    -------
+    x : numpy.ndarray
+        (n, k).
+    rank : int
+        Number of singular values above `cond` times the largest.
+    condition : float
+        Estimate of R's condition number in the 1-norm.
+    squares : numpy.ndarray
+        ‖c - R x‖₂² of each column.
+    """
+    n = len(R)
+    if not np.isfinite(column_extremes(R, True)[0]):
+        raise InvalidError(f"numbers as large as those of A overflow {R.dtype}; scale its columns")
+    trcon, gelsd, gelsd_work = get_lapack_funcs(("trcon", "gelsd", "gelsd_lwork"), (R,))
+    reciprocal = float(trcon(R, norm="1", uplo="U")[0])
+    condition = 1 / reciprocal if reciprocal > 0 else math.inf
+    x: Matrix = np.array(c, order="F")
+    # The 2-norm condition number is at most n times that of the 1-norm.
+    if cond * n * condition * _CONDITION_MARGIN < 1:
+        kernels(R.dtype).trsm(R, x, lower=False, unit=False)
+        return x, n, condition, np.zeros(c.shape[1])
+    sizes = [int(np.real(size)) for size in gelsd_work(n, n, c.shape[1], cond)[:-1]]
+    factored = allocated(call, (n, n), R.dtype)
+    factored[...] = R
+    x, _, rank, info = gelsd(factored, x, *sizes, cond, True, True)
+    if info:
+        raise InvalidError("the singular values of A did not converge; scale its columns")
+    residual = c
+    kernels(R.dtype).gemm(R, x, residual, alpha=-1, beta=1)
+    return x, int(rank), condition, column_squares(residual)

@@ -1,0 +1,123 @@
+"""How QR of a tall matrix with Q on disk is cut for a memory budget. Pure arithmetic."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import InvalidError
+from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
+from outcore.linalg.rows.source import work_dtype
+from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry
+from outcore.linalg.rows.tsqr_plan import stored_layout, tsqr_bytes, tsqr_phase
+
+
+def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
+    """Choose the blocks in which a matrix is read if only R is wanted."""
+    fixed = tsqr_bytes(A.columns, 0, dtype)
+    (plan,) = plan_rows(
+        [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A.columns),
+    )  # fmt: skip
+    return plan
+
+
+def _what(n: int) -> str:
+    return (
+        f"QR with {n} columns: its triangles of {n} x {n} elements, which stay in memory, and "
+        "blocks of rows"
+    )
+
+
+@dataclass(frozen=True)
+class QrGeometry:
+    """How an m x n matrix is cut, m >= n.
+
+    Attributes
+    ----------
+    q
+        Blocks of Q.
+    rows
+        Blocks of A, of the same height.
+    """
+
+    q: TallQGeometry
+    rows: RowPlan
+
+    @classmethod
+    def of(cls, m: int, n: int, dtype: np.dtype[Any], rows: RowPlan) -> "QrGeometry":
+        """Cut by the blocks of A."""
+        return cls(TallQGeometry(m, n, 0, dtype, rows.height), rows)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that is taken from the budget."""
+        blocks = max(self.rows.memory_bytes, RING_BLOCKS * self.q.block_bytes)
+        return self.q.fixed_bytes + self.q.bounce_bytes + blocks
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return f"reflections of {self.q.height} rows at once, then Q from the last ones up"
+
+
+def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeometry:
+    """Cut a matrix for QR with Q on disk.
+
+    Raises
+    ------
+    BudgetError
+        If two triangles and blocks of a few rows do not fit.
+    InvalidError
+        If there are fewer rows than columns, or it is not known how many.
+    """
+    if A.rows is None:
+        raise InvalidError(
+            "need the number of rows for Q on disk, have an iterator; copy it to disk with "
+            'oc.from_array(blocks, path, shape=...), or take mode="r"'
+        )
+    if A.rows < A.columns:
+        raise InvalidError(
+            f"need at least as many rows as columns for Q, have {A.rows} x {A.columns}; "
+            "factor the conjugate transpose, or the first columns"
+        )
+    m, n = A.rows, A.columns
+
+    (plan,) = plan_rows(
+        [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(n),
+        writes_back=True,
+    )  # fmt: skip
+    return QrGeometry.of(m, n, dtype, plan)
+
+
+def qr_cost(problem: Problem) -> Cost:
+    """Plan `qr`."""
+    layout, dtype = stored_layout(problem), work_dtype("A", problem.dtype)
+    m, n = problem.needed("m"), problem.n
+    if problem.option("mode", "r") == "r":
+        plan = r_blocks(layout, dtype, problem.memory_bytes)
+        return Cost(
+            method=f"R of rows as they are read, {plan.height} at once",
+            peak_memory_bytes=tsqr_bytes(n, 0, dtype) + plan.memory_bytes,
+            disk_bytes=0,
+            words_lower_bound=float(m * n),
+            phases=(tsqr_phase(m, n, 0, plan, dtype),),
+        )
+    g = qr_geometry(layout, dtype, problem.memory_bytes)
+    first = tsqr_phase(m, n, 0, g.rows, dtype)
+    q_bytes = g.q.q_bytes()
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=q_bytes,
+        words_lower_bound=2.0 * m * n,
+        phases=(
+            dataclasses.replace(first, bytes_written=q_bytes),
+            dataclasses.replace(
+                first, bytes_read=q_bytes, bytes_written=q_bytes, ends_written_bytes=g.q.block_bytes
+            ),
+        ),
+    )

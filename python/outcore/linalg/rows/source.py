@@ -1,0 +1,335 @@
+"""Rows of a matrix from wherever they are: on disk, in memory, or from an iterator.
+
+Each row is taken once, in order. The columns of a matrix may be taken as rows in the same way.
+"""
+
+import copy
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile, Ticket
+from outcore.array import Array, open_array
+from outcore.errors import InvalidError
+from outcore.linalg.grains import Grains
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.operand import open_whole_chunks
+from outcore.linalg.rows.plan import RowLayout
+from outcore.longcall import LongCall
+from outcore.volumes import PathLike
+
+RowsLike: TypeAlias = Array | PathLike | npt.ArrayLike | Iterable[npt.ArrayLike] | Iterator[Any]
+
+_STRIP_ROWS = 32
+"""Rows that are copied at once: so that neither side misses its cache when one is transposed."""
+
+
+class RowSource:
+    """Rows to be taken from the first to the last.
+
+    Attributes
+    ----------
+    name
+        What the caller calls the matrix, for messages.
+    layout
+        What a plan knows of it.
+    is_vector
+        Whether it was given as a vector, which is a matrix of one column.
+    can_repeat
+        Whether the rows can be taken a second time.
+    first_column
+        The column that is read first.
+    """
+
+    can_repeat = True
+    is_vector = False
+    first_column = 0
+
+    def __init__(self, name: str, layout: RowLayout) -> None:
+        self.name, self.layout = name, layout
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows; `None` if it is known only at the end."""
+        return self.layout.rows
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return self.layout.columns
+
+    def deliver(self, dtype: np.dtype[Any]) -> None:
+        """Convert elements that are not on disk to this type."""
+        if not self.layout.is_stored:
+            self.layout = dataclasses.replace(self.layout, dtype=dtype)
+
+    def narrowed(self, first: int, end: int) -> "RowSource":
+        """Return a source of the same rows, but of their columns `first` to ``end - 1`` only."""
+        part = copy.copy(self)
+        part.layout = self.layout.narrowed(first, end)
+        part.first_column = first - part.layout.skip
+        return part
+
+    def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
+        """Get ready for a call; `number` is the source's own in the trace."""
+
+    def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
+        """Begin to fill `target` with the rows from `first` on; return how many there will be.
+
+        Fewer than there is room for are the last ones.
+        """
+        raise NotImplementedError
+
+    def bytes_read(self) -> int:
+        """Bytes read from disk so far."""
+        return 0
+
+
+class StoredRows(RowSource):
+    """Rows of an array on disk, or its columns."""
+
+    def __init__(self, name: str, array: Array, *, transposed: bool = False) -> None:
+        rows, columns = (*array.shape, 1)[:2]
+        # A single column is contiguous in any order, and may be read in parts of its chunks.
+        by_row = array.order == "C" or columns == 1
+        chunks = (*array.chunks, 1)[:2]
+        grains = Grains.of(chunks, "C" if by_row else "F", array.dtype.itemsize)
+        layout = RowLayout(rows, columns, array.dtype, by_row, grains)
+        super().__init__(name, layout.transposed() if transposed else layout)
+        self.array, self._transposed = array, transposed
+        self.is_vector = array.ndim == 1
+        self._file: ArrayFile | None = None
+
+    def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
+        """See `RowSource`."""
+        self._file = open_whole_chunks(self.array, call, bounce_bytes, number)
+
+    def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
+        """See `RowSource`. Whole grains are read, as many as reach into the matrix."""
+        assert self._file is not None, "open comes first"
+        assert self.rows is not None, "an array has a shape"
+        count = min(len(target), self.rows - first)
+        if count <= 0:
+            return 0, None
+        box = target[: self.layout.grains.covering(count, 1)[0]]
+        start = [self.first_column, first] if self._transposed else [first, self.first_column]
+        box = box.T if self._transposed else box
+        if self.array.ndim == 1:
+            start, box = [first], box.reshape(-1)
+        return count, self._file.submit_read(start, [1] * len(start), box)
+
+    def bytes_read(self) -> int:
+        """See `RowSource`."""
+        return self._file.counters()[0] if self._file else 0
+
+
+class SlicedRows(RowSource):
+    """Rows of a NumPy array, a memmap, or anything else with a shape, a type and slicing."""
+
+    def __init__(self, name: str, array: Any, *, transposed: bool = False) -> None:
+        rows, columns = (*array.shape, 1)[:2]
+        flags = getattr(array, "flags", None)
+        by_row = not (flags is not None and flags.f_contiguous)
+        if transposed:
+            rows, columns, by_row = columns, rows, not by_row
+        super().__init__(name, RowLayout(int(rows), int(columns), np.dtype(array.dtype), by_row))
+        self._array, self._transposed = array, transposed
+        self._all_columns = self.columns
+        self.is_vector = len(array.shape) == 1
+
+    def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
+        """See `RowSource`."""
+        assert self.rows is not None, "an array has a shape"
+        count = max(min(len(target), self.rows - first), 0)
+        if count:
+            rows = slice(first, first + count)
+            part = np.asarray(self._array[self._box(rows)])
+            part = part.reshape(count, -1) if part.ndim == 1 else part
+            part = part.T if self._transposed else part
+            if part.shape != (count, self.columns):
+                raise InvalidError(
+                    f"need rows of shape {(count, self.columns)} from {self.name}, have "
+                    f"{part.shape}; its shape and its slicing must agree"
+                )
+            copy_rows(part, target[:count], self.name, first)
+        return count, None
+
+    def _box(self, rows: slice) -> Any:
+        # Without a second index where it is not needed: some have only one.
+        if self.columns == self._all_columns and not self._transposed:
+            return rows
+        columns = slice(self.first_column, self.first_column + self.columns)
+        return (columns, rows) if self._transposed else (rows, columns)
+
+
+class IteratedRows(RowSource):
+    """Rows that an iterator gives in blocks of whatever heights; they are counted as they come.
+
+    A block of one dimension is a row; with `is_column` it is a piece of a single column.
+    """
+
+    can_repeat = False
+
+    def __init__(
+        self,
+        name: str,
+        blocks: Iterator[npt.ArrayLike],
+        *,
+        is_column: bool = False,
+        transposed: bool = False,
+    ) -> None:
+        self.name, self._blocks = name, blocks
+        self._is_column, self._transposed = is_column, transposed
+        self._rest: Matrix = np.empty((0, 0))
+        self._columns: int | None = None
+        if not self._refill(0):
+            raise InvalidError(f"the iterator {name} has no rows; has it been used before?")
+        self._columns = self._rest.shape[1]
+        super().__init__(name, RowLayout(None, self._columns, self._rest.dtype, True))
+
+    def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
+        """See `RowSource`."""
+        filled = 0
+        while filled < len(target) and (len(self._rest) or self._refill(first + filled)):
+            count = min(len(target) - filled, len(self._rest))
+            copy_rows(
+                self._rest[:count], target[filled : filled + count], self.name, first + filled
+            )
+            self._rest = self._rest[count:]
+            filled += count
+        return filled, None
+
+    def _refill(self, first: int) -> bool:
+        """Take the next block that has rows."""
+        for given in self._blocks:
+            block = np.asarray(given)
+            if block.ndim == 1:
+                self.is_vector = True
+                block = block[:, None] if self._is_column or self._transposed else block[None]
+            if block.ndim == 2 and self._transposed:
+                block = block.T
+            if block.ndim != 2 or (self._columns is not None and block.shape[1] != self._columns):
+                width = "n" if self._columns is None else str(self._columns)
+                wanted = f"({width}, columns)" if self._transposed else f"(rows, {width})"
+                raise InvalidError(
+                    f"need blocks of shape {wanted} from the iterator {self.name}, have one of "
+                    f"{np.shape(given)} after {first} {'columns' if self._transposed else 'rows'}"
+                )
+            if len(block):
+                self._rest = block
+                return True
+        return False
+
+
+def paired_rows(pairs: Iterator[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
+    """Split an iterator of (block of A, block of b) into two, to be taken at one pace."""
+    waiting: tuple[deque[Any], deque[Any]] = deque(), deque()
+
+    def side(number: int) -> Iterator[Any]:
+        while True:
+            if not waiting[number]:
+                for pair in pairs:
+                    if not isinstance(pair, tuple) or len(pair) != 2:
+                        raise InvalidError(
+                            "without b, the iterator must give pairs (block of A, block of b); "
+                            "or give b"
+                        )
+                    if len(np.atleast_2d(pair[0])) != len(np.atleast_1d(pair[1])):
+                        raise InvalidError(
+                            f"a block of A of shape {np.shape(pair[0])} and a block of b of shape "
+                            f"{np.shape(pair[1])} differ in rows"
+                        )
+                    for queue, block in zip(waiting, pair, strict=True):
+                        queue.append(block)
+                    break
+                else:
+                    return
+            yield waiting[number].popleft()
+
+    return side(0), side(1)
+
+
+def row_source(
+    name: str,
+    given: RowsLike,
+    *,
+    is_column: bool = False,
+    transposed: bool = False,
+) -> RowSource:
+    """Tell where rows come from.
+
+    Parameters
+    ----------
+    name
+        What the caller calls the matrix.
+    given
+        An array on disk or its path, a NumPy array or memmap, anything with shape, dtype and
+        slicing, or an iterator of blocks of rows.
+    is_column
+        Whether a block of one dimension from an iterator is a piece of a column.
+    transposed
+        Take the columns of the matrix as rows.
+
+    Raises
+    ------
+    InvalidError
+        If it is none of these, or not a matrix (a vector is a matrix of one column).
+    """
+    if isinstance(given, str | os.PathLike):
+        given = open_array(given)
+    found: Any = given
+    if not isinstance(given, Array) and not _is_sliced(given):
+        if isinstance(given, Iterable) and not isinstance(given, list | tuple):
+            return IteratedRows(name, iter(given), is_column=is_column, transposed=transposed)
+        try:
+            found = np.asarray(given)
+        except ValueError as error:
+            raise InvalidError(
+                f"{name} is no matrix ({error}); for blocks of rows pass an iterator, iter(blocks)"
+            ) from None
+    shape: tuple[int, ...] = tuple(found.shape)
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise InvalidError(f"need a matrix of at least one row and column as {name}, have {shape}")
+    kind = StoredRows if isinstance(found, Array) else SlicedRows
+    return kind(name, found, transposed=transposed)
+
+
+def _is_sliced(given: Any) -> bool:
+    return all(hasattr(given, attribute) for attribute in ("shape", "dtype", "__getitem__"))
+
+
+def work_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Find the type in which a matrix of some type is computed with.
+
+    That is float32, float64, complex64 or complex128; integers become float64.
+
+    Raises
+    ------
+    InvalidError
+        If there is none.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind in "biu":
+        return np.dtype(np.float64)
+    if kind.kind in "fc" and kind.itemsize <= (8 if kind.kind == "f" else 16):
+        return np.result_type(kind, np.float32).newbyteorder("=")
+    raise InvalidError(
+        f"{name} has elements of {kind}; need numbers of at most double precision, convert with "
+        ".astype()"
+    )
+
+
+def copy_rows(source: npt.NDArray[Any], target: Matrix, name: str, first: int) -> None:
+    """Copy rows and convert them; `first` is the number of the first one."""
+    if not np.can_cast(source.dtype, target.dtype, "same_kind"):
+        raise InvalidError(
+            f"need elements of {target.dtype} from {name}, have {source.dtype} from row {first} "
+            "on; make all blocks of one type"
+        )
+    for i in range(0, len(source), _STRIP_ROWS):
+        target[i : i + _STRIP_ROWS] = source[i : i + _STRIP_ROWS]

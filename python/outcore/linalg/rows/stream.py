@@ -1,0 +1,252 @@
+"""Blocks of rows, read ahead of their use, each row once."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Ticket, Trace, column_extremes
+from outcore.errors import InvalidError, NonFiniteError, OutcoreError
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.plan import RowPlan
+from outcore.linalg.rows.source import RowSource, copy_rows
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+Transform: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
+
+
+class RowBlock(NamedTuple):
+    """Rows from `first` on. They may be changed; their memory is used again for later ones.
+
+    ``whole`` is that memory, of which all but the last block's rows make use.
+    """
+
+    first: int
+    data: Matrix
+    whole: Matrix
+
+
+class _Reading(NamedTuple):
+    first: int
+    rows: int
+    buffer: Matrix
+    ticket: Ticket | None
+
+
+class _Free(NamedTuple):
+    """Memory of a block, which may still be on its way to the disk."""
+
+    memory: Matrix
+    leaving: Ticket | None = None
+
+    def taken(self, trace: Trace) -> Matrix:
+        """Return the memory once nothing needs it any more."""
+        if self.leaving is not None:
+            wait(self.leaving, trace)
+        return self.memory
+
+
+class RowStream:
+    """Blocks of rows in order: ``for first, data in stream``.
+
+    Parameters
+    ----------
+    source
+        Where the rows come from.
+    plan
+        Heights, and buffers, which come from the call's arena.
+    call
+        The call.
+    number
+        The source's own in the trace.
+    transform
+        Called with each block as it was read; returns as many rows.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        plan: RowPlan,
+        call: LongCall,
+        number: int = 0,
+        transform: Transform | None = None,
+    ) -> None:
+        layout = plan.layout
+        self.source, self._plan, self._trace, self._transform = source, plan, call.trace, transform
+        source.open(call, plan.bounce_bytes, number)
+        shape = (plan.height, layout.width)
+        self._free = deque(
+            _Free(allocated(call, shape, layout.dtype, plan.read_order))
+            for _ in range(plan.buffers)
+        )
+        copied = (plan.height, layout.columns)
+        self._copies = deque(
+            _Free(allocated(call, copied, plan.dtype, plan.order)) for _ in range(plan.copies)
+        )
+        self._reading: deque[_Reading] = deque()
+        self._next, self._at_end = 0, False
+        self._leaving: Ticket | None = None
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        while True:
+            self._read_ahead()
+            if not self._reading:
+                return
+            first, rows, buffer, ticket = self._reading.popleft()
+            if ticket is not None:
+                wait(ticket, self._trace)
+            skip = self.source.layout.skip
+            whole = buffer[:, skip : skip + self.source.columns]
+            mine = self._free
+            if self._copies:
+                mine, used = self._copies, buffer
+                whole = buffer = self._converted(first, whole[:rows])
+                # The memory that was read to is free while its copy is in use.
+                self._free.append(_Free(used))
+                if self._plan.layout.is_stored:
+                    self._read_ahead()
+            self._leaving = None
+            yield RowBlock(first, whole[:rows], whole)
+            mine.append(_Free(buffer, self._leaving))
+
+    def leave(self, ticket: Ticket) -> None:
+        """Keep the memory of the block in use as it is until a ticket is done."""
+        self._leaving = ticket
+
+    def abandon(self) -> None:
+        """Wait for what is in flight, so that its memory can go."""
+        tickets = [free.leaving for free in (*self._free, *self._copies)]
+        tickets += [self._leaving, *(reading.ticket for reading in self._reading)]
+        for ticket in tickets:
+            if ticket is not None:
+                with contextlib.suppress(OutcoreError):
+                    ticket.wait()
+
+    def _read_ahead(self) -> None:
+        # What is not read in the background is not fetched before it is needed.
+        most = len(self._free) if self._plan.layout.is_stored else 1 - len(self._reading)
+        for _ in range(most):
+            leaving = self._free[0].leaving
+            if self._at_end or (self._reading and leaving is not None and not leaving.done()):
+                return
+            buffer = self._free.popleft().taken(self._trace)
+            count, ticket = self.source.fetch(self._next, buffer)
+            if count:
+                self._reading.append(_Reading(self._next, count, buffer, ticket))
+            else:
+                self._free.append(_Free(buffer))
+            self._next += count
+            self._at_end = count < len(buffer) or self._next == self.source.rows
+
+    def _converted(self, first: int, data: Matrix) -> Matrix:
+        rows: npt.NDArray[Any] = data
+        if self._transform is not None:
+            rows = np.asarray(self._transform(data))
+            if rows.shape != data.shape:
+                raise InvalidError(
+                    f"transform made {rows.shape} of a block of {data.shape}; "
+                    "it must keep the shape"
+                )
+        target = self._copies.popleft().taken(self._trace)
+        copy_rows(rows, target[: len(data)], self.source.name, first)
+        return target
+
+
+@contextmanager
+def streams(
+    sources: Sequence[RowSource],
+    plans: Sequence[RowPlan],
+    call: LongCall,
+    transform: Transform | None = None,
+) -> Iterator[list[RowStream]]:
+    """Open streams over sources; at the end nothing is in flight any more."""
+    opened: list[RowStream] = []
+    try:
+        for number, (source, plan) in enumerate(zip(sources, plans, strict=True)):
+            opened.append(RowStream(source, plan, call, number, transform))
+        yield opened
+    finally:
+        for stream in opened:
+            stream.abandon()
+
+
+def side_by_side(opened: Sequence[RowStream]) -> Iterator[tuple[int, list[Matrix]]]:
+    """Go through several streams at once: (first row, a block of each), of equal heights.
+
+    Raises
+    ------
+    InvalidError
+        If one has more rows than another.
+    """
+    iterators = [iter(stream) for stream in opened]
+    blocks: list[Matrix | None] = [None] * len(opened)
+    first = 0
+    while True:
+        for i, iterator in enumerate(iterators):
+            if blocks[i] is None:
+                block = next(iterator, None)
+                blocks[i] = None if block is None else block.data
+        here = [block for block in blocks if block is not None]
+        if not here:
+            return
+        if len(here) < len(blocks):
+            names = [
+                (stream.source.name, block is None)
+                for stream, block in zip(opened, blocks, strict=True)
+            ]
+            ended = next(name for name, at_end in names if at_end)
+            more = next(name for name, at_end in names if not at_end)
+            raise InvalidError(f"{ended} ends after {first} rows, {more} has more; give as many")
+        count = min(len(block) for block in here)
+        yield first, [block[:count] for block in here]
+        blocks = [block[count:] if len(block) > count else None for block in here]
+        first += count
+
+
+def allocated(
+    call: LongCall, shape: tuple[int, int], dtype: np.dtype[Any], order: str = "F"
+) -> Matrix:
+    """Take memory for a matrix from the call's arena. What it holds is not defined."""
+    if 0 in shape:
+        return np.empty(shape, dtype, order="F")
+    memory = memoryview(call.arena.allocate(shape[0] * shape[1] * dtype.itemsize))
+    matrix: Matrix = np.ndarray(shape, dtype, buffer=memory, order="F" if order == "F" else "C")
+    return matrix
+
+
+def check_finite(
+    name: str, first: int, block: Matrix, first_column: int = 0, *, transposed: bool = False
+) -> None:
+    """Refuse rows with a NaN or an infinity, naming the first such row.
+
+    Parameters
+    ----------
+    name, first, block, first_column
+        The matrix, and rows of it from a row and a column on.
+    transposed
+        Whether its columns were taken as rows.
+
+    Raises
+    ------
+    NonFiniteError
+        With its index.
+    """
+    # One fast look at sums of absolute values, along whichever side is contiguous.
+    by_column = block if block.strides[0] == block.itemsize else block.T
+    if np.isfinite(column_extremes(by_column, False)[0]):
+        return
+    for i, row in enumerate(block):
+        bad = np.flatnonzero(~np.isfinite(row))
+        if len(bad):
+            at = (first + i, first_column + int(bad[0]))
+            at = at[::-1] if transposed else at
+            raise NonFiniteError(
+                f"{name}[{at[0]}, {at[1]}] is {row[bad[0]]}; every element must be finite: "
+                "correct it, or look for an error in the data",
+                at,
+            )

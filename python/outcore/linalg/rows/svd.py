@@ -1,0 +1,290 @@
+"""The largest singular values of a matrix and their vectors, in a few passes over its rows.
+
+Randomized subspace iteration (Halko, Martinsson & Tropp 2011, section 4.5), on AᴴA, so that each
+pass does the work of two: with random n x l Z,
+
+    Z <- orthonormal basis of Aᴴ (A Z)                     a pass each, `power` times
+    A Z = Q R;  R = Û S Ŵᴴ;  U = Q Û,  V = Z Ŵ             the last pass
+
+Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of all Xᴴ (X Z). Q comes
+from the reflections of the rows (`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from outcore import budget
+from outcore._core import column_extremes
+from outcore.errors import Interrupted, InvalidError
+from outcore.lapack import Kernels, kernels
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.result import claimed
+from outcore.linalg.rows.report import figures_of
+from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
+from outcore.linalg.rows.stream import allocated, check_finite, streams
+from outcore.linalg.rows.svd_plan import SvdGeometry, svd_geometry
+from outcore.linalg.rows.svd_u import DiskU, MemoryU, stored_u
+from outcore.linalg.rows.tall_q import TallQ
+from outcore.linalg.rows.tsqr import column_squares
+from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike
+
+_WHY = "the svd that wrote it was stopped; call it again"
+
+
+@dataclass
+class SvdReport(Report):
+    """Figures of a call of `svd`.
+
+    Attributes
+    ----------
+    passes
+        How often A was read.
+    error_bound
+        Bound of ‖A - U S Vᴴ‖₂ that fails with probability 10⁻¹⁰ (Halko, Martinsson & Tropp 2011,
+        equation 4.3); often several times too large.
+    frobenius_error
+        Estimate of ‖A - U S Vᴴ‖ in the Frobenius norm.
+    """
+
+    passes: int = 0
+    error_bound: float = 0.0
+    frobenius_error: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}\n"
+            f"  {'error':<15} below {self.error_bound:.3g} in the 2-norm, about "
+            f"{self.frobenius_error:.3g} in the Frobenius norm"
+        )
+
+
+def svd(
+    A: RowsLike,
+    k: int,
+    *,
+    oversample: int = 10,
+    power: int = 2,
+    seed: int | np.random.Generator | None = None,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
+    """Compute the `k` largest singular values of A and their vectors: A ≈ U diag(s) Vh.
+
+    Parameters
+    ----------
+    A
+        (m, n): an array on disk or its path, a NumPy array or memmap, or anything with shape,
+        dtype and slicing. It is read by rows, ``power + 1`` times. Integers become float64.
+    k
+        Number of singular values, at most min(m, n).
+    oversample
+        Vectors that are iterated beside the `k`, for accuracy.
+    power
+        Passes before the last one. More help where singular values decay slowly: the error of the
+        smallest falls with the (4 power)-th power of s[k + oversample] / s[k - 1].
+    seed
+        For the random vectors: an integer, or a generator. The result does not depend on the
+        budget but for rounding.
+    memory
+        Budget; by default half of the available memory. Vectors in memory count against it.
+    out
+        Directory of U, to have it on disk.
+    overwrite
+        Replace an array that is at `out`.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    U : numpy.ndarray or Array
+        (m, k) with orthonormal columns; on disk if `out` is given.
+    s : numpy.ndarray
+        (k,) singular values, the largest first.
+    Vh : numpy.ndarray
+        (k, n) with orthonormal rows. For a matrix with more columns than memory holds vectors of,
+        pass the transpose.
+    report : SvdReport
+        With ``passes``, ``error_bound`` and ``frobenius_error``.
+
+    Raises
+    ------
+    InvalidError
+        If `A` is no matrix that can be used, or an iterator: its rows pass only once.
+    BudgetError
+        If the vectors and blocks of a few rows do not fit into the budget.
+    NonFiniteError
+        If there is a NaN or an infinity, with its index.
+    ExistsError
+        If there is something at `out`.
+    Interrupted
+        After Ctrl-C or SIGTERM. Nothing is kept.
+
+    Notes
+    -----
+    About 4 m n (k + oversample) operations a pass, four times that for complex types. Singular
+    values below √ε of the largest are not resolved, with the machine epsilon ε of the type, since
+    squares are iterated with; the errors in the report show it. Sources: Halko, Martinsson & Tropp,
+    *Finding structure with randomness*, SIAM Review 53 (2011); Halko, Martinsson, Shkolnisky &
+    Tygert, *An algorithm for the principal component analysis of large data sets*, SIAM J. Sci.
+    Comput. 33 (2011), for passes that do the work of two.
+    """
+    source = row_source("A", A)
+    dtype = work_dtype("A", source.layout.dtype)
+    source.deliver(dtype)
+    memory_bytes = budget.resolve(memory)
+    g = svd_geometry(
+        source.layout, k, dtype, memory_bytes,
+        oversample=oversample, power=power, is_stored=out is not None,
+    )  # fmt: skip
+    operands = [source.array] if isinstance(source, StoredRows) else []
+    try:
+        with (
+            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                "singular values", memory_bytes=memory_bytes, work=g.flops, threads=threads,
+                progress=progress,
+            ) as call,
+        ):  # fmt: skip
+            problem = _Svd(source, g, call, np.random.default_rng(seed))
+            if where is None:
+                return problem.solve(MemoryU(g, call))
+            with stored_u(where, g, call, _WHY) as u:
+                return problem.solve(u)
+    except KeyboardInterrupt:
+        raise Interrupted("svd was stopped, and nothing is kept; call it again") from None
+
+
+class _Svd:
+    """The passes over A."""
+
+    def __init__(
+        self, source: RowSource, g: SvdGeometry, call: LongCall, draw: np.random.Generator
+    ) -> None:
+        self._source, self._g, self._call = source, g, call
+        self._kernels, self._read = kernels(g.q.dtype), 0
+        # The vectors that are iterated, and those that the error is estimated with.
+        self._Z = allocated(call, (g.n, g.q.n + g.q.k), g.q.dtype)
+        for j in range(self._Z.shape[1]):
+            self._Z[:, j] = draw.standard_normal(g.n)
+            if g.q.dtype.kind == "c":
+                self._Z[:, j] += 1j * draw.standard_normal(g.n)
+                self._Z[:, j] *= 0.5**0.5
+        self._W = allocated(call, (g.n, g.q.n), g.q.dtype)
+
+    def solve(
+        self, u: MemoryU | DiskU
+    ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
+        """Do all passes."""
+        g, k = self._g, self._g.k
+        for _ in range(g.power):
+            self._iterate()
+        q = TallQ(g.q, self._call)
+        self._project(q, u)
+        # Below the diagonal are reflections that are still needed.
+        R = np.triu(q.factor.R)
+        left, s, right = scipy.linalg.svd(R)
+        left, right = np.asfortranarray(left[:, :k]), np.asfortranarray(right[:k])
+        squares = self._error_squares(q, R, right)
+        V = self._W[:, :k]
+        self._kernels.gemm(self._Z[:, : g.q.n], right, V, beta=0, trans_b="C")
+        np.conjugate(V, out=V)
+        U = u.build(q, left)
+        moved, planned = u.bytes_moved(), g.bytes_moved()
+        report = SvdReport(
+            passes=g.passes,
+            error_bound=float(10 * np.sqrt(2 / np.pi * squares.max())),
+            frobenius_error=float(np.sqrt(squares.mean())),
+            **figures_of(
+                self._call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
+                moved=(self._read + moved[0], moved[1]), planned=planned,
+                arrays=("A", "reflections", "U"),
+            ),
+        )  # fmt: skip
+        return U, s[:k], V.T, report
+
+    def _iterate(self) -> None:
+        """Z <- orthonormal basis of Aᴴ A Z."""
+        g, call = self._g, self._call
+        Z, W = self._Z[:, : g.q.n], self._W
+        W[...] = 0
+        product = allocated(call, (g.q.height, g.q.n), g.q.dtype)
+        by_row = g.rows.order == "C"
+        for rows in self._rows():
+            Y = product[: len(rows)]
+            times(self._kernels, rows, Z, Y)
+            if by_row:
+                # The BLAS gets the transpose of a block, and can transpose but not conjugate it.
+                np.conjugate(Y, out=Y)
+                self._kernels.gemm(rows.T, Y, W)
+            else:
+                self._kernels.gemm(rows, Y, W, trans_a="C")
+            call.meter.advance(len(rows) / g.q.m * g.iteration_flops)
+        if by_row:
+            np.conjugate(W, out=W)
+        if not np.isfinite(column_extremes(W, False)[0]):
+            raise InvalidError(f"numbers as large as those of A overflow {W.dtype}; scale it")
+        tau = allocated(call, (g.q.n, 1), g.q.dtype)[:, 0]
+        work = allocated(call, (WORK_COLUMNS * g.q.n, 1), g.q.dtype)[:, 0]
+        self._kernels.geqrf(W, tau, work)
+        Z[...] = 0
+        np.fill_diagonal(Z, 1)
+        self._kernels.unmqr(W, tau, Z, work)
+
+    def _project(self, q: TallQ, u: MemoryU | DiskU) -> None:
+        """Go through the rows of A Z, and of A times the other vectors."""
+        g = self._g
+        others = allocated(self._call, (g.q.height, g.q.k), g.q.dtype)
+        first = 0
+        for rows in self._rows():
+            Y, probes = u.rows(first, len(rows)), others[: len(rows)]
+            times(self._kernels, rows, self._Z[:, : g.q.n], Y)
+            times(self._kernels, rows, self._Z[:, g.q.n :], probes)
+            q.add(Y, probes)
+            u.keep(first)
+            self._call.meter.advance(len(rows) * 2.0 * g.n * (g.q.n + g.q.k))
+            first += len(rows)
+
+    def _rows(self) -> Iterator[Matrix]:
+        """Go through the rows of A once more."""
+        trace = self._call.trace
+        with streams([self._source], [self._g.rows], self._call) as (stream,):
+            for first, rows, _ in stream:
+                start_ns = trace.now_ns()
+                if self._read == 0 or not self._g.rows.layout.is_stored:
+                    check_finite(self._source.name, first, rows)
+                yield rows
+                trace.record("compute", start_ns)
+        self._read += self._source.bytes_read()
+
+    def _error_squares(self, q: TallQ, R: Matrix, right: Matrix) -> npt.NDArray[np.float64]:
+        """Square the norms of E w, with E = A - U S Vᴴ, for the vectors w that were set aside.
+
+        A w is Q c and a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
+        """
+        n = self._g.q.n
+        g = self._Z[:, :n].conj().T @ self._Z[:, n:]
+        g = right.conj().T @ (right @ g)
+        inside = np.asfortranarray(q.factor.c - R @ g)
+        return column_squares(inside) + q.factor.rest
+
+
+def times(kernels: Kernels, rows: Matrix, Z: Matrix, Y: Matrix) -> None:
+    """Y <- X Z for rows X of either order."""
+    if rows.strides[0] == rows.itemsize:
+        kernels.gemm(rows, Z, Y, beta=0)
+    else:
+        kernels.gemm(rows.T, Z, Y, beta=0, trans_a="T")

@@ -1,0 +1,180 @@
+"""How a truncated SVD is cut for a memory budget, and what it costs. Pure arithmetic."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import InvalidError
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import pages
+from outcore.linalg.rows.plan import RowLayout, RowPlan, fit_rows, too_small
+from outcore.linalg.rows.source import work_dtype
+from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
+from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
+
+PROBES = 10
+"""Random vectors that the error is estimated with: the bound fails once in 10 to this power."""
+
+
+@dataclass(frozen=True)
+class SvdGeometry:
+    """How k singular triplets of an m x n matrix are computed.
+
+    Attributes
+    ----------
+    n, k
+        Columns, and triplets that are wanted.
+    power
+        Passes over A before the last one.
+    q
+        Blocks of the orthogonal factor of A Z, with l columns.
+    rows
+        Blocks of A, of the same height.
+    is_stored
+        Whether U goes to the disk.
+    """
+
+    n: int
+    k: int
+    power: int
+    q: TallQGeometry
+    rows: RowPlan
+    is_stored: bool
+
+    @property
+    def passes(self) -> int:
+        """How often A is read."""
+        return self.power + 1
+
+    @property
+    def u_bytes(self) -> int:
+        """Bytes of U on disk, in whole blocks."""
+        q = self.q
+        return q.blocks * q.height * self.k * q.dtype.itemsize if self.is_stored else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that is taken from the budget."""
+        q, itemsize = self.q, self.q.dtype.itemsize
+        out_block = pages(q.height * self.k * itemsize)
+        vectors = pages(self.n * (q.n + q.k) * itemsize) + pages(self.n * q.n * itemsize)
+        iterating = self.rows.memory_bytes + q.block_bytes
+        iterating += pages((WORK_COLUMNS + 1) * q.n * itemsize)
+        last = self.rows.memory_bytes + pages(q.height * q.k * itemsize)
+        if self.is_stored:
+            last += 2 * q.block_bytes + q.bounce_bytes
+            building = RING_BLOCKS * q.block_bytes + 2 * out_block + q.bounce_bytes
+            building += block_bounce_bytes(q.height, self.k, q.dtype)
+        else:
+            last += pages(q.m * q.n * itemsize)
+            building = pages(q.m * q.n * itemsize) + out_block
+        return vectors + max(iterating, q.fixed_bytes + max(last, building))
+
+    @property
+    def iteration_flops(self) -> float:
+        """Operations of a pass before the last one: two products with A."""
+        return flop_weight(self.q.dtype) * 4.0 * self.q.m * self.n * self.q.n
+
+    @property
+    def last_flops(self) -> float:
+        """Operations of the last pass: a product with A, QR of it, and U."""
+        q = self.q
+        products = 2.0 * q.m * self.n * (q.n + q.k) + 2.0 * q.m * q.n * self.k
+        qr = tsqr_flops(q.m, q.n, q.k, q.dtype) + tsqr_flops(q.m, q.n, 0, q.dtype)
+        return flop_weight(q.dtype) * products + qr
+
+    @property
+    def flops(self) -> float:
+        """Operations of all passes."""
+        return self.power * self.iteration_flops + self.last_flops
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read and written. Exact if chunks are whole pages."""
+        q_bytes = self.q.q_bytes() if self.is_stored else 0
+        return self.passes * self.rows.layout.bytes_read() + q_bytes, q_bytes + self.u_bytes
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return (
+            f"subspace iteration with {self.q.n} vectors, {self.passes} passes over A, "
+            f"{self.q.height} rows at once"
+        )
+
+
+def svd_geometry(
+    A: RowLayout,
+    k: int,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    *,
+    oversample: int,
+    power: int,
+    is_stored: bool,
+) -> SvdGeometry:
+    """Cut a matrix for a truncated SVD.
+
+    Raises
+    ------
+    BudgetError
+        If the vectors and blocks of a few rows do not fit.
+    InvalidError
+        If `k`, `oversample` or `power` cannot be.
+    """
+    if A.rows is None:
+        raise InvalidError(
+            f"the rows of an iterator pass only once, and svd needs {power + 1} passes; copy them "
+            "to disk with oc.from_array"
+        )
+    m, n = A.rows, A.columns
+    if not isinstance(k, int | np.integer) or not 1 <= k <= min(m, n):
+        raise InvalidError(f"k must be an integer from 1 to {min(m, n)}, have {k!r}")
+    for name, number, least in (("oversample", oversample, 0), ("power", power, 1)):
+        if not isinstance(number, int | np.integer) or number < least:
+            raise InvalidError(f"{name} must be an integer of at least {least}, have {number!r}")
+    vectors = min(int(k) + int(oversample), m, n)
+
+    def geometry(rows: RowPlan) -> SvdGeometry:
+        q = TallQGeometry(m, vectors, PROBES, dtype, rows.height)
+        return SvdGeometry(n, int(k), int(power), q, rows, is_stored)
+
+    found, need = fit_rows(
+        [A], dtype=dtype, order=None, budget_bytes=memory_bytes,
+        memory=lambda plans: geometry(plans[0]).memory_bytes,
+    )  # fmt: skip
+    if found is None:
+        what = f"svd: {2 * vectors + PROBES} vectors of {n} elements, blocks of rows"
+        if is_stored:
+            raise too_small(need, memory_bytes, what)
+        what += f", and {vectors} vectors of {m}"
+        raise too_small(need, memory_bytes, what, "raise memory=, or give out= for U on disk")
+    return geometry(found[0])
+
+
+def svd_cost(problem: Problem) -> Cost:
+    """Plan `svd`."""
+    layout, dtype = stored_layout(problem), work_dtype("A", problem.dtype)
+    g = svd_geometry(
+        layout, problem.needed("k"), dtype, problem.memory_bytes,
+        oversample=problem.option("oversample", 10), power=problem.option("power", 2),
+        is_stored=bool(problem.option("out", False)),
+    )  # fmt: skip
+    a_bytes, q_bytes = layout.bytes_read(), g.q.q_bytes() if g.is_stored else 0
+    first = min(g.q.height * layout.width * layout.dtype.itemsize, a_bytes)
+    scan = a_bytes * SCAN_S_PER_BYTE
+    iterating = Phase(
+        dtype=dtype, bytes_read=a_bytes, flops=g.iteration_flops, other_seconds=scan,
+        ends_read_bytes=first,
+    )  # fmt: skip
+    last = Phase(
+        dtype=dtype, bytes_read=a_bytes + q_bytes, bytes_written=q_bytes + g.u_bytes,
+        flops=g.last_flops, other_seconds=scan, ends_read_bytes=first,
+    )  # fmt: skip
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=q_bytes + g.u_bytes,
+        words_lower_bound=float(g.q.m * g.n),
+        phases=(*[iterating] * g.power, last),
+    )

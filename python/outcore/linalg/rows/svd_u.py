@@ -1,0 +1,146 @@
+"""Where the left singular vectors are made: in memory, or on disk beside their reflections."""
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from outcore._core import ArrayFile, Ticket
+from outcore.array import Array, open_array, write_metadata
+from outcore.errors import OutcoreError
+from outcore.lapack import kernels
+from outcore.linalg.grains import cut
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.operand import open_whole_chunks
+from outcore.linalg.result import claimed, written
+from outcore.linalg.rows.stream import allocated
+from outcore.linalg.rows.svd_plan import SvdGeometry
+from outcore.linalg.rows.tall_q import TallQ, build_from_disk
+from outcore.linalg.rows.tall_q_plan import block_bounce_bytes, block_chunk
+from outcore.longcall import LongCall
+from outcore.streams import wait
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata
+
+
+class MemoryU:
+    """U in memory, in place of the reflections."""
+
+    def __init__(self, g: SvdGeometry, call: LongCall) -> None:
+        self._g, self._call = g, call
+        self._memory = allocated(call, (g.q.m, g.q.n), g.q.dtype)
+
+    def rows(self, first: int, count: int) -> Matrix:
+        """Return memory for rows of A Z."""
+        return self._memory[first : first + count]
+
+    def keep(self, first: int) -> None:
+        """Keep the reflections that are there now."""
+
+    def build(self, q: TallQ, left: Matrix) -> Matrix:
+        """Make U = Q `left`."""
+        g = self._g
+        block = allocated(self._call, (g.q.height, g.k), g.q.dtype)
+        for rows in reversed(cut(0, g.q.m, g.q.height)):
+            inside = self._memory[rows]
+            q.build(rows.start, inside)
+            kernels(g.q.dtype).gemm(inside, left, block[: len(inside)], beta=0)
+            inside[:, : g.k] = block[: len(inside)]
+        return self._memory[:, : g.k]
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read and written."""
+        return 0, 0
+
+
+class DiskU:
+    """U on disk. The reflections are in an array of their own until then.
+
+    Parameters
+    ----------
+    target, reflections
+        Arrays that are open for writing.
+    g, call
+        Geometry, and the call.
+    """
+
+    def __init__(self, target: Array, reflections: Array, g: SvdGeometry, call: LongCall) -> None:
+        self._target, self._g, self._call = target, g, call
+        self._reflections: ArrayFile = open_whole_chunks(
+            reflections, call, g.q.bounce_bytes, number=1, writable=True
+        )
+        bounce = block_bounce_bytes(g.q.height, g.k, g.q.dtype)
+        self._file = open_whole_chunks(target, call, bounce, number=2, writable=True)
+        shape = (g.q.height, g.q.n)
+        self._blocks = deque([allocated(call, shape, g.q.dtype) for _ in range(2)])
+        self._leaving: deque[Ticket] = deque()
+
+    def rows(self, first: int, count: int) -> Matrix:
+        """Return memory for rows of A Z."""
+        if len(self._leaving) == len(self._blocks):
+            wait(self._leaving.popleft(), self._call.trace)
+        self._blocks[0][count:] = 0
+        return self._blocks[0][:count]
+
+    def keep(self, first: int) -> None:
+        """Write the reflections that are there now."""
+        self._leaving.append(self._reflections.submit_write([first, 0], [1, 1], self._blocks[0]))
+        self._blocks.rotate()
+
+    def build(self, q: TallQ, left: Matrix) -> Array:
+        """Make U = Q `left`."""
+        g, call = self._g, self._call
+        for ticket in self._leaving:
+            wait(ticket, call.trace)
+        self._blocks.clear()
+        blocks = deque([allocated(call, (g.q.height, g.k), g.q.dtype) for _ in range(2)])
+        product = kernels(g.q.dtype)
+
+        def put(first: int, rows: Matrix, block: Matrix) -> Ticket:
+            # Of two blocks the one written before the last is free: `build_from_disk` waits for it.
+            U = blocks[0]
+            blocks.rotate()
+            product.gemm(rows, left, U[: len(rows)], beta=0)
+            U[len(rows) :] = 0
+            return self._file.submit_write([first, 0], [1, 1], U)
+
+        build_from_disk(q, self._reflections, call, put)
+        return self._target
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read and written."""
+        counters = [file.counters() for file in (self._reflections, self._file)]
+        return sum(c[0] for c in counters), sum(c[1] for c in counters)
+
+
+@contextmanager
+def stored_u(where: Place, g: SvdGeometry, call: LongCall, why: str) -> Iterator[DiskU]:
+    """Make the array of U, whole at the end of the block, and one for the reflections meanwhile."""
+    beside = where.path.with_name(f"{where.path.name}.reflections")
+    metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
+    u_chunk = block_chunk(g.q.height, g.k, g.q.dtype)
+    # U is whole only after the reflections are gone: what a killed call left of them, the next
+    # call for the same U finds.
+    with (
+        written(where, Metadata((g.q.m, g.k), g.q.dtype, u_chunk, "F", "row-major"), why) as u,
+        claimed(beside, [], overwrite=False, why=why) as scratch,
+    ):
+        assert scratch is not None, "there is a place"
+        with scratch_array(scratch, metadata, why) as reflections:
+            yield DiskU(u, reflections, g, call)
+
+
+@contextmanager
+def scratch_array(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
+    """Make an array that is gone at the end of the block."""
+    if where.volume.exists(where.name):
+        where.volume.remove(where.name)
+    try:
+        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=why))
+        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+        with open_array(where.path, "r+", allow_incomplete=True) as array:
+            yield array
+    finally:
+        with contextlib.suppress(OutcoreError):
+            where.volume.remove(where.name)

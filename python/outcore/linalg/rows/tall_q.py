@@ -1,0 +1,138 @@
+"""The orthogonal factor of a tall matrix, from the reflections that `TallQR` left of its rows.
+
+They lie on disk where Q is to be, block by block. With Q_i the reflections of step i,
+
+    Q = Q_1 [I; ...],    built from the last step to the first:  [C; B_i] <- Q_i [C; 0]
+
+where C is n x n, the unit matrix at first, and B_i are the rows of Q that take the place of the
+step's reflections (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2). Nothing is divided by R,
+so Q is orthogonal to rounding however A is conditioned.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile, Ticket
+from outcore.lapack import Kernels, kernels
+from outcore.linalg.grains import cut
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.stream import allocated
+from outcore.linalg.rows.tall_q_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometry
+from outcore.linalg.rows.tsqr import TallQR
+from outcore.longcall import LongCall
+from outcore.streams import BlockStream, wait
+
+
+class TallQ:
+    """Q of a matrix whose rows go by twice: from the first to the last, and back.
+
+    Parameters
+    ----------
+    geometry
+        Sizes and blocks.
+    call
+        The call.
+
+    Attributes
+    ----------
+    factor
+        R, and Qᴴ of what went along.
+    """
+
+    def __init__(self, geometry: TallQGeometry, call: LongCall) -> None:
+        self.geometry = g = geometry
+        self._call = call
+        self.factor = TallQR(g.n, g.k, g.dtype, call)
+        self._memory = allocated(call, (g.n, g.steps), g.dtype)
+        self._taus: list[list[npt.NDArray[Any]]] = []
+        self._done = 0
+        self._C = allocated(call, (g.n, g.n), g.dtype)
+        self._C[...] = np.eye(g.n, dtype=g.dtype)
+        self._back = _Back(g, kernels(g.dtype), call)
+
+    def add(self, block: Matrix, b: Matrix | None = None) -> None:
+        """Add a block of rows, in whose place are its reflections then."""
+        self._taus.append([])
+        for tau in self.factor.add(block, b):
+            self._memory[:, self._done] = tau
+            self._taus[-1].append(self._memory[:, self._done])
+            self._done += 1
+        self._call.meter.advance(len(block) * self.geometry.row_work)
+
+    def build(self, first: int, block: Matrix) -> None:
+        """Put rows of Q in place of the reflections of a block: the last block first."""
+        start_ns = self._call.trace.now_ns()
+        n, steps = self.geometry.n, self.factor.steps(first, len(block))
+        for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
+            self._back.apply(block[step], tau, self._C)
+        if first < n <= first + len(block):
+            self.factor.apply_head(self._C)
+        head = self._C[first : first + len(block)]
+        block[: len(head)] = head
+        self._call.trace.record("compute", start_ns)
+        self._call.meter.advance(len(block) * self.geometry.row_work)
+
+
+def build_from_disk(
+    q: TallQ, file: ArrayFile, call: LongCall, put: Callable[[int, Matrix, Matrix], Ticket]
+) -> None:
+    """Make Q from the reflections in a file, from the last block to the first.
+
+    ``put(first, rows, block)`` starts to write what becomes of the rows from `first` on; `block` is
+    the memory that they are in, with padding below the last row of all.
+    """
+    g = q.geometry
+    stream = BlockStream(file, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
+    blocks = cut(0, g.blocks * g.height, g.height)[::-1]
+    stream.extend((rows, slice(0, g.n)) for rows in blocks)
+    # A block's memory stays as it is until it is written.
+    writing: deque[tuple[Ticket, Matrix]] = deque()
+    for rows in blocks:
+        block = stream.take().data
+        inside = block[: g.m - rows.start]
+        q.build(rows.start, inside)
+        writing.append((put(rows.start, inside, block), block))
+        del block, inside
+        if len(writing) == RING_BLOCKS - 1:
+            wait(writing.popleft()[0], call.trace)
+    for ticket, _ in writing:
+        wait(ticket, call.trace)
+
+
+class _Back:
+    """Steps of the second pass, with their workspaces."""
+
+    def __init__(self, g: TallQGeometry, kernels: Kernels, call: LongCall) -> None:
+        self._kernels, self._columns = kernels, min(Q_COLUMNS, g.n)
+        self._panel = allocated(call, (g.step_rows, self._columns), g.dtype)
+        self._product = allocated(call, (self._columns, g.n), g.dtype)
+        self._square = allocated(call, (self._columns, self._columns), g.dtype)
+
+    def apply(self, V: Matrix, tau: npt.NDArray[Any], C: Matrix) -> None:
+        """[C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
+
+        With a panel P of V's columns, a block reflection is I - [E; P] T [E; P]ᴴ, and T⁻¹ is the
+        strictly upper part of PᴴP with 1 / tau on the diagonal (Puglisi 1992).
+        """
+        k, n = self._kernels, V.shape[1]
+        for columns in reversed(cut(0, n, self._columns)):
+            a, e = columns.start, columns.stop
+            P, W = self._panel[: len(V), : e - a], self._product[: e - a, : n - a]
+            P[...] = V[:, a:e]
+            V[:, a:e] = 0
+            W[...] = C[a:e, a:]
+            k.gemm(P, V[:, e:], W[:, e - a :], trans_a="C")
+            inverse = self._square[: e - a, : e - a]
+            k.gemm(P, P, inverse, beta=0, trans_a="C")
+            # A reflection with tau = 0 is none: its column of P is zero, and its row of W counts
+            # for nothing.
+            none = tau[a:e] == 0
+            np.fill_diagonal(inverse, 1 / np.where(none, 1, tau[a:e]))
+            k.trsm(inverse, W, lower=False, unit=False)
+            W[none] = 0
+            C[a:e, a:] -= W
+            k.gemm(P, W, V[:, a:], alpha=-1)

@@ -1,0 +1,137 @@
+"""QR of a tall matrix whose rows go by once: the triangle is kept, and nothing else.
+
+With the rows cut into blocks A_1, A_2, ..., of which the first has n rows::
+
+    A_1 = Q_1 R_1,    [R_(i-1); A_i] = Q_i [R_i; 0]
+
+so that R is the last R_i, in sequential TSQR (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2).
+Each step makes use of the triangle's zeros (LAPACK's tpqrt): 2 h n² operations for h rows, no more
+than an ordinary QR. Right-hand sides go along: c <- Q_iᴴ [c; b_i], and what is left of b_i below is
+a part of the residual.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.lapack import kernels
+from outcore.linalg.grains import cut
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.stream import allocated
+from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, factor_rows, reflector_columns
+from outcore.longcall import LongCall
+
+
+class TallQR:
+    """The triangle of the rows so far.
+
+    Parameters
+    ----------
+    n, k, dtype
+        Columns, right-hand sides, element type.
+    call
+        From whose arena the memory comes.
+    damp
+        Begin with the rows ``damp * I`` above all others, and zeros for their right-hand sides.
+
+    Attributes
+    ----------
+    R
+        (n, n) column-major: R on and above the diagonal. Below it are the reflections of the first
+        n rows, until `triangle` clears them.
+    c
+        (n, k): Qᴴ b.
+    rest
+        (k,) float64: sums of squares of what of Qᴴ b is below `c`.
+    rows
+        Rows so far.
+    """
+
+    def __init__(
+        self, n: int, k: int, dtype: np.dtype[Any], call: LongCall, damp: float = 0.0
+    ) -> None:
+        self._kernels, self._trace = kernels(dtype), call.trace
+        self.R, self.c = allocated(call, (n, n), dtype), allocated(call, (n, k), dtype)
+        self.R[...] = 0
+        self.c[...] = 0
+        # Rows that are a triangle already need not be factored.
+        self._head = 0 if damp else n
+        np.fill_diagonal(self.R, damp)
+        self.rest: npt.NDArray[np.float64] = np.zeros(k)
+        self.rows = 0
+        self.tau = allocated(call, (n, 1), dtype)[:, 0]
+        self._t = allocated(call, (reflector_columns(n, dtype), n), dtype)
+        self._work = allocated(call, (WORK_COLUMNS * max(n, k), 1), dtype)[:, 0]
+        self._step = factor_rows(n, dtype)
+
+    def add(self, A: Matrix, b: Matrix | None = None) -> list[npt.NDArray[Any]]:
+        """Add rows, column-major, which are overwritten; return the factors tau of each step.
+
+        In place of the rows are the vectors of their reflections, and of `b` its part of Qᴴ b.
+        """
+        start_ns = self._trace.now_ns()
+        b = np.zeros((len(A), 0), A.dtype, order="F") if b is None else b
+        steps = self.steps(self.rows, len(A))
+        self._add_head(A, b)
+        taus = [self._add_below(A[step], b[step]) for step in steps]
+        self._trace.record("compute", start_ns)
+        return taus
+
+    def steps(self, first: int, rows: int) -> list[slice]:
+        """Cut a block of rows, of which the first is number `first`, into steps.
+
+        The first n rows of all are in none.
+        """
+        head = min(max(self._head - first, 0), rows)
+        return cut(head, rows, self._step)
+
+    def finish(self) -> None:
+        """Factor the first rows after all, if there were fewer than n."""
+        if self.rows < self._head:
+            self._factor_head(self.rows)
+
+    def apply_head(self, C: Matrix) -> None:
+        """Multiply with the reflections of the first n rows: C <- Q_1 C, (n, n)."""
+        self._kernels.unmqr(self.R, self.tau, C, self._work)
+
+    def triangle(self) -> Matrix:
+        """Return R, (n, n), with zeros below the diagonal."""
+        for j in range(self.R.shape[1]):
+            self.R[j + 1 :, j] = 0
+        return self.R
+
+    def _add_head(self, A: Matrix, b: Matrix) -> None:
+        """Keep the first n rows, and factor them as soon as they are there."""
+        count = min(self._head - self.rows, len(A))
+        if count <= 0:
+            return
+        self.R[self.rows : self.rows + count] = A[:count]
+        self.c[self.rows : self.rows + count] = b[:count]
+        self.rows += count
+        if self.rows == self._head:
+            self._factor_head(self.rows)
+
+    def _factor_head(self, rows: int) -> None:
+        k = min(rows, len(self.R))
+        self._kernels.geqrf(self.R[:rows], self.tau, self._work)
+        if self.c.size:
+            reflections = self.R[:rows, :k]
+            self._kernels.unmqr(reflections, self.tau, self.c[:rows], self._work, trans="C")
+
+    def _add_below(self, A: Matrix, b: Matrix) -> npt.NDArray[Any]:
+        self._kernels.tpqrt(self.R, A, self._t, self._work)
+        if b.size:
+            self._kernels.tpmqrt(A, self._t, self.c, b, self._work, trans="C")
+            self.rest += column_squares(b)
+        self.rows += len(A)
+        block, n = self._t.shape
+        taus: npt.NDArray[Any] = self._t[np.arange(n) % block, np.arange(n)]
+        return taus
+
+
+def column_squares(b: Matrix) -> npt.NDArray[np.float64]:
+    """Sum the squares of the absolute values of each column of a column-major matrix."""
+    columns = b.T.view(np.zeros((), b.dtype).real.dtype)
+    squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", columns, columns, dtype=np.float64)
+    return squares

@@ -1,0 +1,112 @@
+"""How a tall matrix is factored while its rows go by, and what that costs. Pure arithmetic."""
+
+from typing import Any
+
+import numpy as np
+
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import Grains, pages
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
+from outcore.linalg.rows.source import work_dtype
+from outcore.zarr_format import default_chunks
+
+FACTOR_BYTES = 16 << 20
+"""Rows are factored in blocks of about this size, which a cache of the processor holds."""
+
+FACTOR_ROWS = (512, 8192)
+"""Fewest and most rows of such a block."""
+
+WIDE_COLUMNS = 256
+"""From here on block reflections of more columns are faster."""
+
+WORK_COLUMNS = 64
+"""Columns of LAPACK's widest block reflection: what its workspaces are made for."""
+
+# Share of the speed of a large matrix product that factoring a triangle with rows below it
+# reaches, measured with OpenBLAS 0.3.30, and half of it at so many columns.
+_QR_SHARE, _HALF_COLUMNS = 0.6, 120
+
+
+def reflector_columns(n: int, dtype: np.dtype[Any]) -> int:
+    """Columns of a block reflection: more make better products, and more work column by column."""
+    few = 8 if n < WIDE_COLUMNS else 16
+    return min(n, 2 * few if dtype.kind == "c" else few)
+
+
+def factor_rows(n: int, dtype: np.dtype[Any]) -> int:
+    """Rows that are factored at once."""
+    least, most = FACTOR_ROWS
+    return min(max(FACTOR_BYTES // (n * dtype.itemsize), least), most)
+
+
+def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
+    """Real operations of QR of m x n, applied to k right-hand sides.
+
+    2 n² (m - n/3) + 4 k n (m - n/2) for m >= n; four times that for complex types.
+    """
+    long, short = max(m, n), min(m, n)
+    factoring = 2.0 * short**2 * (long - short / 3)
+    return flop_weight(dtype) * (factoring + 4.0 * k * short * (m - short / 2))
+
+
+def tsqr_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:
+    """Memory for R, for k right-hand sides, and for workspaces."""
+    block = reflector_columns(n, dtype)
+    words = [n * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
+    return sum(pages(count * dtype.itemsize) for count in words)
+
+
+def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:
+    """Memory of least squares beside blocks of rows: R is copied if it must be factored again."""
+    return tsqr_bytes(n, k, dtype) + pages(n * n * dtype.itemsize)
+
+
+def lstsq_blocks(
+    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int
+) -> list[RowPlan]:
+    """Choose the blocks in which a matrix and its right-hand sides are read."""
+    fixed = lstsq_bytes(A.columns, b.columns, dtype)
+    return plan_rows(
+        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: fixed + blocks_bytes(plans),
+        what=f"least squares with {A.columns} columns: triangles and blocks of rows",
+    )  # fmt: skip
+
+
+def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> Phase:
+    """Predict a pass over the rows."""
+    work = tsqr_flops(m, n, k, dtype)
+    first = plan.height * plan.layout.width * plan.layout.dtype.itemsize
+    return Phase(
+        dtype=dtype,
+        bytes_read=plan.layout.bytes_read(),
+        flops=work,
+        gemm_flops=work / (_QR_SHARE * n / (n + _HALF_COLUMNS)),
+        other_seconds=m * n * dtype.itemsize * SCAN_S_PER_BYTE,
+        ends_read_bytes=min(first, plan.layout.bytes_read()),
+    )
+
+
+def stored_layout(problem: Problem) -> RowLayout:
+    """Describe the matrix of a plan: on disk, in default chunks of the order that is asked for."""
+    shape = problem.needed("m"), problem.n
+    order = problem.option("order", "C")
+    chunks = default_chunks(shape, problem.dtype.itemsize, order)
+    grains = Grains.of(chunks, order, problem.dtype.itemsize)
+    return RowLayout(*shape, problem.dtype, order == "C", grains)
+
+
+def lstsq_cost(problem: Problem) -> Cost:
+    """Plan `lstsq`, with the right-hand sides in memory."""
+    layout, k = stored_layout(problem), problem.rhs
+    dtype = work_dtype("A", problem.dtype)
+    m, n = problem.needed("m"), problem.n
+    beside = RowLayout(m, k, dtype, False)
+    plans = lstsq_blocks(layout, beside, dtype, problem.memory_bytes)
+    return Cost(
+        method=f"QR of rows as they are read, {plans[0].height} at once",
+        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(plans),
+        disk_bytes=0,
+        words_lower_bound=float(m * n),
+        phases=(tsqr_phase(m, n, k, plans[0], dtype),),
+    )

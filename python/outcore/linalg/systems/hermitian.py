@@ -1,0 +1,145 @@
+"""Whether a matrix on disk is Hermitian with a positive diagonal: then Cholesky may do.
+
+Boxes are compared with those across the diagonal, the ones on it first, until one differs: most
+matrices that are not Hermitian show it in the first box. One that is, is read once.
+"""
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from outcore.array import Array, open_array
+from outcore.linalg.matrix import Matrix
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import BlockStream, Box
+from outcore.volumes import Place
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+_MOST_SIDE = 4096
+_STRIP_BYTES = 256 << 10
+"""Elements that are compared at once."""
+
+Pair = tuple[Box, Box]
+
+
+def why_not_positive(
+    source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike
+) -> tuple[str, Report]:
+    """Look for what shows that a matrix is not Hermitian positive definite.
+
+    Returns
+    -------
+    why : str
+        An element of a diagonal that is not positive, or two that are not each other's conjugates.
+        Empty if A = Aᴴ to the last bit, with a positive diagonal.
+    report : Report
+        Of the look; how much is read depends on what is found where.
+    """
+    with (
+        open_array(source.path) as A,
+        long_call(
+            f"looking at {source.path.name}", memory_bytes=memory_bytes, work=A.nbytes,
+            threads=threads, progress=progress,
+        ) as call,
+    ):  # fmt: skip
+        look = _Look(A, call, memory_bytes)
+        why = next(look.found(), "")
+        look.drain()
+        return why, Report(
+            verb="look",
+            n=A.shape[0],
+            dtype=A.dtype.name,
+            flops=0,
+            bytes_read=look.file.counters()[0],
+            bytes_written=0,
+            planned_bytes_read=look.planned_bytes,
+            planned_bytes_written=0,
+            **call.figures(),
+        )
+
+
+class _Look:
+    """Pairs of boxes, of which one is read ahead."""
+
+    def __init__(self, A: Array, call: LongCall, memory_bytes: int) -> None:
+        n, itemsize = A.shape[0], A.dtype.itemsize
+        bounce = memory_bytes // 8
+        # Two pairs in memory.
+        side = math.isqrt((memory_bytes - bounce) // 4 // itemsize)
+        # Whole chunks are read best, then whole pages. Boxes in memory are whole pages too.
+        for unit in (max(A.chunks), SLOT_ALIGN_BYTES // itemsize, 1):
+            if side > unit:
+                break
+        side = min(side // unit * unit if unit > 1 else side - 1, _MOST_SIDE, n)
+        self.box_bytes = -(-side * side * itemsize // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+        self.A, self.call, self.side = A, call, max(side, 1)
+        self.file = A.open_file(call.arena, bounce, trace=call.trace)
+        self.stream = BlockStream(
+            self.file, A.dtype, call.arena, 4 * self.box_bytes, call.trace,
+            least_bytes=self.box_bytes,
+        )  # fmt: skip
+        self.planned_bytes = 0
+
+    def found(self) -> Iterator[str]:
+        """Yield what differs, first on the diagonal."""
+        ahead: deque[Pair] = deque()
+        for pair in itertools.chain(self.pairs(), [None]):
+            if pair is not None:
+                self.schedule(pair)
+                ahead.append(pair)
+            if len(ahead) > 1 or (pair is None and ahead):
+                yield from self.compare(*ahead.popleft())
+
+    def pairs(self) -> Iterator[Pair]:
+        """Pair the boxes with those across the diagonal, on which a box is its own partner."""
+        n, side = self.A.shape[0], self.side
+        parts = [slice(i, min(i + side, n)) for i in range(0, n, side)]
+        for part in parts:
+            yield (part, part), (part, part)
+        for j, columns in enumerate(parts):
+            for rows in parts[j + 1 :]:
+                yield (rows, columns), (columns, rows)
+
+    def schedule(self, pair: Pair) -> None:
+        boxes = pair[:1] if pair[0] == pair[1] else pair
+        self.stream.extend(boxes)
+        for rows, columns in boxes:
+            elements = (rows.stop - rows.start) * (columns.stop - columns.start)
+            self.planned_bytes += elements * self.A.dtype.itemsize
+
+    def compare(self, below: Box, above: Box) -> Iterator[str]:
+        """Yield two elements that are not each other's conjugates, or one that is not positive."""
+        left = self.stream.take().data
+        right = left if below == above else self.stream.take().data
+        start_ns = self.call.trace.now_ns()
+        (rows, columns) = below
+        if below == above:
+            diagonal = np.diagonal(left)
+            for i in np.flatnonzero(~(diagonal.real > 0))[:1]:
+                yield f"A[{rows.start + i}, {rows.start + i}] = {diagonal[i]:.6g} is not positive"
+        step = max(_STRIP_BYTES // (left.shape[0] * left.itemsize), 1)
+        for first in range(0, left.shape[1], step):
+            strip = slice(first, first + step)
+            for i, j in np.argwhere(_differ(left[:, strip], right[strip]))[:1]:
+                row, column = rows.start + int(i), columns.start + first + int(j)
+                differ = f"A[{row}, {column}] and A[{column}, {row}] differ"
+                what = f"A[{row}, {row}] is not real" if row == column else differ
+                yield f"A is not Hermitian: {what}"
+        self.call.trace.record("compute", start_ns)
+        self.call.meter.advance(left.nbytes if below == above else 2 * left.nbytes)
+
+    def drain(self) -> None:
+        """Wait for what was read ahead, so that it is counted."""
+        while len(self.stream):
+            self.stream.take()
+
+
+def _differ(left: Matrix, right: Matrix) -> Matrix:
+    """Tell where left is not the conjugate transpose of right; NaN differs from NaN."""
+    different: Matrix = left != right.conj().T
+    return different

@@ -1,0 +1,152 @@
+"""Factors in lower precision: A is copied, and the factors take the space of the copy.
+
+Whatever state a killed call leaves is found again:
+
+    a copy half made                it is made anew
+    a copy                          its factorization begins
+    a copy consumed, a journal      the factorization goes on
+    complete factors of the copy    they become factors of A, and what is left of the copy goes
+    complete factors of A           they are used
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from outcore.array import open_array, read_metadata
+from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
+from outcore.linalg.factors.changes import version_of
+from outcore.linalg.factors.factor import LU, TEMPORARY, LUFactor, read_group, write_group
+from outcore.linalg.factors.own import ready_factors, removed_at_end
+from outcore.linalg.lu.factorization import lu_factor
+from outcore.linalg.lu.plan import lu_geometry
+from outcore.linalg.systems.low_copy import (
+    TooLowError,
+    copied,
+    is_copy,
+    is_current,
+    make_copy,
+    remove_copy,
+)
+from outcore.linalg.systems.solving import Solving
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.volumes import Place, place
+
+
+def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor | None:
+    """Open factors that are ready, and clear away what a stopped call left that is of no use.
+
+    Raises
+    ------
+    ExistsError
+        If there is something of another matrix, and it may not be overwritten.
+    """
+    copy = _copy_of(where)
+    group = read_group(where) if where.exists() else None
+    of_copy = group is not None and group["source"] == str(copy.path)
+    ours = is_copy(copy)
+    if ours and copied(copy).path != str(job.source.path) and not job.overwrite:
+        raise ExistsError(
+            f"{copy.path} is what a stopped solve with {copied(copy).path} left; finish that, or "
+            "pass overwrite=True or another factors="
+        )
+    usable = job.resume and is_current(copy, job.source, low)
+    if group and of_copy and usable and group["state"] == "complete":
+        _adopt(job, where, copy)
+    elif of_copy and not usable:
+        where.volume.remove(where.name)
+    ready = ready_factors(where, job.source, low, LUFactor, overwrite=job.overwrite)
+    if is_copy(copy):
+        is_lost = read_metadata(copy).state == "consumed" and not of_copy
+        if ready or is_lost or not usable:
+            remove_copy(copy)
+    return ready
+
+
+@contextmanager
+def low_factors(
+    job: Solving,
+    where: Place,
+    low: np.dtype[Any],
+    ready: LUFactor | None,
+    progress: tuple[ProgressLike, ProgressLike],
+    reports: list[Report],
+) -> Iterator[LUFactor]:
+    """Copy A and factor the copy, unless factors are `ready`; remove them at the end.
+
+    The reports on copying and factoring are appended to `reports`.
+
+    Raises
+    ------
+    TooLowError
+        If A cannot be represented in lower precision, or is singular in it.
+    """
+    keep = job.keep or (ready is not None and not where.exists(TEMPORARY))
+    lu = ready or _make(job, where, low, progress, reports)
+    with removed_at_end(where, keep=keep, useless=(TooLowError,)):
+        if lu.info:
+            raise TooLowError(f"A is singular in {low}: diagonal number {lu.info} of U is zero")
+        yield lu
+
+
+def _make(
+    job: Solving,
+    where: Place,
+    low: np.dtype[Any],
+    progress: tuple[ProgressLike, ProgressLike],
+    reports: list[Report],
+) -> LUFactor:
+    copying, factoring = progress
+    copy = _copy_of(where)
+    if not is_copy(copy):
+        g = lu_geometry(job.n, low, job.memory_bytes)
+        with open_array(job.source.path) as A:
+            reports.append(
+                make_copy(A, copy, low, (g.rows, g.columns), job.memory_bytes, job.threads, copying)
+            )
+    try:
+        with warnings.catch_warnings():
+            # Of pivots that grew and of singularity, refinement takes care.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            warnings.simplefilter("ignore", GrowthWarning)
+            lu = lu_factor(
+                copy.path, memory=job.memory_bytes, out=where.path,
+                overwrite_a=read_metadata(copy).grid().shards == 1, overwrite=job.overwrite,
+                threads=job.threads, progress=factoring,
+            )  # fmt: skip
+    except OutcoreError:
+        if read_metadata(copy).state != "consumed":
+            remove_copy(copy)
+        raise
+    if lu.report:
+        reports.append(lu.report)
+    if not is_current(copy, job.source, low):
+        where.volume.remove(where.name)
+        remove_copy(copy)
+        raise JournalError(
+            f"{job.source.path} was written to while it was factored, so the factors may be of "
+            "neither its old nor its new content; call again"
+        )
+    _adopt(job, where, copy)
+    return LUFactor.open(where)
+
+
+def _adopt(job: Solving, where: Place, copy: Place) -> None:
+    """Make factors of the copy factors of A, and remove what is left of the copy."""
+    if not job.keep:
+        where.volume.replace_small(where.inside(TEMPORARY), b"made by solve\n")
+    now = version_of(job.source)
+    values = read_group(where) | {"source": str(job.source.path), **now._asdict()}
+    del values["kind"], values["state"]
+    write_group(where, LU, "complete", values)
+    remove_copy(copy)
+
+
+def _copy_of(where: Place) -> Place:
+    """Place of the copy whose factors are to be at `where`."""
+    return place(f"{where.path}.copy")

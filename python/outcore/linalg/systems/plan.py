@@ -1,0 +1,206 @@
+"""What `solve` costs."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.cholesky.plan import (
+    CholeskyGeometry,
+    cholesky_cost,
+    cholesky_geometry_of,
+    cholesky_solve_bytes_read,
+)
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
+from outcore.linalg.lu.plan import (
+    LuGeometry,
+    lu_cost,
+    lu_geometry,
+    lu_geometry_of,
+    solve_bytes_read,
+    solve_flops,
+)
+from outcore.linalg.systems.refine_plan import refine_geometry
+from outcore.sizes import format_bytes, format_seconds
+
+ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
+
+PLANNED_STEPS = 3
+"""Steps of refinement that a plan assumes: what matrices of moderate condition need at most."""
+
+_COPY_S_PER_BYTE = 4 * SCAN_S_PER_BYTE
+"""Rounding an element, and looking at it: of the bytes of the copy."""
+
+
+def solve_cost(problem: Problem) -> Cost:
+    """Plan `solve`: factors, passes over them, then one over A for the residual.
+
+    The factors are those of LU, or with the option ``assume_a="pos"`` of Cholesky. With the option
+    ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of refinement.
+    """
+    assume_a = problem.option("assume_a", "gen")
+    if assume_a not in ASSUMPTIONS:
+        raise InvalidError(
+            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
+        )
+    low = lower(problem.dtype, problem.option("factor_dtype", None))
+    if low is not None:
+        return _refined_cost(problem, low)
+    g: LuGeometry | CholeskyGeometry
+    if assume_a == "pos":
+        factoring = cholesky_cost(problem)
+        g = cholesky_geometry_of(problem)
+    else:
+        factoring = lu_cost(problem)
+        g = lu_geometry_of(problem)
+    solving, checking = passes(problem, (g.rows, g.columns))
+    # A matrix that gave its space to the factors is not there to form the residual with.
+    last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
+    return dataclasses.replace(factoring, phases=(*factoring.phases, *last))
+
+
+def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | None:
+    """Check ``factor_dtype=``; `None` if it is the type of the matrix itself, or not given.
+
+    Raises
+    ------
+    InvalidError
+        If it is not the single precision of the matrix's type.
+    """
+    if given is None:
+        return None
+    try:
+        found = np.dtype(given)
+    except TypeError as error:
+        raise InvalidError(f"factor_dtype is no type: {error}") from None
+    if found == dtype:
+        return None
+    fits = {"float64": "f4", "complex128": "c8"}.get(dtype.name)
+    if fits and found == np.dtype(fits):
+        return found
+    fix = f"use factor_dtype={fits!r}" if fits else "leave factor_dtype out"
+    raise InvalidError(f"cannot refine a solution in {dtype} with factors in {found}; {fix}")
+
+
+def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
+    """Plan two passes over factors in such tiles, forward and backward; and one over A."""
+    n, dtype = problem.n, problem.dtype
+    is_pos = problem.option("assume_a", "gen") == "pos"
+    read = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(n, dtype, tile)
+    flops = solve_flops(n, dtype, problem.rhs)
+    return (
+        Phase(dtype=dtype, bytes_read=read, flops=flops),
+        Phase(dtype=dtype, bytes_read=n * n * dtype.itemsize, flops=flops),
+    )
+
+
+class Passes(NamedTuple):
+    """How often something is read through, and for how many columns, all times together."""
+
+    times: int
+    columns: int
+
+
+def refining_phase(
+    n: int,
+    dtype: np.dtype[Any],
+    low: np.dtype[Any],
+    tile: tuple[int, int],
+    solved: Passes,
+    multiplied: Passes,
+) -> Phase:
+    """Plan refinement: so many solves with the factors, and products with A."""
+    return Phase(
+        dtype=dtype,
+        bytes_read=solved.times * solve_bytes_read(n, low, tile)
+        + multiplied.times * n * n * dtype.itemsize,
+        flops=solve_flops(n, dtype, solved.columns + multiplied.columns),
+    )
+
+
+def planned_refining(
+    n: int, dtype: np.dtype[Any], low: np.dtype[Any], tile: tuple[int, int], columns: int, most: int
+) -> Phase:
+    """Plan `PLANNED_STEPS` of refinement of some columns, in groups of at most so many."""
+    steps = PLANNED_STEPS + 1
+    planned = Passes(steps * -(-columns // most), steps * columns)
+    return refining_phase(n, dtype, low, tile, planned, planned)
+
+
+def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
+    n, dtype = problem.n, problem.dtype
+    factoring = lu_cost(dataclasses.replace(problem, dtype=low))
+    g = lu_geometry(n, low, problem.memory_bytes)
+    copy_bytes = n * n * low.itemsize
+    copying = Phase(
+        dtype=low,
+        bytes_read=n * n * dtype.itemsize,
+        bytes_written=copy_bytes,
+        other_seconds=_COPY_S_PER_BYTE * copy_bytes,
+    )
+    refined = refine_geometry(n, dtype, low, (g.rows, g.columns), problem.memory_bytes, problem.rhs)
+    refining = planned_refining(n, dtype, low, (g.rows, g.columns), problem.rhs, refined.columns)
+    # The factors take the room of the copy, which grows by a slab.
+    panels = g.panels + g.slab_panels
+    return dataclasses.replace(
+        factoring,
+        method=f"in {low.name}: {factoring.method}; {PLANNED_STEPS} steps of refinement are "
+        "assumed",
+        peak_memory_bytes=max(factoring.peak_memory_bytes, refined.memory_bytes),
+        disk_bytes=panels * g.tiles * g.tile_bytes,
+        words_lower_bound=None,
+        phases=(copying, *factoring.phases, refining),
+    )
+
+
+def solve_notes(problem: Problem, seconds: Callable[[Cost], float]) -> list[str]:
+    """Compare with LU in the type of the matrix, if ``factor_dtype`` was given.
+
+    `seconds` is the time of a cost on the machine that is planned for.
+    """
+    low = lower(problem.dtype, problem.option("factor_dtype", None))
+    if low is None:
+        return []
+    try:
+        text = f"{format_seconds(seconds(solve_cost(_in_full(problem))))} in {problem.dtype}"
+    except BudgetError:
+        text = f"{problem.dtype} needs more memory"
+    least = pays_from(problem, seconds)
+    memory = format_bytes(problem.memory_bytes)
+    pays = "does not pay with" if least is None else f"pays from n = {least} on, with"
+    return [f"{text}; {low} {pays} {memory} of memory"]
+
+
+def pays_from(
+    problem: Problem, seconds: Callable[[Cost], float], most: int = 1 << 18
+) -> int | None:
+    """Find the least order, in steps of 256, from which lower precision takes less time.
+
+    `None` if it never does, up to order `most`. The order of `problem` itself does not matter.
+    """
+
+    def pays(n: int) -> bool:
+        low = dataclasses.replace(problem, n=n)
+        try:
+            return seconds(solve_cost(low)) < seconds(solve_cost(_in_full(low)))
+        except BudgetError:
+            return True  # the higher precision does not fit, or neither
+
+    n = 256
+    while not pays(n):
+        n *= 2
+        if n > most:
+            return None
+    below = n // 2
+    while n - below > 256:
+        middle = (n + below) // 2 // 256 * 256
+        n, below = (middle, below) if pays(middle) else (n, middle)
+    return n
+
+
+def _in_full(problem: Problem) -> Problem:
+    options = {name: value for name, value in problem.options.items() if name != "factor_dtype"}
+    return dataclasses.replace(problem, options=options)

@@ -1,0 +1,234 @@
+"""Iterative refinement: double precision from factors in single precision.
+
+With M ≈ A, of which the factors are, and X in memory:
+
+    refinement    X <- X + M⁻¹ (B - A X)
+    GMRES-IR      X <- X + D,  where D solves M⁻¹A D = M⁻¹ (B - A X) by GMRES
+
+Refinement gains about log₁₀(1/(κ(A) ε_low)) digits a step, so it fails where κ(A) nears 1/ε_low.
+GMRES still works for many such matrices, if M⁻¹ is applied in the higher precision: M⁻¹A is far
+better conditioned than A (E. Carson, N. J. Higham, SIAM J. Sci. Comput. 39 (2017), A2834-A2856, and
+40 (2018), A817-A847).
+
+Each product and each solve is a pass over what is on disk, for all columns at once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.linalg.matrix import Matrix
+
+MOST_STEPS = 10
+"""Steps of refinement at most; it is given up earlier when a step gains less than a factor of 2."""
+
+KRYLOV = 20
+"""Steps of GMRES at most, for one correction."""
+
+LEAST_KRYLOV = 5
+
+_FAST_GAIN = 1e-2
+"""While steps gain this much, refinement goes on to `_GOAL`, where other solvers end too."""
+
+_GOAL = 16.0
+"""Backward error that cannot be improved much, in units of the roundoff of the type of A."""
+
+_MOST_CORRECTIONS = 5
+_GMRES_TOLERANCE = 1e-6
+"""Residual of GMRES, relative. M⁻¹ weighs residuals otherwise than the backward error does: at 10⁻⁴
+a correction can make that worse."""
+
+_LEAST_GAIN = 0.1
+"""A correction by GMRES that leaves more of the backward error than this is the last."""
+
+Columns = npt.NDArray[np.intp]
+Errors = npt.NDArray[np.float64]
+
+
+@dataclass
+class Refinement:
+    """What is refined, and how far it is.
+
+    Attributes
+    ----------
+    X, R
+        (n, k) solutions and residuals, in the type of A.
+    D
+        (n, k) room for corrections, in the type of the factors.
+    load_b
+        Puts the right-hand sides into a matrix like R.
+    subtract_product
+        ``subtract_product(X, R)`` is R <- R - A X.
+    solve
+        ``solve(D)`` is D <- M⁻¹ D, in the type of D.
+    norm_a
+        ‖A‖₁.
+    tolerance
+        Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) that is small enough. Better is had if it costs
+        few steps.
+    errors
+        Backward errors of the columns.
+    history
+        The largest of them after each correction.
+    steps, krylov_steps
+        Corrections by refinement, the first solution counted as 0, and steps of GMRES.
+    """
+
+    X: Matrix
+    R: Matrix
+    D: Matrix
+    load_b: Callable[[Matrix], None]
+    subtract_product: Callable[[Matrix, Matrix], None]
+    solve: Callable[[Matrix], None]
+    norm_a: float
+    tolerance: float
+    errors: Errors = field(default_factory=lambda: np.empty(0))
+    history: list[float] = field(default_factory=list)
+    steps: int = 0
+    krylov_steps: int = 0
+
+    def refine(self) -> Columns:
+        """Solve, and refine until all is converged or stalls; return the columns that stall."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._refine()
+
+    def _refine(self) -> Columns:
+        self.X[...] = 0
+        self.load_b(self.R)
+        self._norms_b = _norms1(self.R)
+        # Zero as a solution has a backward error of 1, if b is not zero.
+        self.errors = np.where(self._norms_b > 0, 1.0, 0.0)
+        goal = _GOAL * float(np.finfo(self.X.dtype).eps)
+        stalled: list[int] = []
+        active = np.flatnonzero(self.errors)
+        for step in range(MOST_STEPS + 1):
+            if not len(active):
+                break
+            self._correct(active)
+            before = self.errors
+            self.measure()
+            self.history.append(float(self.errors.max(initial=0)))
+            self.steps = step
+            now, gain = self.errors[active], self.errors[active] / before[active]
+            for j in active[(now > self.tolerance) & (gain > 0.5)]:
+                stalled.append(int(j))
+                if not self.errors[j] < before[j]:
+                    self.X[:, j] = 0
+            going_on = np.where(now > self.tolerance, gain <= 0.5, gain <= _FAST_GAIN)
+            active = active[going_on & (now > goal)]
+        late = active[self.errors[active] > self.tolerance]
+        return np.array(sorted({*stalled, *map(int, late)}), np.intp)
+
+    def measure(self) -> None:
+        """Form the residuals of all columns, and their backward errors."""
+        self.load_b(self.R)
+        self.subtract_product(self.X, self.R)
+        scale = self.norm_a * _norms1(self.X) + self._norms_b
+        errors = _norms1(self.R) / np.where(scale > 0, scale, 1)
+        # What is not finite is no solution at all.
+        self.errors = np.where(np.isfinite(errors), errors, np.inf)
+
+    def _correct(self, columns: Columns) -> None:
+        """X <- X + M⁻¹ R, in the type of the factors.
+
+        Residuals are scaled by powers of two, since theirs may be beyond the range of that type.
+        """
+        D = self.D[:, : len(columns)]
+        scales = [_power_of_two(self.R[:, j]) for j in columns]
+        for i, (j, scale) in enumerate(zip(columns, scales, strict=True)):
+            np.multiply(self.R[:, j], 1 / scale, out=D[:, i], casting="same_kind")
+        self.solve(D)
+        for i, (j, scale) in enumerate(zip(columns, scales, strict=True)):
+            self.X[:, j] += D[:, i].astype(self.X.dtype) * scale
+
+    def refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
+        """Correct some columns by GMRES until all are converged; tell whether they are.
+
+        `V` is room for a Krylov basis of each column, and `W` like one of its vectors.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._refine_by_gmres(columns, V, W)
+
+    def _refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
+        self.measure()
+        for _ in range(_MOST_CORRECTIONS):
+            before = self.errors[columns]
+            if (before <= self.tolerance).all():
+                return True
+            V[0][...] = self.R[:, columns]
+            D = self._gmres(V, W)
+            for i, j in enumerate(columns):
+                self.X[:, j] += D[:, i]
+            self.measure()
+            self.history.append(float(self.errors.max(initial=0)))
+            now = self.errors[columns]
+            if ((now > self.tolerance) & (now > _LEAST_GAIN * before)).any():
+                return False
+        return bool((self.errors[columns] <= self.tolerance).all())
+
+    def _gmres(self, V: list[Matrix], W: Matrix) -> Matrix:
+        """Solve M⁻¹A D = M⁻¹ V₀, each column in a Krylov space of its own; D over W."""
+        columns, most = W.shape[1], len(V) - 1
+        self.solve(V[0])
+        norms = [_normalise(V[0][:, c]) for c in range(columns)]
+        H = np.zeros((columns, most + 1, most), W.dtype)
+        y: list[npt.NDArray[Any]] = []
+        for k in range(most):
+            W[...] = 0
+            self.subtract_product(V[k], W)
+            self.solve(W)
+            for c in range(columns):
+                w = np.negative(W[:, c], out=V[k + 1][:, c])
+                for i in range(k + 1):
+                    H[c, i, k] = np.vdot(V[i][:, c], w)
+                    w -= H[c, i, k] * V[i][:, c]
+                H[c, k + 1, k] = _normalise(w)
+            self.krylov_steps += 1
+            solved = [_least_squares(H[c, : k + 2, : k + 1], norms[c]) for c in range(columns)]
+            y = [coefficients for coefficients, _ in solved]
+            if all(
+                left <= _GMRES_TOLERANCE * norm
+                for (_, left), norm in zip(solved, norms, strict=True)
+            ):
+                break
+        W[...] = 0
+        for c in range(columns):
+            for i, coefficient in enumerate(y[c]):
+                W[:, c] += coefficient * V[i][:, c]
+        return W
+
+
+def _norms1(X: Matrix) -> Errors:
+    """1-norm of each column; NaN or infinite if an element is."""
+    return np.array([np.abs(X[:, j]).sum() for j in range(X.shape[1])], np.float64)
+
+
+def _power_of_two(x: npt.NDArray[Any]) -> float:
+    """Find a power of two near the largest element; 1 if there is none."""
+    largest = float(np.abs(x).max(initial=0))
+    if not 0 < largest < np.inf:
+        return 1.0
+    # Its inverse must be finite too.
+    return math.ldexp(1.0, min(max(math.frexp(largest)[1], -1000), 1000))
+
+
+def _normalise(x: npt.NDArray[Any]) -> float:
+    """Scale to 2-norm 1, in place, and return what it was. Zero stays zero."""
+    norm = float(np.linalg.norm(x))
+    if norm > 0:
+        x /= norm
+    return norm
+
+
+def _least_squares(H: npt.NDArray[Any], norm: float) -> tuple[npt.NDArray[Any], float]:
+    """Minimise ‖norm e₁ - H y‖₂; return y and the minimum."""
+    if not np.isfinite(H).all() or not np.isfinite(norm):
+        return np.zeros(H.shape[1], H.dtype), np.inf
+    right = np.zeros(H.shape[0], H.dtype)
+    right[0] = norm
+    y = np.linalg.lstsq(H, right, rcond=None)[0]
+    return y, float(np.linalg.norm(right - H @ y))

@@ -1,0 +1,112 @@
+"""How refinement shares its memory: pure arithmetic."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import BudgetError
+from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES, tall_block
+from outcore.linalg.systems.refine import KRYLOV, LEAST_KRYLOV
+from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+_PRODUCT_RING_BYTES = 64 << 20
+"""Blocks of A read ahead at most."""
+
+
+@dataclass(frozen=True)
+class RefineGeometry:
+    """What is in memory while some columns are refined.
+
+    Attributes
+    ----------
+    block_tiles
+        Tiles of the factors that are read at once.
+    ring_bytes
+        For blocks of A and of the factors, which come in turn.
+    columns
+        Right-hand sides in a group.
+    vector_bytes
+        A column in the type of A.
+    memory_bytes
+        Of all this, and of the least that GMRES needs.
+    budget_bytes
+        What may be taken.
+    group_bytes
+        For the columns of a group.
+    """
+
+    block_tiles: int
+    ring_bytes: int
+    columns: int
+    vector_bytes: int
+    group_bytes: int
+    memory_bytes: int
+    budget_bytes: int
+
+    def krylov(self, columns: int) -> int:
+        """Count the steps of GMRES that memory allows for some columns; 0 if they are too few."""
+        left = self.budget_bytes - self.ring_bytes - self.group_bytes
+        # A basis has a vector more than steps; one is work.
+        steps = min(left // _pages(columns * self.vector_bytes) - 2, KRYLOV)
+        return steps if steps >= LEAST_KRYLOV else 0
+
+
+def refine_geometry(
+    n: int,
+    dtype: np.dtype[Any],
+    low: np.dtype[Any],
+    tile: tuple[int, int],
+    memory_bytes: int,
+    columns: int,
+    *,
+    parts: int = 1,
+    load_bytes: int = 8,
+) -> RefineGeometry:
+    """Share a budget between blocks, columns, and what GMRES needs for one column.
+
+    Parameters
+    ----------
+    n, dtype, low
+        Order and type of the matrix, type of the factors.
+    tile
+        Rows and columns of their tiles.
+    columns, parts
+        Right-hand sides, and the columns that are solved for in each.
+    load_bytes
+        Memory for an element of a right-hand side or solution while it is copied.
+
+    Raises
+    ------
+    BudgetError
+        If not even one right-hand side fits.
+    """
+    tile_bytes = tile[0] * tile[1] * low.itemsize
+    vector = n * dtype.itemsize
+    column_bytes = n * (parts * (2 * dtype.itemsize + low.itemsize) + load_bytes)
+    # X, R and D begin on pages.
+    pages = 3 * SLOT_ALIGN_BYTES
+    for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
+        # Two blocks of the factors, and one of them in the type of A, twice as large.
+        sweep = (RING_BLOCKS + 2) * block_tiles * tile_bytes + TILE_BOUNCE_BYTES
+        ring = max(sweep, min(_PRODUCT_RING_BYTES, memory_bytes // 4))
+        for krylov in (KRYLOV, LEAST_KRYLOV, -2):
+            reserve = _pages(vector) * (krylov + 2)
+            group = min((memory_bytes - ring - pages - reserve) // column_bytes, max(columns, 1))
+            if group >= 1:
+                of_group = pages + group * column_bytes
+                return RefineGeometry(
+                    block_tiles, ring, group, vector, of_group, ring + of_group + reserve,
+                    memory_bytes,
+                )  # fmt: skip
+    need = sweep + pages + column_bytes
+    need = max(need, (pages + column_bytes) * 4 // 3 + SLOT_ALIGN_BYTES)
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) to refine a solution of order {n} with tiles of "
+        f"{tile[0]} x {tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES

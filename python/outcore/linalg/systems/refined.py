@@ -1,0 +1,233 @@
+"""The way of `solve` by factors in lower precision and refinement.
+
+LAPACK has it as ``dsgesv``. If refinement stalls, GMRES with the factors as a preconditioner goes
+on; if that stalls too, LU in the precision of the matrix begins.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from outcore.array import Array, open_array
+from outcore.linalg.cost import Phase, Problem
+from outcore.linalg.factors.factor import LUFactor
+from outcore.linalg.factors.own import are_begun
+from outcore.linalg.lu.plan import lu_geometry
+from outcore.linalg.lu.sweeps import Sweeps
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.direct import BY_LU, solve_directly
+from outcore.linalg.systems.low_copy import TooLowError
+from outcore.linalg.systems.low_factors import find_low_factors, low_factors
+from outcore.linalg.systems.plan import Passes, planned_refining, refining_phase, solve_cost
+from outcore.linalg.systems.refine import Refinement
+from outcore.linalg.systems.refine_plan import RefineGeometry, refine_geometry
+from outcore.linalg.systems.residual import MatrixPasses, matrix_in
+from outcore.linalg.systems.right_hand_side import put, solution
+from outcore.linalg.systems.solving import Solving
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+
+
+def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
+    """Factor in lower precision and refine; or do what `solve_directly` does, and say why."""
+    if are_begun(job.factors_at(".lu"), job.source, job.dtype, resume=job.resume):
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        report.notes.append(f"factors in {job.dtype} were there, or begun: none in {low} were made")
+        return x, report
+    done: list[Report] = []
+    try:
+        x = _solve(job, low, done)
+    except TooLowError as error:
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        report.notes.insert(0, f"{low} did not do: {error}")
+        method = f"LU in {job.dtype}, after one in {low}"
+        growth, backward_error = report.growth, report.backward_error
+        done.append(report)
+    else:
+        method, growth = done[-1].method, done[-1].growth
+        backward_error = done[-1].backward_error
+    whole = functools.reduce(Report.followed_by, done)
+    return x, dataclasses.replace(
+        whole,
+        verb="solve",
+        dtype=job.dtype.name,
+        method=method,
+        growth=growth,
+        backward_error=backward_error,
+        history=[error for report in done for error in report.history],
+    )
+
+
+def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
+    """Solve by factors in lower precision; what was done is appended to `done`."""
+    where = job.factors_at(f".{low.kind}{low.itemsize}.lu")
+    ready = find_low_factors(job, where, low)
+    phases: Sequence[Phase]
+    if ready:
+        nothing = Phase(dtype=low, bytes_read=0)
+        phases = (nothing, nothing, _planned(job, ready, _geometry(job, low, ready.tile)))
+    else:
+        g = lu_geometry(job.n, low, job.memory_bytes)
+        # Refused now rather than after hours of factoring.
+        _geometry(job, low, (g.rows, g.columns))
+        options = {"factor_dtype": low}
+        problem = Problem(job.n, job.dtype, job.memory_bytes, rhs=job.columns, options=options)
+        phases = solve_cost(problem).phases
+    copying, factoring, refining = job.parts(phases)
+    with low_factors(job, where, low, ready, (copying, factoring), done) as lu:
+        x = _refine(job, lu, refining, done)
+    if ready:
+        done[-1].notes.append(f"used the factors in {where.path}")
+    return x
+
+
+def _geometry(job: Solving, low: np.dtype[Any], tile: tuple[int, int]) -> RefineGeometry:
+    rhs = job.rhs
+    # A column as it is read, and as it is written if real and imaginary parts are joined for that.
+    load_bytes = rhs.b.dtype.itemsize + rhs.is_split * rhs.solution_dtype.itemsize
+    return refine_geometry(
+        job.n, job.dtype, low, tile, job.memory_bytes, rhs.columns, parts=rhs.parts,
+        load_bytes=load_bytes,
+    )  # fmt: skip
+
+
+def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
+    most = g.columns * job.rhs.parts
+    return planned_refining(job.n, job.dtype, lu.dtype, lu.tile, job.columns, most)
+
+
+class _Passes:
+    """Passes over A and the factors, counted."""
+
+    def __init__(self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry) -> None:
+        self.call, self.A, self.lu = call, A, lu
+        self.of_a = MatrixPasses(A, call, g.ring_bytes)
+        self.sweeps = Sweeps(lu, call, g.block_tiles)
+        self.multiplied: list[int] = []
+        self.solved: list[int] = []
+        """Columns in each pass."""
+
+    def subtract_product(self, X: Matrix, R: Matrix) -> None:
+        self.multiplied.append(X.shape[1])
+        self.of_a.subtract_product(X, R)
+
+    def solve(self, D: Matrix) -> None:
+        self.solved.append(D.shape[1])
+        self.sweeps.solve(D)
+
+    def planned(self, n: int) -> Phase:
+        """Tell what the passes that were made should have cost."""
+        lu = self.lu
+        solved, multiplied = (Passes(len(p), sum(p)) for p in (self.solved, self.multiplied))
+        return refining_phase(n, self.A.dtype, lu.dtype, lu.tile, solved, multiplied)
+
+
+def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Report]) -> Any:
+    rhs = job.rhs
+    g = _geometry(job, lu.dtype, lu.tile)
+    groups = range(0, rhs.columns, g.columns)
+    work = _planned(job, lu, g).bytes_read
+    with (
+        open_array(job.source.path) as A,
+        long_call(
+            f"refining with {lu.path.name}", memory_bytes=job.memory_bytes, work=work,
+            threads=job.threads, progress=progress,
+        ) as call,
+    ):  # fmt: skip
+        passes = _Passes(A, lu, call, g)
+        room = _room(call, job, lu, g)
+        refined: list[Refinement] = []
+        try:
+            with solution(rhs) as x:
+                for first in groups:
+                    columns = slice(first, min(first + g.columns, rhs.columns))
+                    refined.append(_begin(job, passes, room, columns))
+                    _refine_group(refined[-1], passes, g)
+                    put(x, columns, rhs.solution(refined[-1].X))
+        finally:
+            done.append(_report(job, passes, refined))
+    return x
+
+
+def _room(
+    call: LongCall, job: Solving, lu: LUFactor, g: RefineGeometry
+) -> tuple[Matrix, Matrix, Matrix]:
+    """Take X, R and D for a group of columns from the budget."""
+    X, R, D = (
+        matrix_in(call, job.n, min(g.columns * job.rhs.parts, job.columns), dtype)
+        for dtype in (job.dtype, job.dtype, lu.dtype)
+    )
+    return X, R, D
+
+
+def _begin(
+    job: Solving, passes: _Passes, room: tuple[Matrix, Matrix, Matrix], columns: slice
+) -> Refinement:
+    rhs = job.rhs
+    X, R, D = (matrix[:, : (columns.stop - columns.start) * rhs.parts] for matrix in room)
+    rhs.load(rhs.b, columns, R)
+    rhs.refuse_non_finite(R)
+    return Refinement(
+        X=X,
+        R=R,
+        D=D,
+        load_b=lambda R: rhs.load(rhs.b, columns, R),
+        subtract_product=passes.subtract_product,
+        solve=passes.solve,
+        norm_a=passes.lu.norm1,
+        tolerance=job.n * float(np.finfo(job.dtype).eps),
+    )
+
+
+def _refine_group(group: Refinement, passes: _Passes, g: RefineGeometry) -> None:
+    stalled = group.refine()
+    if not len(stalled):
+        return
+    at = f"refinement stalled at a backward error of {group.history[-1]:.1e}"
+    steps = g.krylov(len(stalled))
+    if not steps:
+        raise TooLowError(f"{at}; memory does not hold what GMRES needs for {len(stalled)} columns")
+    n = len(group.X)
+    V = [matrix_in(passes.call, n, len(stalled), group.X.dtype) for _ in range(steps + 1)]
+    W = matrix_in(passes.call, n, len(stalled), group.X.dtype)
+    if not group.refine_by_gmres(stalled, V, W):
+        raise TooLowError(f"{at}, and GMRES at {group.history[-1]:.1e}")
+
+
+def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
+    phase = passes.planned(job.n)
+    counters = [file.counters() for file in (passes.of_a.file, passes.sweeps.file)]
+    steps = max((group.steps for group in refined), default=0)
+    krylov_steps = sum(group.krylov_steps for group in refined)
+    method = f"LU in {passes.lu.dtype}, {_steps(steps)} of refinement"
+    if krylov_steps:
+        method += f", {_steps(krylov_steps)} of GMRES"
+    # Groups of columns are refined one after the other: step by step, the worst of them.
+    longest = max((len(group.history) for group in refined), default=0)
+    history = [
+        max(group.history[min(step, len(group.history) - 1)] for group in refined if group.history)
+        for step in range(longest)
+    ]
+    return Report(
+        verb="refinement",
+        n=job.n,
+        dtype=job.dtype.name,
+        flops=phase.flops,
+        bytes_read=sum(c[0] for c in counters),
+        bytes_written=0,
+        planned_bytes_read=phase.bytes_read,
+        planned_bytes_written=0,
+        growth=passes.lu.growth,
+        backward_error=float(max((group.errors.max() for group in refined), default=0.0)),
+        method=method,
+        history=history,
+        **passes.call.figures(),
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" + "s" * (count != 1)

@@ -1,0 +1,123 @@
+"""Passes over a matrix on disk: products with it, the residual and the backward error."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from outcore.array import Array, open_array
+from outcore.lapack import kernels
+from outcore.linalg.factors.factor import Factor
+from outcore.linalg.lu.plan import solve_flops
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import Block, BlockStream
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+_RING_BYTES = 64 << 20
+"""Tiles of A read ahead at most."""
+
+
+def ring_bytes(A: Array, memory_bytes: int) -> int:
+    """Memory of a pass over A beside its columns."""
+    return min(_RING_BYTES, memory_bytes // 2, 8 * A.metadata.grid().slot_bytes)
+
+
+def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Matrix:
+    """Take a column-major matrix from a call's budget."""
+    memory = call.arena.allocate(max(n * columns * dtype.itemsize, 1))
+    return np.ndarray((n, columns), dtype, buffer=memoryview(memory), order="F")
+
+
+class MatrixPasses:
+    """Passes over a matrix on disk, as often as asked.
+
+    The meter of the call is told the bytes that were read.
+    """
+
+    def __init__(self, A: Array, call: LongCall, ring: int) -> None:
+        self.A, self.call, self.ring = A, call, ring
+        self.file = A.open_file(call.arena, ring // 4, trace=call.trace)
+
+    def tiles(self) -> Iterator[Block]:
+        """Read the matrix once: each tile with its place, for a computation."""
+        trace = self.call.trace
+        ring = self.ring - self.ring // 4
+        stream = BlockStream(self.file, self.A.dtype, self.call.arena, ring, trace)
+        stream.extend(self.A.small_boxes(self.ring // 4))
+        for block in stream:
+            start_ns, read_bytes = trace.now_ns(), block.data.nbytes
+            yield block
+            trace.record("compute", start_ns)
+            self.call.meter.advance(read_bytes)
+
+    def subtract_product(self, X: Matrix, R: Matrix) -> None:
+        """R <- R - A X in one pass; R and X of the type of A."""
+        product = kernels(self.A.dtype)
+        is_columns = self.A.order == "F"
+        for (rows, columns), tile in self.tiles():
+            product.gemm(
+                tile if is_columns else tile.T, X[columns], R[rows], alpha=-1, beta=1,
+                trans_a="N" if is_columns else "T",
+            )  # fmt: skip
+
+
+def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, norms_b: Any) -> Any:
+    """Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) of each solution; NaN if it is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = norm_a * rhs.norms1(X) + norms_b
+        return rhs.norms1(R) / np.where(scale > 0, scale, 1)
+
+
+def check(
+    factors: Factor,
+    rhs: RightHandSide,
+    x: Any,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Report:
+    """Form the residual of a solution in one pass over A, and report the backward error.
+
+    Of more columns than fit in memory the first ones are looked at; if none fits, the report says
+    that the backward error is not known.
+    """
+    A = open_array(factors.source)
+    ring = ring_bytes(A, memory_bytes)
+    # R, X and the copy that slicing makes.
+    copy = max(rhs.b.dtype.itemsize, rhs.solution_dtype.itemsize)
+    column_bytes = (
+        factors.n * (2 * rhs.parts * factors.dtype.itemsize + copy) + 2 * SLOT_ALIGN_BYTES
+    )
+    count = min(rhs.columns, (memory_bytes - ring) // column_bytes)
+    notes = []
+    if count < rhs.columns:
+        notes.append(f"the backward error is of the first {count} of {rhs.columns} columns")
+    with long_call(
+        f"residual of {A.path.name}", memory_bytes=memory_bytes, work=A.nbytes, threads=threads,
+        progress=progress,
+    ) as call:  # fmt: skip
+        X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
+        passes = MatrixPasses(A, call, ring)
+        if count:
+            rhs.load(x, slice(count), X)
+            rhs.load(rhs.b, slice(count), R)
+            norms_b = rhs.norms1(R)
+            passes.subtract_product(X, R)
+        errors = backward_errors(rhs, factors.norm1, X, R, norms_b) if count else None
+        return Report(
+            verb="residual",
+            n=factors.n,
+            dtype=factors.dtype.name,
+            flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
+            bytes_read=passes.file.counters()[0],
+            bytes_written=0,
+            planned_bytes_read=A.nbytes if count else 0,
+            planned_bytes_written=0,
+            backward_error=None if errors is None else float(errors.max()),
+            notes=notes,
+            **call.figures(),
+        )

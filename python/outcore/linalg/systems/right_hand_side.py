@@ -1,0 +1,191 @@
+"""Right-hand sides, in memory or on disk, and where their solutions go."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array import Array, read_metadata
+from outcore.blas_calls import Trans
+from outcore.errors import ExistsError, InvalidError, OutcoreError
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.result import written
+from outcore.volumes import PathLike, Place, place
+from outcore.zarr_format import Metadata, default_chunks
+
+Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+
+_WHY = "the solve that wrote it was stopped; solve again"
+
+
+class RightHandSide(NamedTuple):
+    """A right-hand side that fits a matrix of order `n` and its factors."""
+
+    b: Any
+    trans: Trans
+    n: int
+    dtype: np.dtype[Any]
+    out: Place | None
+    """Where the solution goes, unless it stays in memory."""
+
+    @classmethod
+    def read(
+        cls,
+        n: int,
+        dtype: np.dtype[Any],
+        b: Any,
+        trans: Which,
+        out: PathLike | None,
+        *,
+        overwrite: bool,
+    ) -> "RightHandSide":
+        """Check a right-hand side and where its solution is to go.
+
+        Raises
+        ------
+        InvalidError
+            If it is not one.
+        ExistsError
+            If there is something at `out` that may not be overwritten.
+        """
+        letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
+        if not isinstance(trans, int | str) or trans not in letters:
+            raise InvalidError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', have {trans!r}")
+        given = b if isinstance(b, Array) else np.asarray(b)
+        if given.ndim not in (1, 2) or given.shape[0] != n:
+            raise InvalidError(
+                f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
+            )
+        if given.dtype.kind not in "biufc":
+            raise InvalidError(f"a right-hand side is numbers, have {given.dtype}")
+        if out is None and isinstance(b, Array):
+            out = f"{b.path}.x"
+        where = None if out is None else place(out)
+        if where and where.volume.exists(where.name) and not _is_stopped(where):
+            if not overwrite or not where.exists():
+                raise ExistsError(
+                    f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
+                    "array that may go"
+                )
+            if isinstance(b, Array) and where.path == b.path:
+                raise InvalidError(f"out= is the right-hand side itself, {b.path}; choose another")
+        return cls(given, letters[trans], n, dtype, where)
+
+    @property
+    def columns(self) -> int:
+        """Number of right-hand sides."""
+        return int(self.b.shape[1]) if self.b.ndim == 2 else 1
+
+    @property
+    def is_split(self) -> bool:
+        """Complex, with real factors: real and imaginary parts are solved for side by side."""
+        return bool(self.b.dtype.kind == "c" and self.dtype.kind == "f")
+
+    @property
+    def parts(self) -> int:
+        """Columns that are solved for, for each right-hand side: 2 if it is split."""
+        return 1 + self.is_split
+
+    @property
+    def solution_dtype(self) -> np.dtype[Any]:
+        """Type of the solution."""
+        return np.result_type(self.dtype, np.complex64) if self.is_split else self.dtype
+
+    @property
+    def column_bytes(self) -> int:
+        """Memory for a column of a solution on disk: as it is read, solved for, and written."""
+        return self.n * int(self.b.dtype.itemsize + 2 * self.solution_dtype.itemsize)
+
+    def in_memory(self, columns: slice = slice(None)) -> Matrix:
+        """Copy columns of b, (n, k) column-major, in the factors' type; twice as many if split.
+
+        Raises
+        ------
+        InvalidError
+            If there is a NaN, or an element that is not finite in the factors' type.
+        """
+        part = self._part(self.b, columns)
+        X: Matrix = np.empty((self.n, part.shape[1] * self.parts), self.dtype, order="F")
+        self._convert(part, X)
+        self.refuse_non_finite(X)
+        return X
+
+    def refuse_non_finite(self, X: Matrix) -> None:
+        """Refuse columns of b with elements that are not finite in the factors' type."""
+        for j in range(X.shape[1]):
+            bad = np.flatnonzero(~np.isfinite(X[:, j]))
+            if len(bad):
+                raise InvalidError(
+                    f"the right-hand side has a NaN, an infinity or a number too large for "
+                    f"{self.dtype} in row {bad[0]}"
+                )
+
+    def load(self, array: Any, columns: slice, X: Matrix) -> None:
+        """Copy columns of `array`, of the shape of b, into X as `in_memory` would give them."""
+        self._convert(self._part(array, columns), X)
+
+    def _part(self, array: Any, columns: slice) -> npt.NDArray[Any]:
+        part = np.asarray(array[:, columns] if array.ndim == 2 else array[:])
+        return part.reshape(self.n, part.size // self.n)
+
+    def _convert(self, part: npt.NDArray[Any], X: Matrix) -> None:
+        k = part.shape[1]
+        # What is too large for the type becomes infinite.
+        with np.errstate(over="ignore"):
+            if self.is_split:
+                X[:, :k], X[:, k:] = part.real, part.imag
+            else:
+                X[...] = part
+
+    def solution(self, X: Matrix) -> npt.NDArray[Any]:
+        """Give a solution the shape and type of b."""
+        if self.is_split:
+            half = X.shape[1] // 2
+            joined: Matrix = np.empty((self.n, half), self.solution_dtype, order="F")
+            joined.real, joined.imag = X[:, :half], X[:, half:]
+            X = joined
+        return X[:, 0] if self.b.ndim == 1 else X
+
+    def norms1(self, X: Matrix) -> npt.NDArray[np.float64]:
+        """1-norms of the columns of X that `in_memory` or `load` laid out: one for each of b."""
+        half = X.shape[1] // self.parts
+        norms = np.empty(half)
+        for j in range(half):
+            column = np.hypot(X[:, j], X[:, half + j]) if self.is_split else np.abs(X[:, j])
+            norms[j] = column.sum(dtype=np.float64)
+        return norms
+
+
+def _is_stopped(where: Place) -> bool:
+    """Whether this is what a solve that was killed left of its solution."""
+    with contextlib.suppress(OutcoreError):
+        metadata = read_metadata(where)
+        return (metadata.state, metadata.why) == ("incomplete", _WHY)
+    return False
+
+
+@contextmanager
+def solution(rhs: RightHandSide) -> Iterator[Any]:
+    """Make room for a solution, in memory or on disk.
+
+    On disk it is incomplete until the end of the block; an error removes it.
+    """
+    shape, dtype = rhs.b.shape, rhs.solution_dtype
+    if rhs.out is None:
+        yield np.empty(shape, dtype, order="F")
+        return
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    metadata = Metadata(shape, dtype, chunks, "F", "column-major")
+    with written(rhs.out, metadata, _WHY) as x:
+        yield x
+
+
+def put(x: Any, columns: slice, values: npt.NDArray[Any]) -> None:
+    """Write columns of a solution."""
+    if values.ndim == 1:
+        x[:] = values
+    else:
+        x[:, columns] = values

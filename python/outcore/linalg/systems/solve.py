@@ -1,0 +1,196 @@
+"""Solving A x = b in one call, with the backward error of the solution."""
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.array import Array, read_metadata
+from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
+from outcore.linalg.cost import Phase
+from outcore.linalg.factors.factor import LU
+from outcore.linalg.factors.own import are_begun
+from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
+from outcore.linalg.systems.hermitian import why_not_positive
+from outcore.linalg.systems.plan import ASSUMPTIONS, lower
+from outcore.linalg.systems.refined import solve_refined
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solving import Solving
+from outcore.progress import Meter, ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike, place
+
+AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
+
+
+def solve(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    assume_a: AssumeA = "gen",
+    factor_dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    overwrite_a: bool = False,
+    overwrite: bool = False,
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b with A on disk, by LU with partial pivoting.
+
+    Parameters
+    ----------
+    A
+        (n, n) array on disk, or its path.
+    b
+        (n,) or (n, k) right-hand sides, in memory or on disk.
+    assume_a
+        As in SciPy. ``"gen"``, ``"sym"`` and ``"her"`` are solved by LU. ``"pos"``, Hermitian
+        positive definite, is solved by Cholesky, half the work, and by LU if it turns out not to
+        be. ``"auto"`` looks: if A = Aᴴ to the last bit and its diagonal is positive (one pass over
+        A; most others show it at once), it does as ``"pos"``, else as ``"gen"``. The report says
+        what was found. A must be whole in any case.
+    factor_dtype
+        ``"f4"`` for a float64 matrix, ``"c8"`` for complex128: factor in single precision, half the
+        time and the space, and refine the solution in double, each step a pass over A and the
+        factors. If refinement stalls, GMRES with the factors as a preconditioner goes on; if that
+        stalls too, LU in double follows. The report says which was needed; its ``history`` has the
+        backward errors. Needs room on disk for a copy of A in single precision.
+    memory
+        Budget; by default half of the available memory.
+    out
+        Directory of the solution, to have it on disk.
+    factors
+        Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended,
+        ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision.
+        Complete factors of the same `A` that are there already are used.
+    keep_factors
+        Leave the factors on disk for `open_factor`.
+    overwrite
+        Replace factors of something else at `factors`, and a solution at `out`.
+    overwrite_a, resume, threads, progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`.
+    report : Report
+        Of the whole call; ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the largest
+        of the columns looked at. It is `None` after ``overwrite_a``, when A is gone.
+
+    Raises
+    ------
+    SingularMatrixError
+        If A is exactly singular.
+    OutcoreError
+        And what `lu_factor` and `lu_solve` raise.
+    """
+    if assume_a not in ASSUMPTIONS:
+        raise InvalidError(
+            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
+        )
+    source = A.place if isinstance(A, Array) else place(A)
+    metadata = read_metadata(source)
+    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+        raise InvalidError(
+            f"need a square matrix, have shape {metadata.shape} in {source.path}; for others there "
+            "is least squares"
+        )
+    n, dtype = metadata.shape[0], metadata.dtype
+    low = lower(dtype, factor_dtype)
+    if factors is not None and place(factors).path == source.path:
+        raise InvalidError(f"factors= is the matrix itself, {source.path}; name another directory")
+    if low is not None and overwrite_a:
+        raise InvalidError(
+            "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
+        )
+    with Meter(f"solving with {source.path.name}", 0.0, progress) as bar:
+        job = Solving(
+            A=A,
+            source=source,
+            n=n,
+            dtype=dtype,
+            # A wrong right-hand side is found before the hours of factoring, not after.
+            rhs=RightHandSide.read(n, dtype, b, "N", out, overwrite=overwrite),
+            factors=factors,
+            keep=keep_factors,
+            memory_bytes=budget.resolve(memory),
+            overwrite=overwrite,
+            resume=resume,
+            threads=threads,
+            bar=bar,
+        )
+        if not isinstance(b, Array):
+            job.rhs.in_memory()  # a NaN in it is refused now too
+        try:
+            if low is not None:
+                x, report = solve_refined(job, low)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r} makes no difference to refinement")
+            elif assume_a == "auto":
+                x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
+            elif assume_a == "pos":
+                x, report = _solve_positive(job, overwrite_a=overwrite_a)
+            else:
+                x, report = solve_directly(job, BY_LU, overwrite_a=overwrite_a)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r}: solved by LU")
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"solving with {source.path.name} stopped; call solve again with the same "
+                "arguments to go on from what is done"
+            ) from None
+    if factor_dtype is not None and low is None:
+        report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
+    return x, report
+
+
+def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky, or by LU if that fails and has left the matrix."""
+    try:
+        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+        if (report.backward_error or 0.0) > np.finfo(job.dtype).eps ** 0.5:
+            report.notes.append(
+                "the backward error is large: A is probably not Hermitian, of which Cholesky reads "
+                "one triangle only; solve with assume_a='gen'"
+            )
+        return x, report
+    except NotPositiveDefiniteError as error:
+        if overwrite_a:
+            raise
+        why = str(error).partition(";")[0]
+    x, report = solve_directly(job, BY_LU, overwrite_a=False)
+    report.notes.append(f"Cholesky did not do: {why}; solved by LU")
+    return x, report
+
+
+def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky if the matrix looks positive definite, and is; else by LU."""
+    if overwrite_a:
+        x, report = solve_directly(job, BY_LU, overwrite_a=True)
+        report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")
+        return x, report
+    if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        report.notes.append("LU factors were there, or begun: A was not looked at")
+        return x, report
+    A_bytes = job.n**2 * job.dtype.itemsize
+    (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
+    why, look = why_not_positive(job.source, job.memory_bytes, job.threads, looking)
+    if why:
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        note = f"{why}: solved by LU"
+    else:
+        x, report = _solve_positive(job, overwrite_a=False)
+        note = "A is Hermitian and its diagonal positive"
+    whole = look.followed_by(report)
+    whole.notes.insert(0, note)
+    return x, dataclasses.replace(
+        whole, verb="solve", method=report.method, growth=report.growth, history=report.history
+    )

@@ -1,0 +1,77 @@
+"""A call of `solve` after its arguments were checked: what each way to a solution needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.array import Array
+from outcore.linalg.cost import Phase
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.progress import Meter, Part
+from outcore.rates import Rates, stored
+from outcore.volumes import PathLike, Place, place
+
+_NOMINAL = Rates(
+    read_bytes_s=1e9,
+    write_bytes_s=5e8,
+    gemm_flops_s={"float32": 2e11, "float64": 1e11, "complex64": 2e11, "complex128": 1e11},
+    cores=1,
+    threads=1,
+    kernels="",
+    measured_at="",
+    directory="",
+)
+"""Where no rates were measured. They only weigh the parts of the progress bar."""
+
+
+@dataclass(frozen=True)
+class Solving:
+    """What is to be solved, with which means.
+
+    Attributes
+    ----------
+    A, source
+        The matrix as it was given, and where it is.
+    n, dtype
+        Its order and type.
+    rhs
+        Right-hand side and place of the solution.
+    factors
+        Where the user wants the factors; `None` for beside the matrix.
+    bar
+        Progress of the whole call, in seconds as they are expected.
+    keep, memory_bytes, overwrite, resume, threads
+        As for `solve`.
+    """
+
+    A: Array | PathLike
+    source: Place
+    n: int
+    dtype: np.dtype[Any]
+    rhs: RightHandSide
+    factors: PathLike | None
+    keep: bool
+    memory_bytes: int
+    overwrite: bool
+    resume: bool
+    threads: int | None
+    bar: Meter
+
+    @property
+    def columns(self) -> int:
+        """Columns that are solved for."""
+        return self.rhs.columns * self.rhs.parts
+
+    def factors_at(self, suffix: str) -> Place:
+        """Place of factors, by default the matrix's path with `suffix` appended."""
+        return place(self.factors if self.factors is not None else f"{self.source.path}{suffix}")
+
+    def parts(self, phases: Iterable[Phase]) -> list[Part]:
+        """Parts of the bar, one for each phase of what is to come."""
+        known = stored(self.source.path) or _NOMINAL
+        rates = known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s
+        seconds = [phase.seconds(*rates) for phase in phases]
+        self.bar.extend(sum(seconds))
+        return [self.bar.part(work) for work in seconds]
