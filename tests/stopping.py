@@ -19,7 +19,7 @@ from outcore.linalg import lu_factor
 from outcore.linalg.factors.journal import Journal, Record
 
 # The pages that decide what is on disk, and when.
-DECISIVE = ("factor_begin.py", "factor_storage.py", "lu_storage.py", "journal.py")
+DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
 
 
 @contextlib.contextmanager
@@ -28,6 +28,7 @@ def at_line(
 ) -> Iterator[Any]:
     """Act before the line of this number, counted over the lines executed on some pages."""
     names = {os.path.normpath(Path(linalg.__file__).parent / page) for page in pages}
+    assert all(map(os.path.exists, names)), "a page that is nowhere stops nothing"
     count = [0]
 
     def lines(frame: FrameType, event: str, argument: object) -> Any:

@@ -46,7 +46,7 @@ from outcore.volumes import place
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (32, 16), 150_000
-PAGES = (*DECISIVE, "cholesky_storage.py", "lower_tiles.py", "../file_room.py")
+PAGES = (*DECISIVE, "cholesky/storage.py", "cholesky/lower_tiles.py", "../file_room.py")
 RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -172,7 +172,7 @@ cho_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, p
 def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
-    pages = (*PAGES, "cholesky_conveyor.py", "cholesky.py", "cholesky_checks.py")
+    pages = (*PAGES, "cholesky/conveyor.py", "cholesky/factorization.py", "cholesky/checks.py")
     for step in (499, 1211):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)

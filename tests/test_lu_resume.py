@@ -163,7 +163,7 @@ def test_interrupted_at_any_line(
 ) -> None:
     """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
-    pages = (*DECISIVE, "conveyor.py", "lu.py")
+    pages = (*DECISIVE, "lu/conveyor.py", "lu/factorization.py")
     for step in (97, 211):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
@@ -267,13 +267,13 @@ def test_an_unwritten_slab_is_not_noted(
         raise KeyboardInterrupt
 
     calls: list[Any] = []
-    conveyor_init = oc.linalg.lu.Conveyor.__init__
+    conveyor_init = oc.linalg.lu.conveyor.Conveyor.__init__
 
     def made(self: Any, *arguments: Any) -> None:
         conveyor_init(self, *arguments)
         calls.append(self)
 
-    monkeypatch.setattr(oc.linalg.lu.Conveyor, "__init__", made)
+    monkeypatch.setattr(oc.linalg.lu.conveyor.Conveyor, "__init__", made)
     monkeypatch.setattr(LuStorage, "commit_later", failing)
     with pytest.raises(Interrupted, match="with 0 of"):
         factor(A.path)

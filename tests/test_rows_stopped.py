@@ -16,7 +16,10 @@ from outcore.linalg import gram, qr, svd
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
-PAGES = ("result.py", "qr.py", "tall_q.py", "gram.py", "svd.py", "svd_u.py", "../array.py")
+PAGES = (
+    "result.py", "rows/qr.py", "rows/tall_q.py", "rows/gram.py", "rows/svd.py", "rows/svd_u.py",
+    "../array.py",
+)  # fmt: skip
 
 CALLS: dict[str, Callable[[Path, Path], Any]] = {
     "qr": lambda A, out: qr(A, mode="economic", out=out, memory="200 KiB", progress=False)[0],

@@ -20,7 +20,9 @@ from outcore.linalg.systems.refine import Refinement
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N = 200
-PAGES = (*DECISIVE, "low_copy.py", "low_factors.py", "own_factors.py", "result.py")
+PAGES = (
+    *DECISIVE, "systems/low_copy.py", "systems/low_factors.py", "factors/own.py", "result.py",
+)  # fmt: skip
 
 
 @pytest.fixture
