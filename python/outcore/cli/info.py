@@ -79,7 +79,7 @@ def _as_list(entries: list[Entry]) -> str:
 
 def _size(entry: Entry) -> str:
     n = entry.details.get("n")
-    shape = entry.details.get("shape", [n, n] if n else [])
+    shape = entry.details.get("shape", [entry.details.get("m", n), n] if n else [])
     return f"{' x '.join(map(str, shape))} {entry.details.get('dtype', '')}".strip()
 
 

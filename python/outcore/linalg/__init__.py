@@ -3,7 +3,7 @@
 from outcore.linalg.cholesky.factorization import cho_factor
 from outcore.linalg.cholesky.solve import cho_solve
 from outcore.linalg.factors.cond_est import cond_est
-from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, open_factor
+from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, QRFactor, open_factor
 from outcore.linalg.factors.slogdet import Determinant, slogdet
 from outcore.linalg.iterative.cg import cg
 from outcore.linalg.iterative.gauss_seidel import gauss_seidel
@@ -18,6 +18,7 @@ from outcore.linalg.rows.gram import gram
 from outcore.linalg.rows.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.rows.qr import qr
 from outcore.linalg.rows.svd import SvdReport, svd
+from outcore.linalg.slab_qr.factorization import qr_factor
 from outcore.linalg.systems.solve import solve
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Determinant",
     "LUFactor",
     "LeastSquaresReport",
+    "QRFactor",
     "SvdReport",
     "cg",
     "cho_factor",
@@ -41,6 +43,7 @@ __all__ = [
     "matmul",
     "open_factor",
     "qr",
+    "qr_factor",
     "slogdet",
     "solve",
     "solve_triangular",

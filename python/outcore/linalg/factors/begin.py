@@ -70,7 +70,8 @@ class Method(Generic[G, S]):
     Attributes
     ----------
     geometry
-        Cuts a matrix of an order and a type for a budget, for given tiles or, with `None`, its own.
+        Cuts a matrix of so many columns and a type for a budget, for given tiles or, with `None`,
+        its own.
     storage
         Its files.
     kind
@@ -105,7 +106,7 @@ def open_storage(
     kind = method.kind
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
-    n = _order(metadata, source.path)
+    n = _columns(metadata, source.path, kind)
     target = place(out if out is not None else f"{source.path}{kind.suffix}")
     if target.path == source.path:
         raise InvalidError(
@@ -122,7 +123,7 @@ def open_storage(
             if overwrite_a:
                 _check_move(source, metadata, target, fresh)
             journal = _begin(
-                method, source, target, fresh, overwrite_a=overwrite_a, threads=threads
+                method, source, metadata, target, fresh, overwrite_a=overwrite_a, threads=threads
             )
         g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
         if journal.is_torn:
@@ -141,10 +142,12 @@ def open_storage(
             raise
 
 
-def _order(metadata: Metadata, path: Path) -> int:
-    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
-        raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {path}")
-    return metadata.shape[0]
+def _columns(metadata: Metadata, path: Path, kind: Kind) -> int:
+    shape = metadata.shape
+    if len(shape) != 2 or (kind.is_square and shape[0] != shape[1]):
+        what = "square matrix" if kind.is_square else "matrix"
+        raise InvalidError(f"need a {what}, have shape {shape} in {path}")
+    return shape[1]
 
 
 def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
@@ -177,7 +180,7 @@ def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -
         raise InvalidError(
             f"overwrite_a needs out= on the disk of the matrix, {source.path}; have {target.path}"
         )
-    grid = tile_grid(g.n, g.dtype, (g.rows, g.columns), shared_room(g, ()))
+    grid = tile_grid(metadata.shape[0], g.dtype, (g.rows, g.columns), shared_room(g, ()))
     need, free = grid.shard_bytes - shard.st_blocks * 512, source.volume.free_bytes()
     if need > free:
         raise DiskFullError(
@@ -243,10 +246,14 @@ def _find_journal(
             f"{source.path} was made anew since its earlier content was given up to the "
             f"stopped factorization in {target.path}; {fix}"
         )
-    if (header.n, header.dtype) != (metadata.shape[0], dtype):
+    m, n = metadata.shape
+    if (header.n, header.dtype) != (n, dtype) or header.m not in (None, m):
         raise JournalError(
             f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
-            f"the matrix is now of order {metadata.shape[0]} in {dtype}; {fix}"
+            f"the matrix is now of order {n} in {dtype}; {fix}"
+            if header.m is None
+            else f"{target.path} holds a stopped factorization of {header.m} x {header.n} "
+            f"{header.dtype}; the matrix is now {m} x {n} {dtype}; {fix}"
         )
     now = version_of(source)
     if header.generation != now.generation:
@@ -293,6 +300,7 @@ def _clear(target: Place) -> None:
 def _begin(
     method: Method[G, S],
     source: Place,
+    metadata: Metadata,
     target: Place,
     g: G,
     *,
@@ -316,20 +324,20 @@ def _begin(
         overwrite_a=overwrite_a,
         kind=kind.name,
         lower=method.lower,
+        m=None if kind.is_square else metadata.shape[0],
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"
-    metadata = dataclasses.replace(
-        tile_metadata(g.n, g.dtype, header.tile), state="incomplete", why=why
-    )
+    whole = tile_metadata(metadata.shape[0], g.dtype, header.tile, g.n)
+    unfinished = dataclasses.replace(whole, state="incomplete", why=why)
     _clear(target)
     try:
         tiles = target.below(kind.array)
         if not overwrite_a and kind.is_lower:
-            create_lower(tiles, metadata)
+            create_lower(tiles, unfinished)
         elif not overwrite_a:
-            ArrayFile.create(tiles.volume, tiles.name, metadata.grid(), True)
-        write_metadata(tiles, metadata)
+            ArrayFile.create(tiles.volume, tiles.name, unfinished.grid(), True)
+        write_metadata(tiles, unfinished)
         journal.write()
         values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
         values |= {"source": str(source.path), "overwrite_a": overwrite_a}

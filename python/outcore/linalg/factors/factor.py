@@ -1,8 +1,9 @@
 """Factors on disk.
 
-Factors are a Zarr group: an array of tiles, ``lu`` or ``l``, and for LU the row swaps, ``piv``. LU
-is in *LINPACK order*: the L part of a panel carries the row swaps of its own and earlier panels,
-never of later ones. ``docs/format.md`` has the bytes.
+Factors are a Zarr group: an array of tiles, ``lu``, ``l`` or ``qr``, for LU the row swaps, ``piv``,
+and for QR the factors of the reflections, ``tau``. LU is in *LINPACK order*: the L part of a panel
+carries the row swaps of its own and earlier panels, never of later ones. QR is as LAPACK's geqrf
+leaves it. ``docs/format.md`` has the bytes.
 """
 
 import json
@@ -49,6 +50,8 @@ class Kind:
         Further arrays.
     is_lower
         Whether tiles above the diagonal are left out.
+    is_square
+        Whether the matrix must be.
     keys
         What the group says of complete factors, beside what it says of all.
     """
@@ -60,13 +63,17 @@ class Kind:
     array: str
     vectors: tuple[str, ...] = ()
     is_lower: bool = False
+    is_square: bool = True
     keys: frozenset[str] = frozenset()
 
 
 LU = Kind("lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}))
 CHOLESKY = Kind("cholesky", "Cholesky", "cho_factor", ".cho", "l", is_lower=True)
+QR = Kind(
+    "qr", "QR", "qr_factor", ".qr", "qr", ("tau",), is_square=False, keys=frozenset({"m", "info"})
+)
 
-KINDS = {kind.name: kind for kind in (LU, CHOLESKY)}
+KINDS = {kind.name: kind for kind in (LU, CHOLESKY, QR)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +85,7 @@ class Factor:
     path
         Directory of the factors.
     n, dtype
-        Order and element type.
+        Order, or columns, and element type.
     tile
         Rows and columns of a tile.
     norm1
@@ -105,12 +112,12 @@ class Factor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n)."""
+        """Of the matrix."""
         return (self.n, self.n)
 
     def open_tiles(self, arena: Arena, trace: Trace | None = None) -> ArrayFile:
         """Open the file of the factors, as whole tiles."""
-        grid = tile_grid(self.n, self.dtype, self.tile, self.places)
+        grid = tile_grid(self.shape[0], self.dtype, self.tile, self.places)
         return open_tiles(place(self.path), self.kind, grid, arena, trace)
 
 
@@ -174,8 +181,49 @@ class CholeskyFactor(Factor):
         return factor
 
 
-def open_factor(path: PathLike) -> LUFactor | CholeskyFactor:
-    """Open factors that `lu_factor` or `cho_factor` left on disk.
+@dataclass(frozen=True, kw_only=True)
+class QRFactor(Factor):
+    """Factors A = Q R on disk, as `qr_factor` and `open_factor` return them.
+
+    Attributes
+    ----------
+    m
+        Rows.
+    tau
+        (min(m, n),): factors of the reflections I - tau_i v_i v_iᴴ, of which Q is the product.
+    info
+        0, or the first exactly zero element of R's diagonal, counted from 1.
+    path, n, dtype, tile, norm1, source, places, report
+        As of every `Factor`.
+    """
+
+    kind: ClassVar[Kind] = QR
+
+    m: int
+    tau: npt.NDArray[Any]
+    info: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return (self.m, self.n)
+
+    @classmethod
+    def open(cls, where: Place) -> "QRFactor":
+        """Open QR factors; see `open_factor`."""
+        own = _read_complete(where, cls.kind)
+        with open_array(where.path / "tau") as array:
+            tau = array[...]
+        m, n = own["m"], own["n"]
+        if tau.shape != (min(m, n),) or tau.dtype != own["dtype"]:
+            raise CorruptError(f"{where.path}/tau is not of {m} x {n} {own['dtype']}; factor anew")
+        factor = cls(m=m, tau=tau, info=own["info"], **_common(where, own))
+        factor.open_tiles(Arena(1 << 20))
+        return factor
+
+
+def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
+    """Open factors that `lu_factor`, `cho_factor` or `qr_factor` left on disk.
 
     Raises
     ------
@@ -186,6 +234,8 @@ def open_factor(path: PathLike) -> LUFactor | CholeskyFactor:
     """
     where = place(path)
     kind, _ = read_any_group(where)
+    if kind is QR:
+        return QRFactor.open(where)
     return CholeskyFactor.open(where) if kind is CHOLESKY else LUFactor.open(where)
 
 
@@ -202,15 +252,18 @@ def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def tile_metadata(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> Metadata:
-    """Describe the array of a factor's tiles."""
-    return Metadata((n, n), dtype, tile, order="F", chunk_order="column-major")
+def tile_metadata(
+    m: int, dtype: np.dtype[Any], tile: tuple[int, int], n: int | None = None
+) -> Metadata:
+    """Describe the array of a factor's tiles, (m, n); square unless `n` is given."""
+    shape = (m, m if n is None else n)
+    return Metadata(shape, dtype, tile, order="F", chunk_order="column-major")
 
 
-def tile_grid(n: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]) -> Grid:
-    """Lay out whole tiles: the matrix rounded up to tiles, each panel at its place on disk."""
+def tile_grid(m: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]) -> Grid:
+    """Lay out whole tiles: m rows rounded up to tiles, each panel at its place on disk."""
     rows, columns = tile
-    shape = [-(-n // rows) * rows, len(places) * columns]
+    shape = [-(-m // rows) * rows, len(places) * columns]
     in_order = list(places) == list(range(len(places)))
     return Grid(
         shape, list(tile), dtype.itemsize, "F", "column-major", SLOT_ALIGN_BYTES,
@@ -255,7 +308,7 @@ def read_any_group(where: Place) -> tuple[Kind, dict[str, Any]]:
     """
     if not where.exists():
         raise NotFoundError(
-            f"there is no factor at {where.path}; make one with lu_factor or cho_factor"
+            f"there is no factor at {where.path}; make one with lu_factor, cho_factor or qr_factor"
         )
     try:
         own = json.loads(where.volume.read_small(where.inside("zarr.json")))["attributes"][

@@ -27,7 +27,8 @@ class Header:
     """What the journal belongs to, and with what it was begun.
 
     ``kind`` is that of the factors; ``lower`` whether the lower triangle of the matrix is read, of
-    one that is. Neither is written for LU, whose journals were there first.
+    one that is. Neither is written for LU, whose journals were there first. ``m`` are the rows of a
+    matrix that need not be square.
     """
 
     n: int
@@ -42,6 +43,7 @@ class Header:
     overwrite_a: bool = False
     kind: str = "lu"
     lower: bool = True
+    m: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Journal:
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
         if self.header.kind == "lu":
             del values["kind"], values["lower"]
+        if self.header.m is None:
+            del values["m"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 

@@ -16,6 +16,7 @@ from outcore.linalg.factors.factor import (
     TEMPORARY,
     CholeskyFactor,
     LUFactor,
+    QRFactor,
     read_any_group,
     read_group,
 )
@@ -23,7 +24,7 @@ from outcore.linalg.factors.journal import read_journal
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place
 
-F = TypeVar("F", LUFactor, CholeskyFactor)
+F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
 
 
 def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:

@@ -96,7 +96,7 @@ class FactorStorage(Generic[G]):
 
     def _grid(self, places: range) -> Grid:
         g = self.geometry
-        return tile_grid(g.n, g.dtype, (g.rows, g.columns), places)
+        return tile_grid(self.metadata.shape[0], g.dtype, (g.rows, g.columns), places)
 
     def place_slab(self, slab: Slab) -> None:
         """Choose places for a slab's factors, none of which holds anything still needed."""
@@ -146,7 +146,8 @@ class FactorStorage(Generic[G]):
     def lay_out(self) -> Metadata:
         """Give the file of the tiles the layout of whole factors; return what describes it."""
         g, where = self.geometry, self._target
-        metadata = tile_metadata(g.n, g.dtype, (g.rows, g.columns))
+        m, n = self.metadata.shape
+        metadata = tile_metadata(m, g.dtype, (g.rows, g.columns), n)
         if self.journal.header.overwrite_a:
             places = tuple(self.places[panel] for panel in range(g.panels))
             metadata = dataclasses.replace(metadata, column_places=places)

@@ -1,0 +1,1 @@
+"""QR of matrices on disk by slabs of columns, and least squares with its factors."""

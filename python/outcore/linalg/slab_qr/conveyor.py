@@ -1,0 +1,137 @@
+"""The slab of a QR in memory, as a conveyor.
+
+Finished panels leave for the disk, and panels of the next slab come in where they were.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Ticket
+from outcore.errors import OutcoreError
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.lu.plan import Slab
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.slab_qr.plan import SlabQrGeometry
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+
+class Conveyor:
+    """Memory for one slab between a matrix and its factors."""
+
+    def __init__(
+        self, g: SlabQrGeometry, storage: FactorStorage[SlabQrGeometry], call: LongCall
+    ) -> None:
+        self._g, self._storage, self._trace = g, storage, call.trace
+        width = g.slab_panels * g.columns
+        memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
+        self._memory: npt.NDArray[Any] = np.ndarray(
+            (g.height, width), g.dtype, buffer=memoryview(memory), order="F"
+        )
+        # Padding rows are written with their tiles: zeros, whatever the memory held before.
+        self._memory[g.m :] = 0
+        # Panels that share a chunk of the matrix are read together, lest it be read for each.
+        self._at_once = max(min(storage.metadata.chunks[1] // g.columns, g.slab_panels), 1)
+        self._leaving: deque[Ticket] = deque()
+        # Panels of memory that hold something which is still to leave.
+        self._occupied = range(0)
+        self._slab = Slab(0, 0)
+        self._coming: deque[range] = deque()
+        self._base = 0
+        self._arriving: list[tuple[int, Ticket]] = []
+        self._awaited: list[tuple[int, Ticket]] = []
+
+    def load(self, slab: Slab | None) -> None:
+        """Start loading a slab into free memory: the first one."""
+        if slab:
+            self._base = slab.first
+            width = slab.last - slab.first
+            starts = range(0, width, self._at_once)
+            self._coming = deque(range(i, min(i + self._at_once, width)) for i in starts)
+        self._fill()
+
+    def begin(self, slab: Slab, following: Slab | None) -> Matrix:
+        """Return the memory of a slab, (m, columns of the slab), column-major.
+
+        Its elements are there once `arrivals` has said so. `following` is the slab that will come
+        in behind it.
+        """
+        self.drain()
+        g = self._g
+        self._slab = slab
+        self._storage.place_slab(slab)
+        self._awaited, self._arriving = self._arriving, []
+        panels = slab.last - slab.first
+        self._occupied = range(panels)
+        width = g.extent(slab.last - 1)[1] - slab.first * g.columns
+        self._memory[:, width : panels * g.columns] = 0
+        # The first slab is narrow: the second can begin to come in beside it.
+        self.load(following)
+        return self._memory[: g.m, :width]
+
+    def arrivals(self) -> Iterator[slice]:
+        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        base = self._slab.first * self._g.columns
+        for panel in range(self._slab.first, self._slab.last):
+            for first, ticket in self._awaited:
+                if first == panel:
+                    wait(ticket, self._trace)
+            o, e = self._g.extent(panel)
+            yield slice(o - base, e - base)
+        self._awaited = []
+
+    def panel_done(self, panel: int) -> None:
+        """Let go of a panel of the slab: it is final."""
+        # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
+        self._storage.commit()
+        columns = self._g.columns
+        first = (panel - self._slab.first) * columns
+        ticket = self._storage.factors.submit_write(
+            [0, self._storage.places[panel] * columns],
+            [1, 1],
+            self._memory[:, first : first + columns],
+        )
+        self._leaving.append(ticket)
+
+    def poll(self) -> None:
+        """Start loading into memory whose panels have left."""
+        while self._leaving and self._leaving[0].done():
+            self._leaving[0].wait()
+            self._leaving.popleft()
+            self._occupied = self._occupied[1:]
+            self._fill()
+
+    def drain(self) -> None:
+        """Wait until every panel has left."""
+        while self._leaving:
+            wait(self._leaving[0], self._trace)
+            self.poll()
+
+    def abandon(self) -> bool:
+        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        well = True
+        arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
+        for ticket in [*self._leaving, *arriving]:
+            try:
+                ticket.wait()
+            except OutcoreError:
+                well = False
+        return well
+
+    def _fill(self) -> None:
+        """Start loading into memory that holds nothing which is still to leave."""
+        g, waiting = self._g, deque[range]()
+        for panels in self._coming:
+            if set(panels) & set(self._occupied):
+                waiting.append(panels)
+                continue
+            left, right = panels[0] * g.columns, (panels[-1] + 1) * g.columns
+            base = self._base * g.columns
+            target = self._memory[: g.m, left : min(right, g.n - base)]
+            ticket = self._storage.matrix.submit_read([0, base + left], [1, 1], target)
+            self._arriving.append((self._base + panels[0], ticket))
+        self._coming = waiting

@@ -1,0 +1,278 @@
+"""QR out of core, by slabs of columns: for matrices whose triangle does not fit into memory.
+
+Left-looking, as LU is (`outcore.linalg.lu.factorization`), without pivots. The matrix is cut into
+slabs of columns that fit in memory, each slab into panels::
+
+    for each slab C = A[:, slab]:
+        for each earlier panel K:    C <- C - V_K T_Kᴴ (V_Kᴴ C)   # V_K comes from the disk
+        for each panel K of C:       C_K = Q_K R_K                # and is applied to those right
+        write C;  sync;  journal
+
+V_K is used twice, so a panel from the disk is held whole: its tiles are used as they come in, and
+again from the top, and let go of, which makes room for those of the next one. Flops 2n²(m - n/3);
+words read and written about n²(m - n/3)/(2w) + 2mn with slabs of w columns (`docs/numerics-qr.md`).
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from outcore import budget
+from outcore.array import Array, read_metadata
+from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.factors.begin import Method, open_storage
+from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.journal import Record
+from outcore.linalg.lu.checks import Extremes, check_finite
+from outcore.linalg.lu.plan import Slab
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.slab_qr.conveyor import Conveyor
+from outcore.linalg.slab_qr.plan import (
+    SlabQrGeometry,
+    flops,
+    panel_flops,
+    slab_qr_geometry,
+    update_flops,
+)
+from outcore.linalg.slab_qr.reflections import Reflections
+from outcore.linalg.slab_qr.storage import SlabQrStorage
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.streams import BlockStream
+from outcore.volumes import PathLike, place
+
+
+def qr_factor(
+    A: Array | PathLike,
+    *,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite_a: bool = False,
+    overwrite: bool = False,
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> QRFactor:
+    """Factor A = Q R, A and the factors on disk.
+
+    For matrices whose triangle R does not fit into memory; where it does, `qr` and `lstsq` read
+    each row once and write nothing.
+
+    Parameters
+    ----------
+    A
+        (m, n) array on disk, or its path; float32, float64, complex64 or complex128. ``order="F"``
+        with the default chunks is read fastest.
+    memory
+        Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
+        I/O: see ``oc.plan("qr_factor", m=, n=, ...)``.
+    out
+        Directory for the factors; by default that of `A` with ``.qr`` appended.
+    overwrite_a
+        Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
+        in ``order="F"`` with default chunks.
+    overwrite
+        Replace complete factors that are at `out`.
+    resume
+        Go on where an earlier call was stopped. `False` begins anew.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    QRFactor
+        For `qr_solve`; ``.report`` says what was done. The array ``qr`` in its directory and
+        ``.tau`` are what LAPACK's geqrf gives: R on and above the diagonal, and below it the
+        vectors of the reflections.
+
+    Raises
+    ------
+    InvalidError
+        If `A` is no matrix, of a type or layout that cannot be used, or so large that R overflows.
+    BudgetError, DiskFullError
+        Before any work, if memory or disk do not suffice.
+    NonFiniteError
+        If `A` has a NaN or an infinity, with its index.
+    ExistsError, BusyError, JournalError
+        If `out` holds complete factors, is in use, or holds a stopped run on other input.
+    Interrupted
+        After Ctrl-C or SIGTERM; calling again goes on.
+
+    Notes
+    -----
+    Householder QR, 2n²(m - n/3) operations for m >= n, four times that for complex types. Sources:
+    Golub & Van Loan, *Matrix Computations*, 4th ed., section 5.2; Schreiber & Van Loan, *A
+    storage-efficient WY representation for products of Householder transformations*, SIAM J. Sci.
+    Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
+    """
+    memory_bytes = budget.resolve(memory)
+    m = read_metadata(A.place if isinstance(A, Array) else place(A)).shape[0]
+
+    def cut(
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+    ) -> SlabQrGeometry:
+        return slab_qr_geometry((m, n), dtype, memory_bytes, tile)
+
+    with open_storage(
+        Method(cut, SlabQrStorage, QR), A, out, memory_bytes, overwrite_a=overwrite_a,
+        overwrite=overwrite, resume=resume, threads=threads,
+    ) as storage:  # fmt: skip
+        g, first = storage.geometry, storage.first_panel
+        work, left = flops(g.m, g.n, g.dtype), _flops_left(g, first)
+        with long_call(
+            f"QR of {storage.name}", memory_bytes=memory_bytes, work=work, work_done=work - left,
+            threads=threads, progress=progress,
+        ) as call:  # fmt: skip
+            try:
+                storage.open(call)
+                _Factorization(storage, call).run()
+                return storage.finish(call, left)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"QR of {storage.name} stopped with {storage.journal.panels_done} of "
+                    f"{g.panels} panels done; call qr_factor again with the same arguments "
+                    "to go on from there"
+                ) from None
+
+
+def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:
+    """Operations of a run that begins with `first_panel`."""
+    panels = sum(panel_flops(g, K) for K in range(first_panel, g.reflecting))
+    return panels + sum(
+        update_flops(g, K) * (g.n - max(K * g.columns + g.reflections(K), first_panel * g.columns))
+        for K in range(g.reflecting)
+        if first_panel < g.panels
+    )
+
+
+class _Factorization:
+    """The loops of the algorithm."""
+
+    def __init__(self, storage: SlabQrStorage, call: LongCall) -> None:
+        g = storage.geometry
+        self.storage, self.call, self.g = storage, call, g
+        self.taus = storage.taus()
+        self.stream = BlockStream(
+            storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
+            least_bytes=g.tile_bytes,
+        )  # fmt: skip
+        self.reflections = Reflections(g.dtype, g.columns, g.slab_panels * g.columns, call.arena)
+        self.conveyor = Conveyor(g, storage, call)
+
+    def run(self) -> None:
+        slabs = self.g.slabs(self.storage.first_panel)
+        try:
+            self.conveyor.load(slabs[0] if slabs else None)
+            self.read_ahead(range(slabs[0].first if slabs else 0))
+            for slab, following in itertools.zip_longest(slabs, slabs[1:]):
+                self.factor_slab(slab, following)
+            self.conveyor.drain()
+            self.storage.commit()
+        except BaseException as error:
+            well = self.conveyor.abandon()
+            if well and isinstance(error, KeyboardInterrupt):
+                self.storage.commit()
+            raise
+
+    def factor_slab(self, slab: Slab, following: Slab | None) -> None:
+        """Factor the columns of one slab, given all panels to their left."""
+        g, conveyor = self.g, self.conveyor
+        C = conveyor.begin(slab, following)
+        left = slab.first * g.columns
+        extremes = Extremes()
+        arrivals = self.looked_at(C, left, extremes)
+        here = 0
+        if slab.first:
+            here = max(arrivals)
+        for K in range(min(slab.first, g.reflecting)):
+            self.update(K, self.tiles_of(K), C[K * g.columns :])
+            self.storage.commit_if_durable()
+
+        self.read_ahead(range(slab.first) if following else range(0))
+        for K in range(slab.first, slab.last):
+            o, e = g.extent(K)
+            if here < e - left:
+                # Only in the first slab: its panels are factored while later ones still come in.
+                before, here = here, max(itertools.islice(arrivals, max(K, 1)))
+                for J in range(min(K, g.reflecting)):
+                    self.update_in_memory(J, C, left, slice(before, here))
+            if g.reflections(K):
+                self.factor(K, C[o:, o - left :], extremes)
+                # Where there are more columns than rows, some columns of the panel may be left.
+                self.update_in_memory(K, C, left, slice(o + g.reflections(K) - left, e - left))
+            conveyor.panel_done(K)
+            if following:
+                self.read_ahead(range(K, K + 1))
+            if g.reflections(K):
+                self.update_in_memory(K, C, left, slice(e - left, here))
+            if here == C.shape[1]:
+                conveyor.poll()
+        noted = self.storage.noted(extremes, self.taus[slab.first : slab.last])
+        self.storage.commit_later(
+            Record(slab.first, slab.last, None, self.storage.places_of(slab), noted)
+        )
+
+    def factor(self, K: int, P: Matrix, extremes: Extremes) -> None:
+        """P = Q_K R_K, for columns P from the first row of panel K down."""
+        g = self.g
+        start_ns = self.call.trace.now_ns()
+        P = P[:, : g.reflections(K)]
+        tau = self.reflections.factor(P)
+        diagonal = np.diagonal(P)
+        if not (np.isfinite(diagonal).all() and np.isfinite(tau).all()):
+            raise InvalidError(
+                f"numbers as large as those of {self.storage.name} overflow {g.dtype}; scale its "
+                "columns"
+            )
+        zeros = np.flatnonzero(diagonal == 0)
+        extremes.see_info(int(zeros[0]) + 1 if len(zeros) else 0, K * g.columns)
+        self.taus.append(tau)
+        self.call.trace.record("compute", start_ns)
+        self.call.meter.advance(panel_flops(g, K))
+
+    def update(self, K: int, V: Iterator[tuple[int, Matrix]], C: Matrix) -> None:
+        """C <- Q_Kᴴ C, for columns C from the first row of panel K down."""
+        self.reflections.apply(V, self.taus[K], C)
+        self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
+
+    def update_in_memory(self, K: int, C: Matrix, left: int, columns: slice) -> None:
+        """Apply a panel of the slab to other columns of it; the slab begins at column `left`."""
+        o = K * self.g.columns
+        first = o - left
+        V = C[o:, first : first + self.g.reflections(K)]
+        start_ns = self.call.trace.now_ns()
+        self.update(K, iter([(0, V)]), C[o:, columns])
+        self.call.trace.record("compute", start_ns)
+
+    def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
+        """Look at the columns of A as they come in; yield how many are there."""
+        for columns in self.conveyor.arrivals():
+            start_ns = self.call.trace.now_ns()
+            extremes.see_matrix(C[:, columns])
+            check_finite(extremes, C[:, columns], left + columns.start)
+            self.call.trace.record("compute", start_ns)
+            yield columns.stop
+
+    def read_ahead(self, panels: range) -> None:
+        """Schedule reflections: tiles from the diagonal block down, panel by panel."""
+        g = self.g
+        for K in panels[: max(g.reflecting - panels.start, 0)]:
+            place = self.storage.places[K]
+            columns = slice(place * g.columns, (place + 1) * g.columns)
+            self.stream.extend(
+                (slice(tile * g.rows, (tile + 1) * g.rows), columns) for tile in g.tiles_below(K)
+            )
+
+    def tiles_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
+        """Take panel K from the stream: (row counted from the panel's first, tile)."""
+        g = self.g
+        o, k = K * g.columns, g.reflections(K)
+        for tile in g.tiles_below(K):
+            first = tile * g.rows
+            top = max(o, first)
+            # No name is left for the tile here: its memory goes back after its second use.
+            yield top - o, self.stream.take().data[top - first : g.m - first, :k]

@@ -1,0 +1,349 @@
+"""The geometry of an out-of-core QR by slabs, and what it costs: pure arithmetic."""
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.plan import (
+    BOUNCE_BYTES,
+    DTYPES,
+    TILE_BOUNCE_BYTES,
+    WORTH_FINER,
+    LuGeometry,
+    Slab,
+)
+from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.sizes import format_bytes
+from outcore.zarr_format import (
+    MAX_TILE_BYTES,
+    MAX_TILES,
+    SLOT_ALIGN_BYTES,
+    TILE_BYTES,
+    full_columns,
+    tile_shape,
+)
+
+LEAF_COLUMNS = 32
+"""Columns that LAPACK factors at once."""
+
+FEW_PANELS = 4
+"""A slab of fewer panels may be worth narrower ones, since the ring holds one."""
+
+TILES_OF_BUDGET = 48
+"""A tile takes at most such a part of the budget, where that is a tile."""
+
+AHEAD_TILES = 2
+"""Tiles of the ring beside those of a panel: one in use and one being read."""
+
+# Shares of the speed of a large matrix product that the other steps reach.
+_PANEL_SHARE = 0.35
+_GRAM_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class SlabQrGeometry:
+    """How an m x n matrix is cut for QR by slabs within a budget.
+
+    The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
+    tiles; a *slab* is as many panels as fit in memory beside a *ring*, which holds a panel from the
+    disk whole, since its reflections are used twice, and two tiles more.
+    """
+
+    m: int
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+    slab_panels: int
+    bounce_bytes: int
+    budget_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a panel."""
+        return math.ceil(self.m / self.rows)
+
+    @property
+    def panels(self) -> int:
+        """Panels in the matrix."""
+        return math.ceil(self.n / self.columns)
+
+    @property
+    def reflecting(self) -> int:
+        """Panels that have reflections: all, unless there are more columns than rows."""
+        return math.ceil(min(self.m, self.n) / self.columns)
+
+    @property
+    def height(self) -> int:
+        """Rows of a slab in memory: the matrix's, rounded up to whole tiles."""
+        return self.tiles * self.rows
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile on disk, padding to a page included."""
+        return pages(self.rows * self.columns * self.dtype.itemsize)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of what is read ahead, and of the panel in use."""
+        return ring_bytes(self.tiles, self.tile_bytes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the factorization takes from its arena at most."""
+        width = self.slab_panels * self.columns
+        slab = pages(self.height * width * self.dtype.itemsize)
+        scratch = scratch_bytes(self.columns, width, self.dtype)
+        return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the one after its last."""
+        return panel * self.columns, min((panel + 1) * self.columns, self.n)
+
+    def reflections(self, panel: int) -> int:
+        """Reflections of a panel."""
+        return panel_reflections((self.m, self.n), self.columns, panel)
+
+    def slabs(self, first_panel: int = 0) -> list[Slab]:
+        """Cut the panels from `first_panel` on into slabs, narrow ones first.
+
+        A slab reads what is left of it, as in LU, so the best cuts are the same.
+        """
+        as_lu = LuGeometry(
+            self.n, self.dtype, self.rows, self.columns, self.slab_panels, 1, 0, self.budget_bytes
+        )
+        return as_lu.slabs(first_panel)
+
+    def tiles_below(self, panel: int) -> range:
+        """Tiles of a panel from the one with its diagonal block down."""
+        return tiles_below((self.m, self.n), (self.rows, self.columns), panel)
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of reflections read back while factoring from `first_panel` on. Exact."""
+        below = (len(self.tiles_below(panel)) for panel in range(self.reflecting))
+        left_of = list(itertools.accumulate(below, initial=0))
+        slabs = self.slabs(first_panel)
+        return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of factors written while factoring from `first_panel` on. Exact."""
+        return (self.panels - first_panel) * self.tiles * self.tile_bytes
+
+    def matrix_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
+        return self.m * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
+
+    def words_moved(self) -> int:
+        """Words read and written in all."""
+        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
+        return total // self.dtype.itemsize
+
+    def words_lower_bound(self) -> float:
+        """Words that any QR must move: A is read, and its factors are written.
+
+        No bound with a sharp constant is known for QR in little memory.
+        """
+        return 2.0 * self.m * self.n
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return (
+            f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
+            f"tiles of {self.rows} x {self.columns}"
+        )
+
+
+def panel_reflections(shape: tuple[int, int], columns: int, panel: int) -> int:
+    """Count the reflections of a panel of so many columns."""
+    return min(max(min(shape) - panel * columns, 0), columns)
+
+
+def tiles_below(shape: tuple[int, int], tile: tuple[int, int], panel: int) -> range:
+    """Tiles of a panel from the one with its diagonal block down; the last one at least."""
+    first = min(panel * tile[1], shape[0] - 1) // tile[0]
+    return range(first, -(-shape[0] // tile[0]))
+
+
+def ring_bytes(tiles: int, tile_bytes: int) -> int:
+    """Bytes of a ring that holds a panel and what is read ahead."""
+    return (tiles + AHEAD_TILES) * tile_bytes
+
+
+def scratch_bytes(columns: int, width: int, dtype: np.dtype[Any]) -> int:
+    """Memory for applying reflections of a panel to so many columns, and for factoring it."""
+    words = [columns * width, columns**2, columns**2, min(columns, LEAF_COLUMNS) * LEAF_COLUMNS]
+    return sum(pages(count * dtype.itemsize) for count in words)
+
+
+def flops(m: int, n: int, dtype: np.dtype[Any]) -> float:
+    """Real operations of QR: 2n²(m - n/3) for m >= n, four times that for complex types."""
+    return tsqr_flops(m, n, 0, dtype)
+
+
+def panel_flops(g: SlabQrGeometry, panel: int) -> float:
+    """Operations of factoring a panel of h rows and k reflections: 2k²(h - k/3)."""
+    h, k = g.m - panel * g.columns, g.reflections(panel)
+    return flop_weight(g.dtype) * 2 * k**2 * (h - k / 3)
+
+
+def update_flops(g: SlabQrGeometry, panel: int) -> float:
+    """Operations of applying a panel to one column: 4hk - 2k²."""
+    h, k = g.m - panel * g.columns, g.reflections(panel)
+    return flop_weight(g.dtype) * (4 * h * k - 2 * k**2)
+
+
+def slab_qr_geometry(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    tile: tuple[int, int] | None = None,
+) -> SlabQrGeometry:
+    """Cut a matrix for a memory budget.
+
+    Parameters
+    ----------
+    shape, dtype
+        Rows and columns, and element type, of the matrix.
+    memory_bytes
+        The budget.
+    tile
+        Tile shape of factors that exist already; otherwise it is chosen for the budget.
+
+    Raises
+    ------
+    BudgetError
+        If not even the narrowest panel fits.
+    InvalidError
+        If there is no QR of this type.
+    """
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"QR by slabs works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
+        )
+    if min(shape) < 1:
+        raise InvalidError(f"a matrix has at least one row and column, have {shape}")
+    geometry, need = _cut(shape, dtype, memory_bytes, tile)
+    if geometry is not None:
+        return geometry
+    # With more memory the buffers grow as well: ask until what is asked for is enough.
+    while geometry is None:
+        geometry, need = _cut(shape, dtype, need, tile)
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for two panels of a QR of "
+        f"{shape[0]} x {shape[1]} in {dtype.name}, have {memory_bytes} "
+        f"({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _cut(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+) -> tuple[SlabQrGeometry | None, int]:
+    """Cut for the largest tiles that fit; `None` if none do. And the memory for one panel."""
+    if tile:
+        geometry = _fit(shape, dtype, memory_bytes, tile)
+        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+        return (geometry if geometry.slab_panels else None), need
+    # Half as wide as LU's panels: the ring has one whole, and a panel's own work is larger.
+    columns = min(full_columns(dtype.itemsize) // 2, max(8, 1 << (shape[1] - 1).bit_length()))
+    found: SlabQrGeometry | None = None
+    while columns >= 8:
+        geometry = _fit(shape, dtype, memory_bytes, _tile(shape, dtype, memory_bytes, columns))
+        if not found or _is_worth_it(geometry, found):
+            found = geometry
+        columns //= 2
+    need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+    return (found if found and found.slab_panels else None), need
+
+
+def _tile(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, columns: int
+) -> tuple[int, int]:
+    """Rows and columns of a tile: as high as one of LU's, but a small part of the budget.
+
+    A diagonal block lies in one tile, and tiles are whole pages.
+    """
+    itemsize = dtype.itemsize
+    tile_bytes = TILE_BYTES * columns // full_columns(itemsize)
+    while math.prod(shape) * itemsize // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
+        tile_bytes *= 2
+    tile_bytes = min(tile_bytes, memory_bytes // TILES_OF_BUDGET)
+    unit = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))
+    most = max(tile_bytes // (itemsize * columns) // unit, 1) * unit
+    tiles = math.ceil(shape[0] / most)
+    # Of so many tiles and up to twice as many, those with the least padding.
+    heights = (math.ceil(shape[0] / count / unit) * unit for count in range(tiles, 2 * tiles + 1))
+    return min(heights, key=lambda rows: math.ceil(shape[0] / rows) * rows), columns
+
+
+def _is_worth_it(finer: SlabQrGeometry, g: SlabQrGeometry) -> bool:
+    """Whether narrower panels let a much wider slab fit."""
+    width, finer_width = g.slab_panels * g.columns, finer.slab_panels * finer.columns
+    return finer_width >= max(WORTH_FINER * width, 1) and g.slab_panels < min(g.panels, FEW_PANELS)
+
+
+def _fit(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int]
+) -> SlabQrGeometry:
+    """Give the ring, scratch and the bounce buffers their share, and the slab what is left."""
+    least, most = BOUNCE_BYTES
+    bounce = pages(min(most, max(least, memory_bytes // 32)))
+    bare = SlabQrGeometry(*shape, dtype, *tile, 0, bounce, memory_bytes)
+    panel_bytes = bare.height * bare.columns * dtype.itemsize
+    for panels in range((memory_bytes - bare.memory_bytes) // panel_bytes, 0, -1):
+        g = dataclasses.replace(bare, slab_panels=min(panels, bare.panels))
+        if g.memory_bytes <= memory_bytes:
+            return g
+    return bare
+
+
+def factor_phase(g: SlabQrGeometry) -> Phase:
+    """Predict a factorization."""
+    # The first panel must be read before, and the last written after, everything else.
+    panel = g.height * g.columns * g.dtype.itemsize
+    return Phase(
+        dtype=g.dtype,
+        bytes_read=g.matrix_bytes_read() + g.factor_bytes_read(),
+        bytes_written=g.factor_bytes_written(),
+        flops=flops(g.m, g.n, g.dtype),
+        gemm_flops=_gemm_flops(g),
+        other_seconds=g.m * g.n * g.dtype.itemsize * SCAN_S_PER_BYTE,
+        ends_read_bytes=panel,
+        ends_written_bytes=panel,
+    )
+
+
+def slab_qr_cost(problem: Problem) -> Cost:
+    """Plan `qr_factor`."""
+    shape, dtype = (problem.m or problem.n, problem.n), problem.dtype
+    overwrite_a = problem.option("overwrite_a", False)
+    tile = tile_shape(problem.n, dtype.itemsize) if overwrite_a else None
+    g = slab_qr_geometry(shape, dtype, problem.memory_bytes, tile)
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
+        words_lower_bound=g.words_lower_bound(),
+        phases=(factor_phase(g),),
+    )
+
+
+def _gemm_flops(g: SlabQrGeometry) -> float:
+    """Operations of a QR, the slow ones weighted by how much slower than products they are."""
+    weight = flop_weight(g.dtype)
+    panels = grams = products = 0.0
+    for K in range(g.reflecting):
+        h, k = g.m - K * g.columns, g.reflections(K)
+        panels += panel_flops(g, K)
+        products += update_flops(g, K) * (g.n - K * g.columns - k)
+        # T is made anew in each slab that the panel is applied to.
+        slabs_right = math.ceil((g.panels - K) / g.slab_panels)
+        grams += weight * h * k**2 * slabs_right
+    return panels / _PANEL_SHARE + grams / _GRAM_SHARE + products

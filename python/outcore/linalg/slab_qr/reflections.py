@@ -1,0 +1,124 @@
+"""Steps of QR on column-major blocks in memory: panels factored, and their reflections applied.
+
+The k reflections of a panel, H_i = I - tau_i v_i v_iᴴ, are one block reflection
+H_1 H_2 ... H_k = I - V T Vᴴ (Schreiber & Van Loan 1989). T is not kept: T⁻¹ is the strictly upper
+part of VᴴV with 1/tau on its diagonal (Puglisi 1992; Joffrain et al. 2006), and VᴴV comes along
+with VᴴC, block by block.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena
+from outcore.blas_calls import Trans
+from outcore.lapack import Kernels, kernels
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.slab_qr.plan import LEAF_COLUMNS
+
+
+class Reflections:
+    """Applies and makes reflections, with workspaces from a call's arena.
+
+    Parameters
+    ----------
+    dtype
+        Element type.
+    columns
+        The most reflections of a panel.
+    width
+        The most columns that they are applied to.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], columns: int, width: int, arena: Arena) -> None:
+        self._kernels: Kernels = kernels(dtype)
+        self._product = _vector(arena, columns * width, dtype)
+        self._head = _vector(arena, columns**2, dtype)
+        self._inverse = _vector(arena, columns**2, dtype)
+        self._work = _vector(arena, min(columns, LEAF_COLUMNS) * LEAF_COLUMNS, dtype)
+
+    def factor(self, P: Matrix) -> npt.NDArray[Any]:
+        """Factor a panel P = Q R in place, and return the factors tau of its reflections.
+
+        Recursive in columns (Elmroth & Gustavson 2000), so that most operations are matrix
+        products. About 2 m k² operations.
+
+        Parameters
+        ----------
+        P
+            (m, k) with m >= k, column-major; on return R on and above the diagonal, and below it
+            the vectors of the reflections.
+        """
+        tau = np.empty(P.shape[1], P.dtype)
+        self._factor(P, tau)
+        return tau
+
+    def _factor(self, P: Matrix, tau: npt.NDArray[Any]) -> None:
+        columns = P.shape[1]
+        if columns <= LEAF_COLUMNS:
+            self._kernels.geqrf(P, tau, self._work)
+            return
+        half = columns // 2
+        self._factor(P[:, :half], tau[:half])
+        self.apply([(0, P[:, :half])], tau[:half], P[:, half:])
+        self._factor(P[half:, half:], tau[half:])
+
+    def apply(
+        self,
+        V: Iterable[tuple[int, Matrix]],
+        tau: npt.NDArray[Any],
+        C: Matrix,
+        trans: Trans = "C",
+    ) -> None:
+        """Apply the reflections of a panel: C <- op(Q) C = C - V op(T) (Vᴴ C).
+
+        About 4 m k w operations.
+
+        Parameters
+        ----------
+        V
+            The panel's (m, k) vectors in blocks of rows, from the top: (first row, block), as
+            `factor` leaves them. The first block has k rows at least. All blocks are kept until
+            their second use; then they are let go of, one by one.
+        tau
+            (k,) factors.
+        C
+            (m, w) column-major, in place.
+        trans
+            "C" for Qᴴ C, "N" for Q C.
+        """
+        k, w = len(tau), C.shape[1]
+        if not w:
+            return
+        K, held = self._kernels, deque[tuple[int, Matrix]]()
+        head, inverse = (part[: k * k].reshape(k, k).T for part in (self._head, self._inverse))
+        W = self._product[: k * w].reshape(w, k).T
+        for row, block in V:
+            below = row, block
+            if row == 0:
+                # A reflection with tau = 0 is none: its vector counts as zero.
+                head[...] = np.tril(block[:k], -1)
+                np.fill_diagonal(head, tau != 0)
+                K.gemm(head, C[:k], W, beta=0, trans_a="C")
+                K.herk(head, inverse, beta=0, lower=False, trans="C")
+                below = k, block[k:]
+            held.append(below)
+            first, rows = below
+            K.gemm(rows, C[first : first + len(rows)], W, trans_a="C")
+            K.herk(rows, inverse, lower=False, trans="C")
+            del block, rows, below
+        np.fill_diagonal(inverse, 1 / np.where(tau == 0, 1, tau))
+        K.trsm(inverse, W, lower=False, trans=trans, unit=False)
+        K.gemm(head, W, C[:k], alpha=-1)
+        while held:
+            first, rows = held.popleft()
+            K.gemm(rows, W, C[first : first + len(rows)], alpha=-1)
+            del rows
+
+
+def _vector(arena: Arena, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    nbytes = count * dtype.itemsize
+    return np.frombuffer(memoryview(arena.allocate(nbytes)), dtype, count)

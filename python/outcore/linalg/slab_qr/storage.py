@@ -1,0 +1,70 @@
+"""Where QR keeps the factors of its reflections, and how its factors are completed."""
+
+import base64
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.create import create_array
+from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.slab_qr.plan import SlabQrGeometry
+from outcore.longcall import LongCall
+
+
+class SlabQrStorage(FactorStorage[SlabQrGeometry]):
+    """The files of one QR; see `FactorStorage`."""
+
+    kind = QR
+
+    def taus(self) -> list[npt.NDArray[Any]]:
+        """Factors of the reflections of the panels that are done."""
+        g, whole = self.geometry, self._tau()
+        ends = [g.extent(panel) for panel in range(min(self.first_panel, g.reflecting))]
+        return [whole[first:end] for first, end in ends]
+
+    def _tau(self) -> npt.NDArray[Any]:
+        """All of those that are noted."""
+        texts = [record.extremes["tau"] for record in self.journal.records]
+        parts = [np.frombuffer(base64.b64decode(text), self._little) for text in texts]
+        return np.concatenate([np.empty(0, self._little), *parts]).astype(self.geometry.dtype)
+
+    @property
+    def _little(self) -> np.dtype[Any]:
+        """The element type as the journal has it: little-endian."""
+        return self.geometry.dtype.newbyteorder("<")
+
+    def noted(self, extremes: Extremes, taus: list[npt.NDArray[Any]]) -> dict[str, Any]:
+        """Give what the journal keeps of a slab."""
+        tau = np.concatenate([np.empty(0, self._little), *taus]).astype(self._little)
+        return dataclasses.asdict(extremes) | {"tau": base64.b64encode(tau.tobytes()).decode()}
+
+    def finish(self, call: LongCall, flops_done: float) -> QRFactor:
+        """Complete the factors on disk and return them, with the report."""
+        g, first = self.geometry, self.first_panel
+        self.refuse_changed()
+        extremes = Extremes()
+        for record in self.journal.records:
+            own = {name: value for name, value in record.extremes.items() if name != "tau"}
+            extremes.see(Extremes(**own))
+        metadata = self.lay_out()
+        tau = self._tau()
+        with create_array(self.target.path / "tau", tau.shape, g.dtype, overwrite=True) as file:
+            file[...] = tau
+            file.flush()
+        report = self.report(
+            call,
+            flops_done=flops_done,
+            planned_bytes_read=g.matrix_bytes_read(first) + g.factor_bytes_read(first),
+            m=g.m,
+            method=g.method,
+            notes=[f"exactly singular: diagonal number {extremes.info} of R is zero"]
+            if extremes.info
+            else [],
+        )
+        known = {"m": g.m, "norm1": extremes.norm1, "info": extremes.info}
+        self.complete(metadata, report, known)
+        return dataclasses.replace(QRFactor.open(self.target), report=report)
