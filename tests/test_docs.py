@@ -1,9 +1,11 @@
-"""The documents: their links lead somewhere, and their Python examples run.
+"""The documents: their links lead somewhere, and their examples run.
 
-The Python blocks of a page run one after another in one program, in an empty directory. A block
-below the comment ``<!-- not run: why -->`` is left out.
+The blocks of a page that are Python or ``sh`` run one after another in one program, in an empty
+directory. A block below the comment ``<!-- not run: why -->`` is left out, and so are those that
+show a ``console``.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -36,10 +38,15 @@ def anchors(page: Path) -> set[str]:
 
 def examples(page: Path) -> list[str]:
     return [
-        block["code"]
+        block["code"] if block["language"] == "python" else run_by_shell(block["code"])
         for block in FENCE.finditer("\n" + page.read_text())
-        if block["language"] == "python" and "not run" not in block["before"]
+        if block["language"] in ("python", "sh") and "not run" not in block["before"]
     ]
+
+
+def run_by_shell(commands: str) -> str:
+    """Python that runs commands, and fails with the first that fails."""
+    return f'import subprocess\nsubprocess.run(["sh", "-euc", {commands!r}], check=True)'
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -56,11 +63,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if examples(ROOT / name)])
-def test_python_examples_run(name: str, tmp_path: Path) -> None:
+def test_examples_run(name: str, tmp_path: Path) -> None:
     (tmp_path / "example.py").write_text("\n\n".join(examples(ROOT / name)))
+    beside_python = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "example.py"], cwd=tmp_path, env=os.environ | {"PATH": beside_python},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 

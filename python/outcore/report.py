@@ -189,9 +189,10 @@ class Report:
         if self.backward_error is not None:
             rows.append(("backward error", f"{self.backward_error:.2e}"))
         if self.history:
-            rows.append(("residual", f"after {len(self.history)} steps {self.history[-1]:.2e}"))
+            rows.append(("residual", f"{self.history[-1]:.2e}, the last of {len(self.history)}"))
         if self.kernels:
-            rows.append(("BLAS", f"{self.kernels}, {self.threads} threads"))
+            threads = f"{self.threads} thread" + "s" * (self.threads != 1)
+            rows.append(("BLAS", f"{self.kernels}, {threads}"))
         if self.method:
             rows.insert(0, ("method", self.method))
         return rows

@@ -57,6 +57,6 @@ def draw_history(history: list[float]) -> str:
         ),
     ]
     return picture(
-        "history", "Residuals", f"From {history[0]:.2e} after the first step to {history[-1]:.2e} "
-        f"after step {len(history)}.", _TOP + _HEIGHT + 44, *parts,
+        "history", "Residuals", f"From {history[0]:.2e}, the first, to {history[-1]:.2e}, "
+        f"the last of {len(history)}.", _TOP + _HEIGHT + 44, *parts,
     )  # fmt: skip

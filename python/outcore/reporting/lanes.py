@@ -39,8 +39,10 @@ def draw_lanes(spans: Spans) -> str:
         mine = spans.chosen(kind)
         y = _TOP + number * (_LANE + _GAP)
         seconds = mine.busy_seconds()
-        busy.append(f"{label} {format_seconds(seconds)}")
-        said = f"{format_seconds(seconds)}, {seconds / axis.seconds:.0%}"
+        said = "none"
+        if len(mine):
+            said = f"{format_seconds(seconds)}, {seconds / axis.seconds:.0%}"
+            busy.append(f"{label} {format_seconds(seconds)}")
         parts += [
             text(LEFT - 10, y + _LANE * 0.65, label, text_anchor="end"),
             _staircase(mine.busy(edges), kind, colour, y, _LANE),

@@ -5,7 +5,7 @@ from importlib.resources import files
 from outcore.report import Report
 from outcore.reporting.bars import draw_bars
 from outcore.reporting.convergence import draw_history
-from outcore.reporting.heat_map import draw_heat_map
+from outcore.reporting.heat_map import SHAPE, draw_heat_map
 from outcore.reporting.lanes import draw_lanes, zoom_data
 from outcore.reporting.spans import Spans
 from outcore.reporting.svg import element, escaped
@@ -94,8 +94,8 @@ def _timeline(spans: Spans) -> str:
     return _section(
         "Timeline",
         controls + draw_lanes(spans),
-        "The height of a lane is the share of the time in which there was some of it. Disk and "
-        "arithmetic at the same time are what makes a call fast; waiting is what was not hidden.",
+        "A lane is filled to the share of each moment in which its work went on. A call is fast if "
+        "disk and arithmetic work at the same time; waiting is what arithmetic did not hide.",
     )
 
 
@@ -105,7 +105,8 @@ def _maps(report: Report, spans: Spans) -> str:
         _section(
             f"Reads and writes of {name}",
             draw_heat_map(spans, number, name),
-            "The more bytes of a cell were moved, the stronger its colour (by the square root).",
+            f"A cell is 1/{SHAPE[1]} of the time and 1/{SHAPE[0]} of the file. The more bytes of "
+            "it were moved, the stronger its colour (by the square root).",
         )
         for number in numbers[:_MOST_MAPS]
         for name in [_name_of(report, number)]
