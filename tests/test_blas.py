@@ -13,7 +13,7 @@ import scipy.linalg
 from operands import DTYPES, TRANS, assert_close, op, outside, random, tolerance, view
 
 from outcore import blas_choice, lapack
-from outcore._core import column_extremes
+from outcore._core import add_lower_sums, column_extremes
 from outcore.errors import InvalidError
 
 
@@ -454,3 +454,26 @@ def test_extremes_of_what_is_no_column_major_matrix_are_refused() -> None:
             column_extremes(wrong, False)
     with pytest.raises(InvalidError):
         column_extremes(a.T.copy(order="F"), True)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_sums_of_a_triangle_are_those_of_the_whole_matrix(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    parts = rng.standard_normal((2, 50, 50))
+    a = np.asfortranarray((parts[0] + 1j * parts[1] if dtype[0] == "c" else parts[0]).astype(dtype))
+    sizes = np.abs(np.tril(a).real) + np.abs(np.tril(a).imag)
+    whole = sizes + np.tril(sizes, -1).T
+    sums = np.zeros(50)
+    for first in range(0, 50, 20):
+        add_lower_sums(a[first:, first : first + 20], sums[first:])
+        end = min(first + 20, 50)
+        np.testing.assert_allclose(sums[:end], whole.sum(axis=0)[:end], rtol=1e-5)
+
+
+def test_sums_of_what_has_no_triangle_are_refused() -> None:
+    a = np.ones((6, 4), order="F")
+    for wrong in (np.ascontiguousarray(a), a[:, 0], a.astype("i4"), a.T.copy(order="F"), a[1:]):
+        with pytest.raises(InvalidError):
+            add_lower_sums(wrong, np.zeros(6))
+    with pytest.raises((InvalidError, TypeError)):
+        add_lower_sums(a, np.zeros(12)[::2])

@@ -9,9 +9,11 @@ mod block;
 mod columns;
 mod region;
 mod strided;
+mod triangle;
 
 pub use arena::{Arena, Waiter};
 pub use block::{ALIGN_BYTES, Block};
 pub use columns::{Columns, Extremes, Real, column_extremes};
 pub use region::{Region, Segment};
 pub use strided::{Level, copy_strided};
+pub use triangle::add_lower_sums;

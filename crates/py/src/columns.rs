@@ -1,11 +1,13 @@
 //! A look at a matrix in memory.
 
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyReadwriteArray1, PyUntypedArray, PyUntypedArrayMethods};
 use outcore_core::Error;
 use outcore_memory::{Columns, Extremes, Real};
 use pyo3::prelude::*;
 
 use crate::error::raise;
+
+const NEED_TYPE: &str = "need float32, float64, complex64 or complex128";
 
 /// (largest sum of absolute values of a column, largest absolute value) of a column-major view of real or complex
 /// numbers, whose absolute values are |re| + |im|. With `trapezoid`, of the elements on and above the diagonal that
@@ -20,28 +22,71 @@ pub fn column_extremes(
     let found = match kind {
         (b'f', 4) | (b'c', 8) => look::<f32>(a, trapezoid),
         (b'f', 8) | (b'c', 16) => look::<f64>(a, trapezoid),
-        _ => return Err(raise(py, &Error::invalid("need float32, float64, complex64 or complex128"))),
+        _ => return Err(raise(py, &Error::invalid(NEED_TYPE))),
     };
-    let found = found.ok_or_else(|| {
-        let (shape, strides) = (a.shape(), a.strides());
-        raise(
-            py,
-            &Error::invalid(format!("need a column-major view, have shape {shape:?}, strides {strides:?}")),
-        )
-    })?;
+    let found = found.ok_or_else(|| not_column_major(py, a))?;
     Ok((found.sum, found.max))
 }
 
+/// Adds the absolute values of a column-major view, from the diagonal of its first row down, to `sums`, one for each
+/// row: those of a row and, by symmetry, of the column with the same number.
+#[pyfunction]
+pub fn add_lower_sums(
+    py: Python<'_>,
+    a: &Bound<'_, PyUntypedArray>,
+    mut sums: PyReadwriteArray1<'_, f64>,
+) -> PyResult<()> {
+    let (&[rows, count], Ok(sums)) = (a.shape(), sums.as_slice_mut()) else {
+        return Err(raise(py, &Error::invalid("need a matrix, and sums next to each other")));
+    };
+    if sums.len() != rows || rows < count {
+        let need = format!("need one sum for each of {rows} rows, and not more than {rows} columns");
+        return Err(raise(py, &Error::invalid(format!("{need}; have {} and {count}", sums.len()))));
+    }
+    let done = match (a.dtype().kind(), a.dtype().itemsize()) {
+        (b'f', 4) | (b'c', 8) => add::<f32>(a, sums),
+        (b'f', 8) | (b'c', 16) => add::<f64>(a, sums),
+        _ => return Err(raise(py, &Error::invalid(NEED_TYPE))),
+    };
+    done.ok_or_else(|| not_column_major(py, a))
+}
+
+fn not_column_major(py: Python<'_>, a: &Bound<'_, PyUntypedArray>) -> PyErr {
+    let (shape, strides) = (a.shape(), a.strides());
+    raise(py, &Error::invalid(format!("need a column-major view, have shape {shape:?}, strides {strides:?}")))
+}
+
 /// `None` if the array is not a column-major view.
+fn add<T: Real>(a: &Bound<'_, PyUntypedArray>, sums: &mut [f64]) -> Option<()> {
+    if let Some(columns) = columns_of::<T>(a)? {
+        a.py().detach(|| outcore_memory::add_lower_sums(columns, sums));
+    }
+    Some(())
+}
+
+/// `None` if the array is not a column-major view, or not high enough.
 fn look<T: Real>(a: &Bound<'_, PyUntypedArray>, trapezoid: bool) -> Option<Extremes> {
+    let Some(whole) = columns_of::<T>(a)? else { return Some(Extremes::default()) };
+    let width = if whole.is_complex { 2 } else { 1 };
+    let columns = if trapezoid {
+        let first_rows = (whole.first_rows / width + 1).checked_sub(whole.count)?;
+        Columns { first_rows: first_rows * width, growth: width, ..whole }
+    } else {
+        whole
+    };
+    Some(a.py().detach(|| outcore_memory::column_extremes(columns)))
+}
+
+/// View an array as columns; `Some(None)` if it is empty, `None` if it is not a column-major view.
+fn columns_of<'a, T: Real>(a: &'a Bound<'_, PyUntypedArray>) -> Option<Option<Columns<'a, T>>> {
     let item = a.dtype().itemsize();
     let (&[rows, count], &[down, across]) = (a.shape(), a.strides()) else { return None };
     if rows == 0 || count == 0 {
-        return Some(Extremes::default());
+        return Some(None);
     }
     let pitch = if count == 1 { rows * item } else { usize::try_from(across).ok()? };
     let is_packed = rows == 1 || usize::try_from(down) == Ok(item);
-    if !is_packed || pitch < rows * item || pitch % size_of::<T>() != 0 || trapezoid && rows < count {
+    if !is_packed || pitch < rows * item || pitch % size_of::<T>() != 0 {
         return None;
     }
     let width = item / size_of::<T>();
@@ -54,14 +99,5 @@ fn look<T: Real>(a: &Bound<'_, PyUntypedArray>, trapezoid: bool) -> Option<Extre
     // SAFETY: from the first element of the first column to the last of the last, as shape and strides say, is
     // memory of the array, and numbers of any bits are values. Nobody writes to it meanwhile: it is the caller's.
     let values = unsafe { std::slice::from_raw_parts(data, pitch * (count - 1) + rows * width) };
-    let first_rows = if trapezoid { rows - count + 1 } else { rows };
-    let columns = Columns {
-        values,
-        pitch,
-        count,
-        first_rows: first_rows * width,
-        growth: if trapezoid { width } else { 0 },
-        is_complex: width == 2,
-    };
-    Some(a.py().detach(|| outcore_memory::column_extremes(columns)))
+    Some(Some(Columns { values, pitch, count, first_rows: rows * width, growth: 0, is_complex: width == 2 }))
 }
