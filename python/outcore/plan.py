@@ -19,9 +19,10 @@ from outcore.linalg.lu.plan import lu_cost
 from outcore.linalg.products.matmul_plan import matmul_cost
 from outcore.linalg.products.triangular_plan import triangular_cost
 from outcore.linalg.rows.gram_plan import gram_cost
+from outcore.linalg.rows.lstsq_plan import lstsq_cost
 from outcore.linalg.rows.qr_plan import qr_cost
 from outcore.linalg.rows.svd_plan import svd_cost
-from outcore.linalg.rows.tsqr_plan import lstsq_cost
+from outcore.linalg.slab_qr.plan import slab_qr_cost
 from outcore.linalg.systems.plan import solve_cost, solve_notes
 from outcore.machine import nearest_directory
 from outcore.rates import Rates, stored_or_measured
@@ -33,6 +34,7 @@ PLANNERS: dict[str, Planner] = {
     "lu": lu_cost,
     "cholesky": cholesky_cost,
     "qr": qr_cost,
+    "qr_factor": slab_qr_cost,
     "lstsq": lstsq_cost,
     "gram": gram_cost,
     "svd": svd_cost,

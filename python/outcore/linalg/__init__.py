@@ -19,6 +19,7 @@ from outcore.linalg.rows.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.rows.qr import qr
 from outcore.linalg.rows.svd import SvdReport, svd
 from outcore.linalg.slab_qr.factorization import qr_factor
+from outcore.linalg.slab_qr.solve import qr_solve
 from outcore.linalg.systems.solve import solve
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "open_factor",
     "qr",
     "qr_factor",
+    "qr_solve",
     "slogdet",
     "solve",
     "solve_triangular",

@@ -1,12 +1,14 @@
 """Least squares with a matrix whose rows go by once: from disk, from memory, or as they are made.
 
-QR of [A b] by `TallQR`, of which only the triangle R, c = Qᴴ b and the norms of what remains of b
-are kept. Then R x = c is solved, by singular values if R is near a matrix of lower rank.
+Where the triangle does not fit into memory, slabs of columns are factored
+(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `TallQR`, of which only the triangle
+R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by singular values
+if R is near a matrix of lower rank.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -18,22 +20,27 @@ from outcore._core import column_extremes
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     IteratedRows,
     RowsLike,
     RowSource,
+    StoredRows,
     paired_rows,
     row_source,
     work_dtype,
 )
 from outcore.linalg.rows.stream import allocated, check_finite, side_by_side, streams
 from outcore.linalg.rows.tsqr import TallQR, column_squares
-from outcore.linalg.rows.tsqr_plan import lstsq_blocks, tsqr_flops
+from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.slab_qr.least_squares import solve_by_slabs
+from outcore.linalg.slab_qr.plan import SlabQrGeometry
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
+from outcore.volumes import PathLike
 
 _CONDITION_MARGIN = 10
 """What an estimate of the condition number may be too small by."""
@@ -48,7 +55,8 @@ class LeastSquaresReport(Report):
     rank
         Number of singular values of A above ``cond`` times the largest.
     condition
-        Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular.
+        Estimate of the condition number of A's triangle in the 1-norm, by slabs of columns in the
+        Frobenius norm; infinite if R is singular.
     residual_norms
         ‖b - A x‖₂ of each right-hand side.
     """
@@ -73,10 +81,16 @@ def lstsq(
     cond: float | None = None,
     damp: float = 0.0,
     memory: int | str | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
-    """Find the x that minimizes ‖b - A x‖₂, reading each row of A once.
+    """Find the x that minimizes ‖b - A x‖₂.
+
+    Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
+    written. Otherwise an A on disk, with m >= n and of full rank, is factored by `qr_factor`.
 
     Parameters
     ----------
@@ -94,7 +108,15 @@ def lstsq(
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     memory
         Budget; by default half of the available memory. n² elements for the triangle, n k for the
-        right-hand sides, and blocks of rows.
+        right-hand sides, and blocks of rows; or a slab of columns.
+    factors
+        Directory of the factors while the call runs, where A is factored by slabs; by default that
+        of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
+        used. A call that was stopped leaves them for the next one to go on with.
+    keep_factors
+        Leave the factors on disk for `open_factor` and `qr_solve`.
+    overwrite
+        Replace factors of something else at `factors`.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -113,33 +135,49 @@ def lstsq(
     InvalidError
         If `A` and `b` do not fit each other, or are of types that cannot be used.
     BudgetError
-        If the triangle and blocks of a few rows do not fit into the budget.
+        If neither the triangle and blocks of a few rows nor slabs of columns fit into the budget.
+    SingularMatrixError
+        By slabs, if the columns of A depend on each other.
+    ExistsError, DiskFullError
+        By slabs, if factors of something else are in the way, or the disk has no room for them.
     NonFiniteError
         If there is a NaN or an infinity, with its index.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept.
+        After Ctrl-C or SIGTERM. Nothing is kept but factors, to go on with.
 
     Notes
     -----
     2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types; m n words are
-    read. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and 5.5; Demmel,
-    Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank.
+    read, by slabs of w columns about n² (m - n/3) / (2w) + 3 m n, and m n written. Sources: Golub &
+    Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and 5.5; Demmel, Grigori, Hoemmen &
+    Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank.
     """
     if b is None:
         given, right = _read_pairs(A)
     else:
         given, right = row_source("A", A), row_source("b", b, is_column=True)
-    problem = _Problem(given, right, cond, damp)
+    problem = _Problem(given, right, b, cond, damp)
     memory_bytes = budget.resolve(memory)
-    plans = lstsq_blocks(given.layout, right.layout, problem.dtype, memory_bytes)
+    way = lstsq_way(given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if())
     try:
+        if isinstance(way, SlabQrGeometry):
+            return problem.solve_by_slabs(
+                way, factors=factors, keep_factors=keep_factors, overwrite=overwrite,
+                threads=threads, progress=progress,
+            )  # fmt: skip
         with long_call(
             "least squares", memory_bytes=memory_bytes, work=problem.work(problem.rows or 0),
             threads=threads, progress=progress if problem.rows else False,
         ) as call:  # fmt: skip
-            return problem.solve(call, plans)
+            return problem.solve(call, way)
     except KeyboardInterrupt:
-        raise Interrupted("least squares was stopped, and nothing is kept; call again") from None
+        text = "least squares was stopped, and nothing is kept; call again"
+        if isinstance(way, SlabQrGeometry):
+            text = (
+                "least squares was stopped; call lstsq again with the same arguments to go on from "
+                "what is done"
+            )
+        raise Interrupted(text) from None
 
 
 def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:
@@ -152,7 +190,9 @@ def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:
 class _Problem:
     """Sources of rows that fit each other, and how to solve."""
 
-    def __init__(self, A: RowSource, b: RowSource, cond: float | None, damp: float) -> None:
+    def __init__(
+        self, A: RowSource, b: RowSource, given_b: Any, cond: float | None, damp: float
+    ) -> None:
         if A.rows is not None and b.rows is not None and A.rows != b.rows:
             raise InvalidError(
                 f"A has {A.rows} rows, b has {b.rows}; a right-hand side has as many rows as A"
@@ -166,7 +206,7 @@ class _Problem:
             self.dtype = np.result_type(self.dtype, np.complex64)
         for source in (A, b):
             source.deliver(self.dtype)
-        self.A, self.b, self.damp = A, b, float(damp)
+        self.A, self.b, self.given_b, self.damp = A, b, given_b, float(damp)
         self.n, self.k = A.columns, b.columns
         self.rows = A.rows if A.rows is not None else b.rows
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
@@ -174,6 +214,28 @@ class _Problem:
     def work(self, rows: int) -> float:
         """Operations for so many rows."""
         return tsqr_flops(rows, self.n, self.k, self.dtype)
+
+    def use_slabs_if(self) -> str | None:
+        """Say what must be done before slabs of columns can be used; `None` if nothing."""
+        if self.damp:
+            return "leave out damp=, which slabs of columns do not have"
+        if isinstance(self.b, IteratedRows):
+            return "give b as an array, which slabs of columns need"
+        return use_slabs_if(self.A.layout)
+
+    def solve_by_slabs(
+        self, g: SlabQrGeometry, **options: Any
+    ) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+        assert isinstance(self.A, StoredRows), "slabs are of an array on disk"
+        b = self.b.array if isinstance(self.b, StoredRows) else np.asarray(self.given_b)
+        found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
+        figures = {each.name: getattr(report, each.name) for each in fields(Report)}
+        return found.x, LeastSquaresReport(
+            **figures | {"verb": "lstsq"},
+            rank=self.n,
+            condition=found.condition or math.inf,
+            residual_norms=[float(norm) for norm in found.residual_norms],
+        )
 
     def solve(
         self, call: LongCall, plans: list[RowPlan]

@@ -143,14 +143,15 @@ def plan_rows(
     budget_bytes: int,
     memory: Memory,
     what: str,
+    fix: str = "raise memory=",
     writes_back: bool = False,
 ) -> list[RowPlan]:
     """Choose the blocks in which matrices are read side by side, within a budget.
 
     Parameters
     ----------
-    what
-        What the call is, for the message.
+    what, fix
+        What the call is, and what can be done, for the message.
     layouts, dtype, order, budget_bytes, memory, writes_back
         As for `fit_rows`.
 
@@ -164,7 +165,7 @@ def plan_rows(
         writes_back=writes_back,
     )  # fmt: skip
     if found is None:
-        raise too_small(need, budget_bytes, what)
+        raise too_small(need, budget_bytes, what, fix)
     return found
 
 

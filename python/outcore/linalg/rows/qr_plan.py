@@ -19,9 +19,12 @@ def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
     fixed = tsqr_bytes(A.columns, 0, dtype)
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A.columns),
+        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A.columns), fix=_FIX,
     )  # fmt: skip
     return plan
+
+
+_FIX = "raise memory=, or factor A on disk with qr_factor"
 
 
 def _what(n: int) -> str:
@@ -88,7 +91,7 @@ def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeom
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
         memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(n),
-        writes_back=True,
+        fix=_FIX, writes_back=True,
     )  # fmt: skip
     return QrGeometry.of(m, n, dtype, plan)
 

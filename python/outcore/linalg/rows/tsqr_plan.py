@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, pages
-from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
-from outcore.linalg.rows.source import work_dtype
+from outcore.linalg.rows.plan import RowLayout, RowPlan
 from outcore.zarr_format import default_chunks
 
 FACTOR_BYTES = 16 << 20
@@ -61,18 +60,6 @@ def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:
     return tsqr_bytes(n, k, dtype) + pages(n * n * dtype.itemsize)
 
 
-def lstsq_blocks(
-    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int
-) -> list[RowPlan]:
-    """Choose the blocks in which a matrix and its right-hand sides are read."""
-    fixed = lstsq_bytes(A.columns, b.columns, dtype)
-    return plan_rows(
-        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans),
-        what=f"least squares with {A.columns} columns: triangles and blocks of rows",
-    )  # fmt: skip
-
-
 def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> Phase:
     """Predict a pass over the rows."""
     work = tsqr_flops(m, n, k, dtype)
@@ -94,19 +81,3 @@ def stored_layout(problem: Problem) -> RowLayout:
     chunks = default_chunks(shape, problem.dtype.itemsize, order)
     grains = Grains.of(chunks, order, problem.dtype.itemsize)
     return RowLayout(*shape, problem.dtype, order == "C", grains)
-
-
-def lstsq_cost(problem: Problem) -> Cost:
-    """Plan `lstsq`, with the right-hand sides in memory."""
-    layout, k = stored_layout(problem), problem.rhs
-    dtype = work_dtype("A", problem.dtype)
-    m, n = problem.needed("m"), problem.n
-    beside = RowLayout(m, k, dtype, False)
-    plans = lstsq_blocks(layout, beside, dtype, problem.memory_bytes)
-    return Cost(
-        method=f"QR of rows as they are read, {plans[0].height} at once",
-        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(plans),
-        disk_bytes=0,
-        words_lower_bound=float(m * n),
-        phases=(tsqr_phase(m, n, k, plans[0], dtype),),
-    )

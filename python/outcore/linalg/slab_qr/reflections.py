@@ -75,7 +75,7 @@ class Reflections:
     ) -> None:
         """Apply the reflections of a panel: C <- op(Q) C = C - V op(T) (Vᴴ C).
 
-        About 4 m k w operations.
+        About 4 m k w operations. Of a C without columns, V is not looked at.
 
         Parameters
         ----------
@@ -100,8 +100,10 @@ class Reflections:
             below = row, block
             if row == 0:
                 # A reflection with tau = 0 is none: its vector counts as zero.
-                head[...] = np.tril(block[:k], -1)
-                np.fill_diagonal(head, tau != 0)
+                head[...] = block[:k]
+                for j in range(k):
+                    head[:j, j] = 0
+                    head[j, j] = tau[j] != 0
                 K.gemm(head, C[:k], W, beta=0, trans_a="C")
                 K.herk(head, inverse, beta=0, lower=False, trans="C")
                 below = k, block[k:]

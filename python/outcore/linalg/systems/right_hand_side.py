@@ -22,7 +22,7 @@ _WHY = "the solve that wrote it was stopped; solve again"
 
 
 class RightHandSide(NamedTuple):
-    """A right-hand side that fits a matrix of order `n` and its factors."""
+    """A right-hand side that fits a matrix of `n` rows and its factors."""
 
     b: Any
     trans: Trans
@@ -30,6 +30,8 @@ class RightHandSide(NamedTuple):
     dtype: np.dtype[Any]
     out: Place | None
     """Where the solution goes, unless it stays in memory."""
+    unknowns: int | None = None
+    """Rows of the solution, where these are not `n`."""
 
     @classmethod
     def read(
@@ -41,6 +43,7 @@ class RightHandSide(NamedTuple):
         out: PathLike | None,
         *,
         overwrite: bool,
+        unknowns: int | None = None,
     ) -> "RightHandSide":
         """Check a right-hand side and where its solution is to go.
 
@@ -72,7 +75,7 @@ class RightHandSide(NamedTuple):
                 )
             if isinstance(b, Array) and where.path == b.path:
                 raise InvalidError(f"out= is the right-hand side itself, {b.path}; choose another")
-        return cls(given, letters[trans], n, dtype, where)
+        return cls(given, letters[trans], n, dtype, where, unknowns)
 
     @property
     def columns(self) -> int:
@@ -93,6 +96,12 @@ class RightHandSide(NamedTuple):
     def solution_dtype(self) -> np.dtype[Any]:
         """Type of the solution."""
         return np.result_type(self.dtype, np.complex64) if self.is_split else self.dtype
+
+    @property
+    def solution_shape(self) -> tuple[int, ...]:
+        """Shape of the solution."""
+        rows = self.n if self.unknowns is None else self.unknowns
+        return (rows, *self.b.shape[1:])
 
     @property
     def column_bytes(self) -> int:
@@ -144,7 +153,7 @@ class RightHandSide(NamedTuple):
         """Give a solution the shape and type of b."""
         if self.is_split:
             half = X.shape[1] // 2
-            joined: Matrix = np.empty((self.n, half), self.solution_dtype, order="F")
+            joined: Matrix = np.empty((len(X), half), self.solution_dtype, order="F")
             joined.real, joined.imag = X[:, :half], X[:, half:]
             X = joined
         return X[:, 0] if self.b.ndim == 1 else X
@@ -173,7 +182,7 @@ def solution(rhs: RightHandSide) -> Iterator[Any]:
 
     On disk it is incomplete until the end of the block; an error removes it.
     """
-    shape, dtype = rhs.b.shape, rhs.solution_dtype
+    shape, dtype = rhs.solution_shape, rhs.solution_dtype
     if rhs.out is None:
         yield np.empty(shape, dtype, order="F")
         return

@@ -1,0 +1,109 @@
+"""Least squares with a matrix on disk that is too wide for rows that go by: factor, then solve."""
+
+from typing import Any
+
+import numpy as np
+
+from outcore.array import Array
+from outcore.errors import InvalidError, SingularMatrixError
+from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.own import own_factors, ready_factors
+from outcore.linalg.rows.stream import check_finite
+from outcore.linalg.slab_qr.factorization import qr_factor
+from outcore.linalg.slab_qr.plan import SlabQrGeometry, flops
+from outcore.linalg.slab_qr.solve import Solved, solve_and_report
+from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.progress import Meter, ProgressLike
+from outcore.report import Report
+from outcore.volumes import PathLike, place
+
+_FLOPS_OF_A_READ = 100.0
+"""Operations in the time in which a number is read from disk, for progress."""
+
+
+def solve_by_slabs(
+    A: Array,
+    b: Any,
+    g: SlabQrGeometry,
+    cond: float,
+    *,
+    factors: PathLike | None,
+    keep_factors: bool,
+    overwrite: bool,
+    threads: int | None,
+    progress: ProgressLike,
+) -> tuple[Solved, Report]:
+    """Minimize ‖b - A x‖₂ with QR factors on disk, which are removed at the end unless kept.
+
+    Parameters
+    ----------
+    A
+        (m, n), m >= n.
+    b
+        (m,) or (m, k): a NumPy array, or one on disk.
+    g
+        How A is cut.
+    cond
+        Singular values below `cond` times the largest count as zero.
+    factors, keep_factors, overwrite, threads, progress
+        As for `lstsq`.
+
+    Returns
+    -------
+    Solved
+        The solution; its ``report`` is of the last part only.
+    Report
+        On everything.
+
+    Raises
+    ------
+    SingularMatrixError
+        If there are singular values that count as zero.
+    """
+    where = place(factors if factors is not None else f"{A.path}{QR.suffix}")
+    if where.path == A.path:
+        raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
+    ready = ready_factors(where, A.place, A.dtype, QRFactor, overwrite=overwrite)
+    # What is wrong with b is found before the hours of factoring, not after.
+    rhs = RightHandSide(b, "N", g.m, A.dtype, None, g.n)
+    if not isinstance(b, Array):
+        check_finite("b", 0, b if b.ndim == 2 else b[:, None])
+    tiles = Tiles((g.m, g.n), A.dtype, (g.rows, g.columns) if ready is None else ready.tile)
+    column_bytes = rhs.column_bytes if isinstance(b, Array) else 0
+    tiles.group(g.budget_bytes, rhs.columns, rhs.parts, column_bytes, PROBES)
+    solving = tiles.pass_bytes() / A.dtype.itemsize * _FLOPS_OF_A_READ
+    factoring = 0.0 if ready is not None else flops(g.m, g.n, A.dtype)
+    with (
+        Meter(f"least squares with {A.path.name}", factoring + solving, progress) as bar,
+        own_factors(
+            where, A, ready, qr_factor, memory_bytes=g.budget_bytes, keep=keep_factors,
+            overwrite_a=False, overwrite=overwrite, resume=True, threads=threads,
+            progress=bar.part(factoring),
+        ) as qr,
+    ):  # fmt: skip
+        found = solve_and_report(qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES)
+        _refuse_deficient(found, g, cond)
+    report = found.report if qr.report is None else qr.report.followed_by(found.report)
+    # The least that any way must move: A, once. Factors are this way's own.
+    report.words_lower_bound = float(g.m * g.n)
+    report.method = f"QR by {g.method}" if ready is None else "QR factors that were there"
+    return found, report
+
+
+def _refuse_deficient(found: Solved, g: SlabQrGeometry, cond: float) -> None:
+    """Refuse a matrix that is certainly not of full rank, and note if it may not be."""
+    condition = found.condition or 0.0
+    # The condition in the Frobenius norm is at most n times that in the 2-norm.
+    if cond * condition / g.n >= 1:
+        raise SingularMatrixError(
+            f"the columns of A depend on each other: its condition number is about {condition:.1e} "
+            f"in the Frobenius norm, so its rank is below {g.n} at cond={cond:.1e}, and slabs of "
+            "columns give no solution of least norm; leave out columns, or raise memory= so that "
+            f"{2 * g.n * g.n * np.dtype(g.dtype).itemsize} bytes and a little more fit"
+        )
+    if cond * condition >= 1:
+        found.report.notes.append(
+            f"A is ill-conditioned, about {condition:.1e} in the Frobenius norm: its rank at "
+            f"cond={cond:.1e} is not certain, and x may have few correct digits"
+        )

@@ -1,0 +1,268 @@
+"""Least squares with QR factors on disk: one pass over Q's reflections, and one over R.
+
+    minimize ‖b - A x‖₂ with A = Q R:    c = Qᴴ b,    R x = c[:n],    ‖b - A x‖₂ = ‖c[n:]‖₂
+
+Each pass reads its part of the factors in tiles, whatever the number of right-hand sides. With k of
+them there are (4mn - n²) k flops, four times as many for complex types.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.array import Array
+from outcore.errors import InvalidError, SingularMatrixError
+from outcore.lapack import kernels
+from outcore.linalg.columns import squares
+from outcore.linalg.factors.factor import QRFactor
+from outcore.linalg.lu.solve import stopping_cleanly
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.slab_qr.reflections import Reflections
+from outcore.linalg.slab_qr.solve_plan import Tiles, solve_flops
+from outcore.linalg.systems.right_hand_side import RightHandSide, put, solution
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import BlockStream
+from outcore.volumes import PathLike
+
+
+def qr_solve(
+    qr: QRFactor,
+    b: npt.ArrayLike | Array,
+    *,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Any:
+    """Find the x that minimizes ‖b - A x‖₂ with the QR factors of A on disk.
+
+    Parameters
+    ----------
+    qr
+        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`.
+    b
+        (m,) or (m, k): a NumPy array, or an `Array` on disk. It is worked on in groups of as many
+        columns as fit in memory, each a pass over the reflections and one over R.
+    memory
+        Budget of the passes; by default half of the available memory. Columns of a `b` in memory
+        are the caller's and not counted.
+    out
+        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
+    overwrite
+        Replace an array that is at `out`.
+    threads, progress
+        As for `qr_factor`.
+
+    Returns
+    -------
+    numpy.ndarray or Array
+        x, (n,) or (n, k); on disk if `b` is or `out` is given. Of the factors' type; complex for a
+        complex `b`.
+
+    Raises
+    ------
+    SingularMatrixError
+        If the diagonal of R has an exact zero.
+    InvalidError
+        If `qr` are no QR factors, A has more columns than rows, or `b` does not fit.
+    BudgetError
+        Before any work, if memory does not suffice.
+    Interrupted
+        After Ctrl-C or SIGTERM.
+    """
+    if not isinstance(qr, QRFactor):
+        raise InvalidError(
+            f"need QR factors, of qr_factor or open_factor, have {type(qr).__name__}; those of LU "
+            "are for lu_solve, those of Cholesky for cho_solve"
+        )
+    refuse_wide(qr.shape)
+    rhs = RightHandSide.read(
+        qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n
+    )  # fmt: skip
+    return solve_and_report(qr, rhs, budget.resolve(memory), threads, progress).x
+
+
+def refuse_wide(shape: tuple[int, int]) -> None:
+    """Refuse a matrix with more columns than rows."""
+    if shape[0] < shape[1]:
+        raise InvalidError(
+            f"need at least as many rows as columns for least squares, have {shape[0]} x "
+            f"{shape[1]}: there are many solutions; factor the conjugate transpose, or use lstsq "
+            "with more memory"
+        )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What `solve_and_report` finds.
+
+    Attributes
+    ----------
+    x, report
+        The solution, and what was done.
+    residual_norms
+        ‖b - A x‖₂ of each right-hand side.
+    condition
+        Estimate of ‖R‖ ‖R⁻¹‖ in the Frobenius norm; `None` without probes.
+    """
+
+    x: Any
+    report: Report
+    residual_norms: npt.NDArray[np.float64]
+    condition: float | None
+
+
+def solve_and_report(
+    qr: QRFactor,
+    rhs: RightHandSide,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+    probes: int = 0,
+) -> Solved:
+    """Do what `qr_solve` does, and report on it.
+
+    With `probes`, so many random vectors z are solved for beside the first right-hand sides: the
+    mean of ‖R⁻¹z‖² is an unbiased estimate of ‖R⁻¹‖² in the Frobenius norm (Kenney & Laub 1994).
+    """
+    if qr.info:
+        raise SingularMatrixError(
+            f"the columns of A depend on each other: diagonal number {qr.info} of R is exactly "
+            "zero, so there is no unique solution; leave out columns",
+            qr.info,
+        )
+    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    # Columns in memory are the caller's.
+    column_bytes = rhs.column_bytes if rhs.out or isinstance(rhs.b, Array) else 0
+    group = tiles.group(memory_bytes, rhs.columns, rhs.parts, column_bytes, probes)
+    groups = [
+        slice(first, min(first + group, rhs.columns))
+        for first in range(0, rhs.columns, max(group, 1))
+    ]
+    planned = len(groups) * tiles.pass_bytes()
+    norms = np.zeros(rhs.columns)
+    with stopping_cleanly("solving with", qr), long_call(
+        f"solving with {qr.path.name}", memory_bytes=memory_bytes, work=planned, threads=threads,
+        progress=progress,
+    ) as call:  # fmt: skip
+        passes = _Passes(qr, tiles, group * rhs.parts, probes, call)
+        with solution(rhs) as x:
+            for columns in groups:
+                X = rhs.in_memory(columns)
+                passes.solve(X)
+                below = squares(X[qr.n :]) if qr.m > qr.n else np.zeros(X.shape[1])
+                norms[columns] = np.sqrt(below.reshape(rhs.parts, -1).sum(axis=0))
+                put(x, columns, rhs.solution(X[: qr.n]))
+        report = Report(
+            verb="qr_solve",
+            m=qr.m,
+            n=qr.n,
+            dtype=qr.dtype.name,
+            flops=solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts),
+            bytes_read=passes.file.counters()[0],
+            bytes_written=passes.file.counters()[1],
+            planned_bytes_read=planned,
+            planned_bytes_written=0,
+            **call.figures(),
+        )
+    return Solved(x, report, norms, passes.condition() if probes else None)
+
+
+class _Passes:
+    """The two passes, on columns in memory; and probes, once."""
+
+    def __init__(self, qr: QRFactor, tiles: Tiles, width: int, probes: int, call: LongCall) -> None:
+        self.qr, self.tiles, self.call = qr, tiles, call
+        self.kernels = kernels(qr.dtype)
+        self.file = qr.open_tiles(call.arena, call.trace)
+        self.stream = BlockStream(
+            self.file, qr.dtype, call.arena, tiles.ring_bytes, call.trace,
+            least_bytes=tiles.tile_bytes,
+        )  # fmt: skip
+        self.reflections = Reflections(qr.dtype, tiles.tile[1], width, call.arena)
+        self.probes = _probes(qr, probes, call)
+        self.unsolved = probes > 0
+        self.squares_of_r = 0.0
+
+    def solve(self, X: Matrix) -> None:
+        """X <- Qᴴ X, and then R⁻¹ X in its first n rows."""
+        t = self.tiles
+        self.schedule((K, tile) for K in range(t.panels) for tile in t.below(K))
+        self.schedule((K, tile) for K in range(t.panels)[::-1] for tile in t.above(K))
+        for K in range(t.panels):
+            o, e = self.extent(K)
+            self.reflections.apply(self.blocks(K), self.qr.tau[o:e], X[o:])
+        for K in range(t.panels)[::-1]:
+            for tile in t.above(K):
+                self.substitute(K, tile, X)
+        self.unsolved = False
+
+    def substitute(self, K: int, tile: int, X: Matrix) -> None:
+        """Take a tile of R: solve with its diagonal block, subtract with what is above that."""
+        (o, e), first = self.extent(K), tile * self.tiles.tile[0]
+        data = self.stream.take().data
+        start_ns = self.call.trace.now_ns()
+        above = data[: max(min(o - first, len(data)), 0), : e - o]
+        triangle = data[o - first : e - first, : e - o] if first <= o < first + len(data) else None
+        for Y in [X, self.probes] if self.unsolved else [X]:
+            if triangle is not None:
+                self.kernels.trsm(triangle, Y[o:e], lower=False, unit=False)
+            self.kernels.gemm(above, Y[o:e], Y[first : first + len(above)], alpha=-1)
+        if self.unsolved:
+            columns = [above] if len(above) else []
+            if triangle is not None:
+                columns += [triangle[: j + 1, j : j + 1] for j in range(e - o)]
+            self.squares_of_r += sum(squares(part).sum() for part in columns)
+        self.call.trace.record("compute", start_ns)
+        self.call.meter.advance(self.tiles.tile_bytes)
+
+    def condition(self) -> float:
+        """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; infinite if they overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            inverse = squares(self.probes).sum() / self.probes.shape[1]
+        found = math.sqrt(self.squares_of_r) * math.sqrt(inverse) if inverse >= 0 else math.inf
+        return found if math.isfinite(found) else math.inf
+
+    def extent(self, K: int) -> tuple[int, int]:
+        """First column of a panel, and the one after its last."""
+        columns = self.tiles.tile[1]
+        return K * columns, min((K + 1) * columns, self.qr.n)
+
+    def schedule(self, wanted: Iterator[tuple[int, int]]) -> None:
+        """Read tiles ahead: (panel, tile)."""
+        rows, columns = self.tiles.tile
+        self.stream.extend(
+            (slice(tile * rows, (tile + 1) * rows), slice(K * columns, (K + 1) * columns))
+            for K, tile in wanted
+        )
+
+    def blocks(self, K: int) -> Iterator[tuple[int, Matrix]]:
+        """Take panel K from the stream: (row counted from the panel's first, tile)."""
+        (o, e), rows = self.extent(K), self.tiles.tile[0]
+        for tile in self.tiles.below(K):
+            first = tile * rows
+            top = max(o, first)
+            # No name is left for the tile here: its memory goes back after its second use.
+            yield top - o, self.stream.take().data[top - first : self.qr.m - first, : e - o]
+            self.call.meter.advance(self.tiles.tile_bytes)
+
+
+def _probes(qr: QRFactor, count: int, call: LongCall) -> Matrix:
+    """Draw random vectors, (n, count)."""
+    shape = qr.n, count
+    if not count:
+        return np.empty(shape, qr.dtype, order="F")
+    memory = memoryview(call.arena.allocate(qr.n * count * qr.dtype.itemsize))
+    drawn: Matrix = np.ndarray(shape, qr.dtype, buffer=memory, order="F")
+    draw = np.random.default_rng(0)
+    for j in range(count):
+        drawn[:, j] = draw.standard_normal(qr.n)
+    return drawn
