@@ -286,3 +286,58 @@ def test_leaving_with_an_error_keeps_the_first_one(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ZeroDivisionError):
             write_and_fail(file)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_by_a_list(tmp_path: Path, order: str) -> None:
+    model = make(tmp_path / "A", order)
+    file = oc.open_array(tmp_path / "A").open_file(Arena(1 << 20), 1 << 16)
+    draw = np.random.default_rng(0)
+    lists = [draw.permutation(70), draw.integers(0, 70, 200), np.arange(70), np.arange(69, -1, -1)]
+    for rows in [*lists, np.array([3]), np.array([], int)]:
+        for first, width in ((0, 90), (17, 40)):
+            target = np.full((len(rows), 100), -1.0)
+            file.submit_read_rows(rows.astype(np.int64), first, target[:, 5 : 5 + width]).wait()
+            np.testing.assert_array_equal(
+                target[:, 5 : 5 + width], model[rows, first : first + width]
+            )
+            assert (target[:, :5] == -1).all()
+            assert (target[:, 5 + width :] == -1).all()
+            across = np.zeros((len(rows), width), order="F")
+            file.submit_read_rows(rows.astype(np.int64), first, across).wait()
+            np.testing.assert_array_equal(across, model[rows, first : first + width])
+
+
+def test_rows_that_follow_each_other_are_one_request(tmp_path: Path) -> None:
+    model = values((600, 512), "f8")
+    array = oc.create_array(tmp_path / "A", model.shape, chunks=(300, 512), reserve=False)
+    array[...] = model
+    file = array.open_file(Arena(1 << 20), 1 << 16)
+    before = file.counters()
+    rows = np.array([*range(10, 200), 7, *range(250, 350)])
+    target = np.empty((len(rows), 512))
+    file.submit_read_rows(rows, 0, target).wait()
+    bytes_read, _, reads, _ = np.subtract(file.counters(), before)
+    assert (bytes_read, reads) == (target.nbytes, 4)
+    np.testing.assert_array_equal(target, model[rows])
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "shape", "message"),
+    [
+        ([0, 70], 0, (2, 90), "leaves the array"),
+        ([0, -1], 0, (2, 90), "no row -1"),
+        ([0, 1], 1, (2, 90), "leaves the array"),
+        ([0, 1, 2], 0, (2, 90), "need 2 row numbers, have 3"),
+        ([0], 0, (90,), "two dimensions, have 1"),
+    ],
+)
+def test_rows_outside_are_refused(
+    tmp_path: Path, rows: list[int], first: int, shape: tuple[int, ...], message: str
+) -> None:
+    make(tmp_path / "A")
+    file = oc.open_array(tmp_path / "A").open_file(Arena(1 << 20), 1 << 16)
+    target = np.full(shape, -1.0)
+    with pytest.raises(InvalidError, match=message):
+        file.submit_read_rows(np.array(rows), first, target)
+    assert (target == -1).all()

@@ -103,6 +103,9 @@ class ArrayFile:
     def submit_read(
         self, start: Sequence[int], step: Sequence[int], target: npt.NDArray[Any]
     ) -> Ticket: ...
+    def submit_read_rows(
+        self, rows: npt.NDArray[np.int64], first_column: int, target: npt.NDArray[Any]
+    ) -> Ticket: ...
     def submit_write(
         self, start: Sequence[int], step: Sequence[int], source: npt.NDArray[Any]
     ) -> Ticket: ...

@@ -217,14 +217,27 @@ impl ArrayFile {
         request: &BoxRequest,
         memory: Memory,
     ) -> Result<Ticket> {
-        let pieces = plan_box(&self.grid, request, operation, MAX_PIECE_BYTES)?;
-        let slots = pieces.iter().map(|p| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+        self.submit_list(operation, vec![(request.clone(), memory)])
+    }
+
+    /// Starts moving several boxes, which one ticket is for. If one of them cannot be moved, none is.
+    pub fn submit_list(
+        self: &Arc<Self>,
+        operation: Operation,
+        boxes: Vec<(BoxRequest, Memory)>,
+    ) -> Result<Ticket> {
+        let mut pieces = Vec::with_capacity(boxes.len());
+        for (request, memory) in boxes {
+            let planned = plan_box(&self.grid, &request, operation, MAX_PIECE_BYTES)?;
+            let shares = std::iter::repeat_n(memory, planned.len());
+            pieces.extend(planned.into_iter().zip(shares));
+        }
+        let slots = pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
         let file = self.clone();
         let ticket = Ticket::new(pieces.len());
         let work = ticket.clone();
         self.in_order(operation, slots, &ticket, move || {
-            let shares = std::iter::repeat_n(memory, pieces.len());
-            for (piece, memory) in pieces.into_iter().zip(shares) {
+            for (piece, memory) in pieces {
                 file.launch(operation, piece, memory, work.clone());
             }
         });
@@ -283,6 +296,7 @@ impl ArrayFile {
         ticket: &Ticket,
         start: impl FnOnce() + Send + 'static,
     ) {
+        slots.sort_unstable();
         slots.dedup();
         let mut before: Vec<Ticket> = Vec::new();
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);

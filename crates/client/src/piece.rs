@@ -10,8 +10,8 @@ use crate::{ArrayFile, Memory, Ticket};
 
 /// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
 const MIN_BOUNCE_BYTES: u64 = 64 << 10;
-/// Most runs of memory in a request without a bounce buffer. Disks take about as many at once, and split what has
-/// more.
+/// Most runs of memory in a request without a bounce buffer: disks take about as many at once. What has more becomes
+/// several requests.
 const MAX_SEGMENTS: u64 = 256;
 
 impl ArrayFile {
@@ -22,6 +22,14 @@ impl ArrayFile {
         memory: Memory,
         ticket: Ticket,
     ) {
+        if piece.runs() > MAX_SEGMENTS && !piece.has_gaps && self.fits(&piece, &memory) {
+            let parts = piece.split(operation, MAX_SEGMENTS * piece.run_bytes);
+            ticket.split_part(parts.len());
+            for part in parts {
+                self.launch(operation, part, memory.clone(), ticket.clone());
+            }
+            return;
+        }
         match self.in_place(operation, &piece, &memory) {
             Ok(Some(region)) => {
                 drop(memory);
@@ -53,22 +61,15 @@ impl ArrayFile {
 
     /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter.
     fn in_place(&self, operation: Operation, piece: &Piece, memory: &Memory) -> Result<Option<Region>> {
-        let segments = piece.useful_bytes() / piece.run_bytes;
-        if piece.has_gaps || segments > MAX_SEGMENTS {
+        if piece.has_gaps || piece.runs() > MAX_SEGMENTS {
             return Ok(None);
         }
-        let start = memory.block.as_ptr() as u64;
-        let aligned = |value: u64| value.is_multiple_of(self.align);
-        let fits = aligned(piece.file_offset)
-            && aligned(piece.run_bytes)
-            && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
-            && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()));
         let small =
             piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
-        if !fits && !small {
+        if !small && !self.fits(piece, memory) {
             return Ok(None);
         }
-        let mut runs = Vec::with_capacity(segments as usize);
+        let mut runs = Vec::with_capacity(piece.runs() as usize);
         piece.for_each_run(|_, at| {
             runs.push(Segment {
                 offset: memory.origin.wrapping_add_signed(at as isize),
@@ -76,6 +77,16 @@ impl ArrayFile {
             });
         });
         Region::new(memory.block.clone(), runs).map(Some)
+    }
+
+    /// Whether file and memory of a piece are aligned, run by run.
+    fn fits(&self, piece: &Piece, memory: &Memory) -> bool {
+        let start = memory.block.as_ptr() as u64;
+        let aligned = |value: u64| value.is_multiple_of(self.align);
+        aligned(piece.file_offset)
+            && aligned(piece.run_bytes)
+            && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
+            && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()))
     }
 
     fn read_through(

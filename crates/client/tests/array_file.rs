@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use model::{GUARD, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well};
-use outcore_client::{LocalVolume, Ticket};
+use outcore_client::{ArrayFile, LocalVolume, Memory, Ticket};
 use outcore_core::doubles::Fault;
 use outcore_core::{
-    ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone, OpenMode, Operation, Request, Result,
-    StorageOrder,
+    BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone, OpenMode,
+    Operation, Request, Result, StorageOrder,
 };
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
@@ -277,6 +277,86 @@ fn memory_is_free_once_the_ticket_says_so() {
             assert_eq!(Arc::strong_count(&memory), 1);
         }
     }
+}
+
+/// Rows 5, 6, 7, 2 and 9 of an array of 12 x 20 in chunks of 4 x 16, as a list of boxes.
+fn some_rows(file: &Arc<ArrayFile>, target: &Arc<Block>, last: u64) -> Result<Ticket> {
+    let strides = vec![20 * 8, 8];
+    let boxes = [(5, 3, 0), (2, 1, 3), (last, 1, 4)].map(|(row, rows, at)| {
+        let request = BoxRequest {
+            start: vec![row, 0],
+            count: vec![rows, 20],
+            step: vec![1, 1],
+            memory_strides: strides.clone(),
+        };
+        let origin = GUARD + at * 20 * 8;
+        (request, Memory { block: target.clone(), origin, strides: strides.clone() })
+    });
+    file.submit_list(Operation::Read, boxes.into())
+}
+
+#[test]
+fn a_list_of_boxes_has_one_ticket_and_waits_for_what_is_written() {
+    let place = Place::new(grid(&[12, 20], &[4, 16], 8));
+    let directory = Directory::new(place.root.path()).unwrap();
+    let disk = LateWrites(Arc::new(LocalDisk::new(directory.clone(), 3).unwrap()));
+    let file = place.open_volume(LocalVolume::new(directory, disk), &Arena::new(64 << 20), 1 << 20).unwrap();
+    let mut model = Model::new(&place.grid);
+    let source = model.noise(12 * 20 * 8 + 2 * GUARD);
+    let part = Part::whole(&[12, 20]);
+    for turn in 0..3 {
+        let source: Vec<u8> = source.iter().map(|byte| byte ^ turn).collect();
+        let target = block(&vec![0xEE; 5 * 20 * 8 + 2 * GUARD]);
+        let written = part.submit(&file, Operation::Write, &block(&source)).unwrap();
+        let read = some_rows(&file, &target, 9).unwrap();
+        finish(&read).unwrap();
+        assert!(written.is_done());
+        let found = content(&target);
+        for (at, row) in [5, 6, 7, 2, 9].into_iter().enumerate() {
+            let (from, to) = (GUARD + row * 160, GUARD + at * 160);
+            assert_eq!(source[from..from + 160], found[to..to + 160], "row {row}");
+        }
+        assert!(found[..GUARD].iter().chain(&found[GUARD + 800..]).all(|&byte| byte == 0xEE));
+    }
+}
+
+#[test]
+fn of_a_list_with_a_box_outside_nothing_is_moved() {
+    let place = Place::new(grid(&[12, 20], &[4, 16], 8));
+    let file = place.open_well();
+    let target = block(&vec![0xEE; 5 * 20 * 8 + 2 * GUARD]);
+    let before = file.counters();
+    assert_eq!(some_rows(&file, &target, 12).err().unwrap().kind, ErrorKind::Invalid);
+    assert_eq!(file.counters(), before);
+    assert!(content(&target).iter().all(|&byte| byte == 0xEE));
+    finish(&file.submit_list(Operation::Read, vec![]).unwrap()).unwrap();
+}
+
+#[test]
+fn aligned_memory_in_many_runs_is_used_as_it_is() {
+    let spec = GridSpec { storage: StorageOrder::C, ..grid(&[700, 1024], &[700, 512], 8).spec().clone() };
+    let place = Place::new(ChunkGrid::new(spec).unwrap());
+    let arena = Arena::new(1 << 20);
+    let file = place.open(well(), &arena, 1 << 20).unwrap();
+    let mut model = Model::new(&place.grid);
+    model.write(&Part::whole(&[700, 1024]), &place.open_well()).unwrap();
+    let part = Part { start: vec![2, 0], count: vec![650, 1024], step: vec![1, 1], fortran: false };
+    let target = block(&vec![0; part.bytes(8)]);
+    let before = file.counters();
+    finish(&part.submit_at(&file, Operation::Read, &target, 0).unwrap()).unwrap();
+    assert_eq!(file.counters().bytes_read - before.bytes_read, part.bytes(8) as u64);
+    assert_eq!(file.counters().reads - before.reads, 2 * 3);
+    assert_eq!(arena.peak_bytes(), 0, "no bounce buffer");
+    part.for_each(&[700, 1024], 8, |at, memory| {
+        assert_eq!(model.bytes[at..at + 8], content_at(&target, memory));
+    });
+}
+
+/// Eight bytes of a block.
+fn content_at(block: &Arc<Block>, at: usize) -> [u8; 8] {
+    let mut out = [0; 8];
+    Region::whole(block.clone()).copy_out(at, &mut out);
+    out
 }
 
 #[test]

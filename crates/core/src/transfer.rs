@@ -57,9 +57,14 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// Runs of memory.
+    pub fn runs(&self) -> u64 {
+        self.strides.iter().map(|s| s.count).product()
+    }
+
     /// Bytes that memory gets or gives.
     pub fn useful_bytes(&self) -> u64 {
-        self.strides.iter().map(|s| s.count).product::<u64>() * self.run_bytes
+        self.runs() * self.run_bytes
     }
 
     /// Cuts the piece into pieces of at most `max_piece_bytes` of the file each, for a transfer that needs a buffer of

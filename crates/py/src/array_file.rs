@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore_client::MemoryUse;
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use outcore_client::{Memory, MemoryUse};
 use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Operation, StorageOrder};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -174,6 +174,46 @@ impl ArrayFile {
         target: &Bound<'_, PyUntypedArray>,
     ) -> PyResult<Ticket> {
         self.submit(py, Operation::Read, start, step, target)
+    }
+
+    /// Starts reading some rows of a two-dimensional array, from column `first_column` on, into the rows of `target`.
+    /// Rows that follow each other in the array are read as one box.
+    fn submit_read_rows(
+        &self,
+        py: Python<'_>,
+        rows: &Bound<'_, PyArray1<i64>>,
+        first_column: u64,
+        target: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Ticket> {
+        let rows = rows.try_readonly()?;
+        let rows = rows.as_slice()?;
+        let [height, width] = *target.shape() else {
+            let have = target.ndim();
+            return Err(raise(py, &Error::invalid(format!("need a target of two dimensions, have {have}"))));
+        };
+        if rows.len() != height {
+            let have = rows.len();
+            return Err(raise(py, &Error::invalid(format!("need {height} row numbers, have {have}"))));
+        }
+        if let Some(row) = rows.iter().find(|row| **row < 0) {
+            return Err(raise(py, &Error::invalid(format!("there is no row {row}"))));
+        }
+        let memory = memory_of(target, self.0.grid().spec().item_bytes)?;
+        let (stride, width) = (memory.strides[0], width as u64);
+        let mut boxes = Vec::new();
+        let mut at = 0;
+        for run in rows.chunk_by(|a, b| *a + 1 == *b) {
+            let request = BoxRequest {
+                start: vec![run[0] as u64, first_column],
+                count: vec![run.len() as u64, width],
+                step: vec![1, 1],
+                memory_strides: memory.strides.clone(),
+            };
+            let origin = memory.origin.wrapping_add_signed(at as isize * stride as isize);
+            boxes.push((request, Memory { origin, ..memory.clone() }));
+            at += run.len();
+        }
+        py.detach(|| self.0.submit_list(Operation::Read, boxes)).or_raise(py).map(Ticket)
     }
 
     /// Starts writing all of `source` to the box that begins at `start`, with `step` elements between.
