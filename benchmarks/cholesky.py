@@ -1,24 +1,13 @@
-"""Out-of-core Cholesky against in-core ``potrf`` with the same kernels, and against its own plan.
-
-Each run is a process of its own, as a user's is: what one leaves in memory does not touch the next.
-"""
-
-import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+"""Out-of-core Cholesky against in-core ``potrf`` with the same kernels, and its own plan."""
 
 import numpy as np
 
 import outcore as oc
+from benchmarks.against import measure_cases, run_both
 from benchmarks.benchmark import Outcome, Setting, main
-from benchmarks.child import run_module
 from benchmarks.figures import Figure, Target
-from benchmarks.lu import rated
 from benchmarks.matrices import random_array
-from benchmarks.rounds import alternate
 from outcore import rates
-from outcore.linalg.cholesky.plan import flops
 
 BUDGET_SHARE = 8
 CASES = {
@@ -31,16 +20,7 @@ MOST_WORDS = 1.1
 
 
 def measure(setting: Setting) -> Outcome:
-    known = rates.measure(setting.scratch, 0.2 if setting.size == "tiny" else 4.0)
-    figures = []
-    for dtype, n in CASES[setting.size]:
-        figures += compare(setting, known, dtype, n)
-    details = {
-        "read_bytes_s": known.read_bytes_s,
-        "write_bytes_s": known.write_bytes_s,
-        "gemm_flops_s": known.gemm_flops_s,
-    }
-    return Outcome(figures, details)
+    return measure_cases(setting, CASES[setting.size], compare)
 
 
 def compare(setting: Setting, known: rates.Rates, dtype: str, n: int) -> list[Figure]:
@@ -48,85 +28,30 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, n: int) -> list[Fi
     with random_array(setting.scratch / dtype, n, dtype, diagonal=n) as A:
         path, memory = A.path, A.nbytes // BUDGET_SHARE
     plan = oc.plan("cholesky", n=n, dtype=dtype, memory=memory, path=setting.scratch, rates=known)
-    environment = setting.child_environment()
-    runs: dict[str, list[dict[str, Any]]] = {"outcore": [], "in core": []}
-
-    def contender(name: str, *arguments: object) -> Callable[[], float]:
-        def run() -> float:
-            ended = run_module("benchmarks.cholesky_case", arguments, environment=environment)
-            runs[name].append(ended.found)
-            return ended.seconds
-
-        return run
-
-    out = setting.scratch / f"{dtype}.cho"
-    found = alternate(
-        f"Cholesky {dtype} n={n}",
-        {
-            "outcore": contender("outcore", "outcore", path, out, memory),
-            "in core": contender("in core", "in_core", path),
-        },
-        rounds=1 if setting.size == "tiny" else 3,
-        warmups=0 if setting.size == "tiny" else 1,
+    found = run_both(
+        setting,
+        f"Cholesky {dtype}, n = {n}, budget 1/{BUDGET_SHARE} of the matrix",
+        plan,
+        known,
+        ours=("cholesky_case", "outcore", path, setting.scratch / f"{dtype}.cho", memory),
+        rival=("cholesky_case", "in_core", path),
     )
-    samples = [run["sample"] for name in runs for run in runs[name]]
+    samples = [run["sample"] for runs in found.found.values() for run in runs]
     if not np.allclose(samples, samples[0], rtol=1e-12, atol=0):
         raise AssertionError("the diagonal differs from that of in-core potrf")
 
-    work, itemsize = flops(n, np.dtype(dtype)), np.dtype(dtype).itemsize
-    seconds = found.measures["outcore"]
-    peak = f"gemm {known.gemm_flops_s[dtype] / 1e9:.0f} GFLOP/s"
-    name = f"Cholesky {dtype}, n = {n}, budget 1/{BUDGET_SHARE} of the matrix"
-    report = runs["outcore"][-1]
-    moved = report["bytes_read"] + report["bytes_written"]
-    planned = plan.bytes_read + plan.bytes_written
-    least = plan.words_lower_bound or math.nan
-    model = n**2 * (BUDGET_SHARE / 12 + 1)
-    in_words = f"{moved / itemsize / n**2:.2f} n²"
-    blank = Figure(name, details={"plan": plan.to_dict(), "report": report})
+    is_judged = (dtype, setting.size) == ("float64", "full")
     return [
-        Figure(
-            f"{name}: time against in-core potrf",
-            found.ratios("outcore", "in core"),
-            Target("≤", MOST_TIME),
-            ours=rated(found.median("outcore"), work),
-            rival=rated(found.median("in core"), work),
-            peak=peak,
-            details={**found.measures, "diagonal": "equal to 12 digits"},
+        found.time("in-core potrf", MOST_TIME, diagonal="equal to 12 digits"),
+        found.plan_off(),
+        found.beyond_plan(),
+        found.words_over(
+            "n²(1/(12a) + 1) for a budget of a n²",  # a: the usual alpha
+            n**2 * (BUDGET_SHARE / 12 + 1),
+            Target("≤", MOST_WORDS) if is_judged else None,
         ),
-        replace(
-            blank,
-            what=f"{name}: plan's time off by",
-            values=[abs(plan.seconds / s - 1) * 100 for s in seconds],
-            target=Target("≤", 25),
-            unit="%",
-            ours=f"planned {plan.seconds:.2f} s",
-        ),
-        Figure(
-            f"{name}: words moved beyond the plan",
-            [(moved - planned) // itemsize],
-            Target("=", 0),
-            ours=f"{moved / 1e9:.2f} GB",
-        ),
-        Figure(
-            f"{name}: words moved over n²(1/(12a) + 1) for a budget of a n²",  # a: the usual alpha
-            [moved / itemsize / model],
-            Target("≤", MOST_WORDS) if (dtype, setting.size) == ("float64", "full") else None,
-            ours=in_words,
-            rival=f"{model / n**2:.2f} n²",
-        ),
-        Figure(
-            f"{name}: words moved over the lower bound",
-            [moved / itemsize / least],
-            ours=in_words,
-            rival=f"{least / n**2:.2f} n²",
-        ),
-        Figure(
-            f"{name}: I/O time hidden",
-            [run["overlap"] * 100 for run in runs["outcore"][-len(seconds) :]],
-            unit="%",
-            ours=f"busy {report['io_seconds']:.2f} s, waited {report['wait_seconds']:.2f} s",
-        ),
+        found.words_over_bound(),
+        found.hidden(),
     ]
 
 

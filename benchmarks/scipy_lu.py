@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.against import rated
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.child import run_module
 from benchmarks.figures import Figure, Target
@@ -53,9 +54,7 @@ def measure(setting: Setting) -> Outcome:
     work = flops(n, np.dtype("f8"))
 
     def side(name: str) -> str:
-        seconds = rounds.median(name)
-        rate = f"{seconds:.2f} s, {work / seconds / 1e9:.0f} GFLOP/s"
-        return f"{rate}, {found[name]['kernels']}"
+        return f"{rated(rounds.median(name), work)}, {found[name]['kernels']}"
 
     return Outcome(
         [
