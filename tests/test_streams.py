@@ -315,7 +315,9 @@ def test_rows_that_follow_each_other_are_one_request(tmp_path: Path) -> None:
     file = array.open_file(Arena(1 << 20), 1 << 16)
     before = file.counters()
     rows = np.array([*range(10, 200), 7, *range(250, 350)])
-    target = np.empty((len(rows), 512))
+    # Aligned memory, which the disk can use as it is.
+    memory = Arena(2 << 20).allocate(len(rows) * 4096)
+    target = np.ndarray((len(rows), 512), "f8", memoryview(memory))
     file.submit_read_rows(rows, 0, target).wait()
     bytes_read, _, reads, _ = np.subtract(file.counters(), before)
     assert (bytes_read, reads) == (target.nbytes, 4)
