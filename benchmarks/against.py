@@ -6,7 +6,7 @@ Each run is a process of its own, as a user's is: what one leaves in memory does
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from benchmarks.figures import Figure, Target
 from benchmarks.rounds import Contender, Rounds, alternate
 from outcore import rates
 
+Case = TypeVar("Case")
+
 OURS, RIVAL = "outcore", "in core"
 
 MOST_PLAN_OFF = 25
@@ -25,15 +27,12 @@ MOST_PLAN_OFF = 25
 
 def measure_cases(
     setting: Setting,
-    cases: Iterable[tuple[Any, ...]],
-    compare: Callable[..., list[Figure]],
+    cases: Iterable[Case],
+    compare: Callable[[Setting, rates.Rates, Case], list[Figure]],
 ) -> Outcome:
-    """Compare case by case, with the rates of machine and disk measured once.
-
-    ``compare(setting, known, *case)`` makes the figures of a case.
-    """
+    """Compare case by case, with the rates of machine and disk measured once."""
     known = rates.measure(setting.scratch, 0.2 if setting.size == "tiny" else 4.0)
-    figures = [figure for case in cases for figure in compare(setting, known, *case)]
+    figures = [figure for case in cases for figure in compare(setting, known, case)]
     details = {
         "read_bytes_s": known.read_bytes_s,
         "write_bytes_s": known.write_bytes_s,

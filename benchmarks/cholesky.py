@@ -23,7 +23,8 @@ def measure(setting: Setting) -> Outcome:
     return measure_cases(setting, CASES[setting.size], compare)
 
 
-def compare(setting: Setting, known: rates.Rates, dtype: str, n: int) -> list[Figure]:
+def compare(setting: Setting, known: rates.Rates, case: tuple[str, int]) -> list[Figure]:
+    dtype, n = case
     # Random elements, of at most 1/√2 in size, and n on the diagonal: positive definite.
     with random_array(setting.scratch / dtype, n, dtype, diagonal=n) as A:
         path, memory = A.path, A.nbytes // BUDGET_SHARE

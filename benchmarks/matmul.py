@@ -24,7 +24,8 @@ def measure(setting: Setting) -> Outcome:
     return measure_cases(setting, CASES[setting.size], compare)
 
 
-def compare(setting: Setting, known: rates.Rates, dtype: str, n: int, bound: float) -> list[Figure]:
+def compare(setting: Setting, known: rates.Rates, case: tuple[str, int, float]) -> list[Figure]:
+    dtype, n, bound = case
     paths = []
     for name in "AB":
         with random_array(setting.scratch / f"{dtype}-{name}", n, dtype) as array:

@@ -23,8 +23,11 @@ def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDA
     return (numbers.view(np.complex128) if parts == 2 else numbers).astype(kind, copy=False).T
 
 
-def random_array(path: Path, n: int, dtype: str, diagonal: float = 0) -> oc.Array:
-    """Make a random square array, laid out for LU, with a number added to its diagonal."""
+def random_array(path: Path, n: int, dtype: str, diagonal: float = 0, order: str = "F") -> oc.Array:
+    """Make a random square array, laid out for LU by default, with a number added to its diagonal.
+
+    Its elements depend on its chunks, and so on the order.
+    """
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[Any]:
         count = (rows.stop - rows.start, cols.stop - cols.start)
@@ -34,7 +37,7 @@ def random_array(path: Path, n: int, dtype: str, diagonal: float = 0) -> oc.Arra
         return block
 
     array = oc.create_array(
-        path, (n, n), dtype, order="F", fill=fill, memory="128 MiB", progress=False
+        path, (n, n), dtype, order=order, fill=fill, memory="128 MiB", progress=False
     )
     array.flush()
     return array
