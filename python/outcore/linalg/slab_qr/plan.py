@@ -258,6 +258,8 @@ def _cut(
         geometry = _fit(shape, dtype, memory_bytes, _tile(shape, dtype, memory_bytes, columns))
         if not found or _is_worth_it(geometry, found):
             found = geometry
+        elif found.slab_panels:
+            break
         columns //= 2
     need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
     return (found if found and found.slab_panels else None), need

@@ -1,0 +1,428 @@
+"""QR by slabs goes on after whatever stopped it, to the same bits, and refuses what is not its."""
+
+import contextlib
+import itertools
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import Matrix, names_below, on_disk, one_thread
+from qr_factors import assert_factors, packed
+from stopping import (
+    DECISIVE,
+    after_notes,
+    at_line,
+    in_a_fork,
+    interrupt,
+    kill_at_line,
+    stop_after,
+)
+from tall import tall
+
+import outcore as oc
+from outcore.errors import (
+    BusyError,
+    ConsumedError,
+    DiskFullError,
+    ForkedError,
+    IncompleteError,
+    Interrupted,
+    JournalError,
+    NotFoundError,
+)
+from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor
+from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.slab_qr.conveyor import Conveyor
+from outcore.linalg.slab_qr.storage import SlabQrStorage
+from outcore.longcall import LongCall
+from outcore.volumes import place
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+SHAPE, CHUNKS, MEMORY = (200, 150), (32, 16), 250_000
+PAGES = (*DECISIVE, "slab_qr/storage.py")
+RunPython = Callable[..., "subprocess.Popen[str]"]
+Bits = tuple[Matrix, Matrix]
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return tall(*SHAPE, "f8")
+
+
+def put(path: Path, a: Matrix) -> Path:
+    on_disk(path, a, CHUNKS).close()
+    return path
+
+
+def factor(path: Path, overwrite_a: bool = False, **options: Any) -> QRFactor:
+    options = {"memory": MEMORY, "threads": 1, "progress": False} | options
+    return qr_factor(path, overwrite_a=overwrite_a, **options)
+
+
+def bits(qr: QRFactor) -> Bits:
+    return packed(qr), qr.tau
+
+
+def assert_same(qr: QRFactor, expected: Bits, text: str = "") -> None:
+    for have, want in zip(bits(qr), expected, strict=True):
+        np.testing.assert_array_equal(have, want, err_msg=text)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["beside", "overwrite_a"])
+def undisturbed(
+    request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, Bits, Path]:
+    """Whether A is overwritten, the bits that result, and an A to copy."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    put(home / "A", matrix)
+    shutil.copytree(home / "A", home / "Z")
+    slabs: list[Record] = []
+    append = Journal.append
+
+    def noting(self: Journal, record: Record) -> None:
+        slabs.append(record)
+        append(self, record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", noting)
+        qr = factor(home / "Z", request.param)
+    assert len(slabs) >= 4
+    return request.param, bits(qr), home / "A"
+
+
+def assert_finished(qr: QRFactor, expected: Bits) -> None:
+    assert_same(qr, expected)
+    assert sorted(p.name for p in qr.path.iterdir()) == ["qr", "tau", "zarr.json"]
+
+
+def whole_or_again(path: Path, overwrite_a: bool) -> QRFactor:
+    try:
+        qr = open_factor(path.with_name(f"{path.name}.qr"))
+    except oc.OutcoreError:
+        return factor(path, overwrite_a)
+    assert isinstance(qr, QRFactor)
+    return qr
+
+
+def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
+    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    with at_line(0, interrupt, PAGES) as lines:
+        shutil.copytree(source, path)
+        factor(path, overwrite_a)
+    # Every step of the beginning and of the end, and some of the many between.
+    numbers = {
+        *range(2, 150, 13),
+        *range(150, lines[0] - 90, 53),
+        *range(lines[0] - 90, lines[0], 7),
+    }
+    for number in sorted(numbers):
+        shutil.rmtree(path)
+        shutil.rmtree(tmp_path / "Z.qr", ignore_errors=True)
+        shutil.copytree(source, path)
+        if not kill_at_line(number, lambda: factor(path, overwrite_a), PAGES):
+            continue
+        assert_same(whole_or_again(path, overwrite_a), expected, f"killed at line {number}")
+        if overwrite_a:
+            with pytest.raises(ConsumedError):
+                oc.open_array(path)
+
+
+def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
+    """Each call is killed a little further on than the one before, until one comes to the end."""
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    for kills in itertools.count(1):
+        kill_at_line(100 + 31 * kills, lambda: factor(path, overwrite_a), PAGES)
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            qr = open_factor(tmp_path / "Z.qr")
+            break
+    assert kills > 4
+    assert isinstance(qr, QRFactor)
+    assert_same(qr, expected)
+
+
+def test_killed_at_random_moments(
+    tmp_path: Path, undisturbed: tuple[bool, Bits, Path], run_python: RunPython
+) -> None:
+    overwrite_a, expected, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    script = f"""
+import sys
+from outcore.linalg import qr_factor
+print("ready", flush=True)
+qr_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
+"""
+    for delay_s in np.random.default_rng(0).uniform(0, 0.06, 3):
+        run = run_python(script, str(path))
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        run.kill()
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        if run.returncode == 0:
+            break
+    assert_same(whole_or_again(path, overwrite_a), expected)
+
+
+def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
+    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    overwrite_a, expected, source = undisturbed
+    pages = (
+        *PAGES,
+        *(f"slab_qr/{name}.py" for name in ("conveyor", "factorization", "reflections")),
+    )
+    for step in (599, 1051):
+        path = tmp_path / f"Z{step}"
+        shutil.copytree(source, path)
+        for stops in itertools.count(1):
+            try:
+                with at_line(step * stops, interrupt, pages):
+                    qr = factor(path, overwrite_a)
+                break
+            except KeyboardInterrupt:
+                assert not (tmp_path / f"Z{step}.qr" / "lock").exists()
+        assert stops > 3
+        assert_finished(qr, expected)
+
+
+def test_a_slab_is_durable_before_its_note(
+    tmp_path: Path, undisturbed: tuple[bool, Bits, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power loss after a note must find the whole slab on the disk: written, then synced."""
+    overwrite_a, _, source = undisturbed
+    path = tmp_path / "Z"
+    shutil.copytree(source, path)
+    calls: list[tuple[SlabQrStorage, LongCall]] = []
+    storage_open, append, noted = SlabQrStorage.open, Journal.append, []
+
+    def opening(self: SlabQrStorage, call: LongCall) -> None:
+        calls.append((self, call))
+        storage_open(self, call)
+
+    def noting(self: Journal, record: Record) -> None:
+        (storage, call), g = calls[0], calls[0][0].geometry
+        spans = call.trace.spans()
+        at = spans[:, 4] // (g.tiles * g.tile_bytes)
+        writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(at, record.places)]
+        # A place may be written a second time in a run that overwrites A.
+        whole = len(record.places) * g.tiles * g.tile_bytes
+        assert int(writes[:, 5].sum()) % whole == 0
+        assert len(writes)
+        syncs = spans[spans[:, 0] == 2]
+        assert (syncs[:, 2] >= writes[:, 3].max()).any()
+        assert [storage.places[p] for p in range(record.first, record.last)] == record.places
+        noted.append(record)
+        append(self, record)
+
+    monkeypatch.setattr(SlabQrStorage, "open", opening)
+    monkeypatch.setattr(Journal, "append", noting)
+    factor(path, overwrite_a)
+    assert len(noted) >= 4
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+def test_nothing_is_overwritten_that_a_crash_would_need(
+    tmp_path: Path, matrix: Matrix, overwrite_a: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No write goes to a panel that was noted, nor to columns of A that were not factored then.
+
+    And none goes anywhere before the slab before is noted: a crash loses one slab at most.
+    """
+    path = put(tmp_path / "Z", matrix)
+    panel_done, written = Conveyor.panel_done, []
+
+    def leaving(self: Conveyor, panel: int) -> None:
+        panel_done(self, panel)
+        storage, journal = self._storage, self._storage.journal
+        noted = {at for record in journal.records for at in record.places}
+        at = storage.places[panel]
+        assert at not in noted
+        if overwrite_a:
+            assert at not in range(journal.panels_done, storage.geometry.panels)
+        assert journal.panels_done == self._slab.first
+        written.append(at)
+
+    monkeypatch.setattr(Conveyor, "panel_done", leaving)
+    # As if every sync took long: nothing is durable before it is waited for.
+    monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
+    for memory in (MEMORY, 280_000):
+        with after_notes(2, interrupt), pytest.raises(Interrupted):
+            factor(path, overwrite_a, memory=memory)
+    qr = factor(path, overwrite_a)
+    assert len(set(written)) > len(qr.places) / 2
+    assert_factors(matrix, qr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_cleanly(tmp_path: Path, matrix: Matrix, number: signal.Signals) -> None:
+    path = put(tmp_path / "Z", matrix)
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    text = r"QR of Z stopped with [1-9]\d* of \d+ panels done; call qr_factor again with"
+    with (
+        after_notes(2, lambda: signal.raise_signal(number)),
+        pytest.raises(Interrupted, match=text),
+    ):
+        factor(path)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    left = sorted(p.name for p in (tmp_path / "Z.qr").iterdir())
+    assert left == ["journal", "qr", "zarr.json"]
+    with pytest.raises(IncompleteError, match=r"call qr_factor on .*Z again"):
+        open_factor(tmp_path / "Z.qr")
+    assert_factors(matrix, factor(path))
+
+
+@pytest.mark.parametrize("shape", [(200, 150), (100, 240)])
+def test_a_resumed_run_says_what_it_did(tmp_path: Path, shape: tuple[int, int]) -> None:
+    a = tall(*shape, "c16")
+    path = put(tmp_path / "Z", a)
+    stop_after(2, path, qr_factor, memory=350_000, threads=1)
+    journal = read_journal(place(tmp_path / "Z.qr"))
+    assert journal is not None
+    assert (journal.header.kind, journal.header.m, journal.header.n) == ("qr", *shape)
+    told: list[float] = []
+    qr = factor(path, memory=350_000, progress=lambda done, left: told.append(done))
+    assert qr.report is not None
+    (note,) = qr.report.notes
+    assert note.startswith(f"resumed at panel {journal.panels_done} of ")
+    assert qr.report.bytes_written == qr.report.planned_bytes_written < a.nbytes
+    whole = factor(path, memory=350_000, overwrite=True, resume=False)
+    assert whole.report is not None
+    assert qr.report.flops < whole.report.flops
+    assert_same(qr, bits(whole))
+    assert qr.norm1 == whole.norm1
+    assert_factors(a, qr)
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"memory": [250_000, 280_000, 900_000]}, {"memory": [280_000, 250_000, 260_000]},
+     {"threads": [1, 2, 1]}],
+    ids=str,
+)  # fmt: skip
+def test_another_budget_or_thread_count_goes_on(
+    tmp_path: Path, matrix: Matrix, overwrite_a: bool, changes: dict[str, list[int]]
+) -> None:
+    path = put(tmp_path / "Z", matrix)
+    ((name, values),) = changes.items()
+    options = {"memory": MEMORY, "threads": 1, "overwrite_a": overwrite_a}
+    stop_after(1, path, qr_factor, **options | {name: values[0]})
+    stop_after(1, path, qr_factor, **options | {name: values[1]})
+    qr = qr_factor(path, progress=False, **options | {name: values[2]})
+    assert_factors(matrix, qr)
+    assert qr.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
+    assert qr.report is not None
+    assert len(qr.report.notes) == 1 + (values[0] != values[2])
+
+
+def test_a_torn_note_is_dropped(tmp_path: Path, matrix: Matrix) -> None:
+    expected = bits(factor(put(tmp_path / "Y", matrix)))
+    path = put(tmp_path / "Z", matrix)
+    stop_after(2, path, qr_factor, memory=MEMORY, threads=1)
+    journal = tmp_path / "Z.qr" / "journal"
+    journal.write_bytes(journal.read_bytes()[:-3])
+    assert_finished(factor(path), expected)
+
+
+def test_changed_input_is_refused(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+    stop_after(2, path, qr_factor, memory=MEMORY)
+    with oc.open_array(path, "r+") as array:
+        array[3, 3] = 7
+    before = names_below(tmp_path)
+    with pytest.raises(JournalError, match="was opened for writing since"):
+        factor(path)
+    assert names_below(tmp_path) == before
+    changed = matrix.copy()
+    changed[3, 3] = 7
+    assert_factors(changed, factor(path, resume=False))
+
+
+def test_a_matrix_of_another_shape_is_refused(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+    stop_after(1, path, qr_factor, memory=MEMORY)
+    shutil.rmtree(path)
+    put(path, matrix[:-1])
+    with pytest.raises(JournalError, match="of 200 x 150 float64; the matrix is now 199 x 150"):
+        factor(path)
+
+
+def test_one_kind_of_factorization_does_not_go_on_with_another(tmp_path: Path) -> None:
+    a = tall(180, 180, "f8")
+    path, out = put(tmp_path / "Z", a), tmp_path / "F"
+    stop_after(1, path, qr_factor, memory=MEMORY, out=out)
+    with pytest.raises(JournalError, match="stopped factorization by qr_factor, not by lu_factor"):
+        lu_factor(path, out=out, memory=MEMORY, progress=False)
+    lu_factor(path, out=out, memory=MEMORY, resume=False, progress=False)
+    with pytest.raises(oc.errors.ExistsError, match="complete factors"):
+        factor(path, out=out)
+    qr = factor(path, out=out, overwrite=True)
+    assert sorted(p.name for p in out.iterdir()) == ["qr", "tau", "zarr.json"]
+    assert_factors(a, qr)
+
+
+def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
+    """The factors have their room from the beginning; the journal finds none left."""
+    a = tall(900, 700, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    filler = small_disk / "filler"
+
+    def fill_up() -> None:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError:
+                    continue
+
+    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
+        qr_factor(A, memory=900_000, out=small_disk / "F", progress=False)
+    with pytest.raises(IncompleteError):
+        open_factor(small_disk / "F")
+    assert not (small_disk / "F" / "lock").exists()
+    filler.unlink()
+    qr = qr_factor(A, memory=900_000, out=small_disk / "F", progress=False)
+    assert qr.report is not None
+    assert "resumed" in qr.report.notes[0]
+    assert_factors(a, qr)
+
+
+def test_two_calls_for_one_target(tmp_path: Path, matrix: Matrix) -> None:
+    path = put(tmp_path / "Z", matrix)
+
+    def meanwhile() -> None:
+        with pytest.raises(BusyError, match="in use by another process"):
+            factor(path)
+
+    with after_notes(2, meanwhile):
+        qr = factor(path)
+    assert_factors(matrix, qr)
+
+
+def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
+    A = on_disk(tmp_path / "Z", matrix, CHUNKS)
+    factor(A.path, out=tmp_path / "F")
+
+    def with_the_parents_array() -> None:
+        with pytest.raises(ForkedError, match="fork"):
+            qr_factor(A, memory=MEMORY, progress=False)
+
+    assert in_a_fork(with_the_parents_array) == 0
+    assert not (tmp_path / "Z.qr").exists()
+    # By name, everything is opened anew.
+    assert in_a_fork(lambda: factor(A.path)) == 0
+    assert_factors(matrix, whole_or_again(A.path, False))
