@@ -6,6 +6,7 @@
 import itertools
 import mmap
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class Closes(Protocol):
         """Let go of it."""
 
 
-class Source:
+class Source(ABC):
     """An array to be copied. A context manager that closes what was opened for it.
 
     Parameters
@@ -104,9 +105,9 @@ class Source:
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """Get ready for `fetch`, with buffers from the call's budget."""
 
+    @abstractmethod
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """Read a box into `out`, contiguous in the source's order, or return a ticket for it."""
-        raise NotImplementedError
 
     def check_end(self) -> None:
         """Raise `InvalidError` if there is more than was announced."""

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from outcore.unfailing_file import UnfailingFile
 from outcore.zarr_format import TILE_BYTES, Metadata
 
 
-class Target:
+class Target(ABC):
     """An array that is written block by block.
 
     Attributes
@@ -40,9 +41,9 @@ class Target:
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """Get ready for `write`, with buffers from the call's budget."""
 
+    @abstractmethod
     def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
         """Write a block, or start to and return a ticket to wait for."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Make durable what was written."""

@@ -6,6 +6,7 @@ Each row is taken once, in order. The columns of a matrix may be taken as rows i
 import copy
 import dataclasses
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -29,7 +30,7 @@ _STRIP_ROWS = 32
 """Rows that are copied at once: so that neither side misses its cache when one is transposed."""
 
 
-class RowSource:
+class RowSource(ABC):
     """Rows to be taken from the first to the last.
 
     Attributes
@@ -78,12 +79,12 @@ class RowSource:
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
         """Get ready for a call; `number` is the source's own in the trace."""
 
+    @abstractmethod
     def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
         """Begin to fill `target` with the rows from `first` on; return how many there will be.
 
         Fewer than there is room for are the last ones.
         """
-        raise NotImplementedError
 
     def bytes_read(self) -> int:
         """Bytes read from disk so far."""
