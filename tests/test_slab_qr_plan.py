@@ -29,19 +29,26 @@ def geometry(shape: tuple[int, int], dtype: str, memory: int) -> SlabQrGeometry:
 
 @pytest.mark.parametrize(("m", "n"), [(1024, 512), (512, 512), (512, 1024)])
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
-def test_the_plan_is_what_the_run_does(m: int, n: int, dtype: str, tmp_path: Path) -> None:
-    memory = 2 << 20
+@pytest.mark.parametrize("overwrite_a", [False, True])
+def test_the_plan_is_what_the_run_does(
+    m: int, n: int, dtype: str, overwrite_a: bool, tmp_path: Path
+) -> None:
+    memory = 12 << 20 if overwrite_a else 2 << 20
     A = on_disk(tmp_path / "A", tall(m, n, dtype))
-    planned = oc.plan("qr_factor", m=m, n=n, dtype=dtype, memory=memory, path=tmp_path, rates=RATES)
-    report = qr_factor(A, memory=memory, progress=False).report
+    planned = oc.plan(
+        "qr_factor", m=m, n=n, dtype=dtype, memory=memory, path=tmp_path, rates=RATES,
+        overwrite_a=overwrite_a,
+    )  # fmt: skip
+    report = qr_factor(A, memory=memory, overwrite_a=overwrite_a, progress=False).report
     assert report is not None
     assert report.bytes_read == planned.bytes_read == report.planned_bytes_read
     assert report.bytes_written == planned.bytes_written == report.planned_bytes_written
     assert report.peak_memory_bytes <= planned.peak_memory_bytes <= memory
     assert report.flops == pytest.approx(planned.flops)
     assert report.method == planned.method
-    room = bytes_on_disk(tmp_path / "A.qr")
-    assert planned.disk_bytes <= room < planned.disk_bytes + 70_000
+    if not overwrite_a:
+        room = bytes_on_disk(tmp_path / "A.qr")
+        assert planned.disk_bytes <= room < planned.disk_bytes + 70_000
 
 
 def test_a_matrix_is_square_unless_rows_are_given() -> None:

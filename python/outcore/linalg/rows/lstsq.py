@@ -217,11 +217,12 @@ class _Problem:
 
     def use_slabs_if(self) -> str | None:
         """Say what must be done before slabs of columns can be used; `None` if nothing."""
-        if self.damp:
+        instead = use_slabs_if(self.A.layout)
+        if instead is None and self.damp:
             return "leave out damp=, which slabs of columns do not have"
-        if isinstance(self.b, IteratedRows):
+        if instead is None and isinstance(self.b, IteratedRows):
             return "give b as an array, which slabs of columns need"
-        return use_slabs_if(self.A.layout)
+        return instead
 
     def solve_by_slabs(
         self, g: SlabQrGeometry, **options: Any

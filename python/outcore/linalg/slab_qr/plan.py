@@ -26,8 +26,8 @@ from outcore.zarr_format import (
     MAX_TILES,
     SLOT_ALIGN_BYTES,
     TILE_BYTES,
+    default_chunks,
     full_columns,
-    tile_shape,
 )
 
 LEAF_COLUMNS = 32
@@ -326,7 +326,9 @@ def slab_qr_cost(problem: Problem) -> Cost:
     """Plan `qr_factor`."""
     shape, dtype = (problem.m or problem.n, problem.n), problem.dtype
     overwrite_a = problem.option("overwrite_a", False)
-    tile = tile_shape(problem.n, dtype.itemsize) if overwrite_a else None
+    # Factors that take the space of a matrix have its chunks for tiles.
+    rows, columns = default_chunks(shape, dtype.itemsize, "F")
+    tile = (rows, columns) if overwrite_a else None
     g = slab_qr_geometry(shape, dtype, problem.memory_bytes, tile)
     return Cost(
         method=g.method,

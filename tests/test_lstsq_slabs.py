@@ -1,0 +1,229 @@
+"""Least squares with more columns than rows that go by can have: `lstsq` factors by slabs."""
+
+import itertools
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import Matrix, names_below, on_disk, one_thread
+from stopping import after_notes, interrupt
+from tall import DTYPES, RATES, tall
+from test_lstsq import assert_solves
+
+import outcore as oc
+from outcore import progress
+from outcore.errors import (
+    BudgetError,
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    NonFiniteError,
+    SingularMatrixError,
+)
+from outcore.linalg import LeastSquaresReport, lstsq, open_factor, qr_factor, qr_solve
+from outcore.linalg.lu.plan import DTYPES as NAMES
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+M, N, MEMORY = 400, 300, 700_000
+
+
+def solve(A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
+    return lstsq(A, b, **{"memory": MEMORY, "progress": False} | options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["F", "C"])
+def test_as_scipy(tmp_path: Path, dtype: str, order: str) -> None:
+    a, b = tall(M, N, dtype), tall(M, 3, dtype, 1)
+    A = oc.from_array(a, tmp_path / "A", order=order)
+    memory = MEMORY if dtype in ("f8", "c8") else 1_000_000 if dtype == "c16" else 500_000
+    for given in (b, b[:, 0], oc.from_array(b, tmp_path / "b")):
+        before = names_below(tmp_path)
+        x, report = solve(A, given, memory=memory)
+        assert x.dtype == a.dtype
+        assert isinstance(x, np.ndarray)
+        right = np.asarray(given[...])
+        assert x.shape == (N, *right.shape[1:])
+        assert_solves(a, right, x, report)
+        assert (report.verb, report.m, report.n, report.rank) == ("lstsq", M, N, N)
+        assert report.method.startswith("QR by slabs of ")
+        assert report.peak_memory_bytes <= memory
+        values = np.linalg.svd(a, compute_uv=False)
+        condition = np.linalg.norm(values) * np.linalg.norm(1 / values)
+        assert condition / 3 < report.condition < 3 * condition
+        assert names_below(tmp_path) == before, "the factors are gone"
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str) -> None:
+    """Bytes, and at which budget rows no longer go by."""
+    m, n, k = 1024, 512, 5
+    A = on_disk(tmp_path / "A", tall(m, n, dtype))
+    b = tall(m, k, dtype, 1)
+    ways = set()
+    for memory in ("1500 kB", "3 MB", "6 MB", "24 MB", "48 MB"):
+        options = {"m": m, "n": n, "rhs": k, "dtype": dtype, "order": "F", "rates": RATES}
+        try:
+            planned = oc.plan("lstsq", memory=memory, **options)  # type: ignore[arg-type]
+        except BudgetError:
+            with pytest.raises(BudgetError):
+                solve(A, b, memory=memory)
+            continue
+        report = solve(A, b, memory=memory)[1]
+        assert report.method == planned.method
+        assert report.bytes_read == planned.bytes_read == report.planned_bytes_read
+        assert report.bytes_written == planned.bytes_written == report.planned_bytes_written
+        assert report.peak_memory_bytes <= planned.peak_memory_bytes <= report.memory_bytes
+        assert report.words_lower_bound in (None, planned.words_lower_bound)
+        ways.add(planned.method.split()[1])
+    assert ways == {"by", "of"}
+
+
+def test_either_may_be_complex(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "c16", 1)
+    x, report = solve(oc.from_array(a, tmp_path / "A", order="F"), b)
+    assert x.dtype == np.complex128
+    assert_solves(a.astype("c16"), b, x, report)
+    c = tall(M, N, "c8")
+    x, report = solve(oc.from_array(c, tmp_path / "C", order="F"), b.real.tolist())
+    assert x.dtype == np.complex64
+    assert_solves(c, b.real, x, report)
+
+
+def test_factors_are_kept_and_used(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    x, _ = solve(A, b, keep_factors=True)
+    qr = open_factor(tmp_path / "A.qr")
+    np.testing.assert_array_equal(qr_solve(qr, b, progress=False), x)  # type: ignore[arg-type]
+    again, report = solve(A, b)
+    np.testing.assert_array_equal(again, x)
+    assert report.bytes_written == 0
+    assert report.method == "QR factors that were there"
+    assert (tmp_path / "A.qr").exists(), "they are the caller's"
+    with oc.open_array(tmp_path / "A", "r+") as array:
+        array[3, 3] = 7
+    a[3, 3] = 7
+    with pytest.raises(ExistsError, match="as it was before"):
+        solve(A, b)
+    x, report = solve(A, b, overwrite=True)
+    assert_solves(a, b, x, report)
+    assert not (tmp_path / "A.qr").exists()
+    x, report = solve(A, b, factors=tmp_path / "elsewhere")
+    assert_solves(a, b, x, report)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A"]
+
+
+def test_a_stopped_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    expected, _ = solve(A, b)
+    with after_notes(2, interrupt), pytest.raises(Interrupted, match="call lstsq again"):
+        solve(A, b)
+    assert (tmp_path / "A.qr" / "journal").exists()
+    clock = itertools.count()
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+
+    def watch(done: float, left: float) -> None:
+        if (tmp_path / "A.qr" / "outcore.temporary").exists():
+            interrupt()
+
+    with pytest.raises(Interrupted, match="call lstsq again"):
+        solve(A, b, progress=watch)
+    assert open_factor(tmp_path / "A.qr").n == N
+    told: list[float] = []
+    x, report = solve(A, b, progress=lambda done, left: told.append(done))
+    np.testing.assert_array_equal(x, expected)
+    assert report.bytes_written == 0
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert not (tmp_path / "A.qr").exists()
+
+
+def dependent(dtype: str) -> dict[str, Matrix]:
+    a = tall(M, N, dtype)
+    repeated, zero = a.copy(), a.copy()
+    repeated[:, 200] = a[:, 3]
+    zero[:, 150] = 0
+    sine, cosine = np.sin(0.9), np.cos(0.9)
+    kahan = np.diag(sine ** np.arange(N)) @ (np.eye(N) - cosine * np.triu(np.ones((N, N)), 1))
+    return {
+        "repeated": repeated,
+        "zero": zero,
+        "rank": (a[:, :9] @ tall(9, N, dtype)),
+        "kahan": kahan.astype(dtype),
+        "hilbert": np.asarray(1 / (np.add.outer(np.arange(M), np.arange(N)) + 1.0)).astype(dtype),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+def test_columns_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) -> None:
+    """Not answered with noise: the diagonal of Kahan's R does not show that it is singular."""
+    for name, a in dependent(dtype).items():
+        A = oc.from_array(a, tmp_path / name, order="F")
+        with pytest.raises(SingularMatrixError, match="columns of A depend on each other"):
+            solve(A, np.ones(len(a)))
+        assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".qr")] == []
+
+
+def test_an_ill_conditioned_matrix_is_solved_with_a_note(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    U, V = np.linalg.qr(tall(M, N, "f8"))[0], np.linalg.qr(tall(N, N, "f8", 1))[0]
+    a = (U * np.geomspace(1, 1e-13, N)[draw.permutation(N)]) @ V
+    b = a @ np.ones(N)
+    x, report = solve(oc.from_array(a, tmp_path / "A", order="F"), b)
+    assert any("ill-conditioned" in note for note in report.notes)
+    assert np.linalg.norm(b - a @ x) < 1e-12
+    a = (U * np.geomspace(1, 1e-6, N)[draw.permutation(N)]) @ V
+    assert solve(oc.from_array(a, tmp_path / "B", order="F"), b)[1].notes == []
+
+
+def test_what_slabs_cannot_do_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), np.ones(M)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    integers = oc.from_array(np.ones((M, N), "i8"), tmp_path / "I", order="F")
+    before = names_below(tmp_path)
+    for arguments, options, match in [
+        ((a, b), {}, r"raise memory=, or copy A to disk with oc\.from_array"),
+        ((iter([a]), iter([b])), {}, r"or copy A to disk"),
+        ((A, iter([b])), {}, "or give b as an array"),
+        ((A, b), {"damp": 0.1}, "or leave out damp="),
+        ((integers, b), {}, "or convert A to floating point"),
+        ((A, b), {"memory": 100_000}, r"need \d{6} bytes .* two panels of a QR of 400 x 300"),
+    ]:
+        with pytest.raises(BudgetError, match=match):
+            solve(*arguments, **options)
+    wide = oc.from_array(a.T.copy(), tmp_path / "W", order="F")
+    with pytest.raises(BudgetError, match=r"least squares with 400 columns.* raise memory=$"):
+        solve(wide, np.ones(N))
+    with pytest.raises(InvalidError, match="factors= is the matrix itself"):
+        solve(A, b, factors=A.path)
+    b[77] = np.nan
+    with pytest.raises(NonFiniteError, match=r"b\[77"):
+        solve(A, b)
+    (tmp_path / "W").rename(tmp_path / "gone")
+    assert names_below(tmp_path)[: len(before)] == before
+
+
+def test_of_two_budgets_that_are_too_small_the_smaller_is_named(tmp_path: Path) -> None:
+    very_tall = oc.from_array(tall(20_000, 40, "f8"), tmp_path / "A", order="F", chunks=(256, 40))
+    with pytest.raises(BudgetError, match="least squares with 40 columns") as refused:
+        solve(very_tall, np.ones(20_000), memory=50_000)
+    need = int(str(refused.value).split()[1])
+    assert solve(very_tall, np.ones(20_000), memory=need)[1].bytes_written == 0
+    square = oc.from_array(tall(600, 600, "f8"), tmp_path / "B", order="F")
+    with pytest.raises(BudgetError, match="two panels of a QR of 600 x 600") as refused:
+        solve(square, np.ones(600), memory=50_000)
+    need = int(str(refused.value).split()[1])
+    assert solve(square, np.ones(600), memory=need)[1].peak_memory_bytes <= need
+
+
+def test_other_verbs_name_it(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "A", tall(M, N, "f8"))
+    for mode in ("r", "economic"):
+        with pytest.raises(BudgetError, match="or factor A on disk with qr_factor"):
+            oc.linalg.qr(A, mode=mode, memory=MEMORY, progress=False)  # type: ignore[call-overload]
+    assert qr_factor(A, memory=MEMORY, progress=False).shape == (M, N)

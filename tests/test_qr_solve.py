@@ -1,0 +1,256 @@
+"""Least squares with QR factors on disk: any number of right-hand sides, two passes."""
+
+import itertools
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread
+from stopping import interrupt
+from tall import DTYPES, tall
+
+import outcore as oc
+from outcore import progress
+from outcore.errors import (
+    BudgetError,
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    SingularMatrixError,
+)
+from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor, qr_solve
+from outcore.linalg.slab_qr.solve import Solved, solve_and_report
+from outcore.linalg.slab_qr.solve_plan import Tiles
+from outcore.linalg.systems.right_hand_side import RightHandSide
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+M, N, TINY = 333, 200, 400_000
+
+
+def reported(qr: QRFactor, b: Any, memory: int = TINY, probes: int = 0) -> Solved:
+    rhs = RightHandSide.read(
+        qr.m, qr.dtype, b, "N", None, overwrite=False, unknowns=qr.n
+    )  # fmt: skip
+    return solve_and_report(qr, rhs, memory, None, False, probes)
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def problem(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Matrix, QRFactor]:
+    """A matrix and its factors, in the four types; in two, panels are in any order on disk."""
+    a, overwrite_a = tall(M, N, request.param), request.param in ("f4", "c16")
+    A = on_disk(tmp_path_factory.mktemp("problem") / "Z", a, (64, 16))
+    qr = qr_factor(A, memory=TINY, overwrite_a=overwrite_a, threads=1, progress=False)
+    assert (qr.places == tuple(range(len(qr.places)))) == (not overwrite_a)
+    return a, qr
+
+
+def assert_minimizes(a: Matrix, x: Matrix, b: Matrix) -> None:
+    expected = scipy.linalg.lstsq(a, b)[0]
+    tolerance = 1e3 * np.finfo(a.dtype).eps
+    np.testing.assert_allclose(x, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("columns", [None, 1, 7])
+def test_as_scipy(problem: tuple[Matrix, QRFactor], columns: int | None) -> None:
+    a, qr = problem
+    b = tall(M, columns or 1, a.dtype, 1)
+    b = b[:, 0] if columns is None else b
+    given = b.copy()
+    x = qr_solve(qr, b, memory=TINY, progress=False)
+    assert x.shape == (N, *b.shape[1:])
+    assert x.dtype == a.dtype
+    assert_minimizes(a, x, b)
+    np.testing.assert_array_equal(b, given)
+    solved = reported(qr, b)
+    norms = np.linalg.norm((b - a @ x).reshape(M, -1), axis=0)
+    np.testing.assert_allclose(solved.residual_norms, norms, rtol=1e3 * np.finfo(a.dtype).eps)
+    assert solved.condition is None
+
+
+def test_complex_right_hand_sides_of_any_matrix(problem: tuple[Matrix, QRFactor]) -> None:
+    a, qr = problem
+    b = tall(M, 3, "c16", 2)
+    for given in (b, b[:, 0]):
+        solved = reported(qr, given)
+        assert solved.x.shape == (N, *given.shape[1:])
+        assert solved.x.dtype == np.result_type(a.dtype, np.complex64)
+        assert_minimizes(a.astype(solved.x.dtype), solved.x, given.astype(solved.x.dtype))
+        norms = np.linalg.norm((given - a @ solved.x).reshape(M, -1), axis=0)
+        np.testing.assert_allclose(solved.residual_norms, norms, rtol=1e-4)
+
+
+def test_no_right_hand_side_at_all(problem: tuple[Matrix, QRFactor]) -> None:
+    x = qr_solve(problem[1], np.empty((M, 0), problem[1].dtype), progress=False)
+    assert x.shape == (N, 0)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 60])
+def test_two_passes_for_all(problem: tuple[Matrix, QRFactor], columns: int) -> None:
+    """Tiles on and below the diagonal, then those on and above it."""
+    a, qr = problem
+    report = reported(qr, tall(M, columns, a.dtype)).report
+    rows, width = qr.tile
+    places = [(i, j) for i in range(0, M, rows) for j in range(0, N, width)]
+    tiles = sum((i + rows > j) + (i <= j) for i, j in places)
+    expected = tiles * rows * width * a.dtype.itemsize
+    assert report.bytes_read == report.planned_bytes_read == expected
+    assert report.bytes_written == report.planned_bytes_written == 0
+    assert report.peak_memory_bytes <= TINY
+    assert report.flops == (4 * M * N - N**2) * columns * (4 if a.dtype.kind == "c" else 1)
+    assert (report.m, report.n) == (M, N)
+
+
+def test_many_in_memory_are_solved_for_in_groups(tmp_path: Path) -> None:
+    a, b = tall(150, 100, "f8"), tall(150, 900, "f8", 1)
+    qr = qr_factor(on_disk(tmp_path / "Z", a), memory=250_000, progress=False)
+    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    memory = tiles.fixed_bytes(0) + tiles.width_bytes(200)
+    solved = reported(qr, b, memory)
+    assert solved.report.bytes_read == solved.report.planned_bytes_read == 5 * tiles.pass_bytes()
+    assert solved.report.peak_memory_bytes <= memory
+    assert_minimizes(a, solved.x, b)
+
+
+@pytest.mark.parametrize("b_type", ["same", "c16"])
+def test_on_disk_in_groups(problem: tuple[Matrix, QRFactor], tmp_path: Path, b_type: str) -> None:
+    a, qr = problem
+    b = tall(M, 120, a.dtype if b_type == "same" else b_type, 4)
+    B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
+    solved = reported(qr, B)
+    passes = solved.report.bytes_read // Tiles(qr.shape, qr.dtype, qr.tile).pass_bytes()
+    assert 1 < passes < 120
+    assert solved.report.bytes_read == solved.report.planned_bytes_read
+    assert isinstance(solved.x, oc.Array)
+    assert solved.x.path == tmp_path / "b.x"
+    assert solved.x.info().state == "whole"
+    found = solved.x[...]
+    assert_minimizes(a.astype(found.dtype), found, b.astype(found.dtype))
+    norms = np.linalg.norm(b - a @ found, axis=0)
+    np.testing.assert_allclose(solved.residual_norms, norms, rtol=1e-4)
+
+
+def test_solutions_go_where_they_are_wanted(
+    problem: tuple[Matrix, QRFactor], tmp_path: Path
+) -> None:
+    a, qr = problem
+    b = tall(M, 6, a.dtype, 5)
+    for given in (b, b[:, 2]):
+        out = tmp_path / "deep" / f"x{given.ndim}"
+        x = qr_solve(qr, given, out=out, memory=TINY, progress=False)
+        assert x.path == out
+        assert_minimizes(a, x[...], given)
+    before = names_below(tmp_path)
+    with pytest.raises(ExistsError, match="another out="):
+        qr_solve(qr, b, out=out, progress=False)
+    assert names_below(tmp_path) == before
+
+
+def test_every_budget_from_the_least_on_suffices(
+    problem: tuple[Matrix, QRFactor], tmp_path: Path
+) -> None:
+    a, qr = problem
+    b = tall(M, 9, a.dtype, 6)
+    for number, out in enumerate([None, tmp_path / "x"]):
+        with pytest.raises(BudgetError, match="need") as refused:
+            qr_solve(qr, b, memory=1000, out=out, progress=False)
+        least = int(str(refused.value).split()[1])
+        with pytest.raises(BudgetError, match=f"need {least} "):
+            qr_solve(qr, b, memory=least - 1, out=out, progress=False)
+        assert not (tmp_path / "x").exists()
+        for memory in (least, least + 4096, 2 * least):
+            target = None if out is None else tmp_path / f"x{number}{memory}"
+            x = qr_solve(qr, b, memory=memory, out=target, progress=False)
+            assert_minimizes(a, x[...], b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_condition_is_estimated(tmp_path: Path, dtype: str) -> None:
+    """‖R‖ ‖R⁻¹‖ in the Frobenius norm, to a small factor, from 8 random vectors."""
+    draw = np.random.default_rng(3)
+    most = 1e4 if dtype in ("f4", "c8") else 1e11
+    for number, spread in enumerate([1.0, most**0.5, most]):
+        U, V = (np.linalg.qr(tall(size, 100, dtype, size))[0] for size in (160, 100))
+        a = (U * np.geomspace(1, 1 / spread, 100)[draw.permutation(100)]) @ V
+        qr = qr_factor(on_disk(tmp_path / f"Z{number}", a), memory=400_000, progress=False)
+        solved = reported(qr, np.ones(160, dtype), probes=8)
+        values = np.linalg.svd(a.astype("c16"), compute_uv=False)
+        expected = np.linalg.norm(values) * np.linalg.norm(1 / values)
+        assert solved.condition is not None
+        assert expected / 3 < solved.condition < expected * 3
+
+
+@pytest.mark.parametrize(
+    ("b", "message"),
+    [
+        (np.ones(N), r"need a right-hand side of shape \(333,\) or \(333, k\), have \(200,\)"),
+        (1.0, r"have \(\)"),
+        (np.array(["1"] * M), "is numbers, have <U1"),
+        (np.where(np.arange(M) == 77, np.nan, 1), "in row 77"),
+    ],
+)
+def test_right_hand_sides_that_do_not_fit(
+    problem: tuple[Matrix, QRFactor], tmp_path: Path, b: Any, message: str
+) -> None:
+    for out in (None, tmp_path / "x"):
+        with pytest.raises(InvalidError, match=message):
+            qr_solve(problem[1], b, out=out, progress=False)
+    assert names_below(tmp_path) == []
+
+
+def test_other_factors_and_wide_and_singular_ones_are_refused(tmp_path: Path) -> None:
+    a = tall(50, 50, "f8")
+    lu = lu_factor(on_disk(tmp_path / "Z", a), progress=False)
+    for other in (lu, np.linalg.qr(a), str(tmp_path / "Z.lu")):
+        with pytest.raises(InvalidError, match="need QR factors"):
+            qr_solve(other, np.ones(50))  # type: ignore[arg-type]
+    wide = qr_factor(on_disk(tmp_path / "W", a[:40]), progress=False)
+    with pytest.raises(InvalidError, match="at least as many rows as columns"):
+        qr_solve(wide, np.ones(40))
+    a[:, 7] = 0
+    singular = qr_factor(on_disk(tmp_path / "S", a), progress=False)
+    with pytest.raises(SingularMatrixError, match="diagonal number 8 of R is exactly zero") as told:
+        qr_solve(singular, np.ones(50))
+    assert told.value.info == 8
+
+
+def test_factors_opened_later(problem: tuple[Matrix, QRFactor]) -> None:
+    _, qr = problem
+    again = open_factor(qr.path)
+    assert isinstance(again, QRFactor)
+    b = tall(M, 1, qr.dtype, 7)[:, 0]
+    np.testing.assert_array_equal(
+        qr_solve(again, b, threads=1, progress=False), qr_solve(qr, b, threads=1, progress=False)
+    )
+
+
+def test_square_systems_are_solved(tmp_path: Path) -> None:
+    a = tall(300, 300, "c16")
+    qr = qr_factor(on_disk(tmp_path / "Z", a), memory=500_000, progress=False)
+    b = tall(300, 4, "c16", 1)
+    solved = reported(qr, b)
+    assert hpl_residual(a, solved.x, b) < 16
+    assert not solved.residual_norms.any()
+
+
+def test_ctrl_c_leaves_no_solution(
+    problem: tuple[Matrix, QRFactor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    _, qr = problem
+    b = oc.from_array(tall(M, 40, qr.dtype, 8), tmp_path / "b")
+
+    def watch(done: float, left: float) -> None:
+        if done > 0.5:
+            interrupt()
+
+    with pytest.raises(Interrupted, match="stopped; the factors are as they were, call again"):
+        qr_solve(qr, b, memory=TINY, progress=watch)
+    assert not (tmp_path / "b.x").exists()
+    assert qr_solve(qr, b, memory=TINY, progress=False).info().state == "whole"
