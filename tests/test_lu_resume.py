@@ -163,7 +163,7 @@ def test_interrupted_at_any_line(
 ) -> None:
     """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
-    pages = (*DECISIVE, "lu/conveyor.py", "lu/factorization.py")
+    pages = (*DECISIVE, "lu/conveyor.py", "lu/slabs.py")
     for step in (97, 211):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)

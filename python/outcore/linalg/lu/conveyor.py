@@ -11,13 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Ticket
+from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import LuGeometry, Slab
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
+
+
+class Source(NamedTuple):
+    """Where the columns of slabs come from: a file, the rows that are read of it, and its chunks.
+
+    Its first element is the first of the part that is factored.
+    """
+
+    file: ArrayFile
+    rows: int
+    chunks: tuple[int, ...]
 
 
 class _Leaving(NamedTuple):
@@ -35,10 +46,15 @@ class Conveyor:
     """
 
     def __init__(
-        self, geometry: LuGeometry, storage: FactorStorage[LuGeometry], call: LongCall
+        self,
+        geometry: LuGeometry,
+        storage: FactorStorage[Any],
+        call: LongCall,
+        source: Source,
     ) -> None:
         g = geometry
         self._geometry, self._storage, self._trace = g, storage, call.trace
+        self._source, self._origin_panel = source, g.origin // g.columns
         width = g.slab_panels * g.columns
         memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
         self._memory: npt.NDArray[Any] = np.ndarray(
@@ -46,7 +62,7 @@ class Conveyor:
         )
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.n :] = 0
-        chunk_rows, chunk_columns = storage.metadata.chunks
+        chunk_rows, chunk_columns = source.chunks
         self._tile_group = _group(chunk_rows, g.rows, g.tiles)
         self._panel_group = _group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []
@@ -69,7 +85,8 @@ class Conveyor:
         """
         self.drain()
         self._slab, self._next = slab, following
-        self._storage.place_slab(slab)
+        p = self._origin_panel
+        self._storage.place_slab(Slab(slab.first + p, slab.last + p))
         self._unwritten = Counter(
             self._group_of(tile, panel)
             for tile in range(self._geometry.tiles)
@@ -116,9 +133,9 @@ class Conveyor:
         self._storage.commit()
         rows = slice(tiles.start * g.rows, tiles.stop * g.rows)
         columns = slice(panel * g.columns, (panel + 1) * g.columns)
-        place = self._storage.places[self._slab.first + panel]
+        place = self._storage.places[self._slab.first + self._origin_panel + panel]
         ticket = self._storage.factors.submit_write(
-            [rows.start, place * g.columns], [1, 1], self._memory[rows, columns]
+            [g.origin + rows.start, place * g.columns], [1, 1], self._memory[rows, columns]
         )
         self._leaving.append(_Leaving(ticket, tiles, panel))
 
@@ -172,11 +189,11 @@ class Conveyor:
         base = slab.first * g.columns
         top = tile_group * self._tile_group * g.rows
         left = panel_group * self._panel_group * g.columns
-        bottom = min(top + self._tile_group * g.rows, g.n)
+        bottom = min(top + self._tile_group * g.rows, self._source.rows)
         right = min(left + self._panel_group * g.columns, slab.last * g.columns - base, g.n - base)
         if left < right:
             target = self._memory[top:bottom, left:right]
-            ticket = self._storage.matrix.submit_read([top, base + left], [1, 1], target)
+            ticket = self._source.file.submit_read([top, base + left], [1, 1], target)
             self._arriving.append((panel_group * self._panel_group, ticket))
 
 

@@ -74,6 +74,10 @@ class LuGeometry:
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
     tiles; a *slab* is as many panels as fit in memory. The slab's leading dimension is whole tiles,
     so that every tile is written and read as it is on disk.
+
+    It may be a part of a larger matrix: what is left of order `n` below and right of the first
+    ``origin`` rows and columns, of which only the first ``factored`` columns are factored (`None`:
+    all of them). Rows, panels and tiles are counted from there.
     """
 
     n: int
@@ -84,6 +88,13 @@ class LuGeometry:
     block_tiles: int
     bounce_bytes: int
     budget_bytes: int
+    origin: int = 0
+    factored: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns that are factored."""
+        return self.n if self.factored is None else self.factored
 
     @property
     def tiles(self) -> int:
@@ -92,8 +103,8 @@ class LuGeometry:
 
     @property
     def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
+        """Panels that are factored."""
+        return math.ceil(self.width / self.columns)
 
     @property
     def height(self) -> int:
@@ -148,7 +159,7 @@ class LuGeometry:
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
-        return self.n * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
+        return self.n * max(self.width - first_panel * self.columns, 0) * self.dtype.itemsize
 
     def words_moved(self) -> int:
         """Words read and written in all."""
