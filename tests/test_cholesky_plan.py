@@ -13,14 +13,9 @@ import outcore as oc
 from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import cho_factor
-from outcore.linalg.cholesky.growing_slabs import Triangle, cut_slabs
-from outcore.linalg.cholesky.plan import (
-    CholeskyGeometry,
-    cholesky_geometry,
-    flops,
-    panel_flops,
-    update_flops,
-)
+from outcore.linalg.cholesky.cuts import Triangle, cut_slabs
+from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
 from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -93,10 +88,12 @@ def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) 
             assert (found is None) == (best is None)
             if found is None:
                 continue
-            assert found.most_words == max(words(*s) for s in enumerate(found.ends))
+            assert all(cut.edges == (tiles,) for cut in found.cuts)
+            ends = [cut.end for cut in found.cuts]
+            assert found.most_words == max(words(*s) for s in enumerate(ends))
             cuts = [0]
-            while found.ends[cuts[-1]] < panels:
-                cuts.append(found.ends[cuts[-1]])
+            while ends[cuts[-1]] < panels:
+                cuts.append(ends[cuts[-1]])
             assert reads(cuts) == best
 
 
@@ -115,22 +112,44 @@ def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
         assert [p for s in whole for p in range(s.first, s.last)] == list(range(g.panels))
         for k, slab in enumerate(whole):
             assert g.slabs(slab.first) == whole[k:]
-            groups, blocks = g.groups(slab), g.blocks(slab)
-            assert [p for group in groups for p in group] == list(range(slab.first, slab.last))
-            assert [t for b in blocks for t in b] == list(range(g.first_tile(slab.first), g.tiles))
-            held = set()
-            for group in groups:
-                first_tiles = {g.first_tile(panel) for panel in group}
-                (holding,) = [i for i, block in enumerate(blocks) if first_tiles & set(block)]
-                assert first_tiles <= set(blocks[holding])
-                held.add(holding)
-            need = sum(
-                len(group) * g.columns * (g.height - g.first_tile(group[0]) * g.rows)
-                for group in groups
-            )
-            assert need * g.dtype.itemsize <= g.slab_bytes
-            in_use = len(held) + (max(held) < len(blocks) - 1)
-            assert in_use + 1 <= g.ring_blocks, "one block can be read ahead"
+            parts = g.parts(slab)
+            tiles = [t for part in parts for t in part.tiles]
+            assert tiles == list(range(g.first_tile(slab.first), g.tiles))
+            assert [part.is_first for part in parts] == [True] + [False] * (len(parts) - 1)
+            assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+            for part in parts:
+                check_memory(g, part)
+
+
+def check_memory(g: CholeskyGeometry, part: Part) -> None:
+    """A part fits, and so do the blocks of L that it needs at once."""
+    slab, groups = part.slab, g.groups(part)
+    assert [p for group in groups for p in group] == list(part.panels)
+    tops = [g.first_tile(group[0]) if part.is_first else part.tiles.start for group in groups]
+    assert tops == [g.group_top(part, group) for group in groups]
+    widths = [len(group) * g.columns for group in groups]
+    need = sum(k * (part.tiles.stop - top) * g.rows for k, top in zip(widths, tops, strict=True))
+    assert need * g.dtype.itemsize <= g.slab_bytes
+    if not slab.first:
+        return
+    blocks = g.blocks(part, slab.first - 1)
+    assert all(len(block) <= g.block_tiles for block in blocks)
+    in_blocks = [t for block in blocks for t in block]
+    beside = list(range(g.first_tile(slab.first), g.first_tile(slab.last - 1) + 1))
+    if part.is_first:
+        assert in_blocks == list(part.tiles)
+        assert set(beside) <= set(in_blocks)
+        held = set()
+        for group in groups:
+            first_tiles = {g.first_tile(panel) for panel in group}
+            (holding,) = [i for i, block in enumerate(blocks) if first_tiles & set(block)]
+            assert first_tiles <= set(blocks[holding])
+            held.add(holding)
+        in_use = len(held) + (max(held) < len(blocks) - 1)
+    else:
+        assert in_blocks == [*beside, *part.tiles]
+        in_use = sum(block[0] < part.tiles.start for block in blocks) + 1
+    assert in_use + 1 <= g.ring_blocks, "one block can be read ahead"
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])

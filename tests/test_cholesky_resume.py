@@ -242,7 +242,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         assert at not in noted
         if overwrite_a:
             assert at not in range(journal.panels_done, storage.geometry.panels)
-        assert journal.panels_done == self._panels.start
+        assert journal.panels_done == self._part.slab.first
         written.append(at)
 
     monkeypatch.setattr(Conveyor, "panel_done", leaving)

@@ -17,7 +17,8 @@ class Sums:
     """Column sums of |A| for a Hermitian A of which one triangle is read, panel by panel.
 
     Column j is summed over its part in the lower triangle, and over its part in the upper one as
-    row j. So sums are complete only when all columns to the left were seen.
+    row j. So sums are complete only when all columns to the left were seen; of a column that comes
+    in parts, when the last one was.
 
     Attributes
     ----------
@@ -38,8 +39,14 @@ class Sums:
         self._scratch = np.frombuffer(memoryview(arena.allocate(scratch_bytes)), real)
         self._parts = dtype.itemsize // real.itemsize
 
-    def see(self, C: Matrix, first: int) -> None:
-        """Note columns of A from their diagonal down; the first is number `first`.
+    def see(self, C: Matrix, first: int, top: int) -> None:
+        """Note rows of columns of A, those from their diagonal down first.
+
+        Parameters
+        ----------
+        C
+            (m, k): rows from number `top` on of columns from number `first` on, ``top == first``
+            if they hold the diagonal, else they lie below it.
 
         Raises
         ------
@@ -49,15 +56,18 @@ class Sums:
         m, k = C.shape
         columns = np.zeros(k)
         with np.errstate(over="ignore"):
-            self._add(C[:k], first, columns, is_diagonal=True)
+            below = 0
+            if top == first:
+                self._add(C[:k], first, columns, is_diagonal=True)
+                below = k
             # Long runs of a few columns are read fastest.
             rows = max(len(self._scratch) // (self._parts * _COLUMNS), 1)
-            for top in range(k, m, rows):
-                self._add(C[top : top + rows], first + top, columns, is_diagonal=False)
+            for at in range(below, m, rows):
+                self._add(C[at : at + rows], top + at, columns, is_diagonal=False)
             self._sums[first : first + k] += columns
         if not np.isfinite(columns).all():
-            _find_nonfinite(C, first, lower=self._lower)
-        if self._parts == 2:
+            _find_nonfinite(C, first, top, lower=self._lower)
+        if top == first and self._parts == 2:
             diagonal = np.diagonal(C)
             real, imaginary = np.abs(diagonal.real), np.abs(diagonal.imag)
             ratios = imaginary[real > 0] / real[real > 0]
@@ -110,18 +120,19 @@ class Sums:
         self.norm1, self.imaginary = values["norm1"], values["imaginary"]
 
 
-def _find_nonfinite(C: Matrix, first: int, *, lower: bool) -> None:
-    """Refuse columns from the diagonal down with a NaN or an infinity, naming the first one.
+def _find_nonfinite(C: Matrix, first: int, top: int, *, lower: bool) -> None:
+    """Refuse rows of columns, from the diagonal down, with a NaN or an infinity: name the first.
 
     Those of an upper triangle were rows.
     """
     for j in range(C.shape[1]):
-        bad = np.flatnonzero(~np.isfinite(C[j:, j]))
+        above = max(first + j - top, 0)
+        bad = np.flatnonzero(~np.isfinite(C[above:, j]))
         if len(bad):
-            row, column = first + j + int(bad[0]), first + j
+            row, column = top + above + int(bad[0]), first + j
             index = (row, column) if lower else (column, row)
             raise NonFiniteError(
-                f"A[{index[0]}, {index[1]}] is {C[row - first, j]}; every element must be finite: "
+                f"A[{index[0]}, {index[1]}] is {C[row - top, j]}; every element must be finite: "
                 "correct it, or look for an error in the assembly",
                 index,
             )

@@ -1,7 +1,7 @@
-"""The slab of a Cholesky factorization in memory, as a conveyor.
+"""The slab of a Cholesky factorization in memory, or a part of it, as a conveyor.
 
-Finished panels leave for the disk, and panels of the next slab come in where they were. That slab
-is lower and wider, so its panels lie elsewhere than those of this one.
+Finished panels leave for the disk, and panels of the next part come in where they were. That part
+has another height and width, so its panels lie elsewhere than those of this one.
 """
 
 from collections import deque
@@ -13,26 +13,26 @@ import numpy.typing as npt
 
 from outcore._core import Ticket
 from outcore.errors import OutcoreError
+from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg.cholesky.group import Group
-from outcore.linalg.cholesky.plan import CholeskyGeometry
 from outcore.linalg.cholesky.storage import CholeskyStorage
-from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
 
 
 class _Coming(NamedTuple):
-    """Panels that are loaded together, and the words of memory that they take."""
+    """Panels that are loaded together, the words of memory that they take, and what is read."""
 
     panels: range
     start: int
     stop: int
     group: Group
+    boxes: tuple[tuple[slice, slice], ...]
 
 
 class Conveyor:
-    """Memory for one slab between a matrix and its factor."""
+    """Memory for one slab, or one part of it, between a matrix and its factor."""
 
     def __init__(self, g: CholeskyGeometry, storage: CholeskyStorage, call: LongCall) -> None:
         self._g, self._storage, self._trace = g, storage, call.trace
@@ -45,7 +45,6 @@ class Conveyor:
         if storage.metadata.order != ("F" if storage.lower else "C"):
             self._at_once = max(chunk_columns // g.columns, 1)
         self._groups: list[Group] = []
-        self._panels = range(0)
         self._leaving: deque[Ticket] = deque()
         # Words of memory before each panel of the slab that is still there, and after the last.
         self._occupied: deque[int] = deque()
@@ -54,25 +53,26 @@ class Conveyor:
         self._arriving: list[tuple[int, Ticket]] = []
         self._awaited: list[Ticket] = []
 
-    def load(self, slab: Slab | None) -> None:
-        """Start loading a slab into free memory: the first one."""
-        self._lay_out(slab)
+    def load(self, part: Part | None) -> None:
+        """Start loading a part into free memory: the first one."""
+        self._lay_out(part)
         self._fill()
 
-    def begin(self, slab: Slab, following: Slab | None) -> list[Group]:
-        """Return the memory of a slab.
+    def begin(self, part: Part, following: Part | None) -> list[Group]:
+        """Return the memory of a part.
 
-        Its elements are there once `arrivals` has said so. `following` is the slab that will come
+        Its elements are there once `arrivals` has said so. `following` is the part that will come
         in behind it.
         """
         self.drain()
         g = self._g
-        self._groups, self._panels = self._next, range(slab.first, slab.last)
-        self._storage.place_slab(slab)
+        self._groups, self._part = self._next, part
+        if part.is_first:
+            self._storage.place_slab(part.slab)
         self._occupied = deque([0])
-        for group, panels in zip(self._groups, g.groups(slab), strict=True):
+        for group, panels in zip(self._groups, g.groups(part), strict=True):
             # Padding is written with its tiles: zeros, whatever the memory held before.
-            group.data[g.n - group.top :] = 0
+            group.data[max(g.n - group.top, 0) :] = 0
             group.data[:, group.end - group.first :] = 0
             for _ in panels:
                 self._occupied.append(self._occupied[-1] + group.data.shape[0] * g.columns)
@@ -83,8 +83,8 @@ class Conveyor:
         return self._groups
 
     def arrivals(self) -> Iterator[int]:
-        """Wait for the slab: its panels from the left, as soon as each is whole."""
-        for panel in self._panels:
+        """Wait for the part: its panels from the left, as soon as each is whole."""
+        for panel in self._part.panels:
             for first, ticket in self._mine:
                 if first == panel:
                     wait(ticket, self._trace)
@@ -92,23 +92,24 @@ class Conveyor:
         self._awaited = []
 
     def panel_done(self, panel: int) -> None:
-        """Let go of a panel of the slab: it is final."""
+        """Let go of a panel of the part: it is final."""
         g = self._g
         # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
         self._storage.commit()
         first, end = g.extent(panel)
         group = self.group_of(panel)
-        top = g.first_tile(panel) * g.rows
+        top = max(g.first_tile(panel), self._part.tiles.start) * g.rows
         columns = slice(first, first + g.columns)
-        tiles = group.part(slice(top, g.height), columns)
-        _clear_above(tiles[:, : end - first], first - top)
+        tiles = group.part(slice(top, self._part.tiles.stop * g.rows), columns)
+        if self._part.is_first:
+            _clear_above(tiles[:, : end - first], first - top)
         ticket = self._storage.factors.submit_write(
             [top, self._storage.places[panel] * g.columns], [1, 1], tiles
         )
         self._leaving.append(ticket)
 
     def group_of(self, panel: int) -> Group:
-        """Find the group of a panel of the slab."""
+        """Find the group of a panel of the part."""
         column = panel * self._g.columns
         return next(group for group in self._groups if group.first <= column < group.end)
 
@@ -137,24 +138,27 @@ class Conveyor:
                 well = False
         return well
 
-    def _lay_out(self, slab: Slab | None) -> None:
-        """Divide the memory for a slab, and note what is to be loaded."""
+    def _lay_out(self, part: Part | None) -> None:
+        """Divide the memory for a part, and note what is to be loaded."""
         g = self._g
         self._next = []
         self._coming = []
+        if part is None:
+            return
         at = 0
-        for panels in g.groups(slab) if slab else []:
+        for panels in g.groups(part):
             first, end = g.extent(panels[0])[0], g.extent(panels[-1])[1]
-            top = g.first_tile(panels[0]) * g.rows
-            height, width = g.height - top, len(panels) * g.columns
+            top = g.group_top(part, panels)
+            height, width = (part.tiles.stop - top) * g.rows, len(panels) * g.columns
             data = self._memory[at : at + height * width].reshape((height, width), order="F")
-            group = Group(first, end, top, data)
+            group = Group(first, end, top * g.rows, data)
             self._next.append(group)
             for i in range(0, len(panels), self._at_once):
-                part = panels[i : i + self._at_once]
+                some = panels[i : i + self._at_once]
                 start = at + i * height * g.columns
-                stop = start + len(part) * height * g.columns
-                self._coming.append(_Coming(part, start, stop, group))
+                stop = start + len(some) * height * g.columns
+                boxes = tuple(g.matrix_boxes(part, some, self._chunk_rows))
+                self._coming.append(_Coming(some, start, stop, group, boxes))
             at += height * width
 
     def _fill(self) -> None:
@@ -169,7 +173,7 @@ class Conveyor:
         self._coming = waiting
 
     def _arrive(self, coming: _Coming) -> None:
-        for rows, columns in self._g.matrix_boxes(coming.panels, self._chunk_rows):
+        for rows, columns in coming.boxes:
             start, target = [rows.start, columns.start], coming.group.part(rows, columns)
             if not self._storage.lower:
                 start, target = start[::-1], target.T

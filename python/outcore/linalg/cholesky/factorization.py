@@ -9,8 +9,15 @@ right::
         for each panel K of C:       C_K = L_K L_KKᴴ            # and is applied to those right
         write C;  sync;  journal
 
-Flops n³/3; words read and written about n⁴/(12 M) + n² with M words of memory
-(`docs/numerics-cholesky.md`).
+Flops n³/3; words read and written about n⁴/(12 M) + n² with M words of memory. Where that is many,
+slabs are wider than what fits, and in memory in parts, about square blocks: the first one, with the
+diagonal, as above, then each one below it::
+
+    for each part C = A[rows, slab]:
+        for each earlier panel K:    C <- C - L_K[rows] L_K[slab]ᴴ
+        for each panel K of C:       C_K <- C_K L_KKᴴ⁻¹;  C <- C - C_K L_K[slab]ᴴ   # right of K
+
+Their words are about n³/(3 √M) + n² (`docs/numerics-cholesky.md`).
 """
 
 import itertools
@@ -24,19 +31,20 @@ from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.checks import Sums
 from outcore.linalg.cholesky.conveyor import Conveyor
-from outcore.linalg.cholesky.group import Group, apply_blocks, apply_panel, factor_panel
-from outcore.linalg.cholesky.plan import (
-    CholeskyGeometry,
-    cholesky_geometry,
-    flops,
-    panel_flops,
-    update_flops,
+from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg.cholesky.group import (
+    Group,
+    apply_beside,
+    apply_blocks,
+    apply_panel,
+    factor_panel,
+    solve_panel,
 )
+from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.journal import Record
-from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -155,13 +163,14 @@ class _Factorization:
         self.conveyor = Conveyor(g, storage, call)
 
     def run(self) -> Sums:
-        slabs = self.g.slabs(self.storage.first_panel)
+        g = self.g
+        parts = [part for slab in g.slabs(self.storage.first_panel) for part in g.parts(slab)]
         try:
-            if slabs:
-                self.conveyor.load(slabs[0])
-                self.read_ahead(range(slabs[0].first), slabs[0])
-            for slab, following in itertools.zip_longest(slabs, slabs[1:]):
-                self.factor_slab(slab, following)
+            if parts:
+                self.conveyor.load(parts[0])
+                self.read_ahead(range(parts[0].slab.first), parts[0])
+            for part, following in itertools.zip_longest(parts, parts[1:]):
+                self.work_on(part, following)
             self.conveyor.drain()
             self.storage.commit()
         except BaseException as error:
@@ -171,46 +180,77 @@ class _Factorization:
             raise
         return self.sums
 
-    def factor_slab(self, slab: Slab, following: Slab | None) -> None:
-        """Factor the columns of one slab, given all panels to their left."""
-        g, conveyor = self.g, self.conveyor
-        groups = conveyor.begin(slab, following)
-        arrivals = self.looked_at(slab)
+    def work_on(self, part: Part, following: Part | None) -> None:
+        """Make a part of a slab final, given all panels to the left and the parts above."""
+        groups = self.conveyor.begin(part, following)
+        if part.is_first:
+            self.factor_part(part, following, groups)
+        else:
+            self.solve_part(part, following, groups[0])
+        if part.is_last:
+            slab = part.slab
+            extremes = self.sums.to_json(self.g.extent(slab.last - 1)[1])
+            self.storage.commit_later(
+                Record(slab.first, slab.last, None, self.storage.places_of(slab), extremes)
+            )
+
+    def factor_part(self, part: Part, following: Part | None, groups: list[Group]) -> None:
+        """Factor a slab, or its first part, which has the diagonal."""
+        conveyor, slab = self.conveyor, part.slab
+        arrivals = self.looked_at(part)
         here = slab.first
         if slab.first:
             here = max(arrivals)
         for K in range(slab.first):
-            apply_blocks(self.kernels, self.blocks_of(K, slab), groups)
-            self.advance(K, range(slab.first, slab.last))
+            apply_blocks(self.kernels, self.blocks_of(K, part), groups)
+            self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
         self.read_ahead(range(slab.first), following)
-        for K in range(slab.first, slab.last):
+        for K in part.panels:
             if here == K:
                 # Only in the first slab: its panels are factored while later ones still come in.
                 here = max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
-                    self.update_in_memory(J, range(K, here), groups)
-            self.factor(K)
+                    self.update_in_memory(J, part, range(K, here), groups)
+            self.factor(K, part)
             conveyor.panel_done(K)
             self.read_ahead(range(K, K + 1), following)
-            self.update_in_memory(K, range(K + 1, here), groups)
+            self.update_in_memory(K, part, range(K + 1, here), groups)
             if here == slab.last:
                 conveyor.poll()
-        extremes = self.sums.to_json(g.extent(slab.last - 1)[1])
-        self.storage.commit_later(
-            Record(slab.first, slab.last, None, self.storage.places_of(slab), extremes)
-        )
 
-    def panel(self, K: int) -> Matrix:
-        """View a panel of the slab, from its diagonal down."""
-        o, e = self.g.extent(K)
-        return self.conveyor.group_of(K).part(slice(o, self.g.n), slice(o, e))
+    def solve_part(self, part: Part, following: Part | None, group: Group) -> None:
+        """Solve for a part below the diagonal: C <- (C - L[part] L[slab]ᴴ) L_slab⁻ᴴ."""
+        slab = part.slab
+        columns = slice(group.first, group.end)
+        rows = self.g.rows_of(part, slab.first)
+        C = group.part(rows, columns)
+        max(self.looked_at(part))
+        for K in range(slab.first):
+            apply_beside(self.kernels, self.blocks_of(K, part), rows, columns, C)
+            self.advance(K, part, part.panels)
+            self.storage.commit_if_durable()
 
-    def factor(self, K: int) -> None:
+        self.read_ahead(range(slab.first), following)
+        for K in part.panels:
+            o, e = self.g.extent(K)
+            L = self.blocks_of(K, part)
+            for _ in solve_panel(self.kernels, L, group.first, slice(o, e), C):
+                self.conveyor.panel_done(K)
+                self.read_ahead(range(K, K + 1), following)
+            self.call.meter.advance(panel_flops(self.g, K, part))
+            self.advance(K, part, range(K + 1, slab.last))
+            self.conveyor.poll()
+
+    def panel(self, K: int, part: Part) -> Matrix:
+        """View a panel of a part, from its diagonal down."""
+        return self.conveyor.group_of(K).part(self.g.rows_of(part, K), slice(*self.g.extent(K)))
+
+    def factor(self, K: int, part: Part) -> None:
         """C_K = L_K L_KKᴴ."""
         start_ns = self.call.trace.now_ns()
-        info = factor_panel(self.kernels, self.panel(K))
+        info = factor_panel(self.kernels, self.panel(K, part))
         self.call.trace.record("compute", start_ns)
         if info:
             order = self.g.extent(K)[0] + info
@@ -219,53 +259,54 @@ class _Factorization:
                 "lu_factor, or correct the matrix",
                 order,
             )
-        self.call.meter.advance(panel_flops(self.g, K))
+        self.call.meter.advance(panel_flops(self.g, K, part))
 
-    def update_in_memory(self, K: int, panels: range, groups: list[Group]) -> None:
+    def update_in_memory(self, K: int, part: Part, panels: range, groups: list[Group]) -> None:
         """C <- C - L_K L_K[C]ᴴ, for panels C right of K in the same slab."""
         if not panels:
             return
         columns = slice(self.g.extent(panels[0])[0], self.g.extent(panels[-1])[1])
         start_ns = self.call.trace.now_ns()
         first = self.g.extent(K)[0]
-        apply_panel(self.kernels, self.panel(K), first, columns, groups, self.g.n)
+        apply_panel(self.kernels, self.panel(K, part), first, columns, groups)
         self.call.trace.record("compute", start_ns)
-        self.advance(K, panels)
+        self.advance(K, part, panels)
 
-    def advance(self, K: int, panels: range) -> None:
+    def advance(self, K: int, part: Part, panels: range) -> None:
         """Note that panel K was applied to panels."""
         o, e = self.g.extent(K)
-        self.call.meter.advance((e - o) * sum(update_flops(self.g, panel) for panel in panels))
+        done = sum(update_flops(self.g, panel, part) for panel in panels)
+        self.call.meter.advance((e - o) * done)
 
-    def looked_at(self, slab: Slab) -> Iterator[int]:
+    def looked_at(self, part: Part) -> Iterator[int]:
         """Look at the panels of A as they come in; yield the number of the one to come next."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            P = self.panel(K)
+            P = self.panel(K, part)
             if not self.storage.lower and self.g.dtype.kind == "c":
                 np.conjugate(P, out=P)
-            self.sums.see(P, self.g.extent(K)[0])
+            self.sums.see(P, self.g.extent(K)[0], self.g.rows_of(part, K).start)
             self.call.trace.record("compute", start_ns)
             yield K + 1
 
-    def read_ahead(self, panels: range, slab: Slab | None) -> None:
-        """Schedule what a slab needs of earlier panels of L: the blocks from its first row down."""
+    def read_ahead(self, panels: range, part: Part | None) -> None:
+        """Schedule what a part needs of earlier panels of L, or of those of its slab."""
         g = self.g
-        if slab is None:
+        if part is None:
             return
         for K in panels:
             place = self.storage.places[K]
             columns = slice(place * g.columns, (place + 1) * g.columns)
             self.stream.extend(
                 (slice(tiles.start * g.rows, tiles.stop * g.rows), columns)
-                for tiles in g.blocks(slab)
+                for tiles in g.blocks(part, K)
             )
 
-    def blocks_of(self, K: int, slab: Slab) -> Iterator[tuple[int, Matrix]]:
+    def blocks_of(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (first row, block)."""
         g, trace = self.g, self.call.trace
         o, e = g.extent(K)
-        for tiles in g.blocks(slab):
+        for tiles in g.blocks(part, K):
             block = self.stream.take().data
             first = tiles.start * g.rows
             start_ns = trace.now_ns()

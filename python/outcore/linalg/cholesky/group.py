@@ -1,6 +1,6 @@
 """Steps of a Cholesky factorization on column-major blocks in memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from outcore.lapack import Kernels
@@ -9,7 +9,7 @@ from outcore.linalg.matrix import Matrix
 
 @dataclass(frozen=True)
 class Group:
-    """Columns of a slab that lie in memory as one matrix, from a tile above their diagonal down.
+    """Columns of a slab that lie in memory as one matrix: rows on and below their diagonal.
 
     Attributes
     ----------
@@ -94,8 +94,88 @@ def apply_blocks(
                 of_groups.append((group, block[group.first - first : group.end - first]))
 
 
+def apply_beside(
+    kernels: Kernels,
+    L: Iterable[tuple[int, Matrix]],
+    rows: slice,
+    columns: slice,
+    C: Matrix,
+) -> None:
+    """Update a block below the diagonal with an earlier panel of L: C <- C - L_C L_Jᴴ.
+
+    Parameters
+    ----------
+    kernels
+        For the type of the block.
+    L
+        The panel in blocks of rows, (first row, block): L_J, which stand beside the diagonal of the
+        block's columns, and then L_C, the block's own.
+    rows, columns
+        Of the block.
+    C
+        The block.
+    """
+    of_columns: list[tuple[slice, Matrix]] = []
+    for first, block in L:
+        end = first + block.shape[0]
+        if first >= rows.start:
+            own = C[first - rows.start : end - rows.start]
+            for part, L_J in of_columns:
+                kernels.gemm(block, L_J, own[:, part], alpha=-1, beta=1, trans_b="C")
+            continue
+        left, right = max(first, columns.start), min(end, columns.stop)
+        part = slice(left - columns.start, right - columns.start)
+        of_columns.append((part, block[left - first : right - first]))
+
+
+def solve_panel(
+    kernels: Kernels, L: Iterable[tuple[int, Matrix]], first: int, columns: slice, C: Matrix
+) -> Iterator[None]:
+    """Solve for columns of a block below the diagonal, and update those right of them.
+
+        C_K <- C_K L_KK⁻ᴴ,    C <- C - C_K L_JKᴴ
+
+    Parameters
+    ----------
+    kernels
+        For the type of the block.
+    L
+        Panel K of L in blocks of rows, (first row, block), from its diagonal to that of the block's
+        last column.
+    first
+        The first of the block's columns.
+    columns
+        Those of panel K.
+    C
+        The block.
+
+    Yields
+    ------
+    None
+        Once, when C_K is final.
+    """
+    C_K = C[:, columns.start - first : columns.stop - first]
+    for top, block in L:
+        below = top
+        if top <= columns.start:
+            below = columns.stop
+            kernels.trsm(
+                block[columns.start - top : below - top],
+                C_K,
+                "R",
+                lower=True,
+                trans="C",
+                unit=False,
+            )
+            yield
+        end = min(top + block.shape[0], first + C.shape[1])
+        if below < end:
+            right = C[:, below - first : end - first]
+            kernels.gemm(C_K, block[below - top : end - top], right, alpha=-1, beta=1, trans_b="C")
+
+
 def apply_panel(
-    kernels: Kernels, P: Matrix, first: int, columns: slice, groups: Sequence[Group], n: int
+    kernels: Kernels, P: Matrix, first: int, columns: slice, groups: Sequence[Group]
 ) -> None:
     """Update columns of a slab with a panel of the same slab.
 
@@ -111,11 +191,10 @@ def apply_panel(
         Which.
     groups
         Of the slab.
-    n
-        Order of the matrix.
     """
+    end = first + P.shape[0]
     for group in groups:
         part = slice(max(columns.start, group.first), min(columns.stop, group.end))
         if part.start < part.stop:
-            C = group.part(slice(part.start, n), part)
+            C = group.part(slice(part.start, end), part)
             subtract_square(kernels, P[part.start - first :], C)

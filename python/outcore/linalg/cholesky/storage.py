@@ -3,8 +3,8 @@
 import dataclasses
 
 from outcore.linalg.cholesky.checks import Sums
+from outcore.linalg.cholesky.geometry import CholeskyGeometry
 from outcore.linalg.cholesky.lower_tiles import keep_lower
-from outcore.linalg.cholesky.plan import CholeskyGeometry
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.longcall import LongCall
@@ -35,7 +35,11 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
             keep_lower(self.target.below(self.kind.array), metadata)
         planned = g.matrix_bytes_read(first, self.chunk[0]) + g.factor_bytes_read(first)
         report = self.report(
-            call, flops_done=flops_done, planned_bytes_read=planned, notes=sums.notes()
+            call,
+            flops_done=flops_done,
+            planned_bytes_read=planned,
+            method=g.method,
+            notes=sums.notes(),
         )
         self.complete(metadata, report, {"norm1": sums.norm1})
         return dataclasses.replace(CholeskyFactor.open(self.target), report=report)

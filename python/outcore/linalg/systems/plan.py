@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.cholesky.geometry import CholeskyGeometry
 from outcore.linalg.cholesky.plan import (
-    CholeskyGeometry,
     cholesky_cost,
     cholesky_geometry_of,
     cholesky_solve_bytes_read,

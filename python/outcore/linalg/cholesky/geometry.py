@@ -1,0 +1,304 @@
+"""The geometry of an out-of-core Cholesky factorization: what is held, moved and used when."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.linalg.cholesky.cuts import SlabCut
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
+from outcore.zarr_format import tile_shape
+
+MOST_SCRATCH_BYTES = 256 << 10
+"""Memory for absolute values, which the processor keeps near itself."""
+
+ROUNDING_BYTES = 8 << 10
+"""What a read takes more at the edges of the disk's blocks."""
+
+_MOST_GAP_BYTES = 128 << 10
+"""The largest gap that a read goes over."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a slab that are in memory together: all from its diagonal down, or a square block.
+
+    Attributes
+    ----------
+    slab
+        Which columns.
+    tiles
+        Which rows, in tiles.
+    is_first, is_last
+        Whether it holds the diagonal, and the last row.
+    """
+
+    slab: Slab
+    tiles: range
+    is_first: bool
+    is_last: bool
+
+    @property
+    def panels(self) -> range:
+        """The slab's panels."""
+        return range(self.slab.first, self.slab.last)
+
+
+@dataclass(frozen=True)
+class CholeskyGeometry:
+    """How a matrix of order `n` is cut for the left-looking order within a budget.
+
+    L is stored in tiles of ``rows`` x ``columns`` elements, those on and below the diagonal only.
+    A *panel* is a column of tiles. ``block_tiles`` tiles below each other are a *block*: rows of L
+    are read block by block. A *slab* is some panels from their diagonal down. It is in memory as a
+    whole, or where few whole columns would fit, in *parts*, one after the other: about square
+    blocks. In memory the panels of a first part that begin in the same ``group_tiles`` tiles are a
+    *group*: a matrix of all rows from the first of these tiles down. Other parts are one group. A
+    block holds whole groups of tiles.
+
+    Attributes
+    ----------
+    ring_blocks
+        Blocks of L in memory.
+    cuts
+        For each panel, how a slab that begins with it is cut.
+    slab_bytes
+        Of the largest part of those slabs.
+    """
+
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+    group_tiles: int
+    block_tiles: int
+    ring_blocks: int
+    cuts: tuple[SlabCut, ...]
+    slab_bytes: int
+    bounce_bytes: int
+    budget_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in the first panel."""
+        return math.ceil(self.n / self.rows)
+
+    @property
+    def panels(self) -> int:
+        """Panels in the matrix."""
+        return math.ceil(self.n / self.columns)
+
+    @property
+    def height(self) -> int:
+        """Rows of the matrix, rounded up to whole tiles."""
+        return self.tiles * self.rows
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile on disk: whole pages."""
+        return self.rows * self.columns * self.dtype.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        return self.block_tiles * self.tile_bytes
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the blocks of L in memory."""
+        return self.ring_blocks * self.block_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes for the absolute values of some columns of a tile."""
+        return min(self.tile_bytes, max(MOST_SCRATCH_BYTES, self.rows * self.dtype.itemsize))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the factorization takes from its arena at most."""
+        beside = self.scratch_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
+        return self.slab_bytes + self.ring_bytes + beside
+
+    @property
+    def slab_panels(self) -> int:
+        """Panels of the widest slab."""
+        return max(cut.end - first for first, cut in enumerate(self.cuts))
+
+    @property
+    def method(self) -> str:
+        """How the matrix is factored, for people."""
+        slabs = self.slabs()
+        widths = [(slab.last - slab.first) * self.columns for slab in slabs]
+        in_parts = [len(self.parts(slab)) > 1 for slab in slabs]
+        whole = [width for width, divided in zip(widths, in_parts, strict=True) if not divided]
+        square = [width for width, divided in zip(widths, in_parts, strict=True) if divided]
+        tiles = f"tiles of {self.rows} x {self.columns}"
+        if not square:
+            return f"{len(whole)} slabs of up to {max(whole)} columns, {tiles}"
+        return (
+            f"{len(square)} slabs in square blocks of up to {max(square)} columns, {len(whole)} "
+            f"whole slabs of up to {max(whole)} columns, {tiles}"
+        )
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the one after its last."""
+        return panel * self.columns, min((panel + 1) * self.columns, self.n)
+
+    def first_tile(self, panel: int) -> int:
+        """Tile of a panel that holds its diagonal block."""
+        return panel * self.columns // self.rows
+
+    def last_tile(self, slab: Slab) -> int:
+        """Tile after the one that holds a slab's last diagonal block."""
+        return math.ceil(slab.last * self.columns / self.rows)
+
+    def slabs(self, first_panel: int = 0) -> list[Slab]:
+        """Cut the panels from `first_panel` on into slabs.
+
+        From where one of these begins on, a resumed run cuts as an undisturbed one would have done.
+        """
+        found = []
+        while first_panel < self.panels:
+            found.append(Slab(first_panel, self.cuts[first_panel].end))
+            first_panel = found[-1].last
+        return found
+
+    def parts(self, slab: Slab) -> list[Part]:
+        """Cut the rows of a slab into what is in memory together."""
+        edges = [self.first_tile(slab.first), *self.cuts[slab.first].edges]
+        return [
+            Part(slab, range(a, b), a == edges[0], b == self.tiles)
+            for a, b in itertools.pairwise(edges)
+        ]
+
+    def rows_of(self, part: Part, panel: int) -> slice:
+        """Rows of a panel's part, from the diagonal down."""
+        top = max(part.tiles.start * self.rows, panel * self.columns)
+        return slice(top, min(part.tiles.stop * self.rows, self.n))
+
+    def groups(self, part: Part) -> list[range]:
+        """Cut a part's panels into groups."""
+        first, last = part.slab.first, part.slab.last
+        step = self.group_tiles * self.rows // self.columns
+        inner = range((first // step + 1) * step, last, step) if part.is_first else ()
+        return [range(a, b) for a, b in itertools.pairwise([first, *inner, last])]
+
+    def group_top(self, part: Part, group: range) -> int:
+        """Tile that is the first of a group."""
+        return self.first_tile(group[0]) if part.is_first else part.tiles.start
+
+    def blocks(self, part: Part, panel: int) -> list[range]:
+        """Cut what a part needs of an earlier panel of L, or of one of its slab, into blocks.
+
+        Of earlier panels a part needs the rows that stand beside its columns, and its own; a part
+        below the diagonal needs of its slab's panels what is on and below the diagonal of the
+        first part.
+        """
+        if panel >= part.slab.first:
+            return self._blocks(range(self.first_tile(panel), self.last_tile(part.slab)))
+        if part.is_first:
+            return self._blocks(part.tiles)
+        return [*self._blocks(self.beside(part)), *self._blocks(part.tiles)]
+
+    def beside(self, part: Part) -> range:
+        """Tiles of an earlier panel with the rows that stand beside a slab's columns."""
+        return range(self.first_tile(part.slab.first), self.last_tile(part.slab))
+
+    def _blocks(self, tiles: range) -> list[range]:
+        step = self.block_tiles
+        edges = range((tiles.start // step + 1) * step, tiles.stop, step)
+        return [range(a, b) for a, b in itertools.pairwise([tiles.start, *edges, tiles.stop])]
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of L read back while factoring from `first_panel` on. Exact."""
+        tiles = 0
+        for slab in self.slabs(first_panel):
+            below, beside = len(self.parts(slab)) - 1, self.last_tile(slab)
+            tiles += slab.first * (self.tiles - self.first_tile(slab.first))
+            tiles += below * slab.first * (beside - self.first_tile(slab.first))
+            if below:
+                panels = range(slab.first, slab.last)
+                tiles += below * sum(beside - self.first_tile(panel) for panel in panels)
+        return tiles * self.tile_bytes
+
+    def stored_tiles(self, first_panel: int = 0) -> int:
+        """Tiles of L from `first_panel` on."""
+        panels = range(first_panel, self.panels)
+        return sum(self.tiles - self.first_tile(panel) for panel in panels)
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of L written while factoring from `first_panel` on. Exact."""
+        return self.stored_tiles(first_panel) * self.tile_bytes
+
+    def matrix_boxes(
+        self, part: Part, panels: range, chunk_rows: int
+    ) -> Iterator[tuple[slice, slice]]:
+        """Cut what panels of a part need of the matrix into boxes, each to be read at once.
+
+        Of chunks of which not all rows are read, the columns are read with gaps between them, in
+        boxes that fit a bounce buffer.
+        """
+        left, right = self.extent(panels[0])[0], self.extent(panels[-1])[1]
+        for rows, step in self._matrix_rows(part, panels[0], chunk_rows):
+            for at in range(left, right, step):
+                yield rows, slice(at, min(at + step, right))
+
+    def _matrix_rows(self, part: Part, panel: int, chunk_rows: int) -> Iterator[tuple[slice, int]]:
+        """Rows that a panel and those right of it need, and how many of their columns a box has."""
+        top = max(self.first_tile(panel), part.tiles.start) * self.rows
+        bottom = min(part.tiles.stop * self.rows, self.n)
+        most = self.bounce_bytes - ROUNDING_BYTES
+        step = max(most // (chunk_rows * self.dtype.itemsize), 1)
+        whole = min(-(-top // chunk_rows) * chunk_rows, bottom)
+        ragged = max(bottom // chunk_rows * chunk_rows, whole)
+        if whole < ragged:
+            yield slice(whole, ragged), self.n
+        for rows in (slice(top, whole), slice(ragged, bottom)):
+            if rows.start < rows.stop:
+                yield rows, step
+
+    def matrix_bytes_read(self, first_panel: int = 0, chunk_rows: int = 0) -> int:
+        """Bytes of A read in factoring from `first_panel` on.
+
+        Exact for an A in ``order="F"``, in chunks of `chunk_rows` (if 0, those it gets by default)
+        whose order is such that columns end with a block of the disk; else a few more.
+        """
+        chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
+        total = 0
+        for slab in self.slabs(first_panel):
+            first, *below = self.parts(slab)
+            total += sum(self._panel_bytes_read(first, panel, chunk_rows) for panel in first.panels)
+            # Of parts below the diagonal, all panels have the same rows.
+            total += sum(
+                len(part.panels) * self._panel_bytes_read(part, slab.first, chunk_rows)
+                for part in below
+            )
+        return total
+
+    def _panel_bytes_read(self, part: Part, panel: int, chunk_rows: int) -> int:
+        left, right = self.extent(panel)
+        k, itemsize = right - left, self.dtype.itemsize
+        total = 0
+        for rows, step in self._matrix_rows(part, panel, chunk_rows):
+            gap = -(rows.stop - rows.start) % chunk_rows
+            # In each box, what lies between its columns.
+            gaps = k - math.ceil(k / step) if gap * itemsize <= _MOST_GAP_BYTES else 0
+            total += ((rows.stop - rows.start) * k + gap * gaps) * itemsize
+        return total
+
+    def words_moved(self) -> int:
+        """Words read and written in all."""
+        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
+        return total // self.dtype.itemsize
+
+    def words_lower_bound(self) -> float:
+        """Words that any algorithm must move.
+
+        n³/(3√2 √M) read (Beaumont et al. 2022), and n²/2 at the least; n²/2 written.
+        """
+        memory_words = self.budget_bytes / self.dtype.itemsize
+        reads = max(self.n**3 / (3 * math.sqrt(2 * memory_words)), self.n**2 / 2)
+        return reads + self.n**2 / 2
