@@ -279,3 +279,15 @@ def test_a_stop_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="call again"):
         solve(A, blocks())
     assert [path.name for path in tmp_path.iterdir()] == ["A"]
+
+
+def test_a_vector_goes_along_in_blocks_as_high_as_those_of_the_matrix(tmp_path: Path) -> None:
+    """High chunks and a budget for one block of them: steps of a few rows took 40 times as long."""
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((9000, 16)), rng.standard_normal(9000)
+    with oc.from_array(a, tmp_path / "A", chunks=(4096, 16), order="F", progress=False) as A:
+        for memory in (700_000, 1_300_000):
+            x, report = lstsq(A, b, memory=memory, progress=False)
+            np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0])
+            assert report.spans is not None
+            assert len(report.spans) < 60, memory

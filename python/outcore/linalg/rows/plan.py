@@ -225,7 +225,12 @@ def fit_rows(
         return RowPlan(layout, height, dtype, wanted, blocks + spare * layout.is_stored)
 
     def plans(rows: int, spare: int) -> list[RowPlan]:
-        return [plan(layout, rows, spare) for layout in layouts]
+        found = [plan(layout, rows, spare) for layout in layouts]
+        # What goes side by side goes in steps of the lowest block: a vector's is as high as the
+        # matrix's, whose grains may be high, if that can be had.
+        tallest = max(found, key=lambda each: each.height).height
+        level = [plan(layout, max(rows, tallest), spare) for layout in layouts]
+        return level if memory(level) <= budget_bytes else found
 
     row_bytes = max(layout.columns for layout in layouts) * dtype.itemsize
     rows = max(BLOCK_BYTES // row_bytes, _LEAST_ROWS)
