@@ -161,15 +161,44 @@ def test_cholesky_factor(cholesky: Path) -> None:
 
 
 def test_cholesky_journal(cholesky: Path) -> None:
-    quoted = [line.split("\t") for line in marked("Cholesky journal").splitlines()]
+    assert_journal(cholesky, "Cholesky journal")
+
+
+def assert_journal(factors: Path, title: str) -> None:
+    quoted = [line.split("\t") for line in marked(title).splitlines()]
     assert all(f"{crc32c(text.encode()):08x}" == sum_ for text, sum_ in quoted)
     head, *records = (json.loads(text) for text, _ in quoted)
-    written = [line.split("\t") for line in (cholesky / "journal").read_text().splitlines()]
+    written = [line.split("\t") for line in (factors / "journal").read_text().splitlines()]
     head_written, *records_written = (json.loads(text) for text, _ in written)
     # These depend on the machine.
     head |= {name: head_written[name] for name in ("source", "modified_ns", "kernels", "threads")}
     assert list(head.items()) == list(head_written.items())
     assert records == records_written
+
+
+@pytest.fixture
+def qr_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Factor the tall example of the page, and keep the journal."""
+    monkeypatch.setattr(Journal, "remove", lambda self: None)
+    with oc.create_array(tmp_path / "A", (3, 2), order="F") as A:
+        A[...] = [[0, 2], [4, 1], [0, 0]]
+    oc.linalg.qr_factor(tmp_path / "A", memory=1_000_000)
+    return tmp_path / "A.qr"
+
+
+def test_qr_factors(qr_factors: Path) -> None:
+    assert {path.name for path in qr_factors.iterdir()} == {"zarr.json", "qr", "tau", "journal"}
+    np.testing.assert_array_equal(
+        oc.open_array(qr_factors / "qr")[...], [[-4, -1], [1, -2], [0, 0]]
+    )
+    np.testing.assert_array_equal(oc.open_array(qr_factors / "tau")[...], [1, 0])
+    own = json.loads((qr_factors / "zarr.json").read_text())["attributes"]["outcore"]
+    assert own["kind"] == "qr"
+    assert re.findall(r"`(\w+)`", marked("keys of complete QR factors")) == list(own)
+
+
+def test_qr_journal(qr_factors: Path) -> None:
+    assert_journal(qr_factors, "QR journal")
 
 
 def test_linpack_order_becomes_lapacks(tmp_path: Path) -> None:

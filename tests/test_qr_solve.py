@@ -110,8 +110,10 @@ def test_many_in_memory_are_solved_for_in_groups(tmp_path: Path) -> None:
     a, b = tall(150, 100, "f8"), tall(150, 900, "f8", 1)
     qr = qr_factor(on_disk(tmp_path / "Z", a), memory=250_000, progress=False)
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
-    memory = tiles.fixed_bytes(0) + tiles.width_bytes(200)
-    solved = reported(qr, b, memory)
+    memory = tiles.fixed_bytes(8) + tiles.width_bytes(200)
+    solved = reported(qr, b, memory, probes=8)
+    assert solved.condition is not None
+    assert solved.condition == pytest.approx(reported(qr, b[:, 0], probes=8).condition)
     assert solved.report.bytes_read == solved.report.planned_bytes_read == 5 * tiles.pass_bytes()
     assert solved.report.peak_memory_bytes <= memory
     assert_minimizes(a, solved.x, b)

@@ -28,7 +28,7 @@ class Header:
 
     ``kind`` is that of the factors; ``lower`` whether the lower triangle of the matrix is read, of
     one that is. Neither is written for LU, whose journals were there first. ``m`` are the rows of a
-    matrix that need not be square.
+    matrix that need not be square, and then all of it is read.
     """
 
     n: int
@@ -81,8 +81,7 @@ class Journal:
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
         if self.header.kind == "lu":
             del values["kind"], values["lower"]
-        if self.header.m is None:
-            del values["m"]
+        del values["m" if self.header.m is None else "lower"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 

@@ -40,7 +40,8 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
     def noted(self, extremes: Extremes, taus: list[npt.NDArray[Any]]) -> dict[str, Any]:
         """Give what the journal keeps of a slab."""
         tau = np.concatenate([np.empty(0, self._little), *taus]).astype(self._little)
-        return dataclasses.asdict(extremes) | {"tau": base64.b64encode(tau.tobytes()).decode()}
+        text = base64.b64encode(tau.tobytes()).decode()
+        return {"norm1": extremes.norm1, "info": extremes.info, "tau": text}
 
     def finish(self, call: LongCall, flops_done: float) -> QRFactor:
         """Complete the factors on disk and return them, with the report."""
@@ -48,8 +49,8 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
         self.refuse_changed()
         extremes = Extremes()
         for record in self.journal.records:
-            own = {name: value for name, value in record.extremes.items() if name != "tau"}
-            extremes.see(Extremes(**own))
+            noted = record.extremes
+            extremes.see(Extremes(norm1=noted["norm1"], info=noted["info"]))
         metadata = self.lay_out()
         tau = self._tau()
         with create_array(self.target.path / "tau", tau.shape, g.dtype, overwrite=True) as file:
