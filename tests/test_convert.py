@@ -1,4 +1,4 @@
-"""`export_array` and ``outcore convert``: against each format's own library; whole or not."""
+"""`export_array` and ``outcore convert``: against each format's own library, within the budget."""
 
 import json
 import os
@@ -12,44 +12,17 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pytest
 import zarr
 from click.testing import CliRunner, Result
+from export_cases import CODECS, NAMES, Values, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import DTYPES, ORDERS, Layout, layouts, values
 
 import outcore as oc
-from outcore import export
 from outcore.cli import main
-from outcore.errors import (
-    BudgetError,
-    DiskFullError,
-    ExistsError,
-    Interrupted,
-    InvalidError,
-    MissingPackageError,
-    NotFoundError,
-    ReadOnlyError,
-)
-
-Values = npt.NDArray[Any]
-
-NAMES = {"npy": "x.npy", "hdf5": "x.h5", "zarr": "x.zarr", "raw": "x.raw"}
-CODECS = [(name, codec) for name, codecs in export.CODECS.items() for codec in codecs]
-
-
-def read(path: Path, kind: str, model: Values, order: Any = "C") -> Values:
-    """What the format's own library finds; of a raw file, the type and shape are known."""
-    if kind == "npy":
-        return np.asarray(np.load(path))
-    if kind == "hdf5":
-        with h5py.File(path) as file:
-            return np.asarray(file["data"])
-    if kind == "zarr":
-        return np.asarray(zarr.open_array(path, mode="r")[...])
-    return np.fromfile(path, model.dtype).reshape(model.shape, order=order)
+from outcore.errors import InvalidError
 
 
 @pytest.mark.parametrize(("kind", "codec"), CODECS)
@@ -171,212 +144,6 @@ def test_every_chunk_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for s, chunk, extent in zip(box, (30, 35), (200, 210), strict=True):
             assert s.start % chunk == 0
             assert s.stop % chunk == 0 or s.stop == extent
-
-
-# What cannot be.
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("x", {}, "need a format, one of npy, raw, hdf5, zarr"),
-        ("x.npy", {"format": "csv"}, "need a format"),
-        ("x.npy", {"codec": "gzip"}, "npy has the codecs none"),
-        ("x.h5", {"codec": "zstd"}, "hdf5 has the codecs none, gzip"),
-        ("x.zarr", {"codec": "lzma"}, "zarr has the codecs"),
-        ("x.h5", {"order": "F"}, "C in HDF5"),
-        ("x.npy", {"order": "K"}, "C or F"),
-        ("x.npy", {"chunks": (2, 2)}, "no chunks"),
-        ("x.zarr", {"chunks": (2,)}, "need 2 extents"),
-        ("x.zarr", {"chunks": (2, 0)}, "at least 1"),
-        ("x.h5", {"chunks": (2, 1.5)}, "integers"),
-        ("x.npy", {"dtype": "S3"}, "number type"),
-        ("x.h5::a/", {}, "cannot make a dataset 'a/' in"),
-    ],
-)
-def test_unusable_arguments(
-    tmp_path: Path, name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidError, match=message):
-        oc.export_array(np.ones((4, 3)), f"{tmp_path}/{name}", **options)
-    assert os.listdir(tmp_path) == []
-
-
-def test_names_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="need a path, have 5"):
-        oc.export_array(np.ones(3), 5)  # type: ignore[arg-type]
-    oc.export_array(np.ones(3), f"{tmp_path}/x.h5::")
-    np.testing.assert_array_equal(read(tmp_path / "x.h5", "hdf5", np.ones(3)), np.ones(3))
-
-
-def test_too_little_memory_is_said_before_any_work(tmp_path: Path) -> None:
-    model = values((400, 400), "f8")
-    with pytest.raises(BudgetError, match=r"need (\d+) bytes") as caught:
-        oc.export_array(model, tmp_path / "x.zarr", chunks=(400, 400), memory="1 MiB")
-    assert os.listdir(tmp_path) == []
-    need = int(re.findall(r"need (\d+)", str(caught.value))[0])
-    oc.export_array(model, tmp_path / "x.zarr", chunks=(400, 400), memory=need)
-    np.testing.assert_array_equal(read(tmp_path / "x.zarr", "zarr", model), model)
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_existing_targets(tmp_path: Path, kind: str) -> None:
-    old, new = np.zeros((5, 4)), values((6, 3), "f8")
-    path = tmp_path / NAMES[kind]
-    oc.export_array(old, path, format=kind)
-    with pytest.raises(ExistsError, match="overwrite=True"):
-        oc.export_array(new, path, format=kind)
-    np.testing.assert_array_equal(read(path, kind, old), old)
-    oc.export_array(new, path, format=kind, overwrite=True)
-    np.testing.assert_array_equal(read(path, kind, new), new)
-    # A file in a directory's place, and the other way round.
-    other = "zarr" if kind != "zarr" else "npy"
-    oc.export_array(old, path, format=other, overwrite=True)
-    np.testing.assert_array_equal(read(path, other, old), old)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("text")
-    with pytest.raises(ExistsError, match="not overwritten"):
-        oc.export_array(new, tmp_path / "mine", format=kind, overwrite=True)
-    with pytest.raises(NotFoundError, match="no directory"):
-        oc.export_array(new, tmp_path / "none" / NAMES[kind], format=kind)
-    assert sorted(os.listdir(tmp_path)) == sorted(["mine", NAMES[kind]])
-
-
-def test_a_file_may_be_made_from_itself(tmp_path: Path) -> None:
-    model = values((50, 40), "f8")
-    np.save(tmp_path / "x.npy", model)
-    oc.export_array(
-        tmp_path / "x.npy", tmp_path / "x.npy", order="F", overwrite=True, memory="64 KiB"
-    )
-    found = np.load(tmp_path / "x.npy")
-    assert found.flags.f_contiguous
-    np.testing.assert_array_equal(found, model)
-    zarr.create_array(tmp_path / "Z", data=model)
-    with pytest.raises(InvalidError, match="itself"):
-        oc.export_array(tmp_path / "Z", tmp_path / "Z", format="zarr", overwrite=True)
-
-
-def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: Any) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(ReadOnlyError, match="permissions"):
-        oc.export_array(np.ones(3), tmp_path / "x.npy")
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(("package", "kind"), [("h5py", "hdf5"), ("zarr", "zarr")])
-def test_a_package_that_is_not_installed(
-    tmp_path: Path, package: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(MissingPackageError, match=f"pip install {package}"):
-        oc.export_array(np.ones(3), tmp_path / NAMES[kind])
-    assert os.listdir(tmp_path) == []
-
-
-# Whole or not at all.
-
-
-class FailingAfter:
-    """Rows, then an error."""
-
-    shape, dtype = (400, 100), np.dtype("f8")
-
-    def __init__(self, rows: int, error: BaseException) -> None:
-        self._rows, self._error = rows, error
-
-    def __getitem__(self, box: tuple[slice, ...]) -> Values:
-        if box[0].stop > self._rows:
-            raise self._error
-        return np.ones([s.stop - s.start for s in box])
-
-
-@pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("rows", [0, 200])
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [(ZeroDivisionError(), ZeroDivisionError), (KeyboardInterrupt(), Interrupted)],
-)
-@pytest.mark.parametrize("before", [True, False])
-def test_after_a_failure_nothing_is_left_or_what_was_there(
-    tmp_path: Path, kind: str, rows: int, error: BaseException, expected: Any, before: bool
-) -> None:
-    old = np.zeros((5, 4))
-    path = tmp_path / NAMES[kind]
-    if before:
-        oc.export_array(old, path, format=kind)
-    chunks = {"chunks": (20, 50)} if kind in ("hdf5", "zarr") else {}
-    with pytest.raises(expected):
-        oc.export_array(
-            FailingAfter(rows, error), path, format=kind, overwrite=True, memory="150 KiB", **chunks
-        )
-    assert os.listdir(tmp_path) == ([NAMES[kind]] if before else [])
-    if before:
-        np.testing.assert_array_equal(read(path, kind, old), old)
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_a_killed_process_leaves_nothing_that_passes_for_whole(
-    tmp_path: Path, kind: str, run_python: Callable[..., subprocess.Popen[str]]
-) -> None:
-    script = """
-import os, signal, sys
-import numpy as np
-import outcore as oc
-class Rows:
-    shape, dtype = (400, 100), np.dtype("f8")
-    def __getitem__(self, box):
-        if box[0].start >= 200:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return np.ones([s.stop - s.start for s in box])
-chunks = {"chunks": (20, 100)} if sys.argv[2] in ("hdf5", "zarr") else {}
-oc.export_array(Rows(), sys.argv[1], format=sys.argv[2], memory="150 KiB", **chunks)
-"""
-    (tmp_path / "to").mkdir()
-    process = run_python(script, str(tmp_path / "to" / NAMES[kind]), kind)
-    said = process.communicate()[1]
-    assert process.returncode == -signal.SIGKILL, said
-    (left,) = os.listdir(tmp_path / "to")
-    assert re.fullmatch(rf"\.{re.escape(NAMES[kind])}\.\w{{8}}\.part", left)
-    oc.export_array(np.ones(3), tmp_path / "to" / NAMES[kind], format=kind)
-
-
-@pytest.mark.parametrize(("kind", "codec"), CODECS)
-def test_a_full_disk(small_disk: Path, kind: str, codec: str) -> None:
-    model = np.random.default_rng(0).integers(0, 1 << 62, (3000, 3000))  # 72 MB
-    with pytest.raises(DiskFullError, match="free some room"):
-        oc.export_array(model, small_disk / NAMES[kind], format=kind, codec=codec)
-    assert os.listdir(small_disk) == ["lost+found"]
-
-
-@pytest.mark.parametrize(("kind", "codec"), [("npy", "none"), ("hdf5", "none"), ("zarr", "zstd")])
-def test_a_disk_that_fills_up_meanwhile(small_disk: Path, kind: str, codec: str) -> None:
-    model = np.random.default_rng(0).integers(0, 1 << 62, (2000, 2000))  # 32 MB
-    ballast = small_disk / "ballast"
-
-    class Filling:
-        shape, dtype = model.shape, model.dtype
-
-        def __getitem__(self, box: tuple[slice, ...]) -> Values:
-            if box[0].start >= 1000 and not ballast.exists():
-                free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
-                with ballast.open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, max(free - (2 << 20), 1 << 20))
-            return model[box]
-
-    options = {} if kind == "npy" else {"chunks": (100, 2000)}
-    path = small_disk / NAMES[kind]
-    with pytest.raises(DiskFullError, match="free some room"):
-        oc.export_array(Filling(), path, format=kind, codec=codec, memory="8 MiB", **options)
-    assert sorted(os.listdir(small_disk)) == ["ballast", "lost+found"]
-    ballast.unlink()
-    oc.export_array(model, path, format=kind, codec=codec)
-    np.testing.assert_array_equal(read(path, kind, model), model)
 
 
 # The command line.

@@ -1,14 +1,10 @@
-"""Reports in files and as pages: what is saved is loaded, and what is measured is drawn."""
+"""Reports as pages: what is measured is drawn."""
 
 import base64
-import html
 import io
 import json
 import re
-import struct
 import time
-import zipfile
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,272 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib import image
+from report_cases import A_FEW, Page, many, report, spans
 
 import outcore as oc
-from outcore import report_file
-from outcore._core import Trace
 from outcore.cli import main
-from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg import lu_factor
-from outcore.report import Report
 from outcore.reporting.heat_map import SHAPE, png
 from outcore.reporting.lanes import BINS, FINE_BINS
 from outcore.reporting.page import html_page, write_page
 from outcore.reporting.spans import LANES, Spans
 from outcore.reporting.svg import WIDTH, tick_step, ticks
-
-FORMAT_PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()
-KINDS = Trace.kinds()
-VOID = {"meta", "br", "hr", "img", "input", "link"}
-NO_ARRAY = 2**32 - 1
-
-
-def spans(*rows: tuple[str, int, float, float, int, int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Rows (kind, array, start in seconds, end in seconds, offset, bytes), on some clock."""
-    clock = 7 * 10**15
-    return np.array(
-        [
-            (KINDS.index(kind), array, clock + int(1e9 * a), clock + int(1e9 * b), offset, nbytes)
-            for kind, array, a, b, offset, nbytes in rows
-        ],
-        np.uint64,
-    ).reshape(-1, 6)
-
-
-A_FEW = spans(
-    ("read", 0, 0.0, 1.0, 0, 1000),
-    ("compute", NO_ARRAY, 1.0, 3.0, 0, 0),
-    ("write", 1, 2.0, 4.0, 4096, 2000),
-    ("sync", 1, 4.0, 4.25, 0, 0),
-    ("wait", NO_ARRAY, 3.0, 4.25, 0, 0),
-    ("read", 0, 3.0, 3.5, 1000, 1000),
-)
-
-
-def report(**values: object) -> Report:
-    base: dict[str, object] = {
-        "verb": "lu", "n": 50, "dtype": "float64", "seconds": 4.25, "flops": 4e9,
-        "bytes_read": 2000, "bytes_written": 2000, "planned_bytes_read": 1900,
-        "planned_bytes_written": 2000, "words_lower_bound": 300.0, "spans": A_FEW,
-    }  # fmt: skip
-    return Report(**(base | values))  # type: ignore[arg-type]
-
-
-def many(count: int = 1 << 17) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """As many spans as a trace has at most, in no order that a picture could be small by."""
-    rng = np.random.default_rng(1)
-    start = np.cumsum(rng.integers(1000, 10**6, count))
-    columns = [
-        rng.integers(0, 5, count), rng.integers(0, 2, count), start,
-        start + rng.integers(1000, 10**7, count), rng.integers(0, 10**6, count) * 4096,
-        rng.integers(1, 1024, count) * 4096,
-    ]  # fmt: skip
-    return np.stack(columns, axis=1).astype(np.uint64)
-
-
-class Page(HTMLParser):
-    """A page taken apart; what is not balanced or not quoted as it must be fails here."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("script", "style"):
-            self.scripts.append(data)
-        elif data.strip():
-            self.words.append(data)
-
-    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [
-            found for name, found in self.elements
-            if name == tag and wanted.items() <= found.items()
-        ]  # fmt: skip
-
-
-# Saving and loading
-
-
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    given = report(
-        history=[1.0, 0.5, float("nan"), float("inf")], notes=["a < b"], arrays=["the <matrix>"],
-        growth=2.5, m=60, method="slabs",
-    )  # fmt: skip
-    given.save(tmp_path / "r")
-    found = Report.load(tmp_path / "r")
-    assert np.array_equal(found.history, given.history, equal_nan=True)
-    found.history = given.history
-    assert found == given
-    assert found.spans is not None
-    assert found.spans.dtype == np.uint64
-    assert np.array_equal(found.spans, A_FEW)
-    assert str(found) == str(given)
-
-
-def test_what_a_call_reports_is_saved_and_drawn(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    A = oc.from_array(rng.standard_normal((300, 300)), tmp_path / "A", order="F", progress=False)
-    _, given = oc.linalg.solve(A, np.ones(300), memory="300 KB", progress=False)
-    given.save(tmp_path / "r")
-    found = Report.load(tmp_path / "r")
-    assert found == given
-    assert np.array_equal(found.spans, given.spans)  # type: ignore[arg-type]
-    page = html_page(found)
-    assert page == html_page(given)
-    for _, said in given.rows():
-        assert html.escape(said) in page
-    assert len(Page(page).all("image")) == 3, "reads of the matrix; reads and writes of the factors"
-
-
-@pytest.mark.parametrize("none", [None, np.zeros((0, 6), np.uint64)])
-def test_reports_without_spans_are_saved_and_drawn(none: Any, tmp_path: Path) -> None:
-    report(spans=none).save(tmp_path / "r")
-    found = Report.load(tmp_path / "r")
-    assert found == report()
-    assert found.spans is None or len(found.spans) == 0
-    page = Page(html_page(found))
-    assert "no spans" in " ".join(page.words)
-    assert [svg["id"] for svg in page.all("svg", role="img")] == ["bytes"]
-
-
-def test_saving_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    report(n=1).save(tmp_path / "r")
-    report(n=2).save(tmp_path / "r")
-    assert Report.load(tmp_path / "r").n == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["r"]
-    with pytest.raises(InvalidError, match="is a directory"):
-        report().save(tmp_path)
-
-
-def test_numbers_of_numpy_are_saved_as_plain_ones(tmp_path: Path) -> None:
-    given = report(growth=np.float32(2.5), n=np.int64(50), history=list(np.array([0.5, 0.25])))
-    given.save(tmp_path / "r")
-    assert Report.load(tmp_path / "r") == given
-    with pytest.raises(TypeError, match="plain values"):
-        report(notes=[object()]).save(tmp_path / "r")
-
-
-def test_the_file_is_what_its_page_says(tmp_path: Path) -> None:
-    report().save(tmp_path / "r")
-    with zipfile.ZipFile(tmp_path / "r") as archive:
-        document = json.loads(archive.read("report.json"))
-        rows = np.load(io.BytesIO(archive.read("spans.npy")))
-    assert (document["format"], document["kind"]) == (1, "outcore report")
-    assert document["report"]["bytes_read"] == 2000
-    assert np.array_equal(rows, A_FEW)
-    said = re.search(r"<!-- golden: kinds of spans -->\n(.*)", FORMAT_PAGE)
-    assert said is not None
-    assert re.findall(r"\d `(\w+)`", said[1]) == KINDS
-
-
-def write(path: Path, document: Any, **members: bytes) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("report.json", json.dumps(document))
-        for name, data in members.items():
-            archive.writestr(f"{name}.npy", data)
-    return path
-
-
-def test_a_later_format_is_refused_and_a_later_figure_is_not(tmp_path: Path) -> None:
-    values = report().to_dict()
-    document = {"format": 2, "kind": "outcore report", "report": values}
-    with pytest.raises(InvalidError, match=r"format 2, this version .* reads format 1; upgrade"):
-        Report.load(write(tmp_path / "r", document))
-    document = {"format": 1, "kind": "outcore report", "report": values | {"colour": "red"}}
-    assert Report.load(write(tmp_path / "r", document)) == report()
-
-
-def npy(array: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("values", "members"),
-    [
-        ({"n": "many"}, {}),
-        ({"n": True}, {}),
-        ({"history": [1.0, "x"]}, {}),
-        ({"notes": "a note"}, {}),
-        ({"growth": [1.0]}, {}),
-        ({}, {"spans": npy(np.zeros((3, 5), np.uint64))}),
-        ({}, {"spans": npy(np.zeros((3, 6)))}),
-        ({}, {"spans": b"nothing"}),
-    ],
-)
-def test_a_report_of_wrong_values_is_damaged(
-    values: dict[str, object], members: dict[str, bytes], tmp_path: Path
-) -> None:
-    document = {"format": 1, "kind": "outcore report", "report": report().to_dict() | values}
-    with pytest.raises(CorruptError, match="damaged report"):
-        Report.load(write(tmp_path / "r", document, **members))
-
-
-@pytest.mark.parametrize(
-    "document", [[], {}, {"format": 1, "kind": "another", "report": {}},
-                 {"format": 1, "kind": "outcore report", "report": {"n": 1}}],
-)  # fmt: skip
-def test_an_archive_of_something_else_is_damaged(document: Any, tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="damaged report"):
-        Report.load(write(tmp_path / "r", document))
-
-
-def test_no_flipped_byte_and_no_cut_goes_unnoticed(tmp_path: Path) -> None:
-    """Each is an error of ours, or in bytes that mean nothing, such as dates."""
-    report().save(tmp_path / "r")
-    whole = (tmp_path / "r").read_bytes()
-    noticed = 0
-    for at in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[at] ^= 0x55
-        (tmp_path / "d").write_bytes(damaged)
-        try:
-            found = Report.load(tmp_path / "d")
-        except OutcoreError:
-            noticed += 1
-        else:
-            assert found == report()
-            assert found.spans is None or np.array_equal(found.spans, A_FEW)
-    assert noticed > 0.8 * len(whole)
-    for length in range(0, len(whole), 7):
-        (tmp_path / "d").write_bytes(whole[:length])
-        with pytest.raises(CorruptError if length >= 4 else InvalidError, match="report"):
-            Report.load(tmp_path / "d")
-
-
-def test_what_is_no_report_is_said_to_be_none(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("a text")
-    with pytest.raises(InvalidError, match="is not a report; write one with"):
-        Report.load(tmp_path / "text")
-    with pytest.raises(NotFoundError, match="no report at"):
-        Report.load(tmp_path / "missing")
-    with pytest.raises(NotFoundError, match="not a directory of complete factors"):
-        Report.load(tmp_path)
-
-
-def test_factors_hold_the_report_of_their_factorization(tmp_path: Path) -> None:
-    A = oc.from_array(np.eye(20) + 1, tmp_path / "A", order="F", progress=False)
-    given = lu_factor(A, memory="1 MB", progress=False).report
-    found = Report.load(tmp_path / "A.lu")
-    assert found == given
-    assert found.spans is None
-
 
 # Sums over time and place
 
@@ -596,9 +336,3 @@ def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_page(report(), tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text() == html_page(report())
-
-
-def test_spans_are_small_in_the_file(tmp_path: Path) -> None:
-    report_file.write(tmp_path / "r", {}, many())
-    size = (tmp_path / "r").stat().st_size
-    assert size < struct.calcsize("<6Q") * (1 << 17) / 2

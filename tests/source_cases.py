@@ -1,0 +1,69 @@
+"""Arrays in the formats of others, and copies of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import zarr
+
+import outcore as oc
+from outcore.copying import CopyReport, copy_to_array
+from outcore.open_source import open_source
+
+Values = npt.NDArray[Any]
+
+
+def copied(source: Any, path: Path, **options: Any) -> tuple[Values, CopyReport]:
+    """Copy, and check what is promised of every copy."""
+    names = ("shape", "dtype", "source_order", "offset")
+    given = {name: options.pop(name) for name in names if name in options}
+    with open_source(source, **given) as opened:
+        array, report = copy_to_array(opened, path, overwrite=True, progress=False, **options)
+    assert report.peak_memory_bytes <= report.memory_bytes
+    assert oc.open_array(path).info().state == "whole"
+    with array:
+        return array[...], report
+
+
+def in_hdf5(model: Values, path: Path) -> str:
+    with h5py.File(path / "a.h5", "w") as file:
+        chunks = tuple(max(n // 3, 1) for n in model.shape)
+        file.create_dataset("g/a", data=model, chunks=chunks, compression="gzip")
+    return f"{path}/a.h5::g/a"
+
+
+def in_contiguous_hdf5(model: Values, path: Path) -> Path:
+    with h5py.File(path / "a.hdf5", "w") as file:
+        file["a"] = model
+    return path / "a.hdf5"
+
+
+def in_zarr(**options: Any) -> Callable[[Values, Path], Path]:
+    def make(model: Values, path: Path) -> Path:
+        chunks = tuple(max(n // 3, 1) for n in model.shape)
+        zarr.create_array(path / "a.zarr", data=model, chunks=chunks, overwrite=True, **options)
+        return path / "a.zarr"
+
+    return make
+
+
+def in_sharded_zarr(model: Values, path: Path) -> Path:
+    chunks = tuple(max(n // 3, 1) for n in model.shape)
+    shards = tuple(2 * c for c in chunks)
+    zarr.create_array(path / "a.zarr", data=model, chunks=chunks, shards=shards, overwrite=True)
+    return path / "a.zarr"
+
+
+def in_npy(model: Values, path: Path) -> Path:
+    np.save(path / "a.npy", model)
+    return path / "a.npy"
+
+
+def in_outcore(model: Values, path: Path) -> Path:
+    oc.from_array(model, path / "stored", chunks=5, overwrite=True) if model.ndim == 1 else (
+        oc.from_array(model, path / "stored", chunks=(3,) * model.ndim, overwrite=True)
+    )
+    return path / "stored"
