@@ -1,9 +1,12 @@
 """`export_array`: what cannot be is refused, and files are whole or not there."""
 
+import asyncio
+import errno
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,28 @@ oc.export_array(Rows(), sys.argv[1], format=sys.argv[2], memory="150 KiB", **chu
     (left,) = os.listdir(tmp_path / "to")
     assert re.fullmatch(rf"\.{re.escape(NAMES[kind])}\.\w{{8}}\.part", left)
     oc.export_array(np.ones(3), tmp_path / "to" / NAMES[kind], format=kind)
+
+
+def test_chunks_still_being_written_when_one_fails_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ended = zarr.storage.LocalStore, []
+    original = store.set
+
+    async def one_fails(self: Any, key: str, value: Any) -> None:
+        if key == "c/0/0":
+            raise OSError(errno.ENOSPC, "no space")
+        if key.startswith("c/"):
+            await asyncio.sleep(0.3)
+            ended.append(key)
+        await original(self, key, value)
+
+    monkeypatch.setattr(store, "set", one_fails)
+    with pytest.raises(DiskFullError, match="free some room"):
+        oc.export_array(np.ones((40, 40)), tmp_path / "x.zarr", chunks=(20, 20))
+    time.sleep(0.6)
+    assert ended
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(("kind", "codec"), CODECS)

@@ -1,5 +1,6 @@
 """What arrays are copied to, behind one interface that writes blocks."""
 
+import asyncio
 import errno
 import math
 import os
@@ -22,6 +23,9 @@ from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
 from outcore.unfailing_file import UnfailingFile
 from outcore.zarr_format import TILE_BYTES, Metadata
+
+_NESTED_TASKS = 4
+"""How deep zarr-python's tasks are nested at most: the region, its chunk, codecs, the file."""
 
 
 class Target(ABC):
@@ -194,6 +198,18 @@ class ZarrTarget(Target):
             for name in names:
                 sync_file(Path(above) / name)
             sync_file(Path(above))
+
+    def abandon(self) -> None:
+        """See `Target`. Beside a write that failed others go on, which would make files anew."""
+        load("zarr.core.sync", "writing Zarr").sync(_others_done())
+
+
+async def _others_done() -> None:
+    """Wait for the tasks of this event loop, and for those that they begin."""
+    for _ in range(_NESTED_TASKS):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
 
 
 def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
