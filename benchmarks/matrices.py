@@ -56,6 +56,8 @@ def random_file(path: Path, n: int) -> None:
 
 def clear(path: Path) -> None:
     """Remove what the last round wrote and let the disk settle: that is not this round's work."""
+    was_there = path.exists()
     shutil.rmtree(path, ignore_errors=True)
     os.sync()
-    time.sleep(SETTLE_S)
+    if was_there:
+        time.sleep(SETTLE_S)

@@ -45,7 +45,7 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, low: str, n: int) 
         f"solve {dtype} n={n}",
         {name: contender.run for name, contender in contenders.items()},
         rounds=1 if setting.size == "tiny" else 3,
-        warmups=0 if setting.size == "full" else 1,
+        warmups=1 if setting.size == "quick" else 0,
     )
     A.close()
     clear(A.path)

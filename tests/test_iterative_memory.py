@@ -22,17 +22,17 @@ from outcore.linalg import cg, gauss_seidel, gmres, jacobi
 
 def fill(rows, cols):
     i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
-    return 0.5 ** np.abs(i - j) + 2.0 * (i == j)
+    return np.exp2(-np.abs(i - j)) + 4.0 * (i == j)
 
 A = oc.create_array(
     "Z", (n, n), dtype, chunks=(128, 1024), fill=fill, memory="32 MiB", progress=False
 )
 b = np.ones((n, 3), dtype)
-tol = 1e-10
+tol = 1e-8
 reference = None
 for method, options in (
     (gauss_seidel, {}), (gauss_seidel, {"storage": "f4", "tol": 1e-7}),
-    (gauss_seidel, {"block": 640}), (jacobi, {"omega": 0.7}), (cg, {"preconditioner": "ssor"}),
+    (gauss_seidel, {"block": 640}), (jacobi, {"omega": 0.9}), (cg, {"preconditioner": "ssor"}),
     (cg, {"storage": "f4"}), (gmres, {}), (gmres, {"preconditioner": "sweep"}),
 ):
     x, report = method(A, b, **{"tol": tol, "memory": budget, "progress": False, **options})
