@@ -32,16 +32,18 @@ for first in range(0, n, 500):
     block = L[first : first + 500]
     i, j = np.arange(first, first + len(block))[:, None], np.arange(n)
     assert (block == (i >= j)).all(), first
+print(found.report.method)
 with open("/proc/self/status") as status:
     print("most KiB", *[line.split()[1] for line in status if line.startswith("VmHWM")])
 """
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "budget"), [(3600, "f8", 13 << 20), (2500, "c16", 16 << 20)]
+    ("n", "dtype", "budget"),
+    [(3600, "f8", 13 << 20), (2500, "c16", 16 << 20), (3600, "f8", 2 << 20)],
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 100 MB with an eighth of it for a budget."""
+    """A matrix of 100 MB with an eighth of it for a budget; and a 50th, so by square blocks."""
     limit.set(budget + FIXED)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, str(limit.path), str(budget), str(n), dtype],
@@ -53,4 +55,5 @@ def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: 
         env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
     )
     assert done.returncode == 0, done.stderr
+    assert ("square blocks" in done.stdout) == (budget < 4 << 20)
     assert int(done.stdout.split()[-1]) << 10 < budget + FIXED

@@ -10,7 +10,7 @@ import numpy as np
 
 from outcore.linalg.cholesky.cuts import SlabCut
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
-from outcore.zarr_format import tile_shape
+from outcore.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 
 MOST_SCRATCH_BYTES = 256 << 10
 """Memory for absolute values, which the processor keeps near itself."""
@@ -98,13 +98,14 @@ class CholeskyGeometry:
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes of a tile on disk: whole pages."""
+        """Bytes of a tile."""
         return self.rows * self.columns * self.dtype.itemsize
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block."""
-        return self.block_tiles * self.tile_bytes
+        """Bytes of a block in memory: whole pages, also where the tiles of a given file are not."""
+        pages = -(-self.block_tiles * self.tile_bytes // SLOT_ALIGN_BYTES)
+        return pages * SLOT_ALIGN_BYTES
 
     @property
     def ring_bytes(self) -> int:

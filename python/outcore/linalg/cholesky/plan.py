@@ -125,7 +125,9 @@ def _best(
     best = None
     for shape in shapes:
         g = _cut(n, dtype, memory_bytes, shape, in_parts=False)
-        parts = _cut(n, dtype, memory_bytes, shape, in_parts=True)
+        parts = None
+        if not g or FEWER * g.words_moved() >= g.words_lower_bound():
+            parts = _cut(n, dtype, memory_bytes, shape, in_parts=True)
         if parts and (not g or parts.words_moved() <= FEWER * g.words_moved()):
             g = parts
         # Parts are for those who must move little.
