@@ -13,7 +13,7 @@ import scipy.linalg
 from operands import DTYPES, TRANS, assert_close, op, outside, random, tolerance, view
 
 from outcore import blas_choice, lapack
-from outcore._core import add_lower_sums, column_extremes
+from outcore._core import add_sums, column_extremes
 from outcore.errors import InvalidError
 
 
@@ -465,15 +465,21 @@ def test_sums_of_a_triangle_are_those_of_the_whole_matrix(dtype: str) -> None:
     whole = sizes + np.tril(sizes, -1).T
     sums = np.zeros(50)
     for first in range(0, 50, 20):
-        add_lower_sums(a[first:, first : first + 20], sums[first:])
         end = min(first + 20, 50)
+        of_columns = np.zeros(end - first)
+        middle = 40 if end <= 40 else 50
+        add_sums(a[first:middle, first:end], sums[first:middle], of_columns, True)
+        add_sums(a[middle:, first:end], sums[middle:], of_columns, False)
+        sums[first:end] += of_columns
         np.testing.assert_allclose(sums[:end], whole.sum(axis=0)[:end], rtol=1e-5)
 
 
-def test_sums_of_what_has_no_triangle_are_refused() -> None:
+def test_sums_of_what_has_none_are_refused() -> None:
     a = np.ones((6, 4), order="F")
     for wrong in (np.ascontiguousarray(a), a[:, 0], a.astype("i4"), a.T.copy(order="F"), a[1:]):
         with pytest.raises(InvalidError):
-            add_lower_sums(wrong, np.zeros(6))
+            add_sums(wrong, np.zeros(6), np.zeros(4), False)
+    with pytest.raises(InvalidError):
+        add_sums(a[:3], np.zeros(3), np.zeros(4), True)
     with pytest.raises((InvalidError, TypeError)):
-        add_lower_sums(a, np.zeros(12)[::2])
+        add_sums(a, np.zeros(12)[::2], np.zeros(4), False)

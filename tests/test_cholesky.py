@@ -22,7 +22,7 @@ from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
-TINY = 220_000
+TINY = 212_000
 
 
 def factor(path: Path, a: Matrix, memory: int = TINY, **options: object) -> CholeskyFactor:

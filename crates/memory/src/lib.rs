@@ -16,4 +16,4 @@ pub use block::{ALIGN_BYTES, Block};
 pub use columns::{Columns, Extremes, Real, column_extremes};
 pub use region::{Region, Segment};
 pub use strided::{Level, copy_strided};
-pub use triangle::add_lower_sums;
+pub use triangle::add_sums;

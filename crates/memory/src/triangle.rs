@@ -1,4 +1,4 @@
-//! Sums of a Hermitian matrix of which one triangle is in memory.
+//! Sums of rows and of columns, as for a Hermitian matrix of which one triangle is in memory.
 
 use crate::{Columns, Real};
 
@@ -8,31 +8,30 @@ const LANES: usize = 8;
 /// Rows that are gone through at once, so that their sums stay in the cache nearest to the processor.
 const RUN: usize = 2048;
 
-/// Adds the absolute values of some columns, from their diagonal down, to the sums of rows and columns of the whole
-/// matrix. `sums[i]` is of row i of the columns, and of column i too: row 0 has the diagonal of column 0.
-///
-/// The first column is looked at as far as `first_rows` says and each later one to the same last row, whatever
-/// `growth` is.
-pub fn add_lower_sums<T: Real>(columns: Columns<'_, T>, sums: &mut [f64]) {
+/// Adds the absolute values of some columns, looked at as far as `first_rows` says, to the sums of their rows and to
+/// their own. With `trapezoid` they begin with their diagonal block, of which the lower triangle is read, and the
+/// diagonal is added to the sums of the columns only.
+pub fn add_sums<T: Real>(
+    columns: Columns<'_, T>,
+    of_rows: &mut [f64],
+    of_columns: &mut [f64],
+    trapezoid: bool,
+) {
     let width = if columns.is_complex { 2 } else { 1 };
     let rows = columns.first_rows / width;
-    let mut of_columns = vec![0.0; columns.count];
     for top in (0..rows).step_by(RUN) {
         let end = (top + RUN).min(rows);
         for (j, sum) in of_columns.iter_mut().enumerate() {
-            let first = top.max(j + 1);
+            let column = &columns.values[j * columns.pitch..];
+            let first = if trapezoid { top.max(j + 1) } else { top };
             if first < end {
-                let column = &columns.values[j * columns.pitch..];
-                *sum += add(&column[first * width..end * width], columns.is_complex, &mut sums[first..end]);
+                *sum +=
+                    add(&column[first * width..end * width], columns.is_complex, &mut of_rows[first..end]);
             }
-            if (top..end).contains(&j) {
-                let diagonal = &columns.values[j * columns.pitch + j * width..][..width];
-                *sum += diagonal.iter().map(|x| x.magnitude().into()).sum::<f64>();
+            if trapezoid && (top..end).contains(&j) {
+                *sum += column[j * width..][..width].iter().map(|x| x.magnitude().into()).sum::<f64>();
             }
         }
-    }
-    for (sum, of_column) in sums.iter_mut().zip(of_columns) {
-        *sum += of_column;
     }
 }
 
@@ -69,13 +68,27 @@ fn add_sizes<T: Real>(sizes: impl Iterator<Item = T>, sums: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
 
+    /// Sums of the whole matrix of which these are columns from the diagonal down.
     fn lower(values: &[f64], rows: usize, count: usize, is_complex: bool) -> Vec<f64> {
         let width = if is_complex { 2 } else { 1 };
-        let columns =
-            Columns { values, pitch: rows * width, count, first_rows: rows * width, growth: 0, is_complex };
-        let mut sums = vec![0.5; rows];
-        add_lower_sums(columns, &mut sums);
+        let pitch = rows * width;
+        let columns = Columns { values, pitch, count, first_rows: pitch, growth: 0, is_complex };
+        let (mut sums, mut of_columns) = (vec![0.5; rows], vec![0.0; count]);
+        add_sums(columns, &mut sums, &mut of_columns, true);
+        for (sum, of_column) in sums.iter_mut().zip(of_columns) {
+            *sum += of_column;
+        }
         sums
+    }
+
+    #[test]
+    fn a_rectangle_has_sums_both_ways() {
+        let values = [1.0, -2.0, 9.0, 3.0, 4.0, 9.0];
+        let columns =
+            Columns { values: &values, pitch: 3, count: 2, first_rows: 2, growth: 0, is_complex: false };
+        let (mut of_rows, mut of_columns) = (vec![1.0; 2], vec![0.0; 2]);
+        add_sums(columns, &mut of_rows, &mut of_columns, false);
+        assert_eq!((of_rows, of_columns), (vec![5.0, 7.0], vec![3.0, 7.0]));
     }
 
     #[test]

@@ -28,24 +28,29 @@ pub fn column_extremes(
     Ok((found.sum, found.max))
 }
 
-/// Adds the absolute values of a column-major view, from the diagonal of its first row down, to `sums`, one for each
-/// row: those of a row and, by symmetry, of the column with the same number.
+/// Adds the absolute values of a column-major view to sums of its rows and of its columns. With `trapezoid`, those from
+/// the diagonal of its first row down; the diagonal to the columns only.
 #[pyfunction]
-pub fn add_lower_sums(
+pub fn add_sums(
     py: Python<'_>,
     a: &Bound<'_, PyUntypedArray>,
-    mut sums: PyReadwriteArray1<'_, f64>,
+    mut of_rows: PyReadwriteArray1<'_, f64>,
+    mut of_columns: PyReadwriteArray1<'_, f64>,
+    trapezoid: bool,
 ) -> PyResult<()> {
-    let (&[rows, count], Ok(sums)) = (a.shape(), sums.as_slice_mut()) else {
+    let (&[rows, count], Ok(of_rows), Ok(of_columns)) =
+        (a.shape(), of_rows.as_slice_mut(), of_columns.as_slice_mut())
+    else {
         return Err(raise(py, &Error::invalid("need a matrix, and sums next to each other")));
     };
-    if sums.len() != rows || rows < count {
-        let need = format!("need one sum for each of {rows} rows, and not more than {rows} columns");
-        return Err(raise(py, &Error::invalid(format!("{need}; have {} and {count}", sums.len()))));
+    if (of_rows.len(), of_columns.len()) != (rows, count) || trapezoid && rows < count {
+        let have = format!("have {} and {}, trapezoid: {trapezoid}", of_rows.len(), of_columns.len());
+        let need = format!("need sums of {rows} rows and {count} columns");
+        return Err(raise(py, &Error::invalid(format!("{need}; {have}"))));
     }
     let done = match (a.dtype().kind(), a.dtype().itemsize()) {
-        (b'f', 4) | (b'c', 8) => add::<f32>(a, sums),
-        (b'f', 8) | (b'c', 16) => add::<f64>(a, sums),
+        (b'f', 4) | (b'c', 8) => add::<f32>(a, of_rows, of_columns, trapezoid),
+        (b'f', 8) | (b'c', 16) => add::<f64>(a, of_rows, of_columns, trapezoid),
         _ => return Err(raise(py, &Error::invalid(NEED_TYPE))),
     };
     done.ok_or_else(|| not_column_major(py, a))
@@ -57,9 +62,14 @@ fn not_column_major(py: Python<'_>, a: &Bound<'_, PyUntypedArray>) -> PyErr {
 }
 
 /// `None` if the array is not a column-major view.
-fn add<T: Real>(a: &Bound<'_, PyUntypedArray>, sums: &mut [f64]) -> Option<()> {
+fn add<T: Real>(
+    a: &Bound<'_, PyUntypedArray>,
+    of_rows: &mut [f64],
+    of_columns: &mut [f64],
+    trapezoid: bool,
+) -> Option<()> {
     if let Some(columns) = columns_of::<T>(a)? {
-        a.py().detach(|| outcore_memory::add_lower_sums(columns, sums));
+        a.py().detach(|| outcore_memory::add_sums(columns, of_rows, of_columns, trapezoid));
     }
     Some(())
 }

@@ -15,7 +15,7 @@ mod _core {
     #[pymodule_export]
     use super::array_file::{ArrayFile, Grid, Ticket};
     #[pymodule_export]
-    use super::columns::{add_lower_sums, column_extremes};
+    use super::columns::{add_sums, column_extremes};
     #[pymodule_export]
     use super::crc32c;
     #[pymodule_export]

@@ -4,13 +4,10 @@ import base64
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from outcore._core import Arena
+from outcore._core import add_sums
 from outcore.errors import NonFiniteError
 from outcore.linalg.matrix import Matrix
-
-_COLUMNS = 4
 
 
 class Sums:
@@ -29,15 +26,10 @@ class Sums:
         Largest |imaginary| over |real| part of a diagonal element.
     """
 
-    def __init__(
-        self, n: int, arena: Arena, scratch_bytes: int, dtype: np.dtype[Any], *, lower: bool
-    ) -> None:
-        self._lower = lower
+    def __init__(self, n: int, dtype: np.dtype[Any], *, lower: bool) -> None:
+        self._dtype, self._lower = dtype, lower
         self.norm1 = self.imaginary = 0.0
         self._sums = np.zeros(n)
-        real = np.empty(0, dtype).real.dtype
-        self._scratch = np.frombuffer(memoryview(arena.allocate(scratch_bytes)), real)
-        self._parts = dtype.itemsize // real.itemsize
 
     def see(self, C: Matrix, first: int, top: int) -> None:
         """Note rows of columns of A, those from their diagonal down first.
@@ -55,53 +47,23 @@ class Sums:
         """
         m, k = C.shape
         columns = np.zeros(k)
+        # |re| + |im|, as BLAS has it: at most √2 times the absolute value.
+        add_sums(C, self._sums[top : top + m], columns, top == first)
         with np.errstate(over="ignore"):
-            below = 0
-            if top == first:
-                self._add(C[:k], first, columns, is_diagonal=True)
-                below = k
-            # Long runs of a few columns are read fastest.
-            rows = max(len(self._scratch) // (self._parts * _COLUMNS), 1)
-            for at in range(below, m, rows):
-                self._add(C[at : at + rows], top + at, columns, is_diagonal=False)
             self._sums[first : first + k] += columns
         if not np.isfinite(columns).all():
             _find_nonfinite(C, first, top, lower=self._lower)
-        if top == first and self._parts == 2:
+        if top == first and self._dtype.kind == "c":
             diagonal = np.diagonal(C)
             real, imaginary = np.abs(diagonal.real), np.abs(diagonal.imag)
             ratios = imaginary[real > 0] / real[real > 0]
             self.imaginary = max(self.imaginary, float(ratios.max(initial=0)))
-        largest = float(self._sums[first : first + k].max())
-        self.norm1 = max(self.norm1, largest / self._parts**0.5)
-
-    def _add(
-        self, C: Matrix, top: int, columns: npt.NDArray[np.float64], *, is_diagonal: bool
-    ) -> None:
-        """Add a block to the sums of its columns, and to those of its rows as columns."""
-        # |re| + |im|, as BLAS has it: at most √2 times the absolute value.
-        real = C.T.view(self._scratch.dtype)
-        k, length = real.shape
-        step = max(len(self._scratch) // length, 1)
-        sums = np.zeros(length)
-        for left in range(0, k, step):
-            part = real[left : left + step]
-            absolute = self._scratch[: part.size].reshape(part.shape)
-            np.abs(part, out=absolute)
-            if is_diagonal:
-                for j, column in enumerate(absolute, left):
-                    column[: j * self._parts] = 0
-            columns[left : left + step] += absolute.sum(axis=1)
-            if is_diagonal:
-                # The diagonal is in the column's sum already.
-                for j, column in enumerate(absolute, left):
-                    column[j * self._parts : (j + 1) * self._parts] = 0
-            sums += absolute.sum(axis=0)
-        self._sums[top : top + C.shape[0]] += sums.reshape(-1, self._parts).sum(axis=1)
+        scale = 2**0.5 if self._dtype.kind == "c" else 1.0
+        self.norm1 = max(self.norm1, float(self._sums[first : first + k].max()) / scale)
 
     def notes(self) -> list[str]:
         """Tell what the reader of a report should know."""
-        if self.imaginary <= len(self._sums) * np.finfo(self._scratch.dtype).eps:
+        if self.imaginary <= len(self._sums) * np.finfo(self._dtype).eps:
             return []
         return [
             f"A is not Hermitian: its diagonal has imaginary parts of up to {self.imaginary:.2g} "

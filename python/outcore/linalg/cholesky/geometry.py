@@ -12,9 +12,6 @@ from outcore.linalg.cholesky.cuts import SlabCut
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
 from outcore.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 
-MOST_SCRATCH_BYTES = 256 << 10
-"""Memory for absolute values, which the processor keeps near itself."""
-
 ROUNDING_BYTES = 8 << 10
 """What a read takes more at the edges of the disk's blocks."""
 
@@ -113,14 +110,9 @@ class CholeskyGeometry:
         return self.ring_blocks * self.block_bytes
 
     @property
-    def scratch_bytes(self) -> int:
-        """Bytes for the absolute values of some columns of a tile."""
-        return min(self.tile_bytes, max(MOST_SCRATCH_BYTES, self.rows * self.dtype.itemsize))
-
-    @property
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
-        beside = self.scratch_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
+        beside = self.bounce_bytes + TILE_BOUNCE_BYTES
         return self.slab_bytes + self.ring_bytes + beside
 
     @property
