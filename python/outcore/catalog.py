@@ -28,7 +28,7 @@ _FILLING = re.compile(r"\.(.+)\.filling")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTORS = {
-    kind.suffix: frozenset(["journal", "lock", kind.array, *kind.vectors])
+    kind.suffix: frozenset(["journal", "lock", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()
 }
 

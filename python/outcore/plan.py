@@ -1,6 +1,7 @@
 """What a call will need and take, before it starts: ``oc.plan("lu", n=..., memory=...)``."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky.plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
 from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
-from outcore.linalg.lu.plan import lu_cost
+from outcore.linalg.lu.choice import lu_plan
 from outcore.linalg.products.matmul_plan import matmul_cost
 from outcore.linalg.products.triangular_plan import triangular_cost
 from outcore.linalg.rows.gram_plan import gram_cost
@@ -31,7 +32,7 @@ from outcore.volumes import PathLike
 from outcore.zarr_format import check_dtype
 
 PLANNERS: dict[str, Planner] = {
-    "lu": lu_cost,
+    "lu": lu_plan,
     "cholesky": cholesky_cost,
     "qr": qr_cost,
     "qr_factor": slab_qr_cost,
@@ -223,14 +224,17 @@ def plan(
     if verb not in VERBS:
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
     kind = check_dtype(dtype)
-    problem = Problem(n, kind, budget.resolve(memory), m, k, rhs, options)
-    cost = PLANNERS[verb](problem)
-    problem.refuse_unasked()
-    known = rates or stored_or_measured(path)
-    disk = known.read_bytes_s, known.write_bytes_s
+    found = functools.cache(lambda: rates or stored_or_measured(path))
 
     def seconds(cost: Cost) -> float:
-        return sum(phase.seconds(*disk, known.gemm_flops_s) for phase in cost.phases)
+        known = found()
+        return cost.seconds(known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s)
+
+    problem = Problem(n, kind, budget.resolve(memory), m, k, rhs, options, seconds)
+    cost = PLANNERS[verb](problem)
+    problem.refuse_unasked()
+    known = found()
+    disk = known.read_bytes_s, known.write_bytes_s
 
     return Plan(
         verb=verb,

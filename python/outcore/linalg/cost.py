@@ -37,6 +37,8 @@ class Problem:
         Budget.
     options
         What else a verb knows, by the names of its function's arguments.
+    seconds
+        Predicts the time of a cost, where the plan depends on it.
     """
 
     n: int
@@ -46,6 +48,7 @@ class Problem:
     k: int | None = None
     rhs: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    seconds: "Callable[[Cost], float] | None" = field(default=None, compare=False, repr=False)
     _asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def option(self, name: str, default: Any) -> Any:
@@ -154,6 +157,13 @@ class Cost:
     def flops(self) -> float:
         """Operations of all phases."""
         return sum(phase.flops for phase in self.phases)
+
+    def seconds(
+        self, read_bytes_s: float, write_bytes_s: float, gemm_flops_s: dict[str, float]
+    ) -> float:
+        """Time of all phases, one after the other."""
+        rates = read_bytes_s, write_bytes_s, gemm_flops_s
+        return sum(phase.seconds(*rates) for phase in self.phases)
 
 
 Planner: TypeAlias = Callable[[Problem], Cost]

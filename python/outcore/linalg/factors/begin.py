@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from outcore import blas_choice
-from outcore._core import ArrayFile, Volume
+from outcore._core import ArrayFile, Grid, Volume
 from outcore.array import Array, read_metadata, write_metadata
 from outcore.errors import (
     ConsumedError,
@@ -53,6 +53,7 @@ _PARTS = {
         for kind in KINDS.values()
         for name in kind.vectors
     },
+    **{name: frozenset({"c"}) for kind in KINDS.values() for name in kind.workspaces},
 }
 """What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
 
@@ -78,12 +79,22 @@ class Method(Generic[G, S]):
         Of the factors.
     lower
         Which triangle of the matrix is read, where only one is.
+    again
+        Cuts a matrix for a budget as a stopped run did, from the header of its journal; `None`:
+        for its tiles, as `geometry` does.
+    cuts
+        What `again` wants to know.
+    scratch_bytes
+        Disk space beside the factors.
     """
 
     geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
     storage: Callable[[Place, Metadata, Place, G, Journal], S]
     kind: Kind
     lower: bool = True
+    again: Callable[[int, np.dtype[Any], int, Header], G] | None = None
+    cuts: Callable[[G], dict[str, Any] | None] = lambda g: None
+    scratch_bytes: Callable[[G], int] = lambda g: 0
 
 
 @contextmanager
@@ -125,7 +136,10 @@ def open_storage(
             journal = _begin(
                 method, source, metadata, target, fresh, overwrite_a=overwrite_a, threads=threads
             )
-        g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
+        if method.again is not None:
+            g = method.again(n, metadata.dtype, memory_bytes, journal.header)
+        else:
+            g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
         if journal.is_torn:
             journal.write()
         if journal.header.overwrite_a:
@@ -135,7 +149,7 @@ def open_storage(
         try:
             yield method.storage(source, metadata, target, g, journal)
         except OutcoreError as error:
-            useless = isinstance(error, _HOPELESS) or not journal.panels_done
+            useless = isinstance(error, _HOPELESS) or not journal.records
             if useless and not journal.header.overwrite_a:
                 with contextlib.suppress(OutcoreError):
                     _clear(target)
@@ -229,6 +243,10 @@ def _find_journal(
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
             f"{kind.function}; {fix}"
+        )
+    if (header.cuts is None) != (method.again is None):
+        raise JournalError(
+            f"{target.path} holds a factorization that was stopped in another method; {fix}"
         )
     if header.lower != method.lower:
         raise JournalError(
@@ -325,12 +343,14 @@ def _begin(
         kind=kind.name,
         lower=method.lower,
         m=None if kind.is_square else metadata.shape[0],
+        cuts=method.cuts(g),
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"
     whole = tile_metadata(metadata.shape[0], g.dtype, header.tile, g.n)
     unfinished = dataclasses.replace(whole, state="incomplete", why=why)
     _clear(target)
+    _check_room(target, unfinished.grid(), method.scratch_bytes(g))
     try:
         tiles = target.below(kind.array)
         if not overwrite_a and kind.is_lower:
@@ -347,6 +367,16 @@ def _begin(
             _clear(target)
         raise
     return journal
+
+
+def _check_room(target: Place, grid: Grid, scratch_bytes: int) -> None:
+    """Refuse what will need more disk space than there is; factors alone take theirs at once."""
+    need, free = grid.shards * grid.shard_bytes + scratch_bytes, target.volume.free_bytes()
+    if scratch_bytes and need > free:
+        raise DiskFullError(
+            f"need {need} bytes on disk in {target.path}, {scratch_bytes} of them for temporary "
+            f"files; {free} are free; free some room, or choose another out="
+        )
 
 
 def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> None:

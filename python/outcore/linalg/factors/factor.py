@@ -54,6 +54,8 @@ class Kind:
         Whether the matrix must be.
     keys
         What the group says of complete factors, beside what it says of all.
+    workspaces
+        Files that a run has beside its factors, until it ends.
     """
 
     name: str
@@ -65,9 +67,13 @@ class Kind:
     is_lower: bool = False
     is_square: bool = True
     keys: frozenset[str] = frozenset()
+    workspaces: tuple[str, ...] = ()
 
 
-LU = Kind("lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}))
+LU = Kind(
+    "lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}),
+    workspaces=("next-0", "rest-0", "next-1", "rest-1", "swapped"),
+)  # fmt: skip
 CHOLESKY = Kind("cholesky", "Cholesky", "cho_factor", ".cho", "l", is_lower=True)
 QR = Kind(
     "qr", "QR", "qr_factor", ".qr", "qr", ("tau",), is_square=False, keys=frozenset({"m", "info"})

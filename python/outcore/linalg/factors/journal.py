@@ -44,6 +44,7 @@ class Header:
     kind: str = "lu"
     lower: bool = True
     m: int | None = None
+    cuts: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Record:
 
     ``piv`` are their row swaps (row numbers of the whole matrix), `None` where rows stay;
     ``places`` their places on disk, in panels; ``extremes`` what the factorization wants to know
-    again of their columns, as JSON has it: norms and largest elements.
+    again of their columns, as JSON has it: norms and largest elements. ``trailing`` says, with no
+    panels, that the trailing matrix of this number is durable.
     """
 
     first: int
@@ -60,6 +62,7 @@ class Record:
     piv: npt.NDArray[np.int32] | None
     places: list[int]
     extremes: dict[str, Any]
+    trailing: int | None = None
 
 
 @dataclass
@@ -76,12 +79,20 @@ class Journal:
         """Panels that are durable."""
         return self.records[-1].last if self.records else 0
 
+    @property
+    def trailing(self) -> int | None:
+        """The last trailing matrix that is durable, where there are any."""
+        found = [r.trailing for r in self.records if r.trailing is not None]
+        return found[-1] if found else None
+
     def write(self) -> None:
         """Write the whole journal anew, so that it ends in a whole line."""
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
         if self.header.kind == "lu":
             del values["kind"], values["lower"]
         del values["m" if self.header.m is None else "lower"]
+        if self.header.cuts is None:
+            del values["cuts"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 
@@ -102,6 +113,8 @@ def _line(values: dict[str, Any]) -> bytes:
 
 def _record_line(record: Record) -> bytes:
     values = dataclasses.asdict(record)
+    if record.trailing is None:
+        del values["trailing"]
     if record.piv is None:
         del values["piv"]
     else:

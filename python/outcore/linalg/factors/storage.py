@@ -171,13 +171,18 @@ class FactorStorage(Generic[G]):
         write_group(self._target, self.kind, "complete", values)
         self.journal.remove()
 
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read and written by this call so far."""
+        # The files are counted apart unless they are one.
+        counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
+        return sum(c[0] for c in counted), sum(c[1] for c in counted)
+
     def report(
         self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any
     ) -> Report:
         """Report on the run; `more` are further figures of a `Report`."""
         g, header, first = self.geometry, self.journal.header, self.first_panel
-        # The files are counted apart unless they are one.
-        counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
+        bytes_read, bytes_written = self.bytes_moved()
         notes = []
         kernels, threads = blas_choice.in_use()
         if first:
@@ -193,10 +198,10 @@ class FactorStorage(Generic[G]):
             n=g.n,
             dtype=g.dtype.name,
             flops=flops_done,
-            bytes_read=sum(c[0] for c in counted),
-            bytes_written=sum(c[1] for c in counted),
+            bytes_read=bytes_read,
+            bytes_written=bytes_written,
             planned_bytes_read=planned_bytes_read,
-            planned_bytes_written=g.factor_bytes_written(first),
+            planned_bytes_written=more.pop("planned_bytes_written", g.factor_bytes_written(first)),
             words_lower_bound=g.words_lower_bound() if not first else None,
             kernels=kernels,
             threads=threads,

@@ -149,6 +149,10 @@ class Conveyor:
             wait(self._leaving[0].ticket, self._trace)
             self.poll()
 
+    def held(self) -> tuple[Slab, Matrix]:
+        """Give the last slab and its memory, after `drain`: whole tiles, nothing behind it."""
+        return self._slab, self._memory
+
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
         well = True

@@ -14,19 +14,31 @@ on disk. Flops 2n³/3; words read and written about n³/(3w) + n² with slabs of
 (`docs/numerics-lu.md`).
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
 from outcore import budget
-from outcore.array import Array
+from outcore.array import Array, read_metadata
 from outcore.errors import Interrupted
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import LU, LUFactor
+from outcore.linalg.factors.journal import Header
 from outcore.linalg.lu.checks import warn_of
+from outcore.linalg.lu.choice import LuMethod, chosen
 from outcore.linalg.lu.conveyor import Source
-from outcore.linalg.lu.plan import LuGeometry, flops, lu_geometry, panel_flops, update_flops
+from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.slabs import SlabFactorization
-from outcore.linalg.lu.storage import LuStorage
-from outcore.longcall import long_call
+from outcore.linalg.lu.storage import LuFiles, LuStorage
+from outcore.linalg.lu.two_level import TwoLevelFactorization
+from outcore.linalg.lu.two_level_geometry import Layout, TwoLevelGeometry
+from outcore.linalg.lu.two_level_plan import two_level_again, two_level_geometry
+from outcore.linalg.lu.two_level_storage import TwoLevelStorage
+from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, place
 
 
 def lu_factor(
@@ -37,6 +49,7 @@ def lu_factor(
     overwrite_a: bool = False,
     overwrite: bool = False,
     resume: bool = True,
+    method: LuMethod = "auto",
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> LUFactor:
@@ -58,7 +71,13 @@ def lu_factor(
     overwrite
         Replace complete factors that are at `out`.
     resume
-        Go on where an earlier call was stopped. `False` begins anew.
+        Go on where an earlier call was stopped, by the method it was begun with. `False` begins
+        anew.
+    method
+        ``"slabs"``: left-looking by slabs of columns; ``"two-level"``: less I/O where memory holds
+        few columns, at the price of disk space for a second matrix meanwhile; ``"auto"``: in two
+        levels where that will be clearly faster, never with `overwrite_a`. The factors are of the
+        same format, and the report says which it was.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -90,33 +109,80 @@ def lu_factor(
         If the pivots grew so much that half of the digits may be lost.
     """
     memory_bytes = budget.resolve(memory)
-    with open_storage(
-        Method(lu_geometry, LuStorage, LU), A, out, memory_bytes, overwrite_a=overwrite_a,
+    algorithm = chosen(method, A, out, memory_bytes, overwrite_a=overwrite_a, resume=resume)
+    begin = functools.partial(
+        open_storage, A=A, out=out, memory_bytes=memory_bytes, overwrite_a=overwrite_a,
         overwrite=overwrite, resume=resume, threads=threads,
-    ) as storage:  # fmt: skip
-        g, first = storage.geometry, storage.first_panel
-        work, left = flops(g.n, g.dtype), _flops_left(g, first)
-        with long_call(
-            f"LU of {storage.name}", memory_bytes=memory_bytes, work=work, work_done=work - left,
-            threads=threads, progress=progress,
-        ) as call:  # fmt: skip
-            try:
-                storage.open(call)
-                source = Source(storage.matrix, g.n, storage.metadata.chunks)
-                SlabFactorization(storage, call, g, source).run()
-                factor = storage.finish(call, left)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
-                    f"{g.panels} panels done; call lu_factor again with the same arguments "
-                    "to go on from there"
-                ) from None
+    )  # fmt: skip
+    if algorithm == "slabs":
+        with begin(Method(lu_geometry, LuStorage, LU)) as storage:
+            factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
+    else:
+        with begin(_two_level(A)) as files:
+            left = files.geometry.flops_left(files.first_panel, files.journal.trailing)
+            factor = _run(files, _in_two_levels, left, threads, progress)
     warn_of(factor)
     return factor
 
 
-def _flops_left(g: LuGeometry, first_panel: int) -> float:
-    """Operations of a run that begins with `first_panel`."""
+S = TypeVar("S", bound=LuFiles[Any])
+
+
+def _run(
+    storage: S,
+    factor: Callable[[S, LongCall], None],
+    left: float,
+    threads: int | None,
+    progress: ProgressLike,
+) -> LUFactor:
+    g = storage.geometry
+    work = flops(g.n, g.dtype)
+    with long_call(
+        f"LU of {storage.name}", memory_bytes=g.budget_bytes, work=work, work_done=work - left,
+        threads=threads, progress=progress,
+    ) as call:  # fmt: skip
+        try:
+            storage.open(call)
+            factor(storage, call)
+            return storage.finish(call, left)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
+                f"{g.panels} panels done; call lu_factor again with the same arguments "
+                "to go on from there"
+            ) from None
+
+
+def _by_slabs(storage: LuStorage, call: LongCall) -> None:
+    g = storage.geometry
+    source = Source(storage.matrix, g.n, storage.metadata.chunks)
+    SlabFactorization(storage, call, g, source).run()
+
+
+def _in_two_levels(storage: TwoLevelStorage, call: LongCall) -> None:
+    TwoLevelFactorization(storage, call).run()
+
+
+def _two_level(A: Array | PathLike) -> Method[TwoLevelGeometry, TwoLevelStorage]:
+    """How a two-level LU of a matrix begins, or goes on."""
+    layout = Layout.of(read_metadata(A.place if isinstance(A, Array) else place(A)))
+
+    def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> TwoLevelGeometry:
+        return two_level_again(n, dtype, memory_bytes, layout, header.tile, header.cuts or {})
+
+    return Method(
+        lambda n, dtype, memory_bytes, tile: two_level_geometry(n, dtype, memory_bytes, layout),
+        TwoLevelStorage,
+        LU,
+        again=again,
+        cuts=TwoLevelGeometry.cuts,
+        scratch_bytes=TwoLevelGeometry.scratch_bytes,
+    )
+
+
+def _flops_left(storage: LuStorage) -> float:
+    """Operations that are still to be done."""
+    g, first_panel = storage.geometry, storage.first_panel
     panels = sum(panel_flops(g, K) for K in range(first_panel, g.panels))
     return panels + sum(
         update_flops(g, K) * max(g.n - max(K + 1, first_panel) * g.columns, 0)

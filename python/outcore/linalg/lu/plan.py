@@ -114,7 +114,7 @@ class LuGeometry:
     @property
     def tile_bytes(self) -> int:
         """Bytes of a tile on disk, padding to a page included."""
-        return _pages(self.rows * self.columns * self.dtype.itemsize)
+        return pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
@@ -124,7 +124,7 @@ class LuGeometry:
     @property
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
-        slab = _pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
+        slab = pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
         return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
@@ -210,7 +210,8 @@ def taller_block(block_tiles: int, tile_bytes: int, tiles: int, left_bytes: int)
     return min(block_tiles + left_bytes // (RING_BLOCKS * tile_bytes), MOST_BLOCK_TILES, tiles)
 
 
-def _pages(nbytes: int) -> int:
+def pages(nbytes: int) -> int:
+    """Round up to whole pages."""
     return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
 
 
@@ -289,9 +290,19 @@ def _is_worth_it(finer: LuGeometry, g: LuGeometry) -> bool:
 
 def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:
     """Give the ring and the bounce buffers their share, and the slab what is left."""
+    bounce = lu_bounce_bytes(memory_bytes)
+    return fit_slabs(LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes), memory_bytes)
+
+
+def lu_bounce_bytes(memory_bytes: int) -> int:
+    """Memory for transfers of the matrix that are not aligned."""
     least, most = BOUNCE_BYTES
-    bounce = _pages(min(most, max(least, memory_bytes // 32)))
-    bare = LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes)
+    return pages(min(most, max(least, memory_bytes // 32)))
+
+
+def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
+    """Give the ring its share, and the slab what is left: no panels, if it does not hold one."""
+    dtype = bare.dtype
     tall = tall_block(bare.tile_bytes, bare.tiles, memory_bytes)
     panel_bytes = bare.height * bare.columns * dtype.itemsize
     for block_tiles in (tall, 1):
@@ -314,22 +325,25 @@ def lu_geometry_of(problem: Problem) -> LuGeometry:
 
 
 def lu_cost(problem: Problem) -> Cost:
-    """Plan `lu_factor`."""
-    n, dtype = problem.n, problem.dtype
-    g = lu_geometry_of(problem)
+    """Plan `lu_factor` by slabs."""
+    overwrite_a = problem.option("overwrite_a", False)
+    return slabs_cost(lu_geometry_of(problem), overwrite_a=overwrite_a)
+
+
+def slabs_cost(g: LuGeometry, *, overwrite_a: bool = False) -> Cost:
+    """Give the cost of an LU by slabs."""
     # The first panel must be read before, and the last written after, everything else.
-    panel = g.height * g.columns * dtype.itemsize
+    panel = g.height * g.columns * g.dtype.itemsize
     phase = Phase(
-        dtype=dtype,
+        dtype=g.dtype,
         bytes_read=g.matrix_bytes_read() + g.factor_bytes_read(),
         bytes_written=g.factor_bytes_written(),
-        flops=flops(n, dtype),
-        gemm_flops=_gemm_flops(g),
-        other_seconds=_memory_seconds(g),
+        flops=flops(g.n, g.dtype),
+        gemm_flops=gemm_flops(g),
+        other_seconds=memory_seconds(g),
         ends_read_bytes=panel * g.slab_panels,
         ends_written_bytes=panel,
     )
-    overwrite_a = problem.option("overwrite_a", False)
     return Cost(
         method=f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), tiles of "
         f"{g.rows} x {g.columns}",
@@ -343,7 +357,7 @@ def lu_cost(problem: Problem) -> Cost:
 def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
     """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
     rows, columns = tile
-    tile_bytes = _pages(rows * columns * dtype.itemsize)
+    tile_bytes = pages(rows * columns * dtype.itemsize)
     return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes
 
 
@@ -352,7 +366,7 @@ def solve_flops(n: int, dtype: np.dtype[Any], columns: int) -> float:
     return 2.0 * n**2 * columns * flop_weight(dtype)
 
 
-def _gemm_flops(g: LuGeometry) -> float:
+def gemm_flops(g: LuGeometry) -> float:
     """Operations of an LU, the slow ones weighted by how much slower than products they are."""
     weight = flop_weight(g.dtype)
     panels = triangles = products = 0.0
@@ -365,7 +379,7 @@ def _gemm_flops(g: LuGeometry) -> float:
     return panels / _PANEL_SHARE + triangles / _TRIANGLE_SHARE + products
 
 
-def _memory_seconds(g: LuGeometry) -> float:
+def memory_seconds(g: LuGeometry) -> float:
     """Time of row swaps, and of looking at A and U."""
     swapped = sum(
         min(g.columns, g.n - K * g.columns) * max(g.n - (K + 1) * g.columns, 0)

@@ -7,6 +7,7 @@ part is): rows, columns and panels are counted from the part's first.
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.conveyor import Conveyor, Source
 from outcore.linalg.lu.panel import apply_panel, factor_panel
 from outcore.linalg.lu.plan import LuGeometry, Slab, panel_flops, update_flops
-from outcore.linalg.lu.storage import LuStorage
+from outcore.linalg.lu.storage import LuFiles
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import BlockStream
@@ -39,7 +40,7 @@ class SlabFactorization:
 
     def __init__(
         self,
-        storage: LuStorage,
+        storage: LuFiles[Any],
         call: LongCall,
         geometry: LuGeometry,
         source: Source,

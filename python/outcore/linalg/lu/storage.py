@@ -1,22 +1,35 @@
 """Where LU keeps its row swaps, and how its factors are completed."""
 
 import dataclasses
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore.create import create_array
 from outcore.linalg.factors.factor import LU, LUFactor
+from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.plan import LuGeometry
 from outcore.longcall import LongCall
 
+G = TypeVar("G", bound=Geometry)
 
-class LuStorage(FactorStorage[LuGeometry]):
-    """The files of one LU; see `FactorStorage`."""
+
+class LuFiles(FactorStorage[G]):
+    """The files of one LU, by any algorithm; see `FactorStorage`."""
 
     kind = LU
+    method: ClassVar[str]
+
+    def planned_bytes(self) -> tuple[int, int]:
+        """Give what the plan says that this call reads and writes."""
+        raise NotImplementedError
+
+    def further_figures(self) -> dict[str, Any]:
+        """Give what else the report says."""
+        return {}
 
     def panel_pivots(self) -> list[npt.NDArray[np.int32]]:
         """Row swaps of the panels that are done, each counted from its panel's first row."""
@@ -33,7 +46,7 @@ class LuStorage(FactorStorage[LuGeometry]):
 
     def finish(self, call: LongCall, flops_done: float) -> LUFactor:
         """Complete the factors on disk and return them, with the report."""
-        g, first = self.geometry, self.first_panel
+        g = self.geometry
         self.refuse_changed()
         extremes = Extremes()
         for record in self.journal.records:
@@ -42,15 +55,31 @@ class LuStorage(FactorStorage[LuGeometry]):
         with create_array(self.target.path / "piv", g.n, "i4", overwrite=True) as file:
             file[...] = np.concatenate([piv for _, piv in self._pivots()])
             file.flush()
+        read, written = self.planned_bytes()
         report = self.report(
             call,
             flops_done=flops_done,
-            planned_bytes_read=g.matrix_bytes_read(first) + g.factor_bytes_read(first),
+            planned_bytes_read=read,
+            planned_bytes_written=written,
+            method=self.method,
             growth=extremes.growth,
             notes=[f"exactly singular: diagonal number {extremes.info} is zero"]
             if extremes.info
             else [],
+            **self.further_figures(),
         )
         known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}
         self.complete(metadata, report, known)
         return dataclasses.replace(LUFactor.open(self.target), report=report)
+
+
+class LuStorage(LuFiles[LuGeometry]):
+    """The files of one LU by slabs."""
+
+    method = "slabs"
+
+    def planned_bytes(self) -> tuple[int, int]:
+        """Give what the plan says that this call reads and writes."""
+        g, first = self.geometry, self.first_panel
+        read = g.matrix_bytes_read(first) + g.factor_bytes_read(first)
+        return read, g.factor_bytes_written(first)

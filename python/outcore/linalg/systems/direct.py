@@ -1,6 +1,7 @@
 """The way of `solve` by factors in the type of the matrix: LU, or Cholesky."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -32,7 +33,8 @@ class Way(Generic[F]):
     solve: Callable[[F, RightHandSide, int, int | None, ProgressLike], tuple[Any, Report]]
 
 
-BY_LU: Final = Way(LUFactor, lu_factor, solve_with_lu)
+# By slabs, as `solve_cost` plans it.
+BY_LU: Final = Way(LUFactor, functools.partial(lu_factor, method="slabs"), solve_with_lu)
 BY_CHOLESKY: Final = Way(CholeskyFactor, cho_factor, solve_with_cholesky)
 
 

@@ -117,7 +117,7 @@ def _make(
             lu = lu_factor(
                 copy.path, memory=job.memory_bytes, out=where.path,
                 overwrite_a=read_metadata(copy).grid().shards == 1, overwrite=job.overwrite,
-                threads=job.threads, progress=factoring,
+                method="slabs", threads=job.threads, progress=factoring,
             )  # fmt: skip
     except OutcoreError:
         if read_metadata(copy).state != "consumed":

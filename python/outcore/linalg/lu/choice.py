@@ -1,0 +1,140 @@
+"""Which algorithm an LU takes: by slabs, or in two levels."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from outcore import rates
+from outcore.array import Array, read_metadata
+from outcore.errors import InvalidError, OutcoreError
+from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.factors.factor import LU, read_any_group
+from outcore.linalg.factors.journal import read_journal
+from outcore.linalg.lu.plan import DTYPES, lu_cost, lu_geometry, slabs_cost
+from outcore.linalg.lu.two_level_geometry import Layout
+from outcore.linalg.lu.two_level_plan import two_level_cost, two_level_geometry
+from outcore.volumes import PathLike, Place, place
+from outcore.zarr_format import Metadata, default_chunks
+
+Algorithm: TypeAlias = Literal["slabs", "two-level"]
+LuMethod: TypeAlias = Literal["auto", "slabs", "two-level"]
+
+LEAST_BYTES = 256 << 20
+"""Smaller matrices are factored in seconds either way, and by slabs unless told otherwise."""
+
+# Two levels are chosen where they take so much of the time, or, where no rates are known, of the
+# words, and memory holds less than this of the matrix.
+_WORTH_SECONDS = 0.95
+_WORTH_WORDS = 0.7
+_SMALL_BUDGET = 16
+
+
+def check_method(method: str, *, overwrite_a: bool) -> None:
+    """Refuse what there is not."""
+    if method not in get_args(LuMethod):
+        raise InvalidError(f"method must be one of {get_args(LuMethod)}, have {method!r}")
+    if method == "two-level" and overwrite_a:
+        raise InvalidError(
+            "LU in two levels needs the space of the matrix and its own; leave out overwrite_a, or "
+            "pass method='slabs'"
+        )
+
+
+def chosen(
+    method: LuMethod,
+    A: Array | PathLike,
+    out: PathLike | None,
+    memory_bytes: int,
+    *,
+    overwrite_a: bool,
+    resume: bool,
+) -> Algorithm:
+    """Choose the algorithm of a call: that of the stopped run, if it goes on with one."""
+    check_method(method, overwrite_a=overwrite_a)
+    source = A.place if isinstance(A, Array) else place(A)
+    metadata = read_metadata(source)
+    begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
+    if begun is not None and resume and not overwrite_a:
+        return begun
+    if method != "auto":
+        return method
+    if overwrite_a or not _is_candidate(metadata, memory_bytes):
+        return "slabs"
+    known = rates.stored(source.path.parent)
+
+    def seconds(cost: Cost) -> float:
+        assert known is not None
+        return cost.seconds(known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s)
+
+    costs = _costs(metadata.shape[0], metadata.dtype, memory_bytes, Layout.of(metadata))
+    return _better(*costs, seconds if known is not None else None)
+
+
+def _is_candidate(metadata: Metadata, memory_bytes: int) -> bool:
+    """Whether two levels are worth a look; what cannot be factored at all is refused later."""
+    shape, dtype = metadata.shape, metadata.dtype
+    if len(shape) != 2 or shape[0] != shape[1] or dtype.name not in DTYPES:
+        return False
+    return _may_pay(shape[0], dtype, memory_bytes)
+
+
+def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
+    matrix_bytes = n * n * dtype.itemsize
+    return matrix_bytes >= LEAST_BYTES and memory_bytes < matrix_bytes / _SMALL_BUDGET
+
+
+def _costs(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> tuple[Cost, Cost | None]:
+    """Cost by slabs, and in two levels, if that is another way at all."""
+    slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes))
+    g = two_level_geometry(n, dtype, memory_bytes, layout)
+    return slabs, two_level_cost(g) if g.widths else None
+
+
+def _better(
+    slabs: Cost,
+    two_level: Cost | None,
+    seconds: Callable[[Cost], float] | None,
+) -> Algorithm:
+    if two_level is None:
+        return "slabs"
+    if seconds is not None:
+        is_faster = seconds(two_level) < _WORTH_SECONDS * seconds(slabs)
+    else:
+        words = [cost.bytes_read + cost.bytes_written for cost in (two_level, slabs)]
+        is_faster = words[0] < _WORTH_WORDS * words[1]
+    return "two-level" if is_faster else "slabs"
+
+
+def lu_plan(problem: Problem) -> Cost:
+    """Plan `lu_factor`, by the algorithm that it would take."""
+    method = problem.option("method", "auto")
+    overwrite_a = problem.option("overwrite_a", False)
+    order = problem.option("order", "F")
+    given = problem.option("chunks", None)
+    check_method(method, overwrite_a=overwrite_a)
+    n, dtype, memory_bytes = problem.n, problem.dtype, problem.memory_bytes
+    if method == "slabs" or overwrite_a:
+        return lu_cost(problem)
+    if method == "auto" and not (dtype.name in DTYPES and _may_pay(n, dtype, memory_bytes)):
+        return lu_cost(problem)
+    chunks = tuple(given) if given else default_chunks((n, n), dtype.itemsize, order)
+    slabs, two_level = _costs(n, dtype, memory_bytes, Layout(order, chunks))
+    if two_level is None:
+        return slabs
+    if method == "auto" and _better(slabs, two_level, problem.seconds) == "slabs":
+        return slabs
+    return two_level
+
+
+def _begun_with(target: Place) -> Algorithm | None:
+    """Tell what a stopped run at `target` was begun with; `None` if there is none to go on with."""
+    with contextlib.suppress(OutcoreError):
+        if read_any_group(target)[1]["state"] == "complete":
+            return None
+        if (journal := read_journal(target)) is not None:
+            return "slabs" if journal.header.cuts is None else "two-level"
+    return None

@@ -1,0 +1,74 @@
+"""Blocks that arrive, are worked on, and leave: a few of them in memory at a time."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from outcore._core import Ticket, Trace
+from outcore.errors import OutcoreError
+from outcore.streams import wait
+
+
+class Relay:
+    """The order in which blocks, by their numbers, use places in memory.
+
+    Block `i` uses place ``i % places``: it begins to arrive as soon as the block before it there
+    has left.
+
+    Parameters
+    ----------
+    places
+        Blocks that memory holds.
+    count
+        Blocks in all.
+    arrive
+        Starts reading a block to its place.
+    trace
+        For what is waited for.
+    """
+
+    def __init__(
+        self, places: int, count: int, arrive: Callable[[int], Ticket], trace: Trace
+    ) -> None:
+        self._places, self._count, self._arrive, self._trace = places, count, arrive, trace
+        self._arriving: dict[int, Ticket] = {}
+        self._leaving: dict[int, Sequence[Ticket]] = {}
+        self._begun = self._worked_on = 0
+
+    def poll(self) -> None:
+        """Start reading to places that are free."""
+        while self._begun < min(self._count, self._worked_on + self._places):
+            place = self._begun % self._places
+            if not all(ticket.done() for ticket in self._leaving.get(place, ())):
+                return
+            self._free(place)
+            self._arriving[place] = self._arrive(self._begun)
+            self._begun += 1
+
+    def take(self, number: int) -> None:
+        """Wait until a block is there; blocks are taken in order."""
+        while self._begun <= number:
+            self._free(self._begun % self._places)
+            self.poll()
+        wait(self._arriving[number % self._places], self._trace)
+
+    def leave(self, number: int, tickets: Sequence[Ticket]) -> None:
+        """Note that a block was worked on, and is being written."""
+        self._leaving[number % self._places] = tickets
+        self._worked_on = number + 1
+        self.poll()
+
+    def drain(self) -> None:
+        """Wait until every block has left."""
+        for place in list(self._leaving):
+            self._free(place)
+
+    def abandon(self) -> None:
+        """Wait for what is in flight, whatever becomes of it."""
+        for tickets in (*self._leaving.values(), list(self._arriving.values())):
+            for ticket in tickets:
+                with contextlib.suppress(OutcoreError):
+                    ticket.wait()
+
+    def _free(self, place: int) -> None:
+        for ticket in self._leaving.pop(place, ()):
+            wait(ticket, self._trace)
