@@ -50,7 +50,7 @@ def create_array(
         As for `numpy.zeros`. Any number type.
     chunks
         Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB; for a matrix with
-        ``order="F"`` the tiles that LU works with.
+        ``order="F"`` the tiles that LU works with, for a tall one with ``order="C"`` whole rows.
     order
         Order of elements in a chunk: ``"C"`` or ``"F"``. Matrices to be factored want ``"F"``.
     chunk_order

@@ -23,6 +23,9 @@ MAX_TILE_BYTES = 64 << 20
 MAX_TILES = 60_000
 """Larger matrices get larger tiles, so that a shard file holds them all."""
 
+TALL = 8
+"""A matrix of this many times as many rows as columns is made to have its rows go by."""
+
 _FORMAT = 1
 _ZARR_NAMES = {
     "bool": "bool",
@@ -231,11 +234,17 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
 
     A matrix in Fortran order gets the tiles that LU works with: 256 columns (128 for 16-byte
     elements) and as many rows as fill the tile; in C order the same with rows and columns swapped.
-    Other arrays get whole fast dimensions and as much of the slow ones as fits.
+    A matrix in C order of at least `TALL` times as many rows as columns gets whole rows, for
+    methods whose rows go by; in F order the same with rows and columns swapped. Other arrays get
+    whole fast dimensions and as much of the slow ones as fits.
     """
     shape = [max(int(n), 1) for n in shape]
     if len(shape) == 2:
-        rows, columns = tile_shape(max(shape), itemsize)
+        slow, fast = shape if order == "C" else shape[::-1]
+        if slow >= TALL * fast:
+            lines = _whole_lines(slow, fast * itemsize)
+            return (lines, fast) if order == "C" else (fast, lines)
+        rows, columns = tile_shape(max(shape), itemsize, nbytes=math.prod(shape) * itemsize)
         if order == "C":
             rows, columns = columns, rows
         if shape[0] == shape[1]:
@@ -249,23 +258,49 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
     return tuple(chunks)
 
 
+def _whole_lines(count: int, line_bytes: int) -> int:
+    """Choose how many rows, or columns, a chunk of whole ones has.
+
+    They are spread evenly over the chunks. If so many as end on a page are small beside a chunk,
+    it is cut into such parts, so that each of them can be read by itself.
+    """
+    on_a_page = SLOT_ALIGN_BYTES // math.gcd(line_bytes, SLOT_ALIGN_BYTES)
+    unit = on_a_page if on_a_page * line_bytes <= TILE_BYTES // 2 else 1
+    if count <= unit:
+        return count
+    most = max(_tile_bytes(count * line_bytes, TILE_BYTES) // line_bytes // unit, 1) * unit
+    return math.ceil(count / math.ceil(count / most) / unit) * unit
+
+
+def _tile_bytes(nbytes: int, tile_bytes: int) -> int:
+    """Double the size of a tile until there are not too many of them."""
+    while nbytes // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
+        tile_bytes *= 2
+    return tile_bytes
+
+
 def full_columns(itemsize: int) -> int:
     """Columns of a tile that give a matrix product nearly all of its speed."""
     return 128 if itemsize >= 16 else 256
 
 
 def tile_shape(
-    n: int, itemsize: int, tile_bytes: int = TILE_BYTES, most_columns: int | None = None
+    n: int,
+    itemsize: int,
+    tile_bytes: int = TILE_BYTES,
+    most_columns: int | None = None,
+    *,
+    nbytes: int | None = None,
 ) -> tuple[int, int]:
     """Rows and columns of a column-major tile of at most `tile_bytes` of a matrix of order `n`.
 
     The rows are a multiple of the columns, so that every diagonal block lies in one tile, and are
     spread evenly, so that little of the last tile is padding. Tiles are whole pages.
 
-    `most_columns` is a power of 2; `None` stands for `full_columns`.
+    `most_columns` is a power of 2; `None` stands for `full_columns`. `nbytes` are those of the
+    matrix, if it is not square.
     """
-    while (n * n * itemsize) // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
-        tile_bytes *= 2
+    tile_bytes = _tile_bytes(n * n * itemsize if nbytes is None else nbytes, tile_bytes)
     columns = min(most_columns or full_columns(itemsize), max(8, 1 << (n - 1).bit_length()))
     while columns > 8 and columns * columns * itemsize > tile_bytes:
         columns //= 2
