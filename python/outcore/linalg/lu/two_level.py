@@ -47,6 +47,9 @@ class TwoLevelFactorization:
         """Factor what is not factored yet."""
         g, storage = self.g, self.storage
         begin = storage.journal.trailing
+        if storage.journal.panels_done == g.panels:
+            storage.keep_only(None)
+            return
         storage.keep_only(begin)
         if begin is None and g.is_copied and g.widths:
             with storage.phase():

@@ -182,7 +182,9 @@ class TwoLevelGeometry:
 
     @property
     def _update_buffers(self) -> int:
-        return self.ring_bytes + 2 * self.transpose_bytes + 3 * TILE_BOUNCE_BYTES
+        # A tile that was used may leave a moment after the next one has come.
+        ring = self.ring_bytes + self.tile_bytes
+        return ring + 2 * self.transpose_bytes + 3 * TILE_BOUNCE_BYTES
 
     def norm_rows(self, columns: int) -> int:
         """Rows of A that are summed at once."""

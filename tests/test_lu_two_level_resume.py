@@ -1,0 +1,266 @@
+"""LU in two levels goes on after whatever stopped it, to the same bits."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, lapack_ratio, one_thread, random_matrix
+from stopping import DECISIVE, after_notes, at_line, bits, interrupt, kill_at_line
+from two_level_cases import cut
+
+import outcore as oc
+from outcore import catalog
+from outcore.errors import BudgetError, IncompleteError, Interrupted, JournalError, NotFoundError
+from outcore.linalg import lu_factor, open_factor
+from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.linalg.lu.two_level_storage import TwoLevelStorage
+from outcore.longcall import LongCall
+from outcore.volumes import place
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, MEMORY, CHUNKS = 384, 160_000, (64, 32)
+PAGES = (*DECISIVE, "lu/two_level_storage.py", "lu/two_level.py")
+ALL_PAGES = (*PAGES, "lu/trailing.py", "lu/relay.py", "lu/slabs.py", "lu/conveyor.py")
+RunPython = Callable[..., "subprocess.Popen[str]"]
+
+
+def factor(path: Path, **options: Any) -> oc.linalg.LUFactor:
+    options = {"memory": MEMORY, "threads": 1, "progress": False, "method": "two-level"} | options
+    return lu_factor(path, **options)
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return random_matrix(N, "f8")
+
+
+@pytest.fixture(scope="module", params=[("C", N, 160_000), ("F", 512, 200_000)], ids=["C", "F"])
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, int, tuple[Matrix, Matrix]]:
+    """An A on disk, its budget, and the bits that result."""
+    order, n, memory = request.param
+    home = tmp_path_factory.mktemp("undisturbed")
+    a = random_matrix(n, "f8")
+    oc.from_array(a, home / "Z", order=order, chunks=CHUNKS, progress=False).close()
+    g = cut(n, "f8", memory, order, CHUNKS)
+    assert len(g.widths) >= 2
+    assert g.is_copied == (order == "F")
+    expected = bits(factor(home / "Z", memory=memory))
+    shutil.rmtree(home / "Z.lu")
+    return home / "Z", memory, expected
+
+
+def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
+    for have, want in zip(bits(lu), expected, strict=True):
+        np.testing.assert_array_equal(have, want, err_msg=why)
+    names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
+    assert names == {"lu", "piv", "zarr.json"}
+
+
+def lines_of(run: Callable[[], object], pages: tuple[str, ...]) -> int:
+    with at_line(0, interrupt, pages) as lines:
+        run()
+    return int(lines[0])
+
+
+def test_killed_at_any_line(
+    tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
+) -> None:
+    source, memory, expected = undisturbed
+    out = tmp_path / "F"
+
+    def run() -> oc.linalg.LUFactor:
+        return factor(source, memory=memory, out=out)
+
+    count = lines_of(run, PAGES)
+    draw = np.random.default_rng(0)
+    numbers = {*draw.integers(2, count, 7).tolist(), *range(count - 60, count, 20)}
+    for number in sorted(numbers):
+        shutil.rmtree(out, ignore_errors=True)
+        if not kill_at_line(number, run, PAGES):
+            continue
+        try:
+            lu = open_factor(out)
+        except oc.OutcoreError:
+            lu = run()
+        assert_finished(lu, expected, f"killed at line {number} of {count}")
+
+
+def test_killed_again_and_again(
+    tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
+) -> None:
+    """Each call is killed a little further on than the one before, until one comes to the end."""
+    source, memory, expected = undisturbed
+    out = tmp_path / "F"
+    for kills in itertools.count(1):
+        kill_at_line(400 + 150 * kills, lambda: factor(source, memory=memory, out=out), PAGES)
+        # A kill may come after the factors are whole, and before the call is at its end.
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            lu = open_factor(out)
+            break
+    assert kills > 2
+    assert_finished(lu, expected)
+
+
+def test_killed_at_random_moments(
+    tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]], run_python: RunPython
+) -> None:
+    source, memory, expected = undisturbed
+    script = f"""
+import sys
+from outcore.linalg import lu_factor
+print("ready", flush=True)
+lu_factor(sys.argv[1], out=sys.argv[2], memory={memory}, method="two-level", threads=1,
+          progress=False)
+"""
+    for delay_s in np.random.default_rng(0).uniform(0, 0.3, 4):
+        run = run_python(script, str(source), str(tmp_path / "F"))
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        run.kill()
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        if run.returncode == 0:
+            break
+    try:
+        lu = open_factor(tmp_path / "F")
+    except oc.OutcoreError:
+        lu = factor(source, memory=memory, out=tmp_path / "F")
+    assert_finished(lu, expected)
+
+
+def test_interrupted_at_any_line(
+    tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
+) -> None:
+    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    source, memory, expected = undisturbed
+    out = tmp_path / "F"
+    for stops in itertools.count(1):
+        try:
+            with at_line(2500 * stops, interrupt, ALL_PAGES):
+                lu = factor(source, memory=memory, out=out)
+            break
+        except KeyboardInterrupt:
+            assert not (out / "lock").exists()
+    assert stops > 3
+    assert_finished(lu, expected)
+
+
+def test_the_bytes_of_the_rest_are_as_planned(
+    tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
+) -> None:
+    source, memory, expected = undisturbed
+    with oc.open_array(source) as A:
+        n, order = A.shape[0], A.metadata.order
+    written = cut(n, "f8", memory, order, CHUNKS).bytes_moved()[1]
+    for notes in range(1, 12, 2):
+        out = tmp_path / f"F{notes}"
+        with after_notes(notes, interrupt), pytest.raises(Interrupted, match="lu_factor again"):
+            factor(source, memory=memory, out=out)
+        journal = read_journal(place(out))
+        assert journal is not None
+        assert journal.header.cuts is not None
+        lu = factor(source, memory=memory, out=out, method="slabs")
+        report = lu.report
+        assert report is not None
+        assert report.method == "two-level", "as it was begun"
+        assert report.bytes_written == report.planned_bytes_written < written
+        assert report.flops <= 2 * n**3 / 3 * (1 + 1e-9)
+        assert_finished(lu, expected)
+
+
+def test_a_trailing_matrix_is_durable_before_its_note(
+    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power loss after a note must find what it speaks of: written, then synced."""
+    calls: list[LongCall] = []
+    storage_open, append, noted = TwoLevelStorage.open, Journal.append, []
+
+    def opening(self: TwoLevelStorage, call: LongCall) -> None:
+        calls.append(call)
+        storage_open(self, call)
+
+    def noting(self: Journal, record: Record) -> None:
+        if record.trailing is not None:
+            spans = calls[0].trace.spans()
+            for array in (1, 2, 3):
+                writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == array)]
+                syncs = spans[(spans[:, 0] == 2) & (spans[:, 1] == array)]
+                if len(writes):
+                    assert (syncs[:, 2] >= writes[:, 3].max()).any(), array
+            noted.append(record.trailing)
+        append(self, record)
+
+    monkeypatch.setattr(TwoLevelStorage, "open", opening)
+    monkeypatch.setattr(Journal, "append", noting)
+    oc.from_array(matrix, tmp_path / "Z", order="C", chunks=CHUNKS, progress=False).close()
+    factor(tmp_path / "Z")
+    assert noted == [1, 2]
+
+
+def test_another_budget_goes_on_if_it_suffices(tmp_path: Path, matrix: Matrix) -> None:
+    path = tmp_path / "Z"
+    oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
+    with after_notes(8, interrupt), pytest.raises(Interrupted):
+        factor(path)
+    with pytest.raises(BudgetError, match="begun with more memory: its cuts need"):
+        factor(path, memory=140_000)
+    lu = factor(path, memory=300_000)
+    assert lu.report is not None
+    assert any("last bits may differ" in note for note in lu.report.notes)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(matrix)[1])
+    assert lapack_ratio(matrix, lu) < 30
+
+
+def test_begun_anew(tmp_path: Path, matrix: Matrix) -> None:
+    path = tmp_path / "Z"
+    oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
+    with after_notes(10, interrupt), pytest.raises(Interrupted):
+        factor(path)
+    names = {p.name for p in (tmp_path / "Z.lu").iterdir()}
+    assert names & {"next-0", "next-1", "rest-0", "rest-1"}
+    lu = factor(path, method="slabs", resume=False)
+    assert lu.report is not None
+    assert lu.report.method == "slabs"
+    assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
+
+
+def test_what_a_stopped_run_leaves_is_known_and_removed(tmp_path: Path, matrix: Matrix) -> None:
+    path = tmp_path / "Z"
+    oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
+    with after_notes(10, interrupt), pytest.raises(Interrupted):
+        factor(path)
+    entry = catalog.recognise(tmp_path / "Z.lu")
+    assert entry is not None
+    assert (entry.kind, entry.state) == ("factor", "incomplete")
+    # Killed while it was removed: what is left is still known.
+    os.unlink(tmp_path / "Z.lu" / "zarr.json")
+    entry = catalog.recognise(tmp_path / "Z.lu")
+    assert entry is not None
+    assert entry.kind == "left-over"
+    catalog.remove(entry)
+    assert not (tmp_path / "Z.lu").exists()
+
+
+def test_another_matrix_is_refused(tmp_path: Path, matrix: Matrix) -> None:
+    path = tmp_path / "Z"
+    oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
+    with after_notes(8, interrupt), pytest.raises(Interrupted):
+        factor(path)
+    with oc.open_array(path, "r+") as A:
+        A[0, 0] = 1
+    with pytest.raises(JournalError, match="opened for writing since"):
+        factor(path)
