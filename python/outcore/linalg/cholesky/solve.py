@@ -14,10 +14,10 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array
-from outcore.errors import Interrupted, InvalidError
+from outcore.errors import Interrupted
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg.factors.factor import CholeskyFactor
+from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
 from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks, solve_flops
 from outcore.linalg.lu.sweeps import cut_sweep, tile_bytes
 from outcore.linalg.matrix import Matrix
@@ -73,11 +73,7 @@ def cho_solve(
     Interrupted
         After Ctrl-C or SIGTERM.
     """
-    if not isinstance(c, CholeskyFactor):
-        raise InvalidError(
-            f"need a Cholesky factor, of cho_factor or open_factor, have {type(c).__name__}; LU "
-            "factors are for lu_solve"
-        )
+    refuse_others(c, CholeskyFactor)
     rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite)
     return solve_and_report(c, rhs, budget.resolve(memory), threads, progress)[0]
 

@@ -17,7 +17,7 @@ from outcore import budget
 from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
-from outcore.linalg.factors.factor import LUFactor
+from outcore.linalg.factors.factor import LUFactor, refuse_others
 from outcore.linalg.factors.own import ready_factors
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.solve import stopping_cleanly
@@ -79,6 +79,7 @@ def cond_est(
     BudgetError
         If not even two vectors and a block of the factors fit in memory.
     """
+    refuse_others(lu, LUFactor)
     names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
     if not isinstance(norm, int | float | str) or norm not in names:
         raise InvalidError(f"norm must be 1 or numpy.inf, have {norm!r}")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Grid, Trace
 from outcore.array import open_array
-from outcore.errors import CorruptError, IncompleteError, NotFoundError
+from outcore.errors import CorruptError, IncompleteError, InvalidError, NotFoundError
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.report import Report
 from outcore.volumes import PathLike, Place, place
@@ -226,6 +226,23 @@ class QRFactor(Factor):
         factor = cls(m=m, tau=tau, info=own["info"], **_common(where, own))
         factor.open_tiles(Arena(1 << 20))
         return factor
+
+
+def refuse_others(given: object, wanted: type[Factor]) -> None:
+    """Refuse what is not factors of the wanted kind.
+
+    Raises
+    ------
+    InvalidError
+        If it is something else.
+    """
+    if not isinstance(given, wanted):
+        kind = wanted.kind
+        raise InvalidError(
+            f"need {kind.title} factors, of {kind.function} or open_factor, have "
+            f"{type(given).__name__}; factors of LU are for lu_solve, those of Cholesky for "
+            "cho_solve, those of QR for qr_solve"
+        )
 
 
 def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:

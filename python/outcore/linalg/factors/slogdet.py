@@ -9,7 +9,7 @@ import numpy as np
 from outcore import budget
 from outcore.array import Array, read_metadata
 from outcore.errors import BudgetError
-from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
+from outcore.linalg.factors.factor import CholeskyFactor, Factor, LUFactor, refuse_others
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES
@@ -86,6 +86,8 @@ def slogdet(
     memory_bytes = budget.resolve(memory)
     if isinstance(A, LUFactor | CholeskyFactor):
         return _of_factors(A, memory_bytes, threads, progress)
+    if isinstance(A, Factor):
+        refuse_others(A, LUFactor)
     source = A.place if isinstance(A, Array) else place(A)
     where = place(factors if factors is not None else f"{source.path}.lu")
     dtype = read_metadata(source).dtype

@@ -13,7 +13,7 @@ from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.errors import BudgetError
 from outcore.lapack import kernels
-from outcore.linalg.factors.factor import LUFactor, tile_metadata
+from outcore.linalg.factors.factor import LUFactor, refuse_others, tile_metadata
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.result import claimed, written
@@ -70,6 +70,8 @@ def export_lapack(
 
     Raises
     ------
+    InvalidError
+        If these are no LU factors.
     BudgetError
         If three columns do not fit in memory.
     ExistsError, BusyError, DiskFullError
@@ -77,6 +79,7 @@ def export_lapack(
     Interrupted
         After Ctrl-C or SIGTERM; nothing is left of the array.
     """
+    refuse_others(lu, LUFactor)
     memory_bytes = budget.resolve(memory)
     bounce = min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
     strip = _strip_columns(lu, memory_bytes - bounce - TILE_BOUNCE_BYTES)

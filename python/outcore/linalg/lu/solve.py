@@ -9,7 +9,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, SingularMatrixError
-from outcore.linalg.factors.factor import Factor, LUFactor
+from outcore.linalg.factors.factor import Factor, LUFactor, refuse_others
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
 from outcore.linalg.systems.right_hand_side import RightHandSide, Which, put, solution
@@ -62,8 +62,9 @@ def lu_solve(
     SingularMatrixError
         If U has an exactly zero diagonal element.
     InvalidError
-        If `b` does not fit the factors.
+        If these are no LU factors, or `b` does not fit them.
     """
+    refuse_others(lu, LUFactor)
     rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite)
     return solve_and_report(lu, rhs, budget.resolve(memory), threads, progress)[0]
 

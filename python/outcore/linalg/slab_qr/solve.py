@@ -19,7 +19,7 @@ from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.lapack import kernels
 from outcore.linalg.columns import squares
-from outcore.linalg.factors.factor import QRFactor
+from outcore.linalg.factors.factor import QRFactor, refuse_others
 from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.slab_qr.reflections import Reflections
@@ -78,11 +78,7 @@ def qr_solve(
     Interrupted
         After Ctrl-C or SIGTERM.
     """
-    if not isinstance(qr, QRFactor):
-        raise InvalidError(
-            f"need QR factors, of qr_factor or open_factor, have {type(qr).__name__}; those of LU "
-            "are for lu_solve, those of Cholesky for cho_solve"
-        )
+    refuse_others(qr, QRFactor)
     refuse_wide(qr.shape)
     rhs = RightHandSide.read(
         qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n
