@@ -8,7 +8,7 @@ from benchmarks.figures import Figure, table
 
 ORDER = (
     "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq",
-    "gauss_seidel", "mixed", "rivals",
+    "gauss_seidel", "mixed", "dask_linalg", "rivals",
 )  # fmt: skip
 
 
