@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import outcore as oc
+from benchmarks.machine import touch_memory
 from benchmarks.matrices import clear
 from outcore.blas import MOST_HERK
 from outcore.lapack import kernels
@@ -21,6 +22,7 @@ from outcore.lapack import kernels
 
 def outcore(path: str, out: str, memory: str) -> dict[str, Any]:
     clear(Path(out))
+    touch_memory(int(memory))
     start = time.perf_counter()
     factor = oc.linalg.cho_factor(path, memory=int(memory), out=out, progress=False)
     seconds = time.perf_counter() - start

@@ -65,6 +65,33 @@ def test_trmm_undoes_trsm(dtype: type, side: str, trans: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("unit", [True, False])
+def test_trtri(dtype: type, lower: bool, unit: bool) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    t = view(rng, dtype, 6, 6)
+    np.fill_diagonal(t, 4)
+    before = t.copy()
+    assert kernels(dtype).trtri(t, lower=lower, unit=unit) == 0
+    half = np.tril if lower else np.triu
+    if unit:
+        assert_close(np.diagonal(t), np.full(6, 4))
+        np.fill_diagonal(t, 1)
+        np.fill_diagonal(before, 1)
+    assert_close(half(t) @ half(before), np.eye(6), 1000)
+    other = np.triu if lower else np.tril
+    np.testing.assert_array_equal(other(t, 1 if lower else -1), other(before, 1 if lower else -1))
+
+
+def test_trtri_of_a_singular_triangle() -> None:
+    t = np.asfortranarray(np.tril(np.ones((3, 3))))
+    t[1, 1] = 0
+    assert kernels(np.float64).trtri(t, lower=True, unit=False) == 2
+    with pytest.raises(ValueError, match="not square"):
+        kernels(np.float64).trtri(t[:, :2], lower=True, unit=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
 def test_potrf(dtype: type, lower: bool) -> None:
     rng = np.random.default_rng(RNG_SEED)
     g = random(rng, dtype, 12, 12)

@@ -36,6 +36,7 @@ class Kernels(Blas):
         self._laswp: Final = function(cython_lapack, prefix + "laswp", "ixiiiii")
         self._lange: Final = function(cython_lapack, prefix + "lange", "ciixix", real)
         self._potrf: Final = function(cython_lapack, prefix + "potrf", "cixii")
+        self._trtri: Final = function(cython_lapack, prefix + "trtri", "ccixii")
         self._geqrf: Final = function(cython_lapack, prefix + "geqrf", "iixixxii")
         self._larft: Final = function(cython_lapack, prefix + "larft", "cciixixxi")
         unmqr = prefix + ("unmqr" if self.is_complex else "ormqr")
@@ -176,6 +177,38 @@ class Kernels(Blas):
         ints = Ints4(n, lda, 0, 0)
         at = ctypes.addressof(ints)
         self._potrf(CHAR["L" if lower else "U"], at, address(a), at + 4, at + 8)
+        info: int = ints[2]
+        return info
+
+    def trtri(self, t: Array, *, lower: bool, unit: bool) -> int:
+        """Invert a triangular matrix in place.
+
+        n**3 / 3 flops.
+
+        Parameters
+        ----------
+        t : ndarray
+            n x n, of which one triangle is read and overwritten.
+        lower : bool
+            Whether it is the lower triangle, else the upper.
+        unit : bool
+            Take the diagonal as ones, without reading or writing it.
+
+        Returns
+        -------
+        int
+            LAPACK's info: 0, or i > 0 if the i-th of the diagonal is zero; t is unchanged then.
+        """
+        m, n, ldt = self.matrix("t", t, True)
+        if m != n:
+            raise ValueError(f"t is {m} x {n}, not square")
+        if n == 0:
+            return 0
+        ints = Ints4(n, ldt, 0, 0)
+        at = ctypes.addressof(ints)
+        self._trtri(
+            CHAR["L" if lower else "U"], CHAR["U" if unit else "N"], at, address(t), at + 4, at + 8
+        )
         info: int = ints[2]
         return info
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from outcore.lapack import Kernels
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.triangles import solve_lower
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def factor_panel(kernels: Kernels, P: Matrix) -> int:
     k = P.shape[1]
     info = kernels.potrf(P[:k], lower=True)
     if not info:
-        kernels.trsm(P[:k], P[k:], "R", lower=True, trans="C", unit=False)
+        solve_lower(kernels, P[:k], P[k:], "R", trans="C", unit=False)
     return info
 
 
@@ -159,14 +160,8 @@ def solve_panel(
         below = top
         if top <= columns.start:
             below = columns.stop
-            kernels.trsm(
-                block[columns.start - top : below - top],
-                C_K,
-                "R",
-                lower=True,
-                trans="C",
-                unit=False,
-            )
+            diagonal = block[columns.start - top : below - top]
+            solve_lower(kernels, diagonal, C_K, "R", trans="C", unit=False)
             yield
         end = min(top + block.shape[0], first + C.shape[1])
         if below < end:

@@ -175,6 +175,7 @@ def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
     return need
 
 
+@functools.lru_cache(maxsize=64)
 def _cut(
     n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int], *, in_parts: bool
 ) -> CholeskyGeometry | None:

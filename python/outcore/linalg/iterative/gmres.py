@@ -7,11 +7,12 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.errors import InvalidError
+from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
 from outcore.linalg.iterative.cg import check_omega
 from outcore.linalg.iterative.iteration import Iteration, open_iteration
 from outcore.linalg.iterative.krylov import Krylov
-from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin, whole_pages
+from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
 from outcore.linalg.iterative.preconditioners import (
     Given,
     Preconditioner,
@@ -153,7 +154,7 @@ def demands(
 
 def _triangle_bytes(width: int, restart: int, dtype: np.dtype[Any]) -> int:
     wide = np.result_type(dtype, np.float64)
-    return whole_pages(width * restart * (restart + 1) * wide.itemsize)
+    return pages(width * restart * (restart + 1) * wide.itemsize)
 
 
 def _spaces(it: Iteration, *, is_preconditioned: bool) -> Krylov:

@@ -11,13 +11,13 @@ import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import column_sums
+from outcore.linalg.grains import pages
 from outcore.linalg.iterative import tile_product
 from outcore.linalg.iterative.diagonal_blocks import BlocksLayout
 from outcore.linalg.iterative.pinned import choose_pins
 from outcore.linalg.iterative.strips import Box, Chunk, Strips, Tile, way_through
 from outcore.linalg.lu.plan import DTYPES
 from outcore.sizes import format_bytes
-from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 RING_TILES = (3, 8)
 """Fewest and most tiles of read-ahead: one in use, one that is there, the others on their way."""
@@ -42,7 +42,7 @@ class MatrixLayout:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a chunk on disk and in memory."""
-        return whole_pages(math.prod(self.chunks) * self.stored.itemsize)
+        return pages(math.prod(self.chunks) * self.stored.itemsize)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class IterativeGeometry:
     @property
     def vector_bytes(self) -> int:
         """Bytes of one vector for each right-hand side."""
-        return whole_pages(self.layout.n * self.columns * self.layout.dtype.itemsize)
+        return pages(self.layout.n * self.columns * self.layout.dtype.itemsize)
 
     @property
     def step_rows(self) -> int:
@@ -103,7 +103,7 @@ class IterativeGeometry:
     @property
     def step_bytes(self) -> int:
         """Bytes of one vector for each right-hand side, of the rows of a diagonal block."""
-        return whole_pages(self.step_rows * self.columns * self.layout.dtype.itemsize)
+        return pages(self.step_rows * self.columns * self.layout.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
@@ -126,8 +126,8 @@ class IterativeGeometry:
         )
         return (
             self.demands.vectors * self.vector_bytes
-            + sum(map(whole_pages, sums))
-            + sum(whole_pages(count * layout.dtype.itemsize) for count in scratch)
+            + sum(map(pages, sums))
+            + sum(pages(count * layout.dtype.itemsize) for count in scratch)
             + (2 * self.step_bytes + self.blocks.memory_bytes if self.blocks else 0)
             + self.pinned_tiles * layout.slot_bytes
             + self.ring_bytes
@@ -351,8 +351,3 @@ def narrow_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _size(box: Box | None) -> int:
     return 0 if box is None else (box[0].stop - box[0].start) * (box[1].stop - box[1].start)
-
-
-def whole_pages(nbytes: int) -> int:
-    """Round up to whole pages, as an arena does."""
-    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES

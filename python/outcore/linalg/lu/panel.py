@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from outcore.lapack import Kernels
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.triangles import solve_lower
 
 LEAF_COLUMNS = 32
 
@@ -67,6 +68,6 @@ def apply_panel(
     kernels.laswp(C, piv, 0, k)
     for row, block in L:
         if row == 0:
-            kernels.trsm(block[:k], U, lower=True, unit=True)
+            solve_lower(kernels, block[:k], U, unit=True)
             row, block = k, block[k:]
         kernels.gemm(block, U, C[row : row + block.shape[0]], alpha=-1, beta=1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import pages
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
 
@@ -208,11 +209,6 @@ def tall_block(tile_bytes: int, tiles: int, memory_bytes: int) -> int:
 def taller_block(block_tiles: int, tile_bytes: int, tiles: int, left_bytes: int) -> int:
     """Tiles of a block that also takes the memory that is left over."""
     return min(block_tiles + left_bytes // (RING_BLOCKS * tile_bytes), MOST_BLOCK_TILES, tiles)
-
-
-def pages(nbytes: int) -> int:
-    """Round up to whole pages."""
-    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
 
 
 def lu_geometry(

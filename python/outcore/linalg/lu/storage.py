@@ -1,6 +1,7 @@
 """Where LU keeps its row swaps, and how its factors are completed."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -17,15 +18,15 @@ from outcore.longcall import LongCall
 G = TypeVar("G", bound=Geometry)
 
 
-class LuFiles(FactorStorage[G]):
+class LuFiles(FactorStorage[G], ABC):
     """The files of one LU, by any algorithm; see `FactorStorage`."""
 
     kind = LU
     method: ClassVar[str]
 
+    @abstractmethod
     def planned_bytes(self) -> tuple[int, int]:
         """Give what the plan says that this call reads and writes."""
-        raise NotImplementedError
 
     def further_figures(self) -> dict[str, Any]:
         """Give what else the report says."""

@@ -21,6 +21,7 @@ from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.row_sums import RowSums
 from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.triangles import solve_lower
 from outcore.longcall import LongCall
 from outcore.streams import BlockStream, wait
 
@@ -186,7 +187,7 @@ class Update:
                 start_ns = self.call.trace.now_ns()
                 if i == self._diagonal(K):
                     diagonal = L[o - first : e - first]
-                    self.kernels.trsm(diagonal, U[:, o:e], "R", lower=True, trans="T", unit=True)
+                    solve_lower(self.kernels, diagonal, U[:, o:e], "R", trans="T", unit=True)
                     L, first = L[e - first :], e
                 self._subtract(U[:, o:e], L, U[:, first : first + len(L)])
                 self.call.trace.record("compute", start_ns)

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outcore._core import Grid
+from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import (
     TILE_BOUNCE_BYTES,
     LuGeometry,
     fit_slabs,
     lu_bounce_bytes,
-    pages,
     panel_flops,
     update_flops,
 )

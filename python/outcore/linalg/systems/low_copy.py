@@ -10,6 +10,7 @@ from outcore._core import column_extremes
 from outcore.array import Array, read_metadata
 from outcore.errors import ExistsError, InvalidError, NonFiniteError
 from outcore.linalg.factors.changes import version_of
+from outcore.linalg.grains import pages
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, written
 from outcore.longcall import LongCall, long_call
@@ -17,7 +18,7 @@ from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.streams import BlockStream, Box, WriteBehind
 from outcore.volumes import Place, place
-from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.zarr_format import Metadata
 
 _WHY = "a copy that solve makes for itself; it was stopped: call solve again, or remove this"
 _OF = "copy_of"
@@ -111,7 +112,7 @@ def make_copy(
         A.shape, low, tile, "F", "column-major", attributes={_OF: _now(A.place)._asdict()}
     )
     rows, columns = _boxes(A, tile, memory_bytes)
-    box_bytes = _pages(rows * columns * A.dtype.itemsize)
+    box_bytes = pages(rows * columns * A.dtype.itemsize)
     with (
         long_call(
             f"copying {A.path.name} in {low}", memory_bytes=memory_bytes, work=A.nbytes,
@@ -150,10 +151,6 @@ def make_copy(
             planned_bytes_written=A.size * low.itemsize,
             **call.figures(),
         )
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
 
 
 def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from outcore.errors import BudgetError
+from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES, tall_block
 from outcore.linalg.systems.refine import KRYLOV, LEAST_KRYLOV
 from outcore.sizes import format_bytes
@@ -49,7 +50,7 @@ class RefineGeometry:
         """Count the steps of GMRES that memory allows for some columns; 0 if they are too few."""
         left = self.budget_bytes - self.ring_bytes - self.group_bytes
         # A basis has a vector more than steps; one is work.
-        steps = min(left // _pages(columns * self.vector_bytes) - 2, KRYLOV)
+        steps = min(left // pages(columns * self.vector_bytes) - 2, KRYLOV)
         return steps if steps >= LEAST_KRYLOV else 0
 
 
@@ -86,27 +87,23 @@ def refine_geometry(
     vector = n * dtype.itemsize
     column_bytes = n * (parts * (2 * dtype.itemsize + low.itemsize) + load_bytes)
     # X, R and D begin on pages.
-    pages = 3 * SLOT_ALIGN_BYTES
+    rounding = 3 * SLOT_ALIGN_BYTES
     for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
         # Two blocks of the factors, and one of them in the type of A, twice as large.
         sweep = (RING_BLOCKS + 2) * block_tiles * tile_bytes + TILE_BOUNCE_BYTES
         ring = max(sweep, min(_PRODUCT_RING_BYTES, memory_bytes // 4))
         for krylov in (KRYLOV, LEAST_KRYLOV, -2):
-            reserve = _pages(vector) * (krylov + 2)
-            group = min((memory_bytes - ring - pages - reserve) // column_bytes, max(columns, 1))
+            reserve = pages(vector) * (krylov + 2)
+            group = min((memory_bytes - ring - rounding - reserve) // column_bytes, max(columns, 1))
             if group >= 1:
-                of_group = pages + group * column_bytes
+                of_group = rounding + group * column_bytes
                 return RefineGeometry(
                     block_tiles, ring, group, vector, of_group, ring + of_group + reserve,
                     memory_bytes,
                 )  # fmt: skip
-    need = sweep + pages + column_bytes
-    need = max(need, (pages + column_bytes) * 4 // 3 + SLOT_ALIGN_BYTES)
+    need = sweep + rounding + column_bytes
+    need = max(need, (rounding + column_bytes) * 4 // 3 + SLOT_ALIGN_BYTES)
     raise BudgetError(
         f"need {need} bytes ({format_bytes(need)}) to refine a solution of order {n} with tiles of "
         f"{tile[0]} x {tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
     )
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
