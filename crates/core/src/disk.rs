@@ -1,6 +1,6 @@
 //! The disk seam: submit a request with an owned buffer, get the buffer back with the completion.
 
-use crate::{Error, Result};
+use crate::{Error, Result, crc32c};
 
 /// Memory that travels with a request. A buffer may be one run of bytes or several (scatter, gather). It is a
 /// handle: a clone is another view of the same bytes.
@@ -24,6 +24,13 @@ pub trait Buffer: Clone + Send + 'static {
 
     /// Copies bytes of the buffer, starting `at` bytes from its start, into `to`.
     fn copy_out(&self, at: usize, to: &mut [u8]);
+
+    /// CRC-32C of `bytes` bytes of the buffer, starting `at` bytes from its start.
+    fn crc32c(&self, at: usize, bytes: usize) -> u32 {
+        let mut copy = vec![0; bytes];
+        self.copy_out(at, &mut copy);
+        crc32c(&copy)
+    }
 }
 
 /// An open file of a disk or a volume.

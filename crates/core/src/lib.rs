@@ -13,7 +13,11 @@ mod disk;
 pub mod doubles;
 mod error;
 mod grid;
+mod layout;
+mod link;
+mod message;
 mod order;
+mod regions;
 mod transfer;
 mod volume;
 
@@ -22,6 +26,13 @@ pub use clock::Clock;
 pub use disk::{Buffer, Completion, Disk, FileId, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
+pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
+pub use link::{Answer, Link, OnAnswer};
+pub use message::{
+    Grant, Hints, Inode, IoReply, IoRequest, IoStatus, ManagerReply, ManagerRequest, Named, Opened,
+    ServerAddress, Target,
+};
 pub use order::ChunkOrder;
+pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
 pub use transfer::{BoxRequest, Piece, Stride, plan_box};
 pub use volume::{Entry, Extent, Volume, VolumeRequest};

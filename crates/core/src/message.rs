@@ -1,0 +1,307 @@
+//! What clients say to the servers of a pool, and what these answer.
+//!
+//! A message is a record here, and a payload of bytes beside it: those of a read or a write, which no record holds.
+
+use crate::{Error, Handle, Layout, Regions, ServerId, Stripes};
+
+/// What a request to an I/O server is for: one entry of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The file.
+    pub handle: Handle,
+    /// How it is cut into stripes.
+    pub stripes: Stripes,
+    /// Which entry of its servers the one asked is.
+    pub entry: u64,
+}
+
+/// What the manager lets a client do with a file until a time. The I/O servers verify it without asking the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// The file.
+    pub handle: Handle,
+    /// Whether it may write, not only read.
+    pub write: bool,
+    /// Seconds of the pool's clock since 1970 at which it ends.
+    pub expires_s: u64,
+    /// HMAC-SHA256 of the other fields, by the pool's key.
+    pub mac: [u8; 32],
+}
+
+/// A request to an I/O server. It is one message, whatever it describes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IoRequest {
+    /// The bytes of `regions` that lie on this entry. Bytes past the end of a data file within the file read as zeros.
+    Read {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+        /// Of the whole file.
+        regions: Regions,
+    },
+    /// The payload to the bytes of `regions` that lie on this entry.
+    Write {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+        /// Of the whole file.
+        regions: Regions,
+    },
+    /// Answered once completed writes of the file survive power loss.
+    Sync {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+    },
+    /// How long the data file is.
+    Length {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+    },
+    /// Makes the data file longer or shorter; new bytes read as zeros.
+    SetLength {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+        /// Of the data file, in bytes.
+        local_length: u64,
+        /// Whether the room is taken from the disk now, so that later writes cannot find it full.
+        reserve: bool,
+    },
+    /// Removes the data file, if there is one.
+    Remove {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+    },
+    /// How much room is left, and what the server did so far.
+    Status,
+}
+
+/// What an I/O server says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStatus {
+    /// Bytes that can still be written.
+    pub free_bytes: u64,
+    /// Requests answered, of all kinds.
+    pub requests: u64,
+    /// Bytes sent to readers.
+    pub bytes_read: u64,
+    /// Bytes taken from writers.
+    pub bytes_written: u64,
+    /// Blocks whose checksum was found wrong.
+    pub damaged_blocks: u64,
+}
+
+/// The answer of an I/O server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IoReply {
+    /// Done; of a read, the bytes are the payload.
+    Done,
+    /// Of a data file, in bytes.
+    Length(u64),
+    /// Of the server.
+    Status(IoStatus),
+    /// Not done.
+    Failed(Error),
+}
+
+/// Where a server listens: several addresses are parallel channels to one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// Which server.
+    pub id: ServerId,
+    /// ``tcp:HOST:PORT`` or ``unix:PATH``, each another way to it.
+    pub addresses: Vec<String>,
+}
+
+/// How a new file is laid out. What is `None` is the directory's default, and then the pool's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Bytes of a stripe unit (MPI's `striping_unit`).
+    pub stripe_unit_bytes: Option<u64>,
+    /// How many servers (MPI's `striping_factor`).
+    pub stripe_count: Option<u64>,
+    /// The first of the pool's servers in order (MPI's `start_iodevice`).
+    pub base: Option<u64>,
+    /// Hints that nobody here knows, kept as they are.
+    pub others: Vec<(String, String)>,
+}
+
+/// What the manager keeps of a file or directory, besides its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// Which file; a directory has one too.
+    pub handle: Handle,
+    /// `None`: a directory.
+    pub layout: Option<Layout>,
+    /// User id.
+    pub owner: u32,
+    /// Group id.
+    pub group: u32,
+    /// Permission bits, as in POSIX: 0o777 at most.
+    pub mode: u32,
+    /// Nanoseconds since 1970, of the last change of content that the manager was told of.
+    pub modified_ns: u64,
+    /// Nanoseconds since 1970, of the last change of this record.
+    pub changed_ns: u64,
+}
+
+/// One name of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The name, without its directory.
+    pub name: String,
+    /// What it is.
+    pub inode: Inode,
+}
+
+/// A request to the manager. Paths are relative to the pool's root, with `/` between names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManagerRequest {
+    /// The pool's I/O servers, and which pool it is.
+    Servers,
+    /// A file that exists, to read or to write it.
+    Open {
+        /// Which.
+        path: String,
+        /// Whether to write it, not only to read it.
+        write: bool,
+    },
+    /// A new file. Directories above it are made. Its data files are made by the client, by `SetLength`.
+    Create {
+        /// Which.
+        path: String,
+        /// How it is laid out.
+        hints: Hints,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A grant that goes on where one ends.
+    Renew {
+        /// The file.
+        handle: Handle,
+        /// Whether to write it, not only to read it.
+        write: bool,
+    },
+    /// What a name is.
+    Stat {
+        /// Which.
+        path: String,
+    },
+    /// The names in a directory after `after`, sorted, at most `most` of them.
+    List {
+        /// The directory.
+        path: String,
+        /// The last name of the page before; empty for the first page.
+        after: String,
+        /// Of a page.
+        most: u64,
+    },
+    /// A new directory; those above it are made.
+    MakeDirectory {
+        /// Which.
+        path: String,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// Removes a file, or a directory and what is below it. The data files are removed by the client: it is told which.
+    Remove {
+        /// Which.
+        path: String,
+        /// Whether a directory may have something in it.
+        recursive: bool,
+    },
+    /// Renames; a file of the new name is replaced at once.
+    Rename {
+        /// Which.
+        from: String,
+        /// What it is called then.
+        to: String,
+    },
+    /// Changes what is not `None`.
+    SetAttributes {
+        /// Which.
+        path: String,
+        /// Permission bits.
+        mode: Option<u32>,
+        /// User id.
+        owner: Option<u32>,
+        /// Group id.
+        group: Option<u32>,
+        /// Nanoseconds since 1970.
+        modified_ns: Option<u64>,
+    },
+    /// The hints that new files below a directory begin with.
+    SetDefaultLayout {
+        /// The directory.
+        path: String,
+        /// What they begin with.
+        hints: Hints,
+    },
+    /// An extended attribute of at most 64 KiB.
+    GetExtended {
+        /// Of which file or directory.
+        path: String,
+        /// Its name; with an empty one, all names are given, each as a value.
+        name: String,
+    },
+    /// Sets an extended attribute, or removes it.
+    SetExtended {
+        /// Of which file or directory.
+        path: String,
+        /// Its name.
+        name: String,
+        /// `None` removes it.
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// A file that was opened or made: what a client needs to go to the I/O servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The file.
+    pub inode: Inode,
+    /// The right to.
+    pub grant: Grant,
+}
+
+/// The answer of the manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManagerReply {
+    /// Done.
+    Done,
+    /// Which pool, and its I/O servers in their order.
+    Servers {
+        /// Made once, at random, when the pool was.
+        pool: u128,
+        /// Of every I/O server.
+        servers: Vec<ServerAddress>,
+    },
+    /// Of `Open`, `Create`.
+    Opened(Box<Opened>),
+    /// Of `Renew`.
+    Granted(Grant),
+    /// Of `Stat`.
+    Inode(Box<Inode>),
+    /// Of `List`.
+    Names {
+        /// Sorted.
+        names: Vec<Named>,
+        /// Whether there are more after them.
+        more: bool,
+    },
+    /// Of `Remove` and `Rename`: files that have no name any more, with the right to remove their data files.
+    Orphans(Vec<Opened>),
+    /// Of `GetExtended`.
+    Values(Vec<Vec<u8>>),
+    /// Not done.
+    Failed(Error),
+}

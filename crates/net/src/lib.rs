@@ -1,0 +1,1 @@
+//! The real link: frames over TCP and UNIX sockets.

@@ -1,0 +1,1 @@
+//! The manager: names, layouts and rights.
