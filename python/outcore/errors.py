@@ -152,6 +152,12 @@ class NotPositiveDefiniteError(OutcoreError, np.linalg.LinAlgError):
         self.info = info
 
 
+class DeniedError(OutcoreError, PermissionError):
+    """The rights of the user, or a grant, do not allow it."""
+
+    kind = "denied"
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
 

@@ -29,11 +29,13 @@ pub enum ErrorKind {
     Forked,
     /// Used after it was closed.
     Closed,
+    /// The rights of the user, or a grant, do not allow it.
+    Denied,
 }
 
 impl ErrorKind {
     /// Every kind, in the order of its declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Budget,
         Self::DiskFull,
         Self::Io,
@@ -46,6 +48,7 @@ impl ErrorKind {
         Self::Busy,
         Self::Forked,
         Self::Closed,
+        Self::Denied,
     ];
 
     /// The stable name.
@@ -63,6 +66,7 @@ impl ErrorKind {
             Self::Busy => "busy",
             Self::Forked => "forked",
             Self::Closed => "closed",
+            Self::Denied => "denied",
         }
     }
 }

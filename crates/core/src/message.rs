@@ -146,7 +146,8 @@ pub struct Inode {
     pub owner: u32,
     /// Group id.
     pub group: u32,
-    /// Permission bits, as in POSIX: 0o777 at most.
+    /// Permission bits, as in POSIX: 0o1777 at most, of which 0o1000 is for directories in which only the owner of a
+    /// name removes it.
     pub mode: u32,
     /// Nanoseconds since 1970, of the last change of content that the manager was told of.
     pub modified_ns: u64,
@@ -212,14 +213,25 @@ pub enum ManagerRequest {
         /// Permission bits.
         mode: u32,
     },
-    /// Removes a file, or a directory and what is below it. The data files are removed by the client: it is told which.
+    /// Removes a file, or a directory and what is below it. The data files are removed by the client: it is told which,
+    /// at first a page of them, and says with `Orphans` that they are gone.
     Remove {
         /// Which.
         path: String,
         /// Whether a directory may have something in it.
         recursive: bool,
     },
-    /// Renames; a file of the new name is replaced at once.
+    /// Of files without a name: forgets those whose data files are gone, and gives a page of those that the user
+    /// removed, all of them if it is root. Until then they stay listed, whatever happens to the client.
+    Orphans {
+        /// Whose data files are gone.
+        gone: Vec<Handle>,
+        /// The last handle of the page before; 0 for the first page.
+        after: Handle,
+        /// Of a page.
+        most: u64,
+    },
+    /// Renames; a file of the new name is replaced at once. Directories above the new name are made.
     Rename {
         /// Which.
         from: String,
@@ -298,7 +310,7 @@ pub enum ManagerReply {
         /// Whether there are more after them.
         more: bool,
     },
-    /// Of `Remove` and `Rename`: files that have no name any more, with the right to remove their data files.
+    /// Of `Remove`, `Orphans` and `Rename`: files that have no name any more, with the right to remove their data files.
     Orphans(Vec<Opened>),
     /// Of `GetExtended`.
     Values(Vec<Vec<u8>>),
