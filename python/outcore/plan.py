@@ -23,6 +23,7 @@ from outcore.linalg.rows.gram_plan import gram_cost
 from outcore.linalg.rows.lstsq_plan import lstsq_cost
 from outcore.linalg.rows.qr_plan import qr_cost
 from outcore.linalg.rows.svd_plan import svd_cost
+from outcore.linalg.slab_qr.form_q import form_q_cost
 from outcore.linalg.slab_qr.plan import slab_qr_cost
 from outcore.linalg.systems.plan import solve_cost, solve_notes
 from outcore.machine import nearest_directory
@@ -36,6 +37,7 @@ PLANNERS: dict[str, Planner] = {
     "cholesky": cholesky_cost,
     "qr": qr_cost,
     "qr_factor": slab_qr_cost,
+    "form_q": form_q_cost,
     "lstsq": lstsq_cost,
     "gram": gram_cost,
     "svd": svd_cost,

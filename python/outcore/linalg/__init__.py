@@ -19,6 +19,7 @@ from outcore.linalg.rows.lstsq import LeastSquaresReport, lstsq
 from outcore.linalg.rows.qr import qr
 from outcore.linalg.rows.svd import SvdReport, svd
 from outcore.linalg.slab_qr.factorization import qr_factor
+from outcore.linalg.slab_qr.form_q import form_q
 from outcore.linalg.slab_qr.solve import qr_solve
 from outcore.linalg.systems.solve import solve
 
@@ -34,6 +35,7 @@ __all__ = [
     "cho_solve",
     "cond_est",
     "export_lapack",
+    "form_q",
     "gauss_seidel",
     "gmres",
     "gram",

@@ -96,8 +96,8 @@ def qr(
     InvalidError
         If `A` is no matrix that can be used.
     BudgetError
-        If the triangles and blocks of a few rows do not fit into the budget; `qr_factor` does with
-        less.
+        If the triangles and blocks of a few rows do not fit into the budget; `qr_factor`, with
+        `form_q` for Q, does with less.
     NonFiniteError
         If there is a NaN or an infinity, with its index.
     ExistsError

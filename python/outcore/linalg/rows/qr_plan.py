@@ -24,7 +24,7 @@ def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
     return plan
 
 
-_FIX = "raise memory=, or factor A on disk with qr_factor"
+_FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
 
 
 def _what(n: int) -> str:

@@ -1,0 +1,77 @@
+"""Hosts as network namespaces, joined by switches; every link has a limited rate."""
+
+from benchmarks.testbed.names import left_over, own, run, try_run
+
+TOOLS = ("ip", "tc")
+
+_BURST_BYTES = 1 << 18
+_LATENCY = "50ms"
+
+
+class Host:
+    """A host with one address in each network.
+
+    Attributes
+    ----------
+    name
+        Of its namespace.
+    addresses
+        Its IPv4 address in each network, by the network's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.name = f"{own()}-h{number}"
+        self.addresses: list[str] = []
+        self._number = number
+        run("ip", "netns", "add", self.name)
+        run("ip", "-n", self.name, "link", "set", "lo", "up")
+
+    def command(self, *words: object) -> list[str]:
+        """Give the command that runs another one on this host."""
+        return ["ip", "netns", "exec", self.name, *map(str, words)]
+
+    def join(self, switch: "Switch", bits_s: int | None) -> None:
+        """Add a link to a network, limited both ways to so many bits a second, if that is given."""
+        card, port = f"eth{len(self.addresses)}", f"h{self._number}"
+        on_switch, here = ("ip", "-n", switch.name), ("ip", "-n", self.name)
+        ends = ("type", "veth", "peer", "name", card, "netns", self.name)
+        run(*on_switch, "link", "add", port, *ends)
+        run(*on_switch, "link", "set", port, "master", "bridge", "up")
+        address = switch.address(self._number)
+        run(*here, "address", "add", f"{address}/24", "dev", card)
+        run(*here, "link", "set", card, "up")
+        if bits_s is not None:
+            for name, device in ((self.name, card), (switch.name, port)):
+                run("tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf",
+                    "rate", f"{bits_s}bit", "burst", _BURST_BYTES, "latency", _LATENCY)  # fmt: skip
+        self.addresses.append(address)
+
+    def close(self) -> None:
+        """Remove the namespace, and its links with it."""
+        try_run("ip", "netns", "delete", self.name)
+
+
+class Switch:
+    """A network: a bridge in a namespace of its own, reached by nothing outside."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"{own()}-s{number}"
+        self._number = number
+        run("ip", "netns", "add", self.name)
+        run("ip", "-n", self.name, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self.name, "link", "set", "bridge", "up")
+
+    def address(self, host: int) -> str:
+        """Give the address of a host in this network."""
+        return f"10.{77 + self._number}.0.{host + 1}"
+
+    def close(self) -> None:
+        """Remove the namespace."""
+        try_run("ip", "netns", "delete", self.name)
+
+
+def clean() -> None:
+    """Remove the namespaces of processes that are gone."""
+    names = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
+    for name in left_over(names):
+        try_run("ip", "netns", "delete", name)

@@ -1,0 +1,209 @@
+"""The orthogonal factor itself, from reflections on disk.
+
+    Q = Q_1 Q_2 ... Q_p [I; 0]
+
+by slabs of its columns, each of which begins as columns of the unit matrix and takes the panels of
+reflections from the last to the first. Panel K leaves the columns left of its own as they are, so
+that a slab begins with the panel of its last column (as LAPACK's orgqr does): words read are about
+those of the factorization, words written those of Q.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from outcore import budget
+from outcore.array import Array
+from outcore.errors import Interrupted
+from outcore.linalg.cost import Cost, Phase, Problem
+from outcore.linalg.factors.factor import QRFactor, refuse_others
+from outcore.linalg.lu.plan import Slab
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.products.operand import open_whole_chunks
+from outcore.linalg.result import claimed, written
+from outcore.linalg.slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
+from outcore.linalg.slab_qr.reflections import Reflections
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import BlockStream, wait
+from outcore.volumes import PathLike
+from outcore.zarr_format import Metadata
+
+_WHY = "the form_q that wrote it was stopped; call form_q again"
+
+
+def form_q(
+    qr: QRFactor,
+    *,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Array, Report]:
+    """Make Q of A = Q R, with orthonormal columns, from QR factors on disk.
+
+    Parameters
+    ----------
+    qr
+        Factors of an (m, n) matrix, from `qr_factor` or `open_factor`.
+    memory
+        Budget; by default half of the available memory.
+    out
+        Directory of Q; by default that of the factors with ``.q`` appended.
+    overwrite
+        Replace an array that is at `out`.
+    threads
+        Threads of the BLAS; by default as it is set.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    Q : Array
+        (m, min(m, n)) on disk.
+    report : Report
+
+    Raises
+    ------
+    InvalidError
+        If `qr` are no QR factors.
+    BudgetError
+        Before any work, if memory does not suffice.
+    ExistsError
+        If there is something at `out`.
+    Interrupted
+        After Ctrl-C or SIGTERM. Nothing is kept.
+
+    Notes
+    -----
+    About 2n²(m - n/3) operations for m >= n, four times that for complex types. Source: Golub & Van
+    Loan, *Matrix Computations*, 4th ed., section 5.1.6, backward accumulation.
+    """
+    refuse_others(qr, QRFactor)
+    memory_bytes = budget.resolve(memory)
+    g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, memory_bytes, qr.tile)
+    with claimed(out or f"{qr.path}.q", [], overwrite=overwrite, why=_WHY) as where:
+        assert where is not None, "there is a place"
+        try:
+            with long_call(
+                f"Q of {qr.path.name}", memory_bytes=memory_bytes, work=flops(g), threads=threads,
+                progress=progress,
+            ) as call:  # fmt: skip
+                metadata = Metadata((g.m, g.n), g.dtype, qr.tile, "F", "column-major")
+                with written(where, metadata, _WHY) as target:
+                    return target, _Forming(qr, g, target, call).run()
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"forming Q of {qr.path.name} stopped, and nothing of it is kept; the factors are "
+                "as they were, call again"
+            ) from None
+
+
+def flops(g: SlabQrGeometry) -> float:
+    """Operations of applying each panel to its own columns and those right of them."""
+    return sum(update_flops(g, K) * (g.n - K * g.columns) for K in range(g.panels))
+
+
+def bytes_read(g: SlabQrGeometry) -> int:
+    """Bytes of reflections read. Exact."""
+    below = [len(g.tiles_below(K)) for K in range(g.panels)]
+    return sum(sum(below[: slab.last]) for slab in g.slabs()) * g.tile_bytes
+
+
+def bytes_written(g: SlabQrGeometry) -> int:
+    """Bytes of Q written: whole tiles. Exact."""
+    return g.panels * g.tiles * g.tile_bytes
+
+
+def form_q_cost(problem: Problem) -> Cost:
+    """Plan `form_q`, for factors that `qr_factor` makes with the same budget."""
+    m, n = problem.m or problem.n, problem.n
+    tile = problem.option("tile", None)
+    if tile is None:
+        whole = slab_qr_geometry((m, n), problem.dtype, problem.memory_bytes)
+        tile = whole.rows, whole.columns
+    g = slab_qr_geometry((m, min(m, n)), problem.dtype, problem.memory_bytes, tuple(tile))
+    slab_bytes = g.height * g.slab_panels * g.columns * g.dtype.itemsize
+    phase = Phase(
+        dtype=g.dtype,
+        bytes_read=bytes_read(g),
+        bytes_written=bytes_written(g),
+        flops=flops(g),
+        ends_written_bytes=min(slab_bytes, bytes_written(g)) * len(g.slabs()),
+    )
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=bytes_written(g),
+        words_lower_bound=2.0 * g.m * g.n,
+        phases=(phase,),
+    )
+
+
+class _Forming:
+    """The loops."""
+
+    def __init__(self, qr: QRFactor, g: SlabQrGeometry, target: Array, call: LongCall) -> None:
+        self.qr, self.g, self.call = qr, g, call
+        self.factors = qr.open_tiles(call.arena, call.trace)
+        self.stream = BlockStream(
+            self.factors, g.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.tile_bytes
+        )
+        width = g.slab_panels * g.columns
+        self.reflections = Reflections(g.dtype, g.columns, width, call.arena)
+        self.file = open_whole_chunks(target, call, g.bounce_bytes, number=2, writable=True)
+        memory = memoryview(call.arena.allocate(g.height * width * g.dtype.itemsize))
+        self.memory: Matrix = np.ndarray((g.height, width), g.dtype, buffer=memory, order="F")
+
+    def run(self) -> Report:
+        g, slabs = self.g, self.g.slabs()
+        for slab in slabs:
+            self.schedule(slab)
+        for slab in slabs:
+            self.make(slab)
+        read, wrote = self.factors.counters()[0], self.file.counters()[1]
+        figures: dict[str, Any] = self.call.figures()
+        return Report(
+            verb="form_q", m=g.m, n=g.n, dtype=g.dtype.name, method=g.method, flops=flops(g),
+            bytes_read=read, bytes_written=wrote, planned_bytes_read=bytes_read(g),
+            planned_bytes_written=bytes_written(g), **figures,
+        )  # fmt: skip
+
+    def make(self, slab: Slab) -> None:
+        """Make the columns of Q of one slab, and write them."""
+        g = self.g
+        left, right = slab.first * g.columns, g.extent(slab.last - 1)[1]
+        C = self.memory[:, : (slab.last - slab.first) * g.columns]
+        start_ns = self.call.trace.now_ns()
+        C[...] = 0
+        diagonal = np.arange(left, right)
+        C[diagonal, diagonal - left] = 1
+        self.call.trace.record("compute", start_ns)
+        for K in range(slab.last)[::-1]:
+            o, e = g.extent(K)
+            columns = slice(max(o - left, 0), right - left)
+            self.reflections.apply(self.tiles_of(K), self.qr.tau[o:e], C[o : g.m, columns], "N")
+            self.call.meter.advance(update_flops(g, K) * (columns.stop - columns.start))
+        wait(self.file.submit_write([0, left], [1, 1], C), self.call.trace)
+
+    def schedule(self, slab: Slab) -> None:
+        """Read ahead what a slab takes: panels from the last to the first."""
+        g = self.g
+        for K in range(slab.last)[::-1]:
+            columns = slice(K * g.columns, (K + 1) * g.columns)
+            self.stream.extend(
+                (slice(tile * g.rows, (tile + 1) * g.rows), columns) for tile in g.tiles_below(K)
+            )
+
+    def tiles_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
+        """Take panel K from the stream: (row counted from the panel's first, tile)."""
+        g = self.g
+        o, k = K * g.columns, g.reflections(K)
+        for tile in g.tiles_below(K):
+            first = tile * g.rows
+            top = max(o, first)
+            # No name is left for the tile here: its memory goes back after its second use.
+            yield top - o, self.stream.take().data[top - first : g.m - first, :k]
