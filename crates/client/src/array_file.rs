@@ -98,7 +98,7 @@ impl ArrayFile {
 
     /// Gives existing shard files another layout: their new length and index. Elements stay where they are.
     pub fn adopt(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid) -> Result<()> {
-        Self::lay_out(volume, path, grid, OpenMode::Resize { length: grid.shard_bytes() })
+        Self::lay_out(volume, path, grid, OpenMode::Resize { length: grid.shard_bytes(), reserve: true })
     }
 
     fn lay_out(

@@ -33,6 +33,16 @@ pub trait Buffer: Clone + Send + 'static {
     }
 }
 
+/// A buffer that the client of a pool can make, and cut into what goes to each server.
+pub trait Gather: Buffer {
+    /// A buffer of `bytes` bytes of arbitrary content, outside of any budget: for what is small.
+    fn allocate(bytes: usize) -> Result<Self>;
+
+    /// A view of some runs of the bytes, each a start and a length, one after the other. No byte is copied. Starts
+    /// must not descend, runs not overlap, and each must lie inside.
+    fn gather(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> Self;
+}
+
 /// An open file of a disk or a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u64);
@@ -51,10 +61,12 @@ pub enum OpenMode {
         /// Whether the room is taken from the disk now, so that later writes cannot find it full.
         reserve: bool,
     },
-    /// Must exist; made longer or shorter. New bytes read as zeros, and their room is taken from the disk now.
+    /// Must exist; made longer or shorter. New bytes read as zeros.
     Resize {
         /// Length in bytes.
         length: u64,
+        /// Whether their room is taken from the disk now, so that later writes cannot find it full.
+        reserve: bool,
     },
 }
 

@@ -16,14 +16,16 @@ mod grid;
 mod layout;
 mod link;
 mod message;
+mod names;
 mod order;
 mod regions;
 mod transfer;
 mod volume;
+pub mod wire;
 
-pub use checksum::crc32c;
+pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
-pub use disk::{Buffer, Completion, Disk, FileId, OnDone, OpenMode, Operation, Request};
+pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
@@ -32,6 +34,7 @@ pub use message::{
     Grant, Hints, Inode, IoReply, IoRequest, IoStatus, ManagerReply, ManagerRequest, Named, Opened,
     ServerAddress, Target,
 };
+pub use names::Names;
 pub use order::ChunkOrder;
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
 pub use transfer::{BoxRequest, Piece, Stride, plan_box};

@@ -1,5 +1,7 @@
 //! Which bytes of a file a request is for: contiguous, strided, nested-strided or a list, all one record.
 
+use std::sync::Arc;
+
 use crate::{Error, Result, Stripes};
 
 /// Most strides inside each other.
@@ -39,15 +41,18 @@ pub struct Run {
 /// The bytes of one request, in the request's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
-    parts: Vec<Nested>,
+    /// Shared, since each of a file's servers is sent all of them.
+    parts: Arc<Vec<Nested>>,
     total_bytes: u64,
     end: u64,
+    run_count: u64,
 }
 
 impl Regions {
     /// One nested stride after the other. Refuses what no file can hold.
-    pub fn new(parts: Vec<Nested>) -> Result<Self> {
-        let (mut total_bytes, mut end) = (0_u64, 0_u64);
+    pub fn new(mut parts: Vec<Nested>) -> Result<Self> {
+        let (mut total_bytes, mut end, mut run_count) = (0_u64, 0_u64, 0_u64);
+        let mut is_any_empty = false;
         let too_large = || Error::invalid("the regions of a request reach past 2^63 bytes");
         for part in &parts {
             if part.levels.len() > MAX_LEVELS {
@@ -64,15 +69,20 @@ impl Regions {
             }
             let bytes = runs.checked_mul(part.run_bytes).ok_or_else(too_large)?;
             if bytes == 0 {
+                is_any_empty = true;
                 continue;
             }
+            run_count = run_count.saturating_add(runs);
             total_bytes = total_bytes.checked_add(bytes).ok_or_else(too_large)?;
             end = end.max(last.checked_add(part.run_bytes).ok_or_else(too_large)?);
         }
         if total_bytes > i64::MAX as u64 || end > i64::MAX as u64 {
             return Err(too_large());
         }
-        Ok(Self { parts, total_bytes, end })
+        if is_any_empty {
+            parts.retain(|part| part.run_bytes > 0 && part.levels.iter().all(|level| level.count > 0));
+        }
+        Ok(Self { parts: Arc::new(parts), total_bytes, end, run_count })
     }
 
     /// One run of bytes.
@@ -129,7 +139,7 @@ impl Regions {
         Self::new(parts)
     }
 
-    /// The nested strides.
+    /// The nested strides, without those that have no bytes.
     pub fn parts(&self) -> &[Nested] {
         &self.parts
     }
@@ -139,19 +149,24 @@ impl Regions {
         self.total_bytes
     }
 
+    /// How many runs are described: at least as many as [`Regions::runs`] gives.
+    pub fn run_count(&self) -> u64 {
+        self.run_count
+    }
+
     /// The byte after the last one in the file.
     pub fn end(&self) -> u64 {
         self.end
     }
 
     /// The runs, in the request's order. Runs that follow each other without a gap are one.
-    pub fn runs(&self) -> Runs<'_> {
-        Runs { parts: &self.parts, part: 0, index: [0; MAX_LEVELS], at: 0, next: None }
+    pub fn runs(&self) -> Runs {
+        Runs { parts: self.parts.clone(), part: 0, index: [0; MAX_LEVELS], at: 0, next: None }
     }
 
     /// What of the request lies on one entry of a striped file: runs of its data file. Their bytes, in this order,
     /// are what travels between client and that server; `at` is where they are in the whole request.
-    pub fn local_runs(&self, stripes: Stripes, entry: u64) -> LocalRuns<'_> {
+    pub fn local_runs(&self, stripes: Stripes, entry: u64) -> LocalRuns {
         LocalRuns { runs: self.runs(), stripes, entry, rest: None, next: None }
     }
 
@@ -160,21 +175,22 @@ impl Regions {
         if stripes.count() == 1 {
             return self.total_bytes;
         }
-        self.local_runs(stripes, entry).map(|run| run.length).sum()
+        let before = |end| stripes.local_length(entry, end);
+        self.runs().map(|run| before(run.offset + run.length) - before(run.offset)).sum()
     }
 }
 
 /// See [`Regions::runs`].
 #[derive(Clone, Debug)]
-pub struct Runs<'a> {
-    parts: &'a [Nested],
+pub struct Runs {
+    parts: Arc<Vec<Nested>>,
     part: usize,
     index: [u64; MAX_LEVELS],
     at: u64,
     next: Option<Run>,
 }
 
-impl Runs<'_> {
+impl Runs {
     /// The next run as it is described, without looking at what follows.
     fn single(&mut self) -> Option<Run> {
         loop {
@@ -199,7 +215,7 @@ impl Runs<'_> {
     }
 }
 
-impl Iterator for Runs<'_> {
+impl Iterator for Runs {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {
@@ -217,15 +233,15 @@ impl Iterator for Runs<'_> {
 
 /// See [`Regions::local_runs`].
 #[derive(Clone, Debug)]
-pub struct LocalRuns<'a> {
-    runs: Runs<'a>,
+pub struct LocalRuns {
+    runs: Runs,
     stripes: Stripes,
     entry: u64,
     rest: Option<Run>,
     next: Option<Run>,
 }
 
-impl LocalRuns<'_> {
+impl LocalRuns {
     /// The next part of a run that lies on the entry.
     fn single(&mut self) -> Option<Run> {
         loop {
@@ -260,7 +276,7 @@ impl LocalRuns<'_> {
     }
 }
 
-impl Iterator for LocalRuns<'_> {
+impl Iterator for LocalRuns {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {

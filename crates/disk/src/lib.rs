@@ -3,6 +3,7 @@
 mod directory;
 mod engine;
 mod local;
+mod names;
 mod system;
 
 pub use directory::Directory;

@@ -67,7 +67,7 @@ impl LocalDisk {
         let buffered = options.open(&full).map_err(|e| describe("open", &full, &e))?;
         let size = match mode {
             OpenMode::Create { length, reserve } => Some((length, reserve)),
-            OpenMode::Resize { length } => Some((length, true)),
+            OpenMode::Resize { length, reserve } => Some((length, reserve)),
             OpenMode::Read | OpenMode::ReadWrite => None,
         };
         if let Some((length, take)) = size {

@@ -144,7 +144,7 @@ fn opening() {
     let (root, disk) = disk();
     assert_eq!(disk.open("none", OpenMode::Read).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(disk.open("../f", OpenMode::Read).unwrap_err().kind, ErrorKind::Invalid);
-    assert_eq!(disk.open("none", OpenMode::Resize { length: 1 }).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(disk.open("none", OpenMode::Resize { length: 1, reserve: true }).unwrap_err().kind, ErrorKind::NotFound);
     create(&disk, 100);
     let again = disk.open("f", OpenMode::Create { length: 1, reserve: false });
     assert_eq!(again.unwrap_err().kind, ErrorKind::Exists);
@@ -161,7 +161,7 @@ fn resizing_keeps_what_is_there() {
     write(&disk, file, 0, region(&pattern(8192, 0), 0)).unwrap();
     disk.close(file);
     for length in [20_000_usize, 5000] {
-        let file = disk.open("f", OpenMode::Resize { length: length as u64 }).unwrap();
+        let file = disk.open("f", OpenMode::Resize { length: length as u64, reserve: true }).unwrap();
         assert_eq!(disk.length(file), Ok(length as u64));
         let mut expected = pattern(8192, 0);
         expected.resize(length, 0);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Buffer, Error, Result};
+use outcore_core::{Buffer, Crc32c, Error, Gather, Result};
 
-use crate::Block;
+use crate::{Arena, Block};
 
 /// A run of bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +123,56 @@ impl Buffer for Region {
             unsafe { std::ptr::copy_nonoverlapping(pointer, to[target..].as_mut_ptr(), bytes) };
         });
     }
+
+    fn crc32c(&self, at: usize, bytes: usize) -> u32 {
+        let mut sum = Crc32c::default();
+        self.for_overlap(at, bytes, |pointer, _, length| {
+            // SAFETY: `new` checked that the segment lies in the block, which this region keeps alive; whoever holds
+            // the region of a request is the one to whom its bytes belong until the completion, so nobody writes
+            // them meanwhile.
+            sum.update(unsafe { std::slice::from_raw_parts(pointer, length) });
+        });
+        sum.value()
+    }
+}
+
+impl Gather for Region {
+    fn allocate(bytes: usize) -> Result<Self> {
+        Arena::new(usize::MAX).allocate(bytes).map(|block| Self::whole(Arc::new(block)))
+    }
+
+    fn gather(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        let mut found: Vec<Segment> = Vec::new();
+        let mut bytes = 0;
+        let (mut number, mut begin) = (0, 0);
+        for (start, length) in runs {
+            let end = start.checked_add(length).filter(|&end| start >= begin && end <= self.bytes);
+            let end = end.unwrap_or_else(|| panic!("a run of {length} bytes from {start} on of {}", self.bytes));
+            bytes += length;
+            let mut at = start;
+            while at < end {
+                let segment = self.segments[number];
+                if begin + segment.bytes <= at {
+                    begin += segment.bytes;
+                    number += 1;
+                    continue;
+                }
+                let taken = (begin + segment.bytes).min(end) - at;
+                let offset = segment.offset + at - begin;
+                match found.last_mut() {
+                    Some(last) if last.offset + last.bytes == offset => last.bytes += taken,
+                    _ => found.push(Segment { offset, bytes: taken }),
+                }
+                at += taken;
+            }
+        }
+        Self { block: self.block.clone(), segments: found, bytes }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Arena;
 
     fn region() -> Region {
         let block = Arc::new(Arena::new(4096).allocate(100).unwrap());
@@ -152,6 +196,31 @@ mod tests {
         assert_eq!(bytes(&region().part(2, 3)), [12, 50, 51]);
         assert_eq!(bytes(&region().part(0, 3)), [10, 11, 12]);
         assert_eq!(bytes(&region().part(3, 99)), [50, 51, 52, 53]);
+    }
+
+    #[test]
+    fn runs_are_gathered_across_segments() {
+        assert_eq!(bytes(&region().gather([(1, 4), (6, 1)])), [11, 12, 50, 51, 53]);
+        assert_eq!(bytes(&region().gather([(0, 7)])), bytes(&region()));
+        assert!(region().gather([]).is_empty());
+        let joined = region().gather([(3, 2), (5, 2)]);
+        assert_eq!(joined.segments, [Segment { offset: 50, bytes: 4 }], "what is together is one run");
+    }
+
+    #[test]
+    #[should_panic(expected = "a run of 3 bytes from 5 on of 7")]
+    fn runs_outside_are_refused() {
+        region().gather([(5, 3)]);
+    }
+
+    #[test]
+    fn sums_cross_segments() {
+        let whole = bytes(&region());
+        for at in 0..whole.len() {
+            for end in at..=whole.len() {
+                assert_eq!(region().crc32c(at, end - at), outcore_core::crc32c(&whole[at..end]));
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,25 @@
+//! The seam for names: what is needed of a directory beside a [`crate::Disk`] that serves its files.
+
+use std::any::Any;
+
+use crate::{Entry, Result};
+
+/// Names and small files below one directory. Every call blocks, and is durable when it returns. Paths are as with a
+/// [`crate::Disk`].
+pub trait Names: Send + Sync {
+    /// The whole of a small file.
+    fn read_small(&self, path: &str) -> Result<Vec<u8>>;
+
+    /// Replaces a small file atomically.
+    fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()>;
+
+    /// The names in a directory, sorted.
+    fn list(&self, path: &str) -> Result<Vec<Entry>>;
+
+    /// Removes a file, or a directory with all it holds.
+    fn remove(&self, path: &str) -> Result<()>;
+
+    /// Takes the exclusive lock on the file `path`, which is made if it is not there; it is held until what is
+    /// returned is dropped. An error of kind `busy` if somebody else holds it.
+    fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>>;
+}
