@@ -16,6 +16,8 @@ use crate::{Span, SpanKind, Ticket, Trace};
 /// Most bytes of one request, and of a bounce buffer.
 const MAX_PIECE_BYTES: u64 = 4 << 20;
 const MAX_BOUNCE_BUFFERS: usize = 4;
+/// Less than this on one disk before the next makes more requests than bytes.
+const LEAST_UNIT_BYTES: u64 = 1 << 20;
 
 /// Where the elements of a box lie in memory: `origin` is the byte of the first one.
 #[derive(Clone)]
@@ -93,22 +95,24 @@ impl ArrayFile {
                 ));
             }
         }
-        Self::lay_out(volume, path, grid, OpenMode::Create { length: grid.shard_bytes(), reserve })
+        let unit = stripe_unit_bytes(grid.slot_bytes());
+        Self::lay_out(volume, path, grid, &|key| volume.create(key, grid.shard_bytes(), reserve, unit))
     }
 
     /// Gives existing shard files another layout: their new length and index. Elements stay where they are.
     pub fn adopt(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid) -> Result<()> {
-        Self::lay_out(volume, path, grid, OpenMode::Resize { length: grid.shard_bytes(), reserve: true })
+        let mode = OpenMode::Resize { length: grid.shard_bytes(), reserve: true };
+        Self::lay_out(volume, path, grid, &|key| volume.open(key, mode))
     }
 
     fn lay_out(
         volume: &Arc<dyn Volume<Buffer = Region>>,
         path: &str,
         grid: &ChunkGrid,
-        mode: OpenMode,
+        open: &dyn Fn(&str) -> Result<FileId>,
     ) -> Result<()> {
         for shard in 0..grid.shards() {
-            let file = volume.open(&format!("{path}/{}", grid.shard_key(shard)), mode)?;
+            let file = open(&format!("{path}/{}", grid.shard_key(shard)))?;
             let written = Self::write_index(volume.as_ref(), file, grid);
             volume.close(file);
             written?;
@@ -377,6 +381,11 @@ impl Drop for ArrayFile {
             self.volume.close(shard);
         }
     }
+}
+
+/// Bytes of an array's file that lie on one disk, where it lies on several: a slot, or a run of small ones.
+fn stripe_unit_bytes(slot_bytes: u64) -> u64 {
+    LEAST_UNIT_BYTES.div_ceil(slot_bytes.max(1)) * slot_bytes
 }
 
 /// Calls `start` once every ticket is done.

@@ -178,6 +178,14 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         self.directory.rename(from, to)
     }
 
+    fn modified_ns(&self, path: &str) -> Result<u64> {
+        self.directory.modified_ns(path)
+    }
+
+    fn settle(&self, path: &str) -> Result<()> {
+        self.directory.settle(path)
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         self.disk.free_bytes()
     }

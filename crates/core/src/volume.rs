@@ -45,6 +45,19 @@ pub trait Volume: Send + Sync {
     /// Opens or makes a file. Directories above a new file are made.
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
 
+    /// Makes a file as [`OpenMode::Create`] does, of which units of `unit_bytes` are read and written whole: where a
+    /// file lies on several disks, these are what goes round them.
+    fn create(&self, path: &str, length: u64, reserve: bool, unit_bytes: u64) -> Result<FileId> {
+        let _ = unit_bytes;
+        self.open(path, OpenMode::Create { length, reserve })
+    }
+
+    /// Bytes to which a large thing in a file, such as a chunk, should be aligned, so that writing one next to it
+    /// does no work twice.
+    fn slot_align_bytes(&self) -> u64 {
+        4096
+    }
+
     /// Forgets an open file.
     fn close(&self, file: FileId);
 
@@ -78,6 +91,12 @@ pub trait Volume: Send + Sync {
 
     /// Renames a file or directory; a file of the new name is replaced atomically.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Nanoseconds since 1970 at which a file was last written to, as far as is known: it differs after a write.
+    fn modified_ns(&self, path: &str) -> Result<u64>;
+
+    /// Returns once all completed writes to a file, and its time of the last one, survive power loss.
+    fn settle(&self, path: &str) -> Result<()>;
 
     /// Bytes that can still be written.
     fn free_bytes(&self) -> Result<u64>;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use outcore_core::{Entry, Error, Result};
@@ -139,6 +140,19 @@ impl Directory {
         fs::rename(&old, &new).map_err(|e| describe("rename", &old, &e))?;
         self.sync_above(&old)?;
         self.sync_above(&new)
+    }
+
+    /// Nanoseconds since 1970 at which a file was last written to.
+    pub fn modified_ns(&self, path: &str) -> Result<u64> {
+        let full = self.resolve(path)?;
+        let status = fs::metadata(&full).map_err(|e| describe("look at", &full, &e))?;
+        Ok((status.mtime() as u64) * 1_000_000_000 + status.mtime_nsec() as u64)
+    }
+
+    /// Makes the content of a file and its times durable.
+    pub fn settle(&self, path: &str) -> Result<()> {
+        let full = self.resolve(path)?;
+        File::open(&full).and_then(|file| file.sync_all()).map_err(|e| describe("sync", &full, &e))
     }
 
     /// Bytes that can still be written.

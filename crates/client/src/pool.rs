@@ -1,0 +1,221 @@
+//! A pool as a [`Volume`]: names from its manager, bytes from its I/O servers.
+
+use std::sync::Arc;
+
+use outcore_core::{
+    Entry, ErrorKind, Extent, FileId, Gather, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
+    ManagerRequest, Named, Nested, OnDone, OpenMode, Operation, Regions, Result, ServerId, Volume,
+    VolumeRequest,
+};
+
+use crate::Ticket;
+use crate::pool_call::{Call, unexpected};
+use crate::pool_shared::{Shared, checked, is_done};
+
+/// Permission bits of new directories.
+const DIRECTORY_MODE: u32 = 0o755;
+/// Chunks of arrays in a pool are aligned to the blocks that its servers keep checksums of.
+const SLOT_ALIGN_BYTES: u64 = 64 << 10;
+/// What direct I/O of the servers' disks wants.
+const ALIGNMENT_BYTES: u64 = 4096;
+
+/// Nanoseconds since 1970.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// A pool, reached by a link.
+pub struct PoolVolume<L: Link + ?Sized>(pub(crate) Arc<Shared<L>>);
+
+impl<L: Link + ?Sized + 'static> PoolVolume<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    /// The pool at the other end of `link`.
+    pub fn new(link: Arc<L>, clock: WallClock) -> Result<Self> {
+        Shared::new(link, clock).map(|shared| Self(Arc::new(shared)))
+    }
+
+    /// Which pool it is: a number made once, at random, when the pool was.
+    pub fn id(&self) -> u128 {
+        self.0.pool
+    }
+
+    /// Messages sent to I/O servers so far.
+    pub fn messages(&self) -> u64 {
+        self.0.servers.messages()
+    }
+
+    /// Makes a file laid out as `hints` say.
+    pub fn create_with(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
+        self.0.create(path, length, reserve, hints).map(|file| self.0.add(file))
+    }
+
+    /// Starts moving the bytes of any regions of a file from or to a buffer of as many: one message to each of its
+    /// servers that has some of them.
+    pub fn submit_regions(
+        &self,
+        file: FileId,
+        operation: Operation,
+        regions: Regions,
+        buffer: L::Buffer,
+    ) -> Ticket {
+        let ticket = Ticket::new(1);
+        let work = ticket.clone();
+        let done: OnDone<L::Buffer> = Box::new(move |completion| {
+            drop(completion.buffer);
+            work.part_done(completion.result.map(|_| ()));
+        });
+        self.0.submit(file, operation, Ok(regions), buffer, done);
+        ticket
+    }
+
+    /// Makes a file longer or shorter.
+    pub fn set_length(&self, file: FileId, length: u64) -> Result<()> {
+        let file = self.0.file(file)?;
+        file.check_writable()?;
+        self.0.set_length(&file, length, false)
+    }
+
+    /// What the manager knows of a name.
+    pub fn stat(&self, path: &str) -> Result<Inode> {
+        self.0.stat(&checked(path)?)
+    }
+
+    /// Makes a directory, and those above it.
+    pub fn make_directory(&self, path: &str) -> Result<()> {
+        let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: DIRECTORY_MODE };
+        match self.0.manager(request)? {
+            ManagerReply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The names in a directory, sorted, and what they are; their lengths are with the servers.
+    pub fn names(&self, path: &str) -> Result<Vec<Named>> {
+        self.0.names(&checked(path)?)
+    }
+
+    /// What each I/O server says of itself.
+    pub fn status(&self) -> Result<Vec<(ServerId, IoStatus)>> {
+        let ids = self.0.ids.iter();
+        let calls = ids.map(|&server| Call {
+            server,
+            request: IoRequest::Status,
+            buffer: self.0.none.clone(),
+        });
+        let replies = self.0.servers.wait_all(calls.collect())?;
+        let each = self.0.ids.iter().zip(replies).map(|(&id, reply)| match reply {
+            IoReply::Status(status) => Ok((id, status)),
+            reply => Err(unexpected(&reply)),
+        });
+        each.collect()
+    }
+
+    /// Tells the manager when files were last written to from here, as far as it does not know.
+    pub fn tell_written(&self) {
+        self.0.tell_all_written();
+    }
+}
+
+impl<L: Link + ?Sized + 'static> Volume for PoolVolume<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    type Buffer = L::Buffer;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        let file = match mode {
+            OpenMode::Read => self.0.open(path, false)?,
+            OpenMode::ReadWrite => self.0.open(path, true)?,
+            OpenMode::Create { length, reserve } => {
+                self.0.create(path, length, reserve, Hints::default())?
+            }
+            OpenMode::Resize { length, reserve } => {
+                let file = self.0.open(path, true)?;
+                self.0.set_length(&file, length, reserve)?;
+                file
+            }
+        };
+        Ok(self.0.add(file))
+    }
+
+    fn create(&self, path: &str, length: u64, reserve: bool, unit_bytes: u64) -> Result<FileId> {
+        self.create_with(path, length, reserve, Hints {
+            stripe_unit_bytes: Some(unit_bytes),
+            ..Hints::default()
+        })
+    }
+
+    fn slot_align_bytes(&self) -> u64 {
+        SLOT_ALIGN_BYTES
+    }
+
+    fn close(&self, file: FileId) {
+        self.0.close(file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        self.0.length(self.0.file(file)?.as_ref())
+    }
+
+    fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>) {
+        let VolumeRequest { file, operation, extents, buffer } = request;
+        let run = |e: &Extent| Nested { offset: e.offset, run_bytes: e.length, levels: vec![] };
+        let regions = Regions::new(extents.iter().map(run).collect());
+        self.0.submit(file, operation, regions, buffer, done);
+    }
+
+    fn alignment_bytes(&self, _file: FileId) -> u64 {
+        ALIGNMENT_BYTES
+    }
+
+    fn read_small(&self, path: &str) -> Result<Vec<u8>> {
+        self.0.read_small(path)
+    }
+
+    fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.0.replace_small(path, bytes)
+    }
+
+    fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.0.append_small(path, bytes)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        self.0.list(&checked(path)?)
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        match self.0.stat(&checked(path)?) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        self.0.remove(&checked(path)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.0.rename(&checked(from)?, &checked(to)?)
+    }
+
+    fn modified_ns(&self, path: &str) -> Result<u64> {
+        self.0.tell_written(&checked(path)?)
+    }
+
+    fn settle(&self, path: &str) -> Result<()> {
+        let file = self.0.open(path, false)?;
+        let grant = self.0.grant(&file)?;
+        let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.0.none.clone())));
+        self.0.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        self.0.tell_written(&file.path).map(|_| ())
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let each = self.status()?;
+        // Files go round all servers: the fullest is where they end.
+        let least = each.iter().map(|(_, status)| status.free_bytes).min().unwrap_or(0);
+        Ok(least.saturating_mul(each.len() as u64))
+    }
+}

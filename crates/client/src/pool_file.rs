@@ -1,0 +1,258 @@
+//! An open file of a pool: its layout, its grant, and what is known of its length.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outcore_core::{
+    Error, ErrorKind, Gather, Grant, Handle, IoReply, IoRequest, Layout, Opened, Regions, Result, Target,
+};
+
+use crate::pool_call::{Call, unexpected};
+
+/// A grant is renewed in the background when so little, or a quarter, of its time is left.
+const RENEW_BEFORE_S: u64 = 60;
+/// With less left than this it may end on the way.
+const TOO_LATE_S: u64 = 2;
+
+/// After a renewal that failed while the old grant is still good.
+const AGAIN_AFTER_S: u64 = 5;
+
+/// Gets a grant, or the reason that there is none.
+pub(crate) type OnGrant = Box<dyn FnOnce(Result<Grant>) + Send>;
+
+pub(crate) struct PoolFile {
+    pub(crate) path: String,
+    pub(crate) handle: Handle,
+    pub(crate) layout: Layout,
+    pub(crate) writable: bool,
+    /// The file is at least this long.
+    length: AtomicU64,
+    rights: Mutex<Rights>,
+}
+
+struct Rights {
+    grant: Grant,
+    renew_at_s: u64,
+    renewing: bool,
+    waiting: Vec<OnGrant>,
+}
+
+impl PoolFile {
+    pub(crate) fn new(path: String, opened: Opened, writable: bool, now_s: u64) -> Result<Self> {
+        let Some(layout) = opened.inode.layout else {
+            return Err(Error::invalid(format!("{path} is a directory, not a file; check the path")));
+        };
+        let rights = Rights {
+            grant: opened.grant,
+            renew_at_s: renew_at_s(&opened.grant, now_s),
+            renewing: false,
+            waiting: Vec::new(),
+        };
+        Ok(Self {
+            path,
+            handle: opened.inode.handle,
+            layout,
+            writable,
+            length: AtomicU64::new(0),
+            rights: Mutex::new(rights),
+        })
+    }
+
+    fn rights(&self) -> MutexGuard<'_, Rights> {
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The grant, if it is good now.
+    pub(crate) fn current_grant(&self, now_s: u64) -> Option<Grant> {
+        Some(self.rights().grant).filter(|grant| !is_over(grant, now_s))
+    }
+
+    /// Hands a grant that is good now to `then`, or keeps `then` until there is a new one. If it returns true, the
+    /// caller renews the grant and calls [`PoolFile::renewed`].
+    pub(crate) fn with_grant(&self, now_s: u64, then: OnGrant) -> bool {
+        let mut rights = self.rights();
+        let grant = rights.grant;
+        let is_over = is_over(&grant, now_s);
+        let due = (is_over || now_s >= rights.renew_at_s) && !rights.renewing;
+        rights.renewing |= due;
+        if is_over {
+            rights.waiting.push(then);
+        } else {
+            drop(rights);
+            then(Ok(grant));
+        }
+        due
+    }
+
+    /// Takes a new grant, or the reason that there is none, and hands it to who waits.
+    pub(crate) fn renewed(&self, grant: Result<Grant>, now_s: u64) {
+        let mut rights = self.rights();
+        rights.renewing = false;
+        match &grant {
+            Ok(grant) => {
+                rights.grant = *grant;
+                rights.renew_at_s = renew_at_s(grant, now_s);
+            }
+            Err(_) => rights.renew_at_s = now_s + AGAIN_AFTER_S,
+        }
+        let waiting = std::mem::take(&mut rights.waiting);
+        drop(rights);
+        for then in waiting {
+            then(grant.clone());
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.writable {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{} is open for reading only; open it with mode=\"r+\"", self.path),
+        ))
+    }
+
+    pub(crate) fn known_length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_known_length(&self, length: u64) {
+        self.length.store(length, Ordering::Release);
+    }
+
+    pub(crate) fn is_at_least(&self, length: u64) {
+        self.length.fetch_max(length, Ordering::AcqRel);
+    }
+
+    /// One call to each of the file's servers: all that `make` has something to say to.
+    pub(crate) fn calls<B>(&self, make: impl Fn(Target) -> Option<(IoRequest, B)>) -> Vec<Call<B>> {
+        let servers = self.layout.servers.iter().zip(0..);
+        servers
+            .filter_map(|(&server, entry)| {
+                let target = Target { handle: self.handle, stripes: self.layout.stripes, entry };
+                make(target).map(|(request, buffer)| Call { server, request, buffer })
+            })
+            .collect()
+    }
+
+    /// One call to each server that has a part of the regions, with a view of that part of the buffer.
+    pub(crate) fn parts<B: Gather>(
+        &self,
+        regions: &Regions,
+        buffer: &B,
+        make: impl Fn(Target, Regions) -> IoRequest,
+    ) -> Vec<Call<B>> {
+        self.calls(|target| {
+            let runs = regions.local_runs(target.stripes, target.entry);
+            let part = buffer.gather(runs.map(|run| (run.at as usize, run.length as usize)));
+            (!part.is_empty()).then(|| (make(target, regions.clone()), part))
+        })
+    }
+
+    /// Asks each server how long its data file is.
+    pub(crate) fn length_calls<B: Gather>(&self, grant: Grant, none: &B) -> Vec<Call<B>> {
+        self.calls(|target| Some((IoRequest::Length { target, grant }, none.clone())))
+    }
+
+    /// Sets the length of each data file, for a file of so many bytes.
+    pub(crate) fn resize_calls<B: Gather>(
+        &self,
+        grant: Grant,
+        length: u64,
+        reserve: bool,
+        none: &B,
+    ) -> Vec<Call<B>> {
+        self.calls(|target| {
+            let local_length = target.stripes.local_length(target.entry, length);
+            Some((IoRequest::SetLength { target, grant, local_length, reserve }, none.clone()))
+        })
+    }
+
+    /// The length of the file, from those of its data files.
+    pub(crate) fn length_from(&self, replies: &[IoReply]) -> Result<u64> {
+        let mut length = 0;
+        for (reply, entry) in replies.iter().zip(0..) {
+            let IoReply::Length(local) = reply else { return Err(unexpected(reply)) };
+            let least = self.layout.stripes.length_from(entry, *local).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("a data file of {} is said to be {local} bytes long, which cannot be", self.path),
+                )
+            })?;
+            length = length.max(least);
+        }
+        Ok(length)
+    }
+}
+
+fn is_over(grant: &Grant, now_s: u64) -> bool {
+    now_s.saturating_add(TOO_LATE_S) >= grant.expires_s
+}
+
+fn renew_at_s(grant: &Grant, now_s: u64) -> u64 {
+    let left = grant.expires_s.saturating_sub(now_s);
+    grant.expires_s - RENEW_BEFORE_S.min(left / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_core::{Inode, ServerId};
+    use std::sync::Arc;
+
+    fn file(expires_s: u64, now_s: u64) -> PoolFile {
+        let inode = Inode {
+            handle: Handle(7),
+            layout: Some(Layout::new(10, vec![ServerId(1), ServerId(2)]).unwrap()),
+            owner: 0,
+            group: 0,
+            mode: 0o644,
+            modified_ns: 0,
+            changed_ns: 0,
+        };
+        PoolFile::new("f".into(), Opened { inode, grant: grant(expires_s) }, true, now_s).unwrap()
+    }
+
+    fn grant(expires_s: u64) -> Grant {
+        Grant { handle: Handle(7), write: true, expires_s, mac: [0; 32] }
+    }
+
+    #[test]
+    fn a_grant_is_renewed_once_before_it_ends_and_awaited_after() {
+        let (file, got) = (file(1000, 0), Arc::new(Mutex::new(vec![])));
+        let ask = |now_s| {
+            let got = got.clone();
+            file.with_grant(now_s, Box::new(move |grant| got.lock().unwrap().push(grant.unwrap().expires_s)))
+        };
+        assert!(!ask(900));
+        assert!(ask(940), "a minute before its end");
+        assert!(!ask(950), "one renewal is enough");
+        assert!(!ask(999));
+        assert_eq!(*got.lock().unwrap(), [1000; 3], "the last one waits");
+        file.renewed(Ok(grant(2000)), 999);
+        assert_eq!(*got.lock().unwrap(), [1000, 1000, 1000, 2000]);
+        assert!(!ask(1001));
+    }
+
+    #[test]
+    fn who_waits_learns_that_there_is_no_grant() {
+        let (file, got) = (file(10, 0), Arc::new(Mutex::new(None)));
+        let note = got.clone();
+        let then = Box::new(move |grant| *note.lock().unwrap() = Some(grant));
+        assert!(file.with_grant(50, then));
+        let denied = Error::new(ErrorKind::Denied, "gone");
+        file.renewed(Err(denied.clone()), 50);
+        assert_eq!(*got.lock().unwrap(), Some(Err(denied)));
+        assert!(file.with_grant(51, Box::new(drop)), "the next one tries again");
+    }
+
+    #[test]
+    fn the_longest_reach_of_a_data_file_is_the_length() {
+        let file = file(10, 0);
+        for (locals, length) in [([0, 0], 0), ([10, 4], 14), ([14, 10], 24), ([0, 3], 13)] {
+            assert_eq!(file.length_from(&locals.map(IoReply::Length)), Ok(length));
+        }
+        assert_eq!(file.length_from(&[IoReply::Done]).unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(file.length_from(&[IoReply::Length(u64::MAX); 1]).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+}

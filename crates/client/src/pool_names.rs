@@ -1,0 +1,170 @@
+//! Names in a pool, and its small files, which lie on one server each.
+
+use std::hash::{BuildHasher, RandomState};
+
+use outcore_core::{
+    Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest, Named,
+    Opened, Regions, Result, Target,
+};
+
+use crate::pool_call::{Call, unexpected};
+use crate::pool_file::PoolFile;
+use crate::pool_shared::{Shared, is_done};
+
+/// Names and orphans are asked for by so many.
+const PAGE: u64 = 1000;
+/// What is larger is not read as a small file.
+const MOST_SMALL_BYTES: u64 = 1 << 30;
+
+impl<L: Link + ?Sized + 'static> Shared<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    pub(crate) fn read_small(&self, path: &str) -> Result<Vec<u8>> {
+        let file = self.open(path, false)?;
+        let length = self.length(&file)?;
+        if length > MOST_SMALL_BYTES {
+            return Err(Error::invalid(format!(
+                "{} is {length} bytes, too large to be read at once; open it and read parts",
+                file.path
+            )));
+        }
+        if length == 0 {
+            return Ok(vec![]);
+        }
+        let buffer = L::Buffer::allocate(length as usize)?;
+        let (grant, regions) = (self.grant(&file)?, Regions::contiguous(0, length)?);
+        let calls = file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
+        self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        let mut bytes = vec![0; length as usize];
+        buffer.copy_out(0, &mut bytes);
+        Ok(bytes)
+    }
+
+    pub(crate) fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let fresh = format!("{path}.{}.new", RandomState::new().hash_one(path));
+        let file = self.create(&fresh, bytes.len() as u64, false, on_one_server())?;
+        let path = crate::pool_shared::checked(path)?;
+        let replaced = self.write_durably(&file, 0, bytes).and_then(|()| self.rename(&file.path, &path));
+        if replaced.is_err() {
+            // The first error is the one to tell.
+            let _ = self.remove(&file.path);
+        }
+        replaced
+    }
+
+    pub(crate) fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let opened = self.open(path, true);
+        let file = match opened {
+            Err(error) if error.kind == ErrorKind::NotFound => self.create(path, 0, false, on_one_server())?,
+            opened => opened?,
+        };
+        let length = self.length(&file)?;
+        self.write_durably(&file, length, bytes)
+    }
+
+    fn write_durably(&self, file: &PoolFile, at: u64, bytes: &[u8]) -> Result<()> {
+        let grant = self.grant(file)?;
+        if !bytes.is_empty() {
+            let mut buffer = L::Buffer::allocate(bytes.len())?;
+            buffer.copy_in(0, bytes);
+            let regions = Regions::contiguous(at, bytes.len() as u64)?;
+            let calls =
+                file.parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions });
+            self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+            self.note_written(file);
+        }
+        let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())));
+        self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+    }
+
+    /// All names in a directory, page by page.
+    pub(crate) fn names(&self, path: &str) -> Result<Vec<Named>> {
+        let mut all: Vec<Named> = Vec::new();
+        loop {
+            let after = all.last().map_or(String::new(), |last| last.name.clone());
+            let request = ManagerRequest::List { path: path.into(), after, most: PAGE };
+            match self.manager(request)? {
+                ManagerReply::Names { names, more } => {
+                    let is_last = !more || names.is_empty();
+                    all.extend(names);
+                    if is_last {
+                        return Ok(all);
+                    }
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
+    /// All names in a directory, and the lengths of its files, which the servers know.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for Named { name, inode } in self.names(path)? {
+            let is_directory = inode.layout.is_none();
+            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            let length = if is_directory {
+                Ok(0)
+            } else {
+                self.open(&below, false).and_then(|file| self.length(&file))
+            };
+            match length {
+                Ok(length) => entries.push(Entry { name, is_directory, length }),
+                Err(error) if error.kind == ErrorKind::NotFound => {} // gone meanwhile
+                Err(error) => return Err(error),
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    pub(crate) fn remove(&self, path: &str) -> Result<()> {
+        let request = ManagerRequest::Remove { path: path.into(), recursive: true };
+        self.remove_data(request, true)
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let request = ManagerRequest::Rename { from: from.into(), to: to.into() };
+        self.remove_data(request, false)
+    }
+
+    /// Makes a request that leaves files without a name, and removes their data files. What cannot be removed now
+    /// stays listed with the manager.
+    fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {
+        let mut reply = self.manager(request)?;
+        loop {
+            let orphans = match reply {
+                ManagerReply::Done => return Ok(()),
+                ManagerReply::Orphans(orphans) => orphans,
+                reply => return Err(unexpected(&reply)),
+            };
+            if orphans.is_empty() {
+                return Ok(());
+            }
+            let gone = self.remove_data_files(&orphans)?;
+            let after = gone.iter().copied().max().unwrap_or(Handle(0));
+            reply = self.manager(ManagerRequest::Orphans { gone, after, most: PAGE })?;
+            if !all {
+                return Ok(());
+            }
+        }
+    }
+
+    fn remove_data_files(&self, orphans: &[Opened]) -> Result<Vec<Handle>> {
+        let mut calls = Vec::new();
+        for Opened { inode, grant } in orphans {
+            let Some(layout) = &inode.layout else { continue };
+            for (&server, entry) in layout.servers.iter().zip(0..) {
+                let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
+                let request = IoRequest::Remove { target, grant: *grant };
+                calls.push(Call { server, request, buffer: self.none.clone() });
+            }
+        }
+        self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        Ok(orphans.iter().map(|orphan| orphan.inode.handle).collect())
+    }
+}
+
+fn on_one_server() -> Hints {
+    Hints { stripe_count: Some(1), ..Hints::default() }
+}

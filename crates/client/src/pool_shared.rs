@@ -1,0 +1,242 @@
+//! What the users of a pool share: its files that are open, their grants, and when they were written to.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use outcore_core::{
+    Error, ErrorKind, FileId, Gather, Grant, Handle, Hints, Inode, IoReply, Link, ManagerReply,
+    ManagerRequest, Opened, Result, ServerId,
+};
+
+use crate::pool::WallClock;
+use crate::pool_call::{Counted, unexpected};
+use crate::pool_file::PoolFile;
+
+/// Permission bits of new files.
+const FILE_MODE: u32 = 0o644;
+
+pub(crate) struct Shared<L: Link + ?Sized> {
+    pub(crate) servers: Counted<L>,
+    pub(crate) clock: WallClock,
+    /// An empty buffer, for messages without a payload.
+    pub(crate) none: L::Buffer,
+    pub(crate) pool: u128,
+    pub(crate) ids: Vec<ServerId>,
+    files: RwLock<HashMap<FileId, Arc<PoolFile>>>,
+    next: AtomicU64,
+    /// The files that were written to from here since the manager was told.
+    written: Mutex<HashMap<Handle, Written>>,
+}
+
+#[derive(Clone, PartialEq)]
+struct Written {
+    path: String,
+    last_ns: u64,
+}
+
+impl<L: Link + ?Sized + 'static> Shared<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    pub(crate) fn new(link: Arc<L>, clock: WallClock) -> Result<Self> {
+        let reply = link.manager(ManagerRequest::Servers)?;
+        let (pool, servers) = match reply {
+            ManagerReply::Servers { pool, servers } => (pool, servers),
+            ManagerReply::Failed(error) => return Err(error),
+            reply => return Err(unexpected(&reply)),
+        };
+        Ok(Self {
+            servers: Counted::new(link),
+            clock,
+            none: L::Buffer::allocate(1)?.gather([]),
+            pool,
+            ids: servers.into_iter().map(|server| server.id).collect(),
+            files: RwLock::default(),
+            next: AtomicU64::new(1),
+            written: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        match self.servers.link().manager(request)? {
+            ManagerReply::Failed(error) => Err(error),
+            reply => Ok(reply),
+        }
+    }
+
+    pub(crate) fn now_s(&self) -> u64 {
+        (self.clock)() / 1_000_000_000
+    }
+
+    pub(crate) fn file(&self, file: FileId) -> Result<Arc<PoolFile>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files
+            .get(&file)
+            .cloned()
+            .ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
+    }
+
+    pub(crate) fn add(&self, file: PoolFile) -> FileId {
+        let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(file));
+        id
+    }
+
+    pub(crate) fn stat(&self, path: &str) -> Result<Inode> {
+        match self.manager(ManagerRequest::Stat { path: path.into() })? {
+            ManagerReply::Inode(inode) => Ok(*inode),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    pub(crate) fn open(&self, path: &str, write: bool) -> Result<PoolFile> {
+        let path = checked(path)?;
+        let opened = self.opened(ManagerRequest::Open { path: path.clone(), write })?;
+        PoolFile::new(path, opened, write, self.now_s())
+    }
+
+    pub(crate) fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<PoolFile> {
+        let path = checked(path)?;
+        let request = ManagerRequest::Create { path: path.clone(), hints, mode: FILE_MODE };
+        let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
+        if let Err(error) = self.set_length(&file, length, reserve) {
+            // The first error is the one to tell.
+            let _ = self.remove(&file.path);
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    fn opened(&self, request: ManagerRequest) -> Result<Opened> {
+        match self.manager(request)? {
+            ManagerReply::Opened(opened) => Ok(*opened),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Hands a grant that is good now to `then`: at once, or from a thread that renews it first, since who asks the
+    /// manager waits.
+    pub(crate) fn with_grant(
+        self: &Arc<Self>,
+        file: &Arc<PoolFile>,
+        then: impl FnOnce(Result<Grant>) + Send + 'static,
+    ) {
+        if !file.with_grant(self.now_s(), Box::new(then)) {
+            return;
+        }
+        let (shared, renewing) = (self.clone(), file.clone());
+        let renew = move || {
+            let request = ManagerRequest::Renew { handle: renewing.handle, write: renewing.writable };
+            let grant = shared.manager(request).and_then(|reply| match reply {
+                ManagerReply::Granted(grant) => Ok(grant),
+                reply => Err(unexpected(&reply)),
+            });
+            renewing.renewed(grant, shared.now_s());
+        };
+        if let Err(error) = std::thread::Builder::new().name("outcore-grant".into()).spawn(renew) {
+            let text = format!("cannot start a thread to renew a grant: {error}; end other programs");
+            file.renewed(Err(Error::new(ErrorKind::Io, text)), self.now_s());
+        }
+    }
+
+    /// A grant for who may wait.
+    pub(crate) fn grant(&self, file: &PoolFile) -> Result<Grant> {
+        let now_s = self.now_s();
+        if let Some(grant) = file.current_grant(now_s) {
+            return Ok(grant);
+        }
+        let request = ManagerRequest::Renew { handle: file.handle, write: file.writable };
+        match self.manager(request)? {
+            ManagerReply::Granted(grant) => {
+                file.renewed(Ok(grant), now_s);
+                Ok(grant)
+            }
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    pub(crate) fn set_length(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
+        let calls = file.resize_calls(self.grant(file)?, length, reserve, &self.none);
+        self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        file.set_known_length(length);
+        self.note_written(file);
+        Ok(())
+    }
+
+    pub(crate) fn length(&self, file: &PoolFile) -> Result<u64> {
+        let replies = self.servers.wait_all(file.length_calls(self.grant(file)?, &self.none))?;
+        let length = file.length_from(&replies)?;
+        file.set_known_length(length);
+        Ok(length)
+    }
+
+    /// Forgets an open file.
+    pub(crate) fn close(self: &Arc<Self>, file: FileId) {
+        let closed = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        let Some(file) = closed.filter(|file| self.written().contains_key(&file.handle)) else { return };
+        // Files are closed from completions too, which must not wait for the manager. If no thread can be started, who
+        // asks for the time tells it.
+        let shared = self.clone();
+        let tell = move || drop(shared.tell_written(&file.path));
+        let _ = std::thread::Builder::new().name("outcore-close".into()).spawn(tell);
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<Handle, Written>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note_written(&self, file: &PoolFile) {
+        let now_ns = (self.clock)();
+        let mut written = self.written();
+        let last_ns = written.get(&file.handle).map_or(0, |before| before.last_ns + 1);
+        written.insert(file.handle, Written { path: file.path.clone(), last_ns: now_ns.max(last_ns) });
+    }
+
+    /// Tells the manager when a file was last written to from here, if it does not know; returns what it knows then.
+    pub(crate) fn tell_written(&self, path: &str) -> Result<u64> {
+        let inode = self.stat(path)?;
+        let Some(last) = self.written().get(&inode.handle).cloned() else { return Ok(inode.modified_ns) };
+        // Never the same time for two contents, whatever the clocks say.
+        let modified_ns = last.last_ns.max(inode.modified_ns + 1);
+        self.manager(ManagerRequest::SetAttributes {
+            path: path.into(),
+            mode: None,
+            owner: None,
+            group: None,
+            modified_ns: Some(modified_ns),
+        })?;
+        let mut written = self.written();
+        if written.get(&inode.handle) == Some(&last) {
+            written.remove(&inode.handle);
+        }
+        Ok(modified_ns)
+    }
+
+    /// Tells the manager all that it does not know.
+    pub(crate) fn tell_all_written(&self) {
+        let paths: Vec<String> = self.written().values().map(|written| written.path.clone()).collect();
+        for path in paths {
+            // A file may be gone by now, or have another name.
+            let _ = self.tell_written(&path);
+        }
+    }
+}
+
+/// A path as the manager has it: names with `/` between them, none of them `.` or empty. The root is empty.
+pub(crate) fn checked(path: &str) -> Result<String> {
+    let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    if path.starts_with('/') || path.contains('\0') || names.contains(&"..") {
+        return Err(Error::invalid(format!(
+            "the path {path:?} leaves its volume; use a relative path without '..'"
+        )));
+    }
+    Ok(names.join("/"))
+}
+
+pub(crate) fn is_done(reply: &IoReply) -> Result<()> {
+    match reply {
+        IoReply::Done => Ok(()),
+        reply => Err(unexpected(reply)),
+    }
+}

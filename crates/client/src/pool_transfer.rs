@@ -1,0 +1,122 @@
+//! Reads, writes and syncs of a pool's files: one message to each server that has a part of them.
+
+use std::sync::Arc;
+
+use outcore_core::{
+    Buffer, Completion, Error, ErrorKind, FileId, Gather, Grant, IoRequest, Link, OnDone, Operation, Regions,
+    Result,
+};
+
+use crate::pool_call::Outcome;
+use crate::pool_file::PoolFile;
+use crate::pool_shared::{Shared, is_done};
+
+impl<L: Link + ?Sized + 'static> Shared<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    /// Moves bytes, and calls `done` when the last server answered.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        file: FileId,
+        operation: Operation,
+        regions: Result<Regions>,
+        buffer: L::Buffer,
+        done: OnDone<L::Buffer>,
+    ) {
+        let checked = self.file(file).and_then(|file| {
+            let regions = regions?;
+            if operation == Operation::Write {
+                file.check_writable()?;
+            }
+            let (need, have) = (regions.total_bytes(), buffer.len() as u64);
+            if need != have {
+                return Err(Error::invalid(format!("the extents hold {need} bytes, the buffer {have}")));
+            }
+            Ok((file, regions))
+        });
+        let (file, regions) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return done(Completion::failed(buffer, error, 0)),
+        };
+        let shared = self.clone();
+        let granted = file.clone();
+        self.with_grant(&file, move |grant| match grant {
+            Err(error) => done(Completion::failed(buffer, error, 0)),
+            Ok(grant) if operation == Operation::Read && regions.end() > granted.known_length() => {
+                shared.read_if_long_enough(granted, grant, regions, buffer, done);
+            }
+            Ok(grant) => shared.transfer(&granted, grant, operation, regions, buffer, done),
+        });
+    }
+
+    /// Asks how long the file has become before a read past the length that is known.
+    fn read_if_long_enough(
+        self: &Arc<Self>,
+        file: Arc<PoolFile>,
+        grant: Grant,
+        regions: Regions,
+        buffer: L::Buffer,
+        done: OnDone<L::Buffer>,
+    ) {
+        let shared = self.clone();
+        let calls = file.length_calls(grant, &self.none);
+        let then = move |outcome: Outcome| {
+            let length = outcome.replies.and_then(|replies| file.length_from(&replies));
+            let enough = length.and_then(|length| {
+                file.is_at_least(length);
+                if regions.end() <= length {
+                    return Ok(());
+                }
+                Err(Error::new(
+                    ErrorKind::Truncated,
+                    format!(
+                        "need the bytes of {} up to {}; the file ends at {length}; restore it from a copy, or make it anew",
+                        file.path,
+                        regions.end()
+                    ),
+                ))
+            });
+            match enough {
+                Ok(()) => shared.transfer(&file, grant, Operation::Read, regions, buffer, done),
+                Err(error) => done(Completion::failed(buffer, error, outcome.finished_ns)),
+            }
+        };
+        self.servers.call_all(calls, Box::new(then));
+    }
+
+    /// One message to each server that has a part of it.
+    fn transfer(
+        self: &Arc<Self>,
+        file: &Arc<PoolFile>,
+        grant: Grant,
+        operation: Operation,
+        regions: Regions,
+        buffer: L::Buffer,
+        done: OnDone<L::Buffer>,
+    ) {
+        let calls = match operation {
+            Operation::Sync => file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone()))),
+            Operation::Write => file
+                .parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions }),
+            Operation::Read => {
+                file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions })
+            }
+        };
+        let (shared, file) = (self.clone(), file.clone());
+        let then = move |outcome: Outcome| {
+            let moved = outcome.replies.and_then(|replies| replies.iter().try_for_each(is_done));
+            if operation == Operation::Write {
+                // Some of it may be written even where not all is.
+                shared.note_written(&file);
+                if moved.is_ok() {
+                    file.is_at_least(regions.end());
+                }
+            }
+            let result = moved.map(|()| regions.total_bytes() as usize);
+            let (started_ns, finished_ns) = (outcome.started_ns, outcome.finished_ns);
+            done(Completion { buffer, result, started_ns, finished_ns });
+        };
+        self.servers.call_all(calls, Box::new(then));
+    }
+}
