@@ -1,0 +1,52 @@
+//! Messages of clients and the manager as bytes.
+
+use crate::wire::record::{Record, Source, choice, structure};
+use crate::{
+    Hints, Inode, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress, ServerId,
+};
+
+structure!(ServerAddress { id, addresses });
+structure!(Hints { stripe_unit_bytes, stripe_count, base, others });
+structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns });
+structure!(Named { name, inode });
+structure!(Opened { inode, grant });
+
+choice!(ManagerRequest {
+    1 = Servers,
+    2 = Open { path, write },
+    3 = Create { path, hints, mode },
+    4 = Renew { handle, write },
+    5 = Stat { path },
+    6 = List { path, after, most },
+    7 = MakeDirectory { path, mode },
+    8 = Remove { path, recursive },
+    9 = Rename { from, to },
+    10 = SetAttributes { path, mode, owner, group, modified_ns },
+    11 = SetDefaultLayout { path, hints },
+    12 = GetExtended { path, name },
+    13 = SetExtended { path, name, value },
+    14 = Orphans { gone, after, most },
+});
+
+choice!(ManagerReply {
+    1 = Done,
+    2 = Servers { pool, servers },
+    3 = Opened(opened),
+    4 = Granted(grant),
+    5 = Inode(inode),
+    6 = Names { names, more },
+    7 = Orphans(files),
+    8 = Values(values),
+    9 = Failed(error),
+});
+
+impl Record for Layout {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.stripes.unit_bytes().put(to);
+        self.servers.put(to);
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        Self::new(u64::take(from)?, Vec::<ServerId>::take(from)?)
+    }
+}
