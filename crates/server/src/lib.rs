@@ -5,5 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod grants;
 pub mod io_server;
 pub mod manager;
+pub mod store;

@@ -1,0 +1,193 @@
+//! Keys, and the grants that they sign: what the manager allows, and the I/O servers verify without asking it.
+
+use std::fmt;
+
+use hmac::{Hmac, Mac};
+use outcore_core::{Error, ErrorKind, Grant, Handle, Result};
+use sha2::Sha256;
+
+/// What is signed begins with what it is for, so that no signature serves as another.
+const OF_GRANTS: &[u8] = b"outcore grant 1\0";
+const OF_USERS: &[u8] = b"outcore user 1\0";
+
+/// A secret of 32 bytes: a pool's, or a user's. It is not printed.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// These bytes, which must come from a source of random numbers fit for secrets.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, to be kept where only who may know them can read them.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The key of a user, who cannot find out the pool's from it.
+    pub fn derive(&self, user: &str) -> Self {
+        Self(authenticate(&self.0, &[OF_USERS, user.as_bytes()]).finalize().into_bytes().into())
+    }
+
+    /// The right to read a file, or to read and write it, until `expires_s`.
+    pub fn sign(&self, handle: Handle, write: bool, expires_s: u64) -> Grant {
+        let mac = self.mac_of(handle, write, expires_s).finalize().into_bytes().into();
+        Grant { handle, write, expires_s, mac }
+    }
+
+    /// Refuses a grant that is not of this key, of another file, only to read where `write` is wanted, or over.
+    pub fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
+        let denied = |message| Err(Error::new(ErrorKind::Denied, message));
+        // Compared in constant time, and first: nothing else of a grant means anything before.
+        let mac = self.mac_of(grant.handle, grant.write, grant.expires_s);
+        if mac.verify_slice(&grant.mac).is_err() {
+            return denied(format!(
+                "need a grant of this pool for file {}, have one that its key did not sign; open the file again",
+                handle.0
+            ));
+        }
+        if grant.handle != handle {
+            return denied(format!(
+                "need a grant for file {}, have one for file {}; use the grant of that opening",
+                handle.0, grant.handle.0
+            ));
+        }
+        if write && !grant.write {
+            return denied(format!(
+                "need a grant to write file {}, have one to read it; open it for writing",
+                handle.0
+            ));
+        }
+        if grant.expires_s <= now_s {
+            return denied(format!(
+                "need a grant for file {} that is not over, have one that ended {} s ago; renew it",
+                handle.0,
+                now_s - grant.expires_s
+            ));
+        }
+        Ok(())
+    }
+
+    fn mac_of(&self, handle: Handle, write: bool, expires_s: u64) -> Hmac<Sha256> {
+        let (handle, expires) = (handle.0.to_le_bytes(), expires_s.to_le_bytes());
+        authenticate(&self.0, &[OF_GRANTS, &handle, &[u8::from(write)], &expires])
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(secret)")
+    }
+}
+
+/// HMAC-SHA256 (RFC 2104, FIPS 198-1) of the parts, one after the other.
+fn authenticate(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of every length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// RFC 4231, section 4: test cases 1 to 4, 6 and 7; case 5 is of a truncated output.
+    #[test]
+    fn the_vectors_of_rfc_4231_hold() {
+        let counted: Vec<u8> = (1..=25).collect();
+        let cases: [(&[u8], &[u8], &str); 6] = [
+            (
+                &[0x0b; 20],
+                b"Hi There",
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
+            (
+                b"Jefe",
+                b"what do ya want for nothing?",
+                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+            ),
+            (
+                &[0xaa; 20],
+                &[0xdd; 50],
+                "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe",
+            ),
+            (
+                &counted,
+                &[0xcd; 50],
+                "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b",
+            ),
+            (
+                &[0xaa; 131],
+                b"Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+            ),
+            (
+                &[0xaa; 131],
+                b"This is a test using a larger than block-size key and a larger than block-size data. The key \
+                  needs to be hashed before being used by the HMAC algorithm.",
+                "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2",
+            ),
+        ];
+        for (key, message, mac) in cases {
+            let (first, rest) = message.split_at(message.len() / 2);
+            assert_eq!(hex(&authenticate(key, &[first, rest]).finalize().into_bytes()), mac);
+        }
+    }
+
+    #[test]
+    fn a_grant_is_good_for_what_it_says() {
+        let key = Key::new([7; 32]);
+        let grant = key.sign(Handle(5), true, 100);
+        for write in [false, true] {
+            key.verify(&grant, Handle(5), write, 99).unwrap();
+        }
+        key.verify(&key.sign(Handle(5), false, 100), Handle(5), false, 0).unwrap();
+    }
+
+    #[test]
+    fn a_grant_is_good_for_nothing_else() {
+        let key = Key::new([7; 32]);
+        let (reads, writes) = (key.sign(Handle(5), false, 100), key.sign(Handle(5), true, 100));
+        let refused = |grant: &Grant, handle, write, now_s, why: &str| {
+            let error = key.verify(grant, Handle(handle), write, now_s).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Denied);
+            assert!(error.message.contains(why), "{error}");
+            assert!(error.message.starts_with("need ") && error.message.contains("; "), "{error}");
+        };
+        refused(&reads, 5, true, 0, "one to read");
+        refused(&writes, 6, false, 0, "one for file 5");
+        refused(&writes, 5, false, 100, "ended 0 s ago");
+        refused(&writes, 5, false, 160, "ended 60 s ago");
+        let mut flipped = writes;
+        flipped.mac[31] ^= 1;
+        let forged = [
+            Grant { write: true, ..reads },
+            Grant { handle: Handle(6), ..writes },
+            Grant { expires_s: 1000, ..writes },
+            Key::new([8; 32]).sign(Handle(5), true, 100),
+            key.derive("me").sign(Handle(5), true, 100),
+            flipped,
+        ];
+        for grant in forged {
+            refused(&grant, grant.handle.0, grant.write, 0, "did not sign");
+        }
+    }
+
+    #[test]
+    fn keys_of_users_are_their_own() {
+        let (one, two) = (Key::new([1; 32]), Key::new([2; 32]));
+        assert_eq!(one.derive("ada").bytes(), one.derive("ada").bytes());
+        let all = [one.clone(), one.derive("ada"), one.derive("ad"), one.derive(""), two.derive("ada")];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all.iter().skip(i + 1).all(|b| a.bytes() != b.bytes()));
+        }
+        assert_eq!(format!("{one:?}"), "Key(secret)");
+    }
+}

@@ -1,0 +1,333 @@
+//! The metadata store of one machine: SQLite.
+
+use std::path::Path;
+use std::time::Duration;
+
+use outcore_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+
+use super::mounts::check_is_local;
+use super::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
+
+/// SQLite 3.51.3. Before it, a committed write could be lost when two processes checkpoint the log at once.
+const OLDEST_SQLITE: i32 = 3_051_003;
+/// Marks the file as ours: "outc".
+const APPLICATION: i32 = 0x6f75_7463;
+/// Of the tables below.
+const FORMAT: i32 = 1;
+/// How long to wait for another process's commit.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const TABLES: &str = "
+    CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE last (version INTEGER NOT NULL);
+    INSERT INTO last VALUES (0);
+";
+
+/// A store in one file, and SQLite's write-ahead log beside it. Several processes of one machine may have it open.
+///
+/// A commit has survived power loss when it returns (`synchronous=FULL`).
+#[derive(Debug)]
+pub struct SqliteStore {
+    connection: Connection,
+    path: String,
+    in_group: bool,
+}
+
+impl SqliteStore {
+    /// Opens the store in the file `path`, or makes it. Its directory must exist, on a disk of this machine.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if rusqlite::version_number() < OLDEST_SQLITE {
+            return Err(Error::invalid(format!(
+                "need SQLite 3.51.3 or later, have {}; build outcore with the SQLite that it brings along",
+                rusqlite::version()
+            )));
+        }
+        check_is_local(
+            path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+        )?;
+        let name = path.display().to_string();
+        let connection = Connection::open(path).map_err(|e| describe("open", &name, &e))?;
+        let mut store = Self { connection, path: name, in_group: false };
+        store.set_up().map_err(|e| describe("open", &store.path, &e))??;
+        Ok(store)
+    }
+
+    fn set_up(&mut self) -> rusqlite::Result<Result<()>> {
+        let connection = &self.connection;
+        connection.busy_timeout(PATIENCE)?;
+        // Before anything is written: a file of somebody else's stays as it is.
+        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if let Err(error) = check_is_ours(connection, tables, &self.path)? {
+            return Ok(Err(error));
+        }
+        let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        if mode != "wal" {
+            return Ok(Err(Error::invalid(format!(
+                "need a file system on which SQLite can keep a write-ahead log, have {:?} in mode {mode}; choose \
+                 another directory",
+                self.path
+            ))));
+        }
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.set_prepared_statement_cache_capacity(32);
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        // Another process may have made the tables in the meantime.
+        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if tables == 0 {
+            connection.execute_batch(TABLES)?;
+            connection.pragma_update(None, "application_id", APPLICATION)?;
+            connection.pragma_update(None, "user_version", FORMAT)?;
+        }
+        connection.execute_batch("COMMIT")?;
+        check_is_ours(connection, 1, &self.path)
+    }
+
+    fn find(&self, key: &[u8]) -> rusqlite::Result<Option<Versioned>> {
+        let mut statement =
+            self.connection.prepare_cached("SELECT value, version FROM entries WHERE key = ?1")?;
+        statement.query_row([key], |row| versioned(row, 0)).optional()
+    }
+
+    fn find_range(
+        &self,
+        from: &[u8],
+        until: &[u8],
+        most: usize,
+    ) -> rusqlite::Result<Vec<(Vec<u8>, Versioned)>> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT key, value, version FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
+        )?;
+        let most = most.min(MAX_RANGE) as i64;
+        let found =
+            statement.query_map(params![from, until, most], |row| Ok((row.get(0)?, versioned(row, 1)?)))?;
+        found.collect()
+    }
+
+    fn holds(&self, guard: &Guard) -> rusqlite::Result<bool> {
+        let mut statement = self.connection.prepare_cached("SELECT version FROM entries WHERE key = ?1")?;
+        let found: Option<i64> = statement.query_row([&guard.key], |row| row.get(0)).optional()?;
+        Ok(found.map(|version| version as u64) == guard.version)
+    }
+
+    fn execute(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.raw_execute().map(|_| ())
+    }
+
+    /// Guards and writes, within a transaction that is already begun.
+    fn apply(&self, guards: &[Guard], writes: &[Write]) -> rusqlite::Result<Outcome> {
+        for guard in guards {
+            if !self.holds(guard)? {
+                return Ok(Outcome::Conflict);
+            }
+        }
+        let mut count =
+            self.connection.prepare_cached("UPDATE last SET version = version + 1 RETURNING version")?;
+        let version: i64 = count.query_row([], |row| row.get(0))?;
+        for write in writes {
+            match &write.value {
+                Some(value) => self
+                    .connection
+                    .prepare_cached(
+                        "INSERT INTO entries VALUES (?1, ?2, ?3)
+                         ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
+                    )?
+                    .execute(params![write.key, value, version])?,
+                None => self
+                    .connection
+                    .prepare_cached("DELETE FROM entries WHERE key = ?1")?
+                    .execute([&write.key])?,
+            };
+        }
+        Ok(Outcome::Done(version as u64))
+    }
+
+    /// One commit between `begin` and `end`, or none of it.
+    fn apply_between(
+        &self,
+        [begin, end, undo]: [&str; 3],
+        guards: &[Guard],
+        writes: &[Write],
+    ) -> rusqlite::Result<Outcome> {
+        self.execute(begin)?;
+        let applied = self.apply(guards, writes).and_then(|outcome| self.execute(end).map(|()| outcome));
+        // SQLite has rolled back itself after some errors, a full disk for one.
+        if applied.is_err() && !self.connection.is_autocommit() {
+            self.connection.execute_batch(undo)?;
+        }
+        applied
+    }
+
+    fn failed(&self, what: &str, error: &rusqlite::Error) -> Error {
+        describe(what, &self.path, error)
+    }
+
+    fn check_group(&self) -> Result<()> {
+        if self.in_group && self.connection.is_autocommit() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "need every commit of a group, have lost them with one that failed in {}; try all of them again",
+                    self.path
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Store for SqliteStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
+        self.find(key).map_err(|e| self.failed("read", &e))
+    }
+
+    fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
+        self.find_range(from, until, most).map_err(|e| self.failed("read", &e))
+    }
+
+    fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
+        check_commit(guards, writes)?;
+        self.check_group()?;
+        let words = if self.in_group {
+            ["SAVEPOINT one", "RELEASE one", "ROLLBACK TO one; RELEASE one"]
+        } else {
+            ["BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"]
+        };
+        self.apply_between(words, guards, writes).map_err(|e| self.failed("write", &e))
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        if self.in_group {
+            return Err(Error::invalid("need the end of one group before the next begins; end it"));
+        }
+        self.execute("BEGIN IMMEDIATE").map_err(|e| self.failed("write", &e))?;
+        self.in_group = true;
+        Ok(())
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        if !self.in_group {
+            return Ok(());
+        }
+        let lost = self.check_group();
+        self.in_group = false;
+        lost?;
+        let ended = self.execute("COMMIT").map_err(|e| self.failed("write", &e));
+        if ended.is_err() && !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK").map_err(|e| self.failed("write", &e))?;
+        }
+        ended
+    }
+}
+
+fn versioned(row: &Row<'_>, first: usize) -> rusqlite::Result<Versioned> {
+    Ok(Versioned { value: row.get(first)?, version: row.get::<_, i64>(first + 1)? as u64 })
+}
+
+/// Refuses a database with tables that are not those of a store of this format.
+fn check_is_ours(connection: &Connection, tables: i64, path: &str) -> rusqlite::Result<Result<()>> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (application, format) = (pragma("application_id")?, pragma("user_version")?);
+    if tables == 0 || (application, format) == (APPLICATION, FORMAT) {
+        return Ok(Ok(()));
+    }
+    let have = if application == APPLICATION {
+        format!("format {format}")
+    } else {
+        "a database of something else".to_owned()
+    };
+    Ok(Err(Error::invalid(format!(
+        "need a metadata store of format {FORMAT}, have {have} in {path}; choose another file, or the version of outcore \
+         that wrote it"
+    ))))
+}
+
+fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error {
+    let (kind, fix) = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => (ErrorKind::DiskFull, "make room on its disk"),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Busy, "wait for the other process that is writing to it, or end it")
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            (ErrorKind::ReadOnly, "let this user write to it and to its directory")
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            (ErrorKind::Corrupt, "restore it from a backup")
+        }
+        Some(ErrorCode::CannotOpen) => {
+            (ErrorKind::NotFound, "make its directory, or let this user write there")
+        }
+        _ => (ErrorKind::Io, "see whether its disk works"),
+    };
+    Error::new(kind, format!("need to {what} the metadata store {path}, have: {error}; {fix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance::{self, guard, put};
+
+    #[test]
+    fn sqlite_conforms() {
+        let root = tempfile::tempdir().unwrap();
+        conformance::store(&mut || SqliteStore::open(root.path().join("metadata")).unwrap());
+    }
+
+    #[test]
+    fn a_commit_is_durable_when_it_returns() {
+        let root = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(root.path().join("metadata")).unwrap();
+        let level: i32 = store.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap();
+        let mode: String = store.connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+        assert_eq!((level, mode.as_str()), (2, "wal"), "2 is FULL, see SQLite's page on PRAGMA synchronous");
+        assert!(rusqlite::version_number() >= OLDEST_SQLITE);
+    }
+
+    #[test]
+    fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("other");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE birds (name TEXT)").unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let error = SqliteStore::open(&path).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains("a database of something else"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+
+        let text = root.path().join("text");
+        std::fs::write(&text, "not a database, but long enough that it could be one".repeat(20)).unwrap();
+        assert_eq!(SqliteStore::open(&text).unwrap_err().kind, ErrorKind::Corrupt);
+
+        let later = root.path().join("later");
+        let store = SqliteStore::open(&later).unwrap();
+        store.connection.pragma_update(None, "user_version", 2).unwrap();
+        drop(store);
+        assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 2"));
+        let none = SqliteStore::open(root.path().join("none/metadata")).unwrap_err();
+        assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
+    }
+
+    #[test]
+    fn a_full_disk_loses_the_commit_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = SqliteStore::open(root.path().join("metadata")).unwrap();
+        let done = store.commit(&[], &[put(b"before", b"1")]).unwrap();
+        assert!(matches!(done, Outcome::Done(_)));
+        store.connection.pragma_update(None, "max_page_count", 8).unwrap();
+        let large = put(b"large", &[1; 100_000]);
+        let error = store.commit(&[], std::slice::from_ref(&large)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
+        assert_eq!(store.get(b"large").unwrap(), None);
+
+        store.begin_group().unwrap();
+        let _ = store.commit(&[guard(b"in", None)], &[put(b"in", b"1")]).unwrap();
+        assert_eq!(store.commit(&[], &[large]).unwrap_err().kind, ErrorKind::DiskFull);
+        let kept = store.end_group().is_ok();
+        assert_eq!(store.get(b"in").unwrap().is_some(), kept, "what the end of the group says is so");
+        assert_eq!(store.get(b"before").unwrap().unwrap().value, b"1");
+        store.connection.pragma_update(None, "max_page_count", 1000).unwrap();
+        let done = store.commit(&[], &[put(b"after", b"1")]).unwrap();
+        assert!(matches!(done, Outcome::Done(_)), "it goes on when there is room");
+    }
+}
