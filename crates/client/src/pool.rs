@@ -97,11 +97,8 @@ where
     /// What each I/O server says of itself.
     pub fn status(&self) -> Result<Vec<(ServerId, IoStatus)>> {
         let ids = self.0.ids.iter();
-        let calls = ids.map(|&server| Call {
-            server,
-            request: IoRequest::Status,
-            buffer: self.0.none.clone(),
-        });
+        let calls =
+            ids.map(|&server| Call { server, request: IoRequest::Status, buffer: self.0.none.clone() });
         let replies = self.0.servers.wait_all(calls.collect())?;
         let each = self.0.ids.iter().zip(replies).map(|(&id, reply)| match reply {
             IoReply::Status(status) => Ok((id, status)),
@@ -126,9 +123,7 @@ where
         let file = match mode {
             OpenMode::Read => self.0.open(path, false)?,
             OpenMode::ReadWrite => self.0.open(path, true)?,
-            OpenMode::Create { length, reserve } => {
-                self.0.create(path, length, reserve, Hints::default())?
-            }
+            OpenMode::Create { length, reserve } => self.0.create(path, length, reserve, Hints::default())?,
             OpenMode::Resize { length, reserve } => {
                 let file = self.0.open(path, true)?;
                 self.0.set_length(&file, length, reserve)?;
@@ -139,10 +134,12 @@ where
     }
 
     fn create(&self, path: &str, length: u64, reserve: bool, unit_bytes: u64) -> Result<FileId> {
-        self.create_with(path, length, reserve, Hints {
-            stripe_unit_bytes: Some(unit_bytes),
-            ..Hints::default()
-        })
+        self.create_with(
+            path,
+            length,
+            reserve,
+            Hints { stripe_unit_bytes: Some(unit_bytes), ..Hints::default() },
+        )
     }
 
     fn slot_align_bytes(&self) -> u64 {

@@ -121,6 +121,8 @@ pub(crate) fn unexpected(reply: &impl std::fmt::Debug) -> Error {
     text.truncate(text.char_indices().nth(200).map_or(text.len(), |(at, _)| at));
     Error::new(
         ErrorKind::Io,
-        format!("a server answered {text}, which is no answer to the request; are all parts of the pool of one version?"),
+        format!(
+            "a server answered {text}, which is no answer to the request; are all parts of the pool of one version?"
+        ),
     )
 }

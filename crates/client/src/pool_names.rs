@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 
 use outcore_core::{
-    Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest, Named,
-    Opened, Regions, Result, Target,
+    Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest,
+    Named, Opened, Regions, Result, Target,
 };
 
 use crate::pool_call::{Call, unexpected};
@@ -34,7 +34,8 @@ where
         }
         let buffer = L::Buffer::allocate(length as usize)?;
         let (grant, regions) = (self.grant(&file)?, Regions::contiguous(0, length)?);
-        let calls = file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
+        let calls =
+            file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
         self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
         let mut bytes = vec![0; length as usize];
         buffer.copy_out(0, &mut bytes);
@@ -56,7 +57,9 @@ where
     pub(crate) fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let opened = self.open(path, true);
         let file = match opened {
-            Err(error) if error.kind == ErrorKind::NotFound => self.create(path, 0, false, on_one_server())?,
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                self.create(path, 0, false, on_one_server())?
+            }
             opened => opened?,
         };
         let length = self.length(&file)?;

@@ -96,9 +96,12 @@ where
         done: OnDone<L::Buffer>,
     ) {
         let calls = match operation {
-            Operation::Sync => file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone()))),
-            Operation::Write => file
-                .parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions }),
+            Operation::Sync => {
+                file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())))
+            }
+            Operation::Write => {
+                file.parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions })
+            }
             Operation::Read => {
                 file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions })
             }

@@ -1,0 +1,338 @@
+//! A pool in memory behind the link: a manager over a map, servers whose data files are vectors.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use outcore_client::PoolVolume;
+use outcore_core::{
+    Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Layout,
+    Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress, ServerId, Target,
+};
+use outcore_memory::{Arena, Region};
+
+/// How long a grant of this manager is good.
+pub const GRANT_S: u64 = 600;
+const UNIT_BYTES: u64 = 100;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Names {
+    inodes: BTreeMap<String, Inode>,
+    orphans: BTreeMap<u64, Inode>,
+    next: u64,
+    renewals: u64,
+}
+
+pub struct MemoryLink {
+    servers: u32,
+    names: Mutex<Names>,
+    data: Mutex<HashMap<(ServerId, Handle), Vec<u8>>>,
+    /// (server, kind of request, bytes of its buffer) of each message.
+    pub log: Mutex<Vec<(u32, &'static str, usize)>>,
+    pub now_s: Arc<AtomicU64>,
+    /// What the next requests to I/O servers fail with.
+    pub faults: Mutex<VecDeque<Option<Error>>>,
+    /// `Some`: answers are kept until they are let go.
+    held: Mutex<Option<Vec<Job>>>,
+    pub list_page: u64,
+}
+
+impl MemoryLink {
+    pub fn new(servers: u32) -> Self {
+        Self {
+            servers,
+            names: Mutex::default(),
+            data: Mutex::default(),
+            log: Mutex::default(),
+            now_s: Arc::new(AtomicU64::new(1_000_000)),
+            faults: Mutex::default(),
+            held: Mutex::default(),
+            list_page: 2,
+        }
+    }
+
+    pub fn renewals(&self) -> u64 {
+        self.names.lock().unwrap().renewals
+    }
+
+    /// Data files that are there.
+    pub fn data_files(&self) -> usize {
+        self.data.lock().unwrap().len()
+    }
+
+    pub fn hold(&self) {
+        *self.held.lock().unwrap() = Some(vec![]);
+    }
+
+    /// Answers what was held, the last first.
+    pub fn let_go(&self) {
+        let held = self.held.lock().unwrap().take().unwrap_or_default();
+        held.into_iter().rev().for_each(|job| job());
+    }
+
+    /// What was sent since the last call.
+    pub fn take_log(&self) -> Vec<(u32, &'static str, usize)> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    fn grant(&self, handle: Handle, write: bool) -> Grant {
+        Grant { handle, write, expires_s: self.now_s.load(Ordering::SeqCst) + GRANT_S, mac: [7; 32] }
+    }
+
+    fn check(&self, target: &Target, grant: &Grant, write: bool) -> Result<()> {
+        let is_over = self.now_s.load(Ordering::SeqCst) >= grant.expires_s;
+        if is_over || grant.handle != target.handle || grant.mac != [7; 32] || (write && !grant.write) {
+            return Err(Error::new(ErrorKind::Denied, "the grant is not good"));
+        }
+        Ok(())
+    }
+
+    fn serve(&self, server: ServerId, request: &IoRequest, buffer: &mut Region) -> Result<IoReply> {
+        let mut data = self.data.lock().unwrap();
+        match request {
+            IoRequest::Read { target, grant, regions } => {
+                self.check(target, grant, false)?;
+                assert_eq!(regions.local_bytes(target.stripes, target.entry), buffer.len() as u64);
+                let bytes = data.entry((server, target.handle)).or_default();
+                let mut at = 0;
+                for run in regions.local_runs(target.stripes, target.entry) {
+                    let (low, high) = (run.offset as usize, (run.offset + run.length) as usize);
+                    let mut part = vec![0; high - low];
+                    let there = bytes.len().clamp(low, high) - low;
+                    part[..there].copy_from_slice(&bytes[low.min(bytes.len())..][..there]);
+                    buffer.copy_in(at, &part);
+                    at += part.len();
+                }
+                Ok(IoReply::Done)
+            }
+            IoRequest::Write { target, grant, regions } => {
+                self.check(target, grant, true)?;
+                assert_eq!(regions.local_bytes(target.stripes, target.entry), buffer.len() as u64);
+                let bytes = data.entry((server, target.handle)).or_default();
+                let mut at = 0;
+                for run in regions.local_runs(target.stripes, target.entry) {
+                    let (low, high) = (run.offset as usize, (run.offset + run.length) as usize);
+                    bytes.resize(bytes.len().max(high), 0);
+                    buffer.copy_out(at, &mut bytes[low..high]);
+                    at += high - low;
+                }
+                Ok(IoReply::Done)
+            }
+            IoRequest::Sync { target, grant } => self.check(target, grant, false).map(|()| IoReply::Done),
+            IoRequest::Length { target, grant } => {
+                self.check(target, grant, false)?;
+                Ok(IoReply::Length(data.get(&(server, target.handle)).map_or(0, |bytes| bytes.len() as u64)))
+            }
+            IoRequest::SetLength { target, grant, local_length, .. } => {
+                self.check(target, grant, true)?;
+                data.entry((server, target.handle)).or_default().resize(*local_length as usize, 0);
+                Ok(IoReply::Done)
+            }
+            IoRequest::Remove { target, grant } => {
+                self.check(target, grant, true)?;
+                data.remove(&(server, target.handle));
+                Ok(IoReply::Done)
+            }
+            IoRequest::Status => Ok(IoReply::Status(IoStatus {
+                free_bytes: 1000 + u64::from(server.0),
+                ..IoStatus::default()
+            })),
+            #[allow(unreachable_patterns, reason = "requests may be added")]
+            _ => Err(Error::invalid("not known here")),
+        }
+    }
+
+    fn opened(&self, inode: &Inode, write: bool) -> ManagerReply {
+        let grant = self.grant(inode.handle, write);
+        ManagerReply::Opened(Box::new(Opened { inode: inode.clone(), grant }))
+    }
+
+    fn answer(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        let mut names = self.names.lock().unwrap();
+        let missing = |path: &str| Error::new(ErrorKind::NotFound, format!("there is no {path}"));
+        let find = |names: &Names, path: &str| names.inodes.get(path).cloned().ok_or_else(|| missing(path));
+        match request {
+            ManagerRequest::Servers => {
+                let server = |id| ServerAddress { id: ServerId(id), addresses: vec![] };
+                Ok(ManagerReply::Servers { pool: 42, servers: (0..self.servers).map(server).collect() })
+            }
+            ManagerRequest::Open { path, write } => Ok(self.opened(&find(&names, &path)?, write)),
+            ManagerRequest::Create { path, hints, mode: _ } => {
+                if names.inodes.contains_key(&path) {
+                    return Err(Error::new(ErrorKind::Exists, format!("{path} is there")));
+                }
+                names.make_above(&path);
+                let inode = names.inode(Some(self.layout(&hints)?));
+                names.inodes.insert(path, inode.clone());
+                Ok(self.opened(&inode, true))
+            }
+            ManagerRequest::Renew { handle, write } => {
+                names.renewals += 1;
+                Ok(ManagerReply::Granted(self.grant(handle, write)))
+            }
+            ManagerRequest::Stat { path } => Ok(ManagerReply::Inode(Box::new(find(&names, &path)?))),
+            ManagerRequest::List { path, after, most } => {
+                let below = if path.is_empty() { String::new() } else { format!("{path}/") };
+                let mut found: Vec<Named> = names
+                    .inodes
+                    .iter()
+                    .filter_map(|(name, inode)| Some((name.strip_prefix(&below)?, inode)))
+                    .filter(|(name, _)| !name.contains('/') && *name > after.as_str())
+                    .map(|(name, inode)| Named { name: name.into(), inode: inode.clone() })
+                    .collect();
+                let page = most.min(self.list_page) as usize;
+                let more = found.len() > page;
+                found.truncate(page);
+                Ok(ManagerReply::Names { names: found, more })
+            }
+            ManagerRequest::MakeDirectory { path, .. } => {
+                names.make_above(&format!("{path}/x"));
+                Ok(ManagerReply::Done)
+            }
+            ManagerRequest::Remove { path, .. } => {
+                find(&names, &path)?;
+                names.forget(&path);
+                Ok(self.orphans(&names, Handle(0)))
+            }
+            ManagerRequest::Orphans { gone, after, .. } => {
+                for handle in gone {
+                    names.orphans.remove(&handle.0);
+                }
+                Ok(self.orphans(&names, after))
+            }
+            ManagerRequest::Rename { from, to } => {
+                find(&names, &from)?;
+                if names.inodes.contains_key(&to) {
+                    names.forget(&to);
+                }
+                names.make_above(&to);
+                let below = format!("{from}/");
+                let moved: Vec<String> = names
+                    .inodes
+                    .keys()
+                    .filter(|name| **name == from || name.starts_with(&below))
+                    .cloned()
+                    .collect();
+                for name in moved {
+                    let inode = names.inodes.remove(&name).unwrap();
+                    names.inodes.insert(format!("{to}{}", &name[from.len()..]), inode);
+                }
+                Ok(self.orphans(&names, Handle(0)))
+            }
+            ManagerRequest::SetAttributes { path, modified_ns, .. } => {
+                let inode = names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?;
+                inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);
+                Ok(ManagerReply::Done)
+            }
+            _ => Err(Error::invalid("not known here")),
+        }
+    }
+
+    fn layout(&self, hints: &Hints) -> Result<Layout> {
+        let count = hints.stripe_count.unwrap_or(u64::from(self.servers)) as u32;
+        let base = hints.base.unwrap_or(0) as u32;
+        let servers = (0..count).map(|i| ServerId((base + i) % self.servers)).collect();
+        Layout::new(hints.stripe_unit_bytes.unwrap_or(UNIT_BYTES), servers)
+    }
+
+    /// A page of one.
+    fn orphans(&self, names: &Names, after: Handle) -> ManagerReply {
+        let page = names.orphans.range(after.0 + 1..).take(1);
+        let opened =
+            page.map(|(_, inode)| Opened { inode: inode.clone(), grant: self.grant(inode.handle, true) });
+        ManagerReply::Orphans(opened.collect())
+    }
+}
+
+impl Names {
+    fn inode(&mut self, layout: Option<Layout>) -> Inode {
+        self.next += 1;
+        Inode {
+            handle: Handle(self.next),
+            layout,
+            owner: 0,
+            group: 0,
+            mode: 0o644,
+            modified_ns: self.next,
+            changed_ns: 0,
+        }
+    }
+
+    fn make_above(&mut self, path: &str) {
+        for (at, _) in path.match_indices('/') {
+            if !self.inodes.contains_key(&path[..at]) {
+                let directory = self.inode(None);
+                self.inodes.insert(path[..at].into(), directory);
+            }
+        }
+    }
+
+    fn forget(&mut self, path: &str) {
+        let below = format!("{path}/");
+        let gone: Vec<String> =
+            self.inodes.keys().filter(|name| *name == path || name.starts_with(&below)).cloned().collect();
+        for name in gone {
+            let inode = self.inodes.remove(&name).unwrap();
+            if inode.layout.is_some() {
+                self.orphans.insert(inode.handle.0, inode);
+            }
+        }
+    }
+}
+
+impl Link for MemoryLink {
+    type Buffer = Region;
+
+    fn io(&self, server: ServerId, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+        let kind = match &request {
+            IoRequest::Read { .. } => "read",
+            IoRequest::Write { .. } => "write",
+            IoRequest::Sync { .. } => "sync",
+            IoRequest::Length { .. } => "length",
+            IoRequest::SetLength { .. } => "set length",
+            IoRequest::Remove { .. } => "remove",
+            _ => "other",
+        };
+        self.log.lock().unwrap().push((server.0, kind, buffer.len()));
+        let fault = self.faults.lock().unwrap().pop_front().flatten();
+        let served = fault.map_or_else(|| self.serve(server, &request, &mut buffer), Err);
+        let reply = served.unwrap_or_else(IoReply::Failed);
+        let answer = move || done(Answer { reply, buffer, started_ns: 5, finished_ns: 9 });
+        if let Some(held) = &mut *self.held.lock().unwrap() {
+            return held.push(Box::new(answer));
+        }
+        answer();
+    }
+
+    fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        Ok(self.answer(request).unwrap_or_else(ManagerReply::Failed))
+    }
+}
+
+/// A pool of so many servers in memory, and the way to it.
+pub fn pool(servers: u32) -> (PoolVolume<MemoryLink>, Arc<MemoryLink>) {
+    let link = Arc::new(MemoryLink::new(servers));
+    let now_s = link.now_s.clone();
+    let clock = Arc::new(move || now_s.load(Ordering::SeqCst) * 1_000_000_000);
+    (PoolVolume::new(link.clone(), clock).unwrap(), link)
+}
+
+pub fn region(bytes: &[u8]) -> Region {
+    if bytes.is_empty() {
+        return Region::empty();
+    }
+    let mut region = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(bytes.len()).unwrap()));
+    region.copy_in(0, bytes);
+    region
+}
+
+pub fn content(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.copy_out(0, &mut bytes);
+    bytes
+}
