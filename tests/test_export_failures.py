@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,10 @@ from export_cases import CODECS, NAMES, Values, read
 from strategies import values
 
 import outcore as oc
+from outcore import catalog
 from outcore.errors import (
     BudgetError,
+    BusyError,
     DiskFullError,
     ExistsError,
     Interrupted,
@@ -184,6 +187,7 @@ def test_a_killed_process_leaves_nothing_that_passes_for_whole(
 import os, signal, sys
 import numpy as np
 import outcore as oc
+from outcore import catalog
 class Rows:
     shape, dtype = (400, 100), np.dtype("f8")
     def __getitem__(self, box):
@@ -255,3 +259,42 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path, kind: str, codec: str)
     ballast.unlink()
     oc.export_array(model, path, format=kind, codec=codec)
     np.testing.assert_array_equal(read(path, kind, model), model)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.zarr"])
+@pytest.mark.parametrize("moment", ["_put_in_place", "_remove"])
+def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment: str) -> None:
+    oc.from_array(np.arange(6.0), tmp_path / "A").close()
+    oc.export_array(tmp_path / "A", tmp_path / name, progress=False)
+    script = (
+        "import os, sys, outcore as oc, outcore.export as e\n"
+        "setattr(e, sys.argv[1], lambda *_: os.kill(os.getpid(), 9))\n"
+        "oc.export_array(sys.argv[2], sys.argv[3], overwrite=True, progress=False)"
+    )
+    arguments = [moment, tmp_path / "A", tmp_path / name]
+    ended = subprocess.run([sys.executable, "-c", script, *arguments], check=False)
+    assert ended.returncode == -9
+    # Replacing a file leaves nothing behind; a directory's old content goes last.
+    replaced = moment == "_remove" and name == "x.npy"
+    entries = [e for e in catalog.find(tmp_path)[0] if e.kind == "left-over"]
+    assert [entry.path.rpartition(".")[2] for entry in entries] == (
+        [] if replaced else ["old" if moment == "_remove" else "part"]
+    )
+    for entry in entries:
+        assert name in entry.text
+        catalog.remove(entry)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A", name]
+
+
+def test_an_export_under_way_is_in_use(tmp_path: Path) -> None:
+    path = tmp_path / f".x.npy.{os.getpid()}-0123abcd.part"
+    path.write_bytes(b"")
+    (entry,) = catalog.find(tmp_path)[0]
+    assert entry.state == "in use"
+    with pytest.raises(BusyError):
+        catalog.remove(entry)
+
+
+def test_the_only_copy_is_not_offered_for_removal(tmp_path: Path) -> None:
+    (tmp_path / ".x.zarr.999999999-0123abcd.old").mkdir()
+    assert catalog.find(tmp_path)[0] == []

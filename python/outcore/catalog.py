@@ -25,6 +25,7 @@ MOST_DIRECTORIES = 10_000
 
 _FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
+_EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTORS = {
@@ -72,6 +73,8 @@ def recognise(path: Path) -> Entry | None:
         raise NotFoundError(f"there is nothing at {path}; check the path")
     if path.is_symlink():
         return None
+    if exported := _EXPORTING.fullmatch(path.name):
+        return _half_exported(path, *exported.groups())
     if not path.is_dir():
         return _stray_journal(path)
     if path == path.parent:
@@ -250,6 +253,19 @@ def _are_shards(path: Path) -> bool:
     if not path.is_dir():
         return path.is_file() or not os.path.lexists(path)
     return all(name.isdigit() for _, folders, files in os.walk(path) for name in (*folders, *files))
+
+
+def _half_exported(path: Path, name: str, process: str, what: str) -> Entry | None:
+    """Recognise what a killed export left: a copy half made, or what that was to replace."""
+    if os.path.exists(f"/proc/{process}"):
+        return Entry(str(path), "left-over", "in use", f"{name} is exported now")
+    if what == "part":
+        text = f"an export to {name} was killed; it can go"
+        return Entry(str(path), "left-over", "incomplete", text)
+    if (path.parent / name).exists():
+        return Entry(str(path), "left-over", "whole", f"{name} before it was replaced; it can go")
+    # Killed between two renames: this is all that there is of it.
+    return None
 
 
 def _stray_journal(path: Path) -> Entry | None:

@@ -276,9 +276,10 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
 def _new(path: Path, overwrite: bool) -> Iterator[Path]:
     """Give a name for a new file or directory, which gets the name `path` in the end.
 
-    After a failure it is removed. A process that is killed leaves it, a hidden ``.part``.
+    After a failure it is removed. A process that is killed leaves it, under a hidden name that says
+    which process it was: `outcore.catalog` knows it.
     """
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:
         yield fresh
         _check_replaceable(path, overwrite)
