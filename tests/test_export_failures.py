@@ -202,7 +202,7 @@ oc.export_array(Rows(), sys.argv[1], format=sys.argv[2], memory="150 KiB", **chu
     said = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, said
     (left,) = os.listdir(tmp_path / "to")
-    assert re.fullmatch(rf"\.{re.escape(NAMES[kind])}\.\w{{8}}\.part", left)
+    assert re.fullmatch(rf"\.{re.escape(NAMES[kind])}\.\d+-\w{{8}}\.part", left)
     oc.export_array(np.ones(3), tmp_path / "to" / NAMES[kind], format=kind)
 
 
