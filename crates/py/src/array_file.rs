@@ -104,7 +104,7 @@ impl Grid {
 
 /// A claim on work in the background.
 #[pyclass(frozen, module = "outcore._core")]
-pub struct Ticket(outcore_client::Ticket);
+pub struct Ticket(pub outcore_client::Ticket);
 
 #[pymethods]
 impl Ticket {

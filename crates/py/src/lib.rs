@@ -5,6 +5,8 @@ mod array_file;
 mod columns;
 mod error;
 mod memory;
+mod pool;
+mod pool_file;
 mod stream;
 mod volume;
 
@@ -22,6 +24,10 @@ mod _core {
     use super::error::error_kinds;
     #[pymodule_export]
     use super::memory::{Arena, Buffer};
+    #[pymodule_export]
+    use super::pool::Pool;
+    #[pymodule_export]
+    use super::pool_file::{PoolFile, Regions};
     #[pymodule_export]
     use super::stream::{Stream, Trace};
     #[pymodule_export]

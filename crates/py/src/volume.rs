@@ -53,6 +53,22 @@ impl Volume {
         py.detach(|| self.0.rename(old, new)).or_raise(py)
     }
 
+    /// Nanoseconds since 1970 at which a file was last written to.
+    fn modified_ns(&self, py: Python<'_>, path: &str) -> PyResult<u64> {
+        py.detach(|| self.0.modified_ns(path)).or_raise(py)
+    }
+
+    /// Returns once what was written to a file survives power loss.
+    fn settle(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| self.0.settle(path)).or_raise(py)
+    }
+
+    /// What large things in a file, such as chunks, should be aligned to.
+    #[getter]
+    fn slot_align_bytes(&self) -> u64 {
+        self.0.slot_align_bytes()
+    }
+
     fn free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.0.free_bytes()).or_raise(py)
     }

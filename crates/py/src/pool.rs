@@ -1,0 +1,125 @@
+//! Pools.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
+use outcore_memory::Region;
+use pyo3::prelude::*;
+
+use crate::error::OrRaise;
+use crate::pool_file::{Client, PoolFile};
+use crate::volume::Volume;
+
+/// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write, bytes of a stripe unit,
+/// numbers of the servers): the last two of a directory are 0 and empty.
+type Status = (bool, u32, u32, u32, u64, u64, Vec<u32>);
+
+/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks.
+type Server = (u32, u64, u64, u64, u64, u64);
+
+/// A pool of I/O servers.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Pool {
+    client: Arc<Client>,
+    close: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Pool {
+    /// The pool at the other end of `link`; `close` is called when it is no longer needed.
+    pub fn over(
+        link: Arc<dyn Link<Buffer = Region>>,
+        close: Box<dyn Fn() + Send + Sync>,
+    ) -> outcore_core::Result<Self> {
+        let clock = Arc::new(|| {
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+        });
+        Ok(Self { client: Arc::new(Client::new(link, clock)?), close })
+    }
+}
+
+#[pymethods]
+impl Pool {
+    /// Which pool it is: a number made at random when the pool was, in hexadecimal digits.
+    #[getter]
+    fn id(&self) -> String {
+        format!("{:032x}", self.client.id())
+    }
+
+    /// Messages sent to I/O servers so far.
+    #[getter]
+    fn messages(&self) -> u64 {
+        self.client.messages()
+    }
+
+    fn volume(&self) -> Volume {
+        Volume(self.client.clone())
+    }
+
+    /// Opens a file; with `length`, makes it. `unit_bytes`, `count` and `base` of a new file are the pool's, where they
+    /// are not given.
+    #[pyo3(signature = (path, writable, length = None, unit_bytes = None, count = None, base = None, others = vec![]))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
+    fn open(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        writable: bool,
+        length: Option<u64>,
+        unit_bytes: Option<u64>,
+        count: Option<u64>,
+        base: Option<u64>,
+        others: Vec<(String, String)>,
+    ) -> PyResult<PoolFile> {
+        let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
+        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let file = py.detach(|| match length {
+            Some(length) => self.client.create_with(path, length, false, hints),
+            None => self.client.open(path, mode),
+        });
+        file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
+    }
+
+    fn stat(&self, py: Python<'_>, path: &str) -> PyResult<Status> {
+        py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| status(&inode))
+    }
+
+    /// Each name in a directory, and what it is, without asking the I/O servers for lengths.
+    fn names(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, Status)>> {
+        let names = py.detach(|| self.client.names(path)).or_raise(py)?;
+        Ok(names.into_iter().map(|named| (named.name, status(&named.inode))).collect())
+    }
+
+    fn make_directory(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| self.client.make_directory(path)).or_raise(py)
+    }
+
+    fn servers(&self, py: Python<'_>) -> PyResult<Vec<Server>> {
+        let each = py.detach(|| self.client.status()).or_raise(py)?;
+        let server = |(id, s): (outcore_core::ServerId, outcore_core::IoStatus)| {
+            (id.0, s.free_bytes, s.requests, s.bytes_read, s.bytes_written, s.damaged_blocks)
+        };
+        Ok(each.into_iter().map(server).collect())
+    }
+
+    /// Lets go of the pool. What is still open in it is closed.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            self.client.tell_written();
+            (self.close)();
+        });
+    }
+}
+
+fn status(inode: &Inode) -> Status {
+    let layout = inode.layout.as_ref();
+    (
+        layout.is_none(),
+        inode.owner,
+        inode.group,
+        inode.mode,
+        inode.modified_ns,
+        layout.map_or(0, |layout| layout.stripes.unit_bytes()),
+        layout.map_or(vec![], |layout| layout.servers.iter().map(|server| server.0).collect()),
+    )
+}
