@@ -8,7 +8,8 @@ from linpack import Matrix
 
 import outcore as oc
 from outcore.linalg import LUFactor, lu_factor
-from outcore.linalg.lu.two_level_geometry import Layout, TwoLevelGeometry
+from outcore.linalg.lu.segments import Layout
+from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
 from outcore.linalg.lu.two_level_plan import two_level_geometry
 
 

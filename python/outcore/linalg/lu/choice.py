@@ -13,7 +13,7 @@ from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.lu.plan import DTYPES, lu_cost, lu_geometry, slabs_cost
-from outcore.linalg.lu.two_level_geometry import Layout
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.two_level_plan import two_level_cost, two_level_geometry
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata, default_chunks

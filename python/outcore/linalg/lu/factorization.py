@@ -30,10 +30,11 @@ from outcore.linalg.lu.checks import warn_of
 from outcore.linalg.lu.choice import LuMethod, chosen
 from outcore.linalg.lu.conveyor import Source
 from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.two_level import TwoLevelFactorization
-from outcore.linalg.lu.two_level_geometry import Layout, TwoLevelGeometry
+from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
 from outcore.linalg.lu.two_level_plan import two_level_again, two_level_geometry
 from outcore.linalg.lu.two_level_storage import TwoLevelStorage
 from outcore.longcall import LongCall, long_call

@@ -24,15 +24,22 @@ class Relay:
         Starts reading a block to its place.
     trace
         For what is waited for.
+    first
+        Number of the first block; `count` is the number after the last.
     """
 
     def __init__(
-        self, places: int, count: int, arrive: Callable[[int], Ticket], trace: Trace
+        self,
+        places: int,
+        count: int,
+        arrive: Callable[[int], Ticket],
+        trace: Trace,
+        first: int = 0,
     ) -> None:
         self._places, self._count, self._arrive, self._trace = places, count, arrive, trace
         self._arriving: dict[int, Ticket] = {}
         self._leaving: dict[int, Sequence[Ticket]] = {}
-        self._begun = self._worked_on = 0
+        self._begun = self._worked_on = first
 
     def poll(self) -> None:
         """Start reading to places that are free."""
@@ -43,6 +50,11 @@ class Relay:
             self._free(place)
             self._arriving[place] = self._arrive(self._begun)
             self._begun += 1
+
+    def allow(self, count: int) -> None:
+        """Let blocks below a number arrive, if more than so far."""
+        self._count = max(self._count, count)
+        self.poll()
 
     def take(self, number: int) -> None:
         """Wait until a block is there; blocks are taken in order."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from outcore._core import Arena, column_extremes
 from outcore.errors import NonFiniteError
 from outcore.linalg.lu.checks import Extremes
-from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
+from outcore.linalg.lu.segments import SegmentedGeometry
 from outcore.linalg.matrix import Matrix
 
 
@@ -28,7 +28,7 @@ class RowSums:
     """
 
     def __init__(
-        self, geometry: TwoLevelGeometry, columns: int, arena: Arena, extremes: Extremes
+        self, geometry: SegmentedGeometry, columns: int, arena: Arena, extremes: Extremes
     ) -> None:
         real = np.empty(0, geometry.dtype).real.dtype
         self._parts = geometry.dtype.itemsize // real.itemsize

@@ -24,7 +24,7 @@ from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.conveyor import Source
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.relay import Relay
-from outcore.linalg.lu.row_sums import RowSums
+from outcore.linalg.lu.row_copy import copy_to_segments
 from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.trailing import Update, UpdateFiles
 from outcore.linalg.lu.two_level_storage import SWAPPED, TwoLevelStorage
@@ -53,7 +53,7 @@ class TwoLevelFactorization:
         storage.keep_only(begin)
         if begin is None and g.is_copied and g.widths:
             with storage.phase():
-                storage.commit_trailing(0, self.copy())
+                storage.commit_trailing(0, copy_to_segments(storage, self.call))
         for k in range(begin or 0, len(g.super_slabs)):
             with storage.phase():
                 kept = self.factor(k)
@@ -64,55 +64,6 @@ class TwoLevelFactorization:
                     storage.commit_trailing(k + 1, self.update(k))
                 storage.keep_only(k + 1)
         storage.keep_only(None)
-
-    def copy(self) -> Extremes:
-        """Copy the columns right of the first super-slab: in chunks of rows, as T is kept."""
-        g, storage, call = self.g, self.storage, self.call
-        s, (rows, columns) = g.super_slabs[0], g.copy_block()
-        matrix = storage.open_matrix(whole_chunks=True, bounce_bytes=g.bounce_bytes)
-        rest = storage.open_workspace(
-            "rest", 0, g.rest_grid(0), bounce_bytes=TILE_BOUNCE_BYTES, anew=True
-        )
-        extremes = Extremes()
-        sums = RowSums(g, columns, call.arena, extremes)
-        memory = [call.arena.allocate(rows * columns * g.dtype.itemsize) for _ in range(2)]
-        room: list[Matrix] = [
-            np.ndarray((rows, columns), g.dtype, memoryview(part)) for part in memory
-        ]
-        high, wide = (-(-g.n // chunk) * chunk for chunk in g.layout.chunks)
-        down = -(-g.n // rows)
-
-        def arrive(number: int) -> Ticket:
-            across, i = divmod(number, down)
-            first = s.width + across * columns
-            part = room[number % 2][: high - i * rows, : wide - first]
-            return matrix.submit_read([i * rows, first], [1, 1], part)
-
-        relay = Relay(2, -(-s.rest // columns) * down, arrive, call.trace)
-        try:
-            relay.poll()
-            for across in range(-(-s.rest // columns)):
-                first = across * columns
-                width = min(columns, s.rest - first)
-                sums.begin()
-                for i in range(down):
-                    number = across * down + i
-                    relay.take(number)
-                    start_ns = call.trace.now_ns()
-                    T, numbers = room[number % 2], np.arange(i * rows, min((i + 1) * rows, g.n))
-                    sums.look(T[: len(numbers), :width], numbers, s.width + first)
-                    call.trace.record("compute", start_ns)
-                    T[len(numbers) :] = 0
-                    T[:, width:] = 0
-                    whole = -(-len(numbers) // g.rows) * g.rows, -(-width // g.segment) * g.segment
-                    part = T[: whole[0], : whole[1]]
-                    relay.leave(number, [rest.submit_write([i * rows, first], [1, 1], part)])
-                sums.end(width)
-            relay.drain()
-        except BaseException:
-            relay.abandon()
-            raise
-        return extremes
 
     def factor(self, k: int) -> range:
         """Factor a super-slab by slabs; return its panels whose L has all swaps on disk then."""

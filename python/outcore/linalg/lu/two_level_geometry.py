@@ -9,7 +9,6 @@ by itself.
 import functools
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,31 +23,13 @@ from outcore.linalg.lu.plan import (
     panel_flops,
     update_flops,
 )
-from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.linalg.lu.segments import SegmentedGeometry, file_bytes
 
 RING_TILES = 4
 """Tiles of L read ahead in an update: one in use, and enough on their way."""
 
 SOURCE_BOUNCE_BYTES = 64 << 10
 """For slabs that come from a trailing matrix, whose tiles are aligned as they are."""
-
-TRANSPOSE_BYTES = (4 * SLOT_ALIGN_BYTES, 1 << 20)
-"""Least and most memory in which rows become columns on their way to a file."""
-
-NORM_BYTES = 64 << 10
-"""Elements of A that are summed at once."""
-
-
-class Layout(NamedTuple):
-    """What of the layout of a matrix on disk matters."""
-
-    order: str
-    chunks: tuple[int, ...]
-
-    @classmethod
-    def of(cls, metadata: Metadata) -> "Layout":
-        """Take it from the metadata."""
-        return cls(metadata.order, metadata.chunks)
 
 
 class SuperSlab(NamedTuple):
@@ -64,33 +45,12 @@ class SuperSlab(NamedTuple):
         return self.order - self.width
 
 
-@dataclass(frozen=True)
-class TwoLevelGeometry:
+class TwoLevelGeometry(SegmentedGeometry):
     """How a matrix of order `n` is cut for two-level LU within a budget.
 
-    Attributes
-    ----------
-    rows, columns
-        Of a tile of the factors; blocks of C in an update are as high.
-    segment
-        Columns of a chunk of the trailing matrices.
-    widths
-        Columns of all super-slabs but the last: multiples of `segment`.
-    layout
-        Of the matrix.
-    is_copied
-        Whether it is copied to segments first; otherwise it is the first trailing matrix itself.
+    ``widths`` are those of all super-slabs but the last. A matrix that is not copied is the first
+    trailing matrix itself.
     """
-
-    n: int
-    dtype: np.dtype[Any]
-    rows: int
-    columns: int
-    segment: int
-    widths: tuple[int, ...]
-    layout: Layout
-    is_copied: bool
-    budget_bytes: int
 
     @functools.cached_property
     def super_slabs(self) -> tuple[SuperSlab, ...]:
@@ -98,27 +58,6 @@ class TwoLevelGeometry:
         origins = list(itertools.accumulate(self.widths, initial=0))
         widths = [*self.widths, self.n - origins[-1]]
         return tuple(SuperSlab(o, self.n - o, w) for o, w in zip(origins, widths, strict=True))
-
-    def cuts(self) -> dict[str, Any]:
-        """Give what a stopped run goes on with, whatever its budget; tiles are known anyway."""
-        return {
-            "segment": self.segment, "widths": list(self.widths), "is_copied": self.is_copied,
-        }  # fmt: skip
-
-    @property
-    def tiles(self) -> int:
-        """Tiles in a panel."""
-        return math.ceil(self.n / self.rows)
-
-    @property
-    def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile on disk."""
-        return pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
     def slab_panels(self) -> int:
@@ -129,12 +68,6 @@ class TwoLevelGeometry:
     def bounce_bytes(self) -> int:
         """Memory for transfers of the matrix that are not aligned."""
         return self.slabs_of(0).bounce_bytes
-
-    @property
-    def transpose_bytes(self) -> int:
-        """Memory of each file that rows are written to as columns."""
-        least, most = TRANSPOSE_BYTES
-        return pages(min(max(self.budget_bytes // 64, least), most))
 
     @property
     def ring_bytes(self) -> int:
@@ -186,36 +119,6 @@ class TwoLevelGeometry:
         ring = self.ring_bytes + self.tile_bytes
         return ring + 2 * self.transpose_bytes + 3 * TILE_BOUNCE_BYTES
 
-    def norm_rows(self, columns: int) -> int:
-        """Rows of A that are summed at once."""
-        return max(min(NORM_BYTES, self.budget_bytes // 64) // (columns * self.dtype.itemsize), 1)
-
-    def norm_bytes(self, columns: int) -> int:
-        """Memory for sums over rows of A: the sums, and absolute values."""
-        values = columns * (2 if self.dtype.kind == "c" else 1)
-        real = self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1)
-        return pages(8 * values) + pages(values * real * self.norm_rows(columns))
-
-    def copy_block(self) -> tuple[int, int]:
-        """Rows and columns of the blocks in which the matrix is copied: whole chunks, if they fit.
-
-        Two of them share the memory.
-        """
-        rows, columns = self.layout.chunks
-        wide = math.lcm(self.segment, columns)
-        if self._copy_rows(wide) < self.rows:
-            wide = self.segment
-        most = self._copy_rows(wide)
-        if (high := math.lcm(self.rows, rows)) <= most:
-            return most // high * high, wide
-        return most // self.rows * self.rows, wide
-
-    def _copy_rows(self, columns: int) -> int:
-        bounce = self.bounce_bytes + TILE_BOUNCE_BYTES
-        left = self.budget_bytes - self.norm_bytes(columns) - bounce
-        whole = math.ceil(self.n / self.rows) * self.rows
-        return min(left // (2 * columns * self.dtype.itemsize), whole)
-
     @property
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
@@ -227,11 +130,7 @@ class TwoLevelGeometry:
             self.slabs_of(k).memory_bytes + (TILE_BOUNCE_BYTES if self.widths else 0)
             for k in range(len(self.super_slabs))
         ]
-        copy = []
-        if self.is_copied:
-            rows, columns = self.copy_block()
-            blocks = 2 * pages(rows * columns * self.dtype.itemsize)
-            copy = [blocks + self.norm_bytes(columns) + self.bounce_bytes + TILE_BOUNCE_BYTES]
+        copy = [self.copy_memory()] if self.is_copied else []
         return max([*updates, *slabs, *copy])
 
     def fits(self) -> bool:
@@ -244,27 +143,13 @@ class TwoLevelGeometry:
         """Lay out the columns of trailing matrix `k` that are super-slab `k`; its L as well."""
         s = self.super_slabs[k]
         width = math.ceil(s.width / self.columns) * self.columns
-        return self._grid([self._whole_rows(s.order), width], self.columns, "F", "column-major")
+        return self.grid([self.whole_rows(s.order), width], self.columns, "F")
 
     def rest_grid(self, k: int) -> Grid:
         """Lay out its other columns."""
         s = self.super_slabs[k]
-        return self._grid(
-            [self._whole_rows(s.order), self._whole_segments(s.rest)],
-            self.segment,
-            "C",
-            "column-major",
-        )
-
-    def _grid(self, shape: list[int], columns: int, order: str, chunk_order: str) -> Grid:
-        chunk = [self.rows, columns]
-        return Grid(shape, chunk, self.dtype.itemsize, order, chunk_order, SLOT_ALIGN_BYTES)
-
-    def _whole_rows(self, rows: int) -> int:
-        return math.ceil(rows / self.rows) * self.rows
-
-    def _whole_segments(self, columns: int) -> int:
-        return math.ceil(columns / self.segment) * self.segment
+        across = self.whole_segments(s.rest)
+        return self.grid([self.whole_rows(s.order), across], self.segment, "C")
 
     def source_columns(self, k: int) -> int:
         """Columns of the file that update `k` reads, padding included."""
@@ -274,11 +159,7 @@ class TwoLevelGeometry:
         return math.ceil(s.rest / unit) * unit
 
     def bytes_moved(self, first_panel: int = 0, trailing: int | None = None) -> tuple[int, int]:
-        """Bytes read and written by a run that begins with a panel, exact for whole chunks.
-
-        `trailing` is the number of the trailing matrix that is there; `None`: a run from its
-        beginning.
-        """
+        """Bytes moved; `trailing` is the number of the trailing matrix that is there."""
         moved = [self.copy_bytes()] if trailing is None and self.is_copied else []
         for k in range(trailing or 0, len(self.super_slabs)):
             first = max(first_panel - self.super_slabs[k].origin // self.columns, 0)
@@ -287,21 +168,12 @@ class TwoLevelGeometry:
             ]  # fmt: skip
         return sum(read for read, _ in moved), sum(written for _, written in moved)
 
-    def copy_bytes(self) -> tuple[int, int]:
-        """Bytes moved in copying the matrix to segments."""
-        s = self.super_slabs[0]
-        if not s.rest:
-            return 0, 0
-        rows, columns = (math.ceil(self.n / chunk) * chunk for chunk in self.layout.chunks)
-        written = self._whole_rows(self.n) * self._whole_segments(s.rest)
-        return rows * (columns - s.width) * self.dtype.itemsize, written * self.dtype.itemsize
-
     def slab_bytes(self, k: int, first: int = 0) -> tuple[int, int]:
         """Bytes moved in factoring super-slab `k` from its panel `first` on."""
         g, s = self.slabs_of(k), self.super_slabs[k]
         elements = g.matrix_bytes_read(first)
         if k:
-            elements = elements // s.order * self._whole_rows(s.order)
+            elements = elements // s.order * self.whole_rows(s.order)
         return elements + g.factor_bytes_read(first), g.factor_bytes_written(first)
 
     def swap_bytes(self, k: int, first: int = 0) -> tuple[int, int]:
@@ -327,8 +199,8 @@ class TwoLevelGeometry:
         ahead = self.super_slabs[k + 1]
         across = math.ceil(ahead.width / self.columns) * self.columns
         if ahead.rest:
-            across += self._whole_segments(ahead.rest)
-        c = self._whole_rows(s.rest) * across
+            across += self.whole_segments(ahead.rest)
+        c = self.whole_rows(s.rest) * across
         return s.order * self.source_columns(k) * itemsize + again, (u + c) * itemsize
 
     def kept_panels(self, k: int, first: int) -> range:
@@ -337,34 +209,18 @@ class TwoLevelGeometry:
         panels = self.slabs_of(k).panels
         return range(slabs[-1].first if slabs else panels, panels)
 
-    def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes read back."""
-        return self.bytes_moved(first_panel)[0] - self.n**2 * self.dtype.itemsize
-
-    def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes written."""
-        return self.bytes_moved(first_panel)[1]
-
-    def words_moved(self) -> int:
-        """Words read and written in all."""
-        return sum(self.bytes_moved()) // self.dtype.itemsize
-
-    def words_lower_bound(self) -> float:
-        """Words that any LU must move."""
-        return self.slabs_of(0).words_lower_bound()
-
     def scratch_bytes(self) -> int:
         """Most disk space of trailing matrices and of L with all its row swaps, at one time."""
         most = 0
         for k in range(len(self.widths)):
             here = self._workspace_bytes(k) + self._workspace_bytes(k + 1)
-            most = max(most, here + _file_bytes(self.next_grid(k)))
+            most = max(most, here + file_bytes(self.next_grid(k)))
         return most
 
     def _workspace_bytes(self, k: int) -> int:
-        nbytes = _file_bytes(self.next_grid(k)) if k else 0
+        nbytes = file_bytes(self.next_grid(k)) if k else 0
         if self.super_slabs[k].rest and (k or self.is_copied):
-            nbytes += _file_bytes(self.rest_grid(k))
+            nbytes += file_bytes(self.rest_grid(k))
         return nbytes
 
     def flops_left(self, first_panel: int = 0, trailing: int | None = None) -> float:
@@ -389,7 +245,3 @@ def _slabs_in(
     factored = s.width if s.rest else None
     bare = LuGeometry(s.order, dtype, *tile, 0, 1, bounce, memory_bytes, s.origin, factored)
     return fit_slabs(bare, memory_bytes)
-
-
-def _file_bytes(grid: Grid) -> int:
-    return grid.shards * grid.shard_bytes

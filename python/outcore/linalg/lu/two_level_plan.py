@@ -18,27 +18,19 @@ from outcore.linalg.lu.plan import (
     memory_seconds,
     update_flops,
 )
-from outcore.linalg.lu.two_level_geometry import Layout, SuperSlab, TwoLevelGeometry
+from outcore.linalg.lu.segments import Layout, unit_bytes
+from outcore.linalg.lu.two_level_geometry import SuperSlab, TwoLevelGeometry
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 
 MOST_SEGMENTS = 32
 """So many segments make a row of the matrix at most; super-slabs are whole segments."""
 
-LEAST_SEGMENTS = 16
-"""Where pages would make fewer, segments are shorter, and go through the page cache."""
-
-LEAST_SEGMENT_BYTES = 64
-
 LEAST_TILE_BYTES = 256 << 10
 """Smaller tiles are looked at only where the budget wants them."""
 
 # Time of a short request: reads of 4 KiB, 75,000 a second.
 _REQUEST_S = 13e-6
-
-# What a step to smaller operands, or to shorter requests, must save in words.
-_WORTH = 1.03
-_FULL_ROWS, _FULL_COLUMNS, _FULL_SEGMENT_BYTES = 512, 128, 8 << 10
 
 
 def two_level_geometry(
@@ -57,14 +49,14 @@ def two_level_geometry(
     for rows, columns, segment in _shapes(n, dtype, memory_bytes):
         bare = dataclasses.replace(
             best, rows=rows, columns=columns, segment=segment, widths=(),
-            is_copied=not _is_first_trailing(layout, n, dtype),
+            is_copied=not layout.has_rows(n, dtype),
         )  # fmt: skip
         g = _Search(bare).best()
         if not bare.is_copied and (g is None or not g.widths):
             g = _Search(dataclasses.replace(bare, is_copied=True)).best()
         if g is None or not g.widths or not g.fits():
             continue
-        score = g.words_moved() * _slowness(g)
+        score = g.words_moved() * g.slowness()
         if score < best_score:
             best, best_score = g, score
     return best
@@ -97,24 +89,10 @@ def two_level_again(
     )
 
 
-def _is_first_trailing(layout: Layout, n: int, dtype: np.dtype[Any]) -> bool:
-    """Whether lists of rows of the matrix are read as well as those of a trailing matrix."""
-    across = layout.chunks[1] * dtype.itemsize
-    return layout.order == "C" and across % _unit_bytes(n, dtype) == 0
-
-
-def _unit_bytes(n: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of which segments are multiples: pages, where these are short beside a row."""
-    unit = SLOT_ALIGN_BYTES
-    while unit > LEAST_SEGMENT_BYTES and n * dtype.itemsize < LEAST_SEGMENTS * unit:
-        unit //= 2
-    return unit
-
-
 def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Rows and columns of tiles, and columns of segments, that are worth a look."""
     itemsize = dtype.itemsize
-    unit = max(_unit_bytes(n, dtype) // itemsize, 1)
+    unit = max(unit_bytes(n, dtype) // itemsize, 1)
     least = max(math.ceil(n / MOST_SEGMENTS / unit), 1)
     most = max(memory_bytes // 24, SLOT_ALIGN_BYTES)
     full = full_columns(itemsize)
@@ -134,16 +112,6 @@ def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[i
 
 def _halves(most: int) -> list[int]:
     return [most >> shift for shift in range(most.bit_length()) if most >> shift >= 8]
-
-
-def _slowness(g: TwoLevelGeometry) -> float:
-    """How much slower smaller products and shorter requests make a word."""
-    # In a small matrix everything is small.
-    rows, columns = min(_FULL_ROWS, g.n // 16), min(_FULL_COLUMNS, g.n // 32)
-    segment_bytes = min(_FULL_SEGMENT_BYTES, g.n // 16 * g.dtype.itemsize)
-    steps = max(rows / g.rows, 1) * max(columns / g.columns, 1)
-    steps *= max(segment_bytes / (g.segment * g.dtype.itemsize), 1)
-    return float(_WORTH ** math.log2(steps))
 
 
 def two_level_cost(g: TwoLevelGeometry) -> Cost:

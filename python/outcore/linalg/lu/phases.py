@@ -1,0 +1,142 @@
+"""The files of an LU in phases, each of which has its own files and memory."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, TypeVar
+
+from outcore._core import ArrayFile, Grid
+from outcore.linalg.factors.factor import open_tiles
+from outcore.linalg.factors.journal import Record
+from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu.segments import SegmentedGeometry
+from outcore.linalg.lu.storage import LuFiles
+from outcore.longcall import LongCall
+from outcore.streams import wait
+from outcore.zarr_format import Metadata
+
+COPY = "rest-0"
+"""A matrix whose rows cannot be gathered, in segments: all but its first columns."""
+
+_MOST_SECONDS = 10.0
+
+G = TypeVar("G", bound=SegmentedGeometry)
+
+
+class PhasedFiles(LuFiles[G]):
+    """The files of one LU that goes through phases: of one, nothing is left when the next begins.
+
+    Attributes
+    ----------
+    arrays
+        The matrix, the factors, and its workspaces, as the report names them.
+    """
+
+    arrays: ClassVar[tuple[str, ...]]
+
+    def open(self, call: LongCall) -> None:
+        """Note the call; files are opened in each phase."""
+        self._call, self._trace = call, call.trace
+        self._opened: list[ArrayFile] = []
+        self._moved = (0, 0)
+        self._began_with = self.journal.trailing
+
+    @contextmanager
+    def phase(self) -> Iterator[None]:
+        """Close all files in the end, and wait until all memory has come back."""
+        try:
+            yield
+        finally:
+            self._moved = self.bytes_moved()
+            self._opened.clear()
+            self._matrix = self._factors = None
+        # Threads of the disk may be a moment behind their tickets.
+        end = time.monotonic() + _MOST_SECONDS
+        while self._call.arena.used_bytes and time.monotonic() < end:
+            time.sleep(0.0005)
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read and written by this call so far."""
+        counted = [file.counters() for file in self._opened]
+        read, written = self._moved
+        return read + sum(c[0] for c in counted), written + sum(c[1] for c in counted)
+
+    def open_factors(self, bounce_bytes: int = TILE_BOUNCE_BYTES) -> ArrayFile:
+        """Open the factors as whole tiles."""
+        grid = self._grid(range(self.geometry.panels))
+        self._factors = open_tiles(
+            self.target, self.kind, grid, self._call.arena, self._trace, writable=True,
+            bounce_bytes=bounce_bytes,
+        )  # fmt: skip
+        self._opened.append(self._factors)
+        return self._factors
+
+    def open_matrix(self, *, whole_chunks: bool, bounce_bytes: int) -> ArrayFile:
+        """Open the matrix, with the padding of its chunks or without."""
+        metadata = self.metadata
+        if whole_chunks:
+            shape = zip(metadata.shape, metadata.chunks, strict=True)
+            metadata = replace(metadata, shape=tuple(-(-n // chunk) * chunk for n, chunk in shape))
+        return self._open_number(0, self._source.name, metadata, bounce_bytes)
+
+    def _open_number(
+        self, number: int, name: str, metadata: Metadata, bounce_bytes: int
+    ) -> ArrayFile:
+        file = ArrayFile(
+            self._source.volume, name, metadata.grid(), False, self._call.arena, bounce_bytes,
+            self._trace, number,
+        )  # fmt: skip
+        self._opened.append(file)
+        return file
+
+    def open_beside(
+        self,
+        name: str,
+        what: str,
+        grid: Grid,
+        *,
+        bounce_bytes: int = TILE_BOUNCE_BYTES,
+        anew: bool = False,
+        reserve: bool = True,
+    ) -> ArrayFile:
+        """Open a workspace, one of `arrays`; `anew`: make it first, with room for all of it."""
+        where = self.target.below(name)
+        if anew:
+            self._remove(name)
+            ArrayFile.create(where.volume, where.name, grid, reserve)
+        file = ArrayFile(
+            where.volume, where.name, grid, True, self._call.arena, bounce_bytes, self._trace,
+            self.arrays.index(what),
+        )  # fmt: skip
+        self._opened.append(file)
+        return file
+
+    def sync(self) -> None:
+        """Wait until everything that this phase wrote is durable."""
+        for ticket in [file.submit_sync() for file in self._opened if file is not self._matrix]:
+            wait(ticket, self._trace)
+
+    def commit_trailing(self, k: int, extremes: Extremes) -> None:
+        """Note that trailing matrix `k`, and the rows of U above it, are durable."""
+        self.sync()
+        done = self.journal.panels_done
+        self.journal.append(Record(done, done, None, [], asdict(extremes), k))
+
+    def _remove(self, name: str) -> None:
+        if self.target.volume.exists(self.target.inside(name)):
+            self.target.volume.remove(self.target.inside(name))
+
+    @abstractmethod
+    def keep_only(self, k: int | None) -> None:
+        """Remove all workspaces but those of number `k`."""
+
+    def planned_bytes(self) -> tuple[int, int]:
+        """Give what the plan says that this call reads and writes."""
+        return self.geometry.bytes_moved(self.first_panel, self._began_with)
+
+    def further_figures(self) -> dict[str, Any]:
+        """Give what else the report says."""
+        return {"arrays": list(self.arrays)}
