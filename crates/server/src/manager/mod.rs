@@ -1,1 +1,285 @@
-//! The manager: names, layouts and rights.
+//! The manager: names, rights and layouts of a pool, kept in a metadata store.
+//!
+//! It reads no clock and opens no socket: each request comes with the time and the user. A request that changes
+//! something is one commit, guarded by what it read, and done anew if another manager of the same store was faster. After a
+//! file is opened, no data path comes here: the I/O servers verify the grant by themselves.
+
+mod access;
+mod attributes;
+mod files;
+mod keys;
+mod layouts;
+mod paths;
+mod record;
+mod removal;
+mod rename;
+mod step;
+mod walk;
+
+use outcore_core::{
+    Error, ErrorKind, Handle, Hints, Inode, MAX_STRIPE_COUNT, ManagerReply, ManagerRequest, Result,
+    ServerAddress,
+};
+
+use crate::grants::Key;
+use crate::store::{Guard, Outcome, Store, Write};
+use record::{Node, Ways};
+use step::{Memory, Step, take_handles};
+
+pub use attributes::{MAX_EXTENDED, MAX_EXTENDED_BYTES};
+pub use files::HINT_PREFIX;
+pub use layouts::MAX_OTHER_HINTS;
+pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
+pub use walk::MAX_MADE_ON_THE_WAY;
+
+/// The directory that every path begins at.
+pub const ROOT: Handle = Handle(1);
+/// Most names, or files without one, in an answer.
+pub const MAX_PAGE: u64 = 1000;
+/// How often a request is tried when other managers are faster.
+const TRIES: usize = 32;
+/// So many handles are taken from the store at once.
+const HANDLES_AT_ONCE: u64 = 1024;
+/// Most addresses of a server.
+const MAX_ADDRESSES: usize = 16;
+/// Most bytes of an address.
+const MAX_ADDRESS_BYTES: usize = 255;
+
+/// The time of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Nanoseconds since 1970.
+    pub unix_ns: u64,
+}
+
+/// Who makes a request, as the connection proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group ids; new files are of the first.
+    pub gids: Vec<u32>,
+    /// Whether the user may do everything.
+    pub is_root: bool,
+}
+
+/// What a manager needs to know besides its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which pool it is, if the store is empty: a random number. Otherwise the store knows.
+    pub pool: u128,
+    /// Owner of the root directory, if the store is empty.
+    pub owner: u32,
+    /// Its group.
+    pub group: u32,
+    /// Its permission bits.
+    pub mode: u32,
+    /// How long a grant is good for, in seconds.
+    pub grant_s: u64,
+}
+
+impl Config {
+    /// A pool of this number, whose root directory is user 0's, mode 0o755; grants for 10 minutes.
+    pub fn new(pool: u128) -> Self {
+        Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600 }
+    }
+}
+
+/// The manager of a pool. There may be several over one store.
+#[derive(Debug)]
+pub struct Manager<S> {
+    store: S,
+    key: Key,
+    config: Config,
+    pool: u128,
+    memory: Memory,
+    in_group: bool,
+}
+
+impl<S: Store> Manager<S> {
+    /// The manager of the pool in `store`, which becomes a new pool if it is empty. `key` signs grants.
+    pub fn open(mut store: S, key: Key, config: Config) -> Result<Self> {
+        access::check_mode(config.mode)?;
+        if store.get(keys::POOL)?.is_none() {
+            make_pool(&mut store, &config)?;
+        }
+        let found = store.get(keys::POOL)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                "need a new pool's number in the metadata store, have none; try again",
+            )
+        })?;
+        let pool = record::read(keys::POOL, &found.value)?;
+        Ok(Self { store, key, config, pool, memory: Memory::default(), in_group: false })
+    }
+
+    /// Which pool it is.
+    pub fn pool(&self) -> u128 {
+        self.pool
+    }
+
+    /// Answers a request. When it returns, what was changed has survived power loss, as far as the store promises that.
+    pub fn handle(&mut self, now: Now, who: &User, request: ManagerRequest) -> ManagerReply {
+        self.answer(now, who, request).unwrap_or_else(ManagerReply::Failed)
+    }
+
+    /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
+    pub fn handle_many(&mut self, now: Now, requests: Vec<(User, ManagerRequest)>) -> Vec<ManagerReply> {
+        let count = requests.len();
+        let answered = self.together(|manager| {
+            let answers = requests.into_iter().map(|(who, request)| manager.handle(now, &who, request));
+            Ok(answers.collect())
+        });
+        answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count])
+    }
+
+    /// Adds an I/O server, or changes where it listens. New files use it; old files stay where they are.
+    pub fn add_server(&mut self, server: ServerAddress) -> Result<()> {
+        let ServerAddress { id, addresses } = server;
+        let is_long = |address: &String| address.is_empty() || address.len() > MAX_ADDRESS_BYTES;
+        if addresses.len() > MAX_ADDRESSES || addresses.iter().any(is_long) {
+            return Err(Error::invalid(format!(
+                "need at most {MAX_ADDRESSES} addresses of 1 to {MAX_ADDRESS_BYTES} bytes for a server, have {} or longer \
+                 ones; leave some out",
+                addresses.len()
+            )));
+        }
+        let root = User { uid: 0, gids: vec![], is_root: true };
+        self.change(Now { unix_ns: 0 }, &root, |step| {
+            let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);
+            let known = step.get::<Ways>(&keys::server(id))?;
+            if known.is_none() && step.servers()?.len() >= MAX_STRIPE_COUNT {
+                return Err(Error::invalid(format!(
+                    "need at most {MAX_STRIPE_COUNT} I/O servers in a pool, have as many; make another pool"
+                )));
+            }
+            step.put(keys::server(id), &Ways(addresses.clone()));
+            step.put(keys::SERVERS_CHANGED.to_vec(), &(changes + 1));
+            Ok(())
+        })
+    }
+
+    fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
+        match request {
+            ManagerRequest::Servers => {
+                Ok(ManagerReply::Servers { pool: self.pool, servers: step::list_servers(&self.store)? })
+            }
+            ManagerRequest::Open { path, write } => self.open_file(now, who, &path, write),
+            ManagerRequest::Create { path, hints, mode } => self.create(now, who, &path, &hints, mode),
+            ManagerRequest::Renew { handle, write } => self.renew(now, who, handle, write),
+            ManagerRequest::Stat { path } => self.stat(now, who, &path),
+            ManagerRequest::List { path, after, most } => self.list(now, who, &path, &after, most),
+            ManagerRequest::MakeDirectory { path, mode } => self.make_directory(now, who, &path, mode),
+            ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
+            ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
+            ManagerRequest::Rename { from, to } => self.rename(now, who, &from, &to),
+            ManagerRequest::SetAttributes { path, mode, owner, group, modified_ns } => {
+                let wanted = attributes::Wanted { mode, owner, group, modified_ns };
+                self.set_attributes(now, who, &path, &wanted)
+            }
+            ManagerRequest::SetDefaultLayout { path, hints } => {
+                self.set_default_layout(now, who, &path, &hints)
+            }
+            ManagerRequest::GetExtended { path, name } => self.get_extended(now, who, &path, &name),
+            ManagerRequest::SetExtended { path, name, value } => {
+                self.set_extended(now, who, &path, &name, value.as_deref())
+            }
+        }
+    }
+
+    /// Does something that changes nothing.
+    fn view<T>(
+        &mut self,
+        now: Now,
+        who: &User,
+        mut action: impl FnMut(&mut Step<'_, S>) -> Result<T>,
+    ) -> Result<T> {
+        let mut tries = 1;
+        loop {
+            let mut step = Step::new(&self.store, now, who, &mut self.memory);
+            let result = action(&mut step);
+            if result.is_ok() || !step.is_stale || tries == TRIES {
+                return result;
+            }
+            tries += 1;
+        }
+    }
+
+    /// Does something in one commit, again and again until no other manager interferes.
+    fn change<T>(
+        &mut self,
+        now: Now,
+        who: &User,
+        mut action: impl FnMut(&mut Step<'_, S>) -> Result<T>,
+    ) -> Result<T> {
+        for tries in 1..=TRIES {
+            self.refill_handles()?;
+            let mut step = Step::new(&self.store, now, who, &mut self.memory);
+            let value = match action(&mut step) {
+                Ok(value) => value,
+                Err(_) if step.is_stale && tries < TRIES => continue,
+                Err(error) => return Err(error),
+            };
+            let (guards, writes) = step.into_parts();
+            if writes.is_empty() {
+                return Ok(value);
+            }
+            if let Outcome::Done(_) = self.store.commit(&guards, &writes)? {
+                return Ok(value);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("need a moment without other changes of the same directory, have met {TRIES}; try again"),
+        ))
+    }
+
+    /// Sees to it that there are handles for whatever one step makes.
+    fn refill_handles(&mut self) -> Result<()> {
+        while self.memory.handles.left() <= MAX_MADE_ON_THE_WAY as u64 {
+            if let Some(handles) = take_handles(&mut self.store, HANDLES_AT_ONCE)? {
+                self.memory.handles = handles;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something whose commits become durable together.
+    fn together<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.in_group {
+            return action(self);
+        }
+        self.store.begin_group()?;
+        self.in_group = true;
+        let result = action(self);
+        self.in_group = false;
+        let ended = self.store.end_group();
+        if ended.is_err() {
+            // The handles were taken in the group: if that did not happen, another manager takes the same.
+            self.memory = Memory::default();
+        }
+        ended.and(result)
+    }
+}
+
+/// Makes the root directory, and notes which pool it is. If another manager is faster, it is that one's.
+fn make_pool<S: Store>(store: &mut S, config: &Config) -> Result<()> {
+    let inode = Inode {
+        handle: ROOT,
+        layout: None,
+        owner: config.owner,
+        group: config.group,
+        mode: config.mode,
+        modified_ns: 0,
+        changed_ns: 0,
+    };
+    let root = Node { inode, parent: ROOT, defaults: Hints::default() };
+    let guards = [Guard { key: keys::POOL.to_vec(), version: None }];
+    let writes = [
+        Write { key: keys::POOL.to_vec(), value: Some(record::write(&config.pool)) },
+        Write { key: keys::inode(ROOT), value: Some(record::write(&root)) },
+    ];
+    match store.commit(&guards, &writes)? {
+        Outcome::Done(_) | Outcome::Conflict => Ok(()),
+    }
+}

@@ -1,0 +1,194 @@
+//! Owner, group, mode and times changed; default layouts; extended attributes.
+
+use outcore_core::{Error, ErrorKind, Hints, ManagerReply, Result};
+
+use super::access::{READ, WRITE, allows, check_mode, require, require_owner};
+use super::files::check_is_directory;
+use super::layouts::understood;
+use super::paths::MAX_NAME_BYTES;
+use super::step::Step;
+use super::{Manager, Now, User, keys};
+use crate::store::Store;
+
+/// Most bytes of an extended attribute.
+pub const MAX_EXTENDED_BYTES: usize = 64 << 10;
+/// Most extended attributes of a file or directory.
+pub const MAX_EXTENDED: usize = 256;
+
+/// What is to be changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub mode: Option<u32>,
+    pub owner: Option<u32>,
+    pub group: Option<u32>,
+    pub modified_ns: Option<u64>,
+}
+
+impl<S: Store> Step<'_, S> {
+    fn set_attributes(&mut self, path: &str, wanted: &Wanted) -> Result<()> {
+        let mut node = self.find_guarded(path)?;
+        let who = self.who;
+        if let Some(mode) = wanted.mode {
+            check_mode(mode)?;
+            require_owner(&node.inode, who, "change the mode of", path)?;
+        }
+        // POSIX.1-2017, chown(): as with _POSIX_CHOWN_RESTRICTED, files are not given away.
+        if wanted.owner.is_some_and(|owner| owner != node.inode.owner) && !who.is_root {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "need root to give {path:?} to another user, have user {}; ask an administrator",
+                    who.uid
+                ),
+            ));
+        }
+        if let Some(group) = wanted.group.filter(|&group| group != node.inode.group) {
+            require_owner(&node.inode, who, "change the group of", path)?;
+            if !who.is_root && !who.gids.contains(&group) {
+                return Err(Error::new(
+                    ErrorKind::Denied,
+                    format!(
+                        "need to be a member of group {group} to give it {path:?}, have groups {:?}; choose one of these",
+                        who.gids
+                    ),
+                ));
+            }
+        }
+        // Whoever may change the content may say when that was.
+        if wanted.modified_ns.is_some() && !allows(&node.inode, who, WRITE) {
+            require_owner(&node.inode, who, "set the time of", path)?;
+        }
+        let inode = &mut node.inode;
+        inode.mode = wanted.mode.unwrap_or(inode.mode);
+        inode.owner = wanted.owner.unwrap_or(inode.owner);
+        inode.group = wanted.group.unwrap_or(inode.group);
+        inode.modified_ns = wanted.modified_ns.unwrap_or(inode.modified_ns);
+        inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(())
+    }
+
+    fn set_default_layout(&mut self, path: &str, hints: &Hints) -> Result<()> {
+        let count = self.servers()?.len();
+        let defaults = understood(hints, count)?;
+        let mut node = self.find_guarded(path)?;
+        check_is_directory(&node, path)?;
+        require_owner(&node.inode, self.who, "set the default layout of", path)?;
+        node.defaults = defaults;
+        node.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(())
+    }
+
+    fn get_extended(&mut self, path: &str, name: &str) -> Result<Vec<Vec<u8>>> {
+        let node = self.find(path)?;
+        require(&node.inode, self.who, READ, path)?;
+        if name.is_empty() {
+            let (from, until) = keys::all_extended(node.handle());
+            let found = self.store.range(&from, &until, crate::store::MAX_RANGE)?;
+            return Ok(found.iter().filter_map(|(key, _)| key.get(9..)).map(<[u8]>::to_vec).collect());
+        }
+        check_name(name)?;
+        match self.store.get(&keys::extended(node.handle(), name))? {
+            Some(found) => Ok(vec![found.value]),
+            None => Err(no_attribute(path, name)),
+        }
+    }
+
+    fn set_extended(&mut self, path: &str, name: &str, value: Option<&[u8]>) -> Result<()> {
+        check_name(name)?;
+        let mut node = self.find_guarded(path)?;
+        require(&node.inode, self.who, WRITE, path)?;
+        let key = keys::extended(node.handle(), name);
+        let is_known = self.store.get(&key)?.is_some();
+        match value {
+            Some(value) if value.len() > MAX_EXTENDED_BYTES => {
+                return Err(Error::invalid(format!(
+                    "need an extended attribute of at most 64 KiB, have {} bytes; keep it in a file",
+                    value.len()
+                )));
+            }
+            Some(_) if !is_known && self.count_extended(&node)? >= MAX_EXTENDED => {
+                return Err(Error::invalid(format!(
+                    "need at most {MAX_EXTENDED} extended attributes, have as many on {path:?}; remove one first"
+                )));
+            }
+            Some(value) => self.put_bytes(key, value.to_vec()),
+            None if is_known => self.delete(key),
+            None => return Err(no_attribute(path, name)),
+        }
+        // The record is written with every attribute, so that its guard stands for them.
+        node.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(())
+    }
+
+    fn count_extended(&self, node: &super::record::Node) -> Result<usize> {
+        let (from, until) = keys::all_extended(node.handle());
+        Ok(self.store.range(&from, &until, MAX_EXTENDED)?.len())
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
+        return Err(Error::invalid(format!(
+            "need a name of 1 to {MAX_NAME_BYTES} bytes for an extended attribute, have {} bytes or a zero byte; choose \
+             another",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+fn no_attribute(path: &str, name: &str) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("need the extended attribute {name:?} of {path:?}, have none of that name; list their names"),
+    )
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn set_attributes(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        wanted: &Wanted,
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.set_attributes(path, wanted))?;
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn set_default_layout(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        hints: &Hints,
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.set_default_layout(path, hints))?;
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn get_extended(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        name: &str,
+    ) -> Result<ManagerReply> {
+        self.view(now, who, |step| step.get_extended(path, name)).map(ManagerReply::Values)
+    }
+
+    pub(super) fn set_extended(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        name: &str,
+        value: Option<&[u8]>,
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.set_extended(path, name, value))?;
+        Ok(ManagerReply::Done)
+    }
+}

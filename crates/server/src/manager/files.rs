@@ -1,0 +1,187 @@
+//! Files and directories made, opened, listed.
+
+use outcore_core::{Error, Grant, Handle, Hints, Inode, ManagerReply, Named, Opened, Result};
+
+use super::access::{READ, SEARCH, WRITE, check_mode, require};
+use super::layouts::{layout, merged, understood};
+use super::record::Node;
+use super::step::Step;
+use super::walk::not_found;
+use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
+use crate::store::Store;
+
+/// The extended attributes that keep hints which nobody here knows begin with this.
+pub const HINT_PREFIX: &str = "hint.";
+
+/// What directories on the way to something new get: as that, and searched by who may read it, and used by its owner.
+fn mode_on_the_way(mode: u32) -> u32 {
+    (mode | 0o300 | (mode & 0o444) >> 2) & 0o777
+}
+
+/// Refuses a directory where a file is needed.
+fn check_is_file(node: &Node, path: &str) -> Result<()> {
+    if node.is_directory() {
+        return Err(Error::invalid(format!(
+            "need a file, have a directory at {path:?}; give the path of a file"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a file where a directory is needed.
+pub(super) fn check_is_directory(node: &Node, path: &str) -> Result<()> {
+    if node.is_directory() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("need a directory, have a file at {path:?}; give the path of a directory")))
+}
+
+/// Read and write come together: who may write a file through a grant may read it.
+fn wanted(write: bool) -> u32 {
+    if write { READ | WRITE } else { READ }
+}
+
+impl<S: Store> Step<'_, S> {
+    fn create(&mut self, path: &str, hints: &Hints, mode: u32) -> Result<Inode> {
+        check_mode(mode)?;
+        let servers = self.servers()?.to_vec();
+        let asked = understood(hints, servers.len())?;
+        let place = self.place(path, Some(mode_on_the_way(mode)), "make a file")?;
+        let hints = merged(&asked, &place.hints);
+        let mut inode = self.new_inode(&place.parent, mode)?;
+        inode.layout = Some(layout(&hints, &servers, self.memory.turn)?);
+        let node = self.add(&place.parent, &place.name, inode, path)?;
+        for (name, value) in &hints.others {
+            let key = keys::extended(node.handle(), &format!("{HINT_PREFIX}{name}"));
+            self.put_bytes(key, value.as_bytes().to_vec());
+        }
+        Ok(node.inode)
+    }
+
+    fn create_directory(&mut self, path: &str, mode: u32) -> Result<()> {
+        check_mode(mode)?;
+        let place = self.place(path, Some(mode_on_the_way(mode)), "make a directory")?;
+        self.make_directory(&place.parent, &place.name, mode, path).map(|_| ())
+    }
+
+    fn open(&mut self, path: &str, write: bool) -> Result<Inode> {
+        let node = self.find(path)?;
+        check_is_file(&node, path)?;
+        require(&node.inode, self.who, wanted(write), path)?;
+        Ok(node.inode)
+    }
+
+    /// Whether an open file may stay open: as when it was opened, by the directories that it is in now.
+    fn check_renewal(&mut self, handle: Handle, write: bool) -> Result<()> {
+        let path = format!("the open file {}", handle.0);
+        let node = self.look::<Node>(&keys::inode(handle))?.ok_or_else(|| not_found(&path))?;
+        check_is_file(&node, &path)?;
+        // Owners could change the mode: they made files that they may not write, and write them.
+        if self.who.uid != node.inode.owner {
+            require(&node.inode, self.who, wanted(write), &path)?;
+        }
+        let mut above = node.parent;
+        loop {
+            let directory = self.look::<Node>(&keys::inode(above))?.ok_or_else(|| not_found(&path))?;
+            require(&directory.inode, self.who, SEARCH, "a directory above an open file")?;
+            if above == ROOT {
+                return Ok(());
+            }
+            above = directory.parent;
+        }
+    }
+
+    fn list(&mut self, path: &str, after: &str, most: u64) -> Result<ManagerReply> {
+        let directory = self.find(path)?;
+        check_is_directory(&directory, path)?;
+        // Names are read; what each is, is found by searching.
+        require(&directory.inode, self.who, READ | SEARCH, path)?;
+        let most = most.clamp(1, MAX_PAGE) as usize;
+        let (from, until) = keys::names(directory.handle(), after);
+        let found = self.store.range(&from, &until, most + 1)?;
+        let more = found.len() > most;
+        let mut names = Vec::with_capacity(found.len().min(most));
+        for (key, versioned) in found.iter().take(most) {
+            let handle = Handle(super::record::read(key, &versioned.value)?);
+            let node = self.look::<Node>(&keys::inode(handle))?.ok_or_else(|| self.stale(handle))?;
+            let name = keys::name_in(key).ok_or_else(|| self.stale(handle))?;
+            names.push(Named { name: name.to_owned(), inode: node.inode });
+        }
+        Ok(ManagerReply::Names { names, more })
+    }
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn create(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        hints: &Hints,
+        mode: u32,
+    ) -> Result<ManagerReply> {
+        let inode = self.change(now, who, |step| step.create(path, hints, mode))?;
+        self.memory.turn = self.memory.turn.wrapping_add(1);
+        Ok(self.opened(now, inode, true))
+    }
+
+    pub(super) fn make_directory(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        mode: u32,
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.create_directory(path, mode))?;
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn open_file(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        write: bool,
+    ) -> Result<ManagerReply> {
+        let inode = self.view(now, who, |step| step.open(path, write))?;
+        Ok(self.opened(now, inode, write))
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        now: Now,
+        who: &User,
+        handle: Handle,
+        write: bool,
+    ) -> Result<ManagerReply> {
+        self.view(now, who, |step| step.check_renewal(handle, write))?;
+        Ok(ManagerReply::Granted(self.grant(now, handle, write)))
+    }
+
+    pub(super) fn stat(&mut self, now: Now, who: &User, path: &str) -> Result<ManagerReply> {
+        let node = self.view(now, who, |step| step.find(path))?;
+        Ok(ManagerReply::Inode(Box::new(node.inode)))
+    }
+
+    pub(super) fn list(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        after: &str,
+        most: u64,
+    ) -> Result<ManagerReply> {
+        self.view(now, who, |step| step.list(path, after, most))
+    }
+
+    fn opened(&self, now: Now, inode: Inode, write: bool) -> ManagerReply {
+        let grant = self.grant(now, inode.handle, write);
+        ManagerReply::Opened(Box::new(Opened { inode, grant }))
+    }
+
+    /// The right to a file from now on.
+    pub(super) fn grant(&self, now: Now, handle: Handle, write: bool) -> Grant {
+        let now_s = now.unix_ns / 1_000_000_000;
+        self.key.sign(handle, write, now_s.saturating_add(self.config.grant_s))
+    }
+}

@@ -1,0 +1,136 @@
+//! The keys under which the manager keeps what it knows. docs/format.md has the table.
+//!
+//! A name is kept under the handle of its directory, not under its path: so a directory is moved by one record, whatever
+//! is below it. Handles are big-endian here, so that they are in their order.
+
+use outcore_core::{Handle, ServerId};
+
+/// Which pool it is.
+pub(super) const POOL: &[u8] = b"p";
+/// The next handle that nobody was given.
+pub(super) const NEXT_HANDLE: &[u8] = b"h";
+/// Written with every change of a server.
+pub(super) const SERVERS_CHANGED: &[u8] = b"v";
+/// Written when a directory moves to another one: of two that move at once, one tries again.
+pub(super) const DIRECTORY_MOVED: &[u8] = b"m";
+
+/// Keys from the first to before the second.
+pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
+
+fn below(letter: u8, number: u64, rest: &[u8]) -> Vec<u8> {
+    let mut key = vec![letter];
+    key.extend(number.to_be_bytes());
+    key.extend(rest);
+    key
+}
+
+/// All keys that begin with a letter and a number.
+fn all_below(letter: u8, number: u64) -> KeyRange {
+    let until = number.checked_add(1).map_or(vec![letter + 1], |next| below(letter, next, &[]));
+    (below(letter, number, &[]), until)
+}
+
+/// The record of a file or directory.
+pub(super) fn inode(handle: Handle) -> Vec<u8> {
+    below(b'i', handle.0, &[])
+}
+
+/// A name in a directory.
+pub(super) fn name(directory: Handle, name: &str) -> Vec<u8> {
+    below(b'n', directory.0, name.as_bytes())
+}
+
+/// The names in a directory after one; after the empty name, all of them.
+pub(super) fn names(directory: Handle, after: &str) -> KeyRange {
+    let (first, until) = all_below(b'n', directory.0);
+    if after.is_empty() {
+        return (first, until);
+    }
+    let mut from = name(directory, after);
+    from.push(0);
+    (from, until)
+}
+
+/// The name that a key of [`name`] is for.
+pub(super) fn name_in(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.get(9..)?).ok()
+}
+
+/// An extended attribute of a file or directory.
+pub(super) fn extended(handle: Handle, name: &str) -> Vec<u8> {
+    below(b'x', handle.0, name.as_bytes())
+}
+
+/// All extended attributes of a file or directory; [`name_in`] finds their names.
+pub(super) fn all_extended(handle: Handle) -> KeyRange {
+    all_below(b'x', handle.0)
+}
+
+/// A file that has no name any more.
+pub(super) fn orphan(handle: Handle) -> Vec<u8> {
+    below(b'o', handle.0, &[])
+}
+
+/// The files after one that have no name any more.
+pub(super) fn orphans(after: Handle) -> KeyRange {
+    (after.0.checked_add(1).map_or(b"p".to_vec(), |next| below(b'o', next, &[])), b"p".to_vec())
+}
+
+/// A directory that has no name any more, and perhaps something in it.
+pub(super) fn detached(handle: Handle) -> Vec<u8> {
+    below(b't', handle.0, &[])
+}
+
+/// All directories that have no name any more.
+pub(super) fn all_detached() -> KeyRange {
+    (b"t".to_vec(), b"u".to_vec())
+}
+
+/// The handle in a key of [`orphan`] or [`detached`].
+pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
+    Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
+}
+
+/// An I/O server.
+pub(super) fn server(id: ServerId) -> Vec<u8> {
+    let mut key = vec![b's'];
+    key.extend(id.0.to_be_bytes());
+    key
+}
+
+/// All I/O servers.
+pub(super) fn all_servers() -> KeyRange {
+    (b"s".to_vec(), b"t".to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(range: &KeyRange, key: &[u8]) -> bool {
+        range.0.as_slice() <= key && key < range.1.as_slice()
+    }
+
+    #[test]
+    fn what_is_of_a_directory_is_in_its_range_only() {
+        for handle in [1, 255, 256, u64::MAX - 1, u64::MAX] {
+            let all = names(Handle(handle), "");
+            for text in ["\u{1}", "a", "\u{10ffff}"] {
+                let key = name(Handle(handle), text);
+                assert!(holds(&all, &key), "{handle} {text:?}");
+                assert_eq!(name_in(&key), Some(text));
+                assert!(!holds(&names(Handle(handle), text), &key), "not after itself");
+                for other in [handle - 1, handle.wrapping_add(1)] {
+                    assert!(!holds(&all, &name(Handle(other), text)), "{handle} {other}");
+                }
+            }
+            assert!(holds(&names(Handle(handle), "a"), &name(Handle(handle), "a\u{1}")));
+            assert!(!holds(&all, &extended(Handle(handle), "a")));
+            assert!(holds(&orphans(Handle(handle - 1)), &orphan(Handle(handle))));
+            assert!(!holds(&orphans(Handle(handle)), &orphan(Handle(handle))));
+            assert_eq!(handle_in(&detached(Handle(handle))), Some(Handle(handle)));
+            assert!(holds(&all_detached(), &detached(Handle(handle))));
+        }
+        assert!(holds(&all_servers(), &server(ServerId(u32::MAX))));
+    }
+}

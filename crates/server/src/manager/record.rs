@@ -1,0 +1,267 @@
+//! The values that the manager keeps: a byte that says the format, then fields. docs/format.md has the table.
+
+use outcore_core::wire::{Record, Source, decode, encode};
+use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Layout, Result, ServerAddress, ServerId};
+
+/// Of every value.
+pub(super) const FORMAT: u8 = 1;
+
+/// A file or a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// What clients see of it.
+    pub inode: Inode,
+    /// The directory that its name is in.
+    pub parent: Handle,
+    /// Of a directory: what files below it begin with.
+    pub defaults: Hints,
+}
+
+impl Node {
+    pub(super) fn is_directory(&self) -> bool {
+        self.inode.layout.is_none()
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.inode.handle
+    }
+}
+
+/// A file that has no name any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Orphan {
+    /// Who removed it.
+    pub remover: u32,
+    /// What it was.
+    pub node: Node,
+}
+
+/// A directory that has no name any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Detached {
+    /// Who removed it.
+    pub remover: u32,
+}
+
+/// The ways to an I/O server; its id is in the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ways(pub Vec<String>);
+
+/// The next field.
+fn next<R: Record>(from: &mut Source<'_>) -> Result<R> {
+    R::take(from)
+}
+
+/// A value as bytes.
+pub(super) fn write<R: Record>(record: &R) -> Vec<u8> {
+    let mut bytes = vec![FORMAT];
+    bytes.extend(encode(record));
+    bytes
+}
+
+/// The value at a key from its bytes.
+pub(super) fn read<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R> {
+    let corrupt = |have: &str| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "need a record of format {FORMAT} at key {} of the metadata store, have {have}; restore the store from a \
+                 backup, or use the version of outcore that wrote it",
+                key.escape_ascii()
+            ),
+        )
+    };
+    match bytes.split_first() {
+        Some((&FORMAT, fields)) => decode(fields).map_err(|error| corrupt(&error.message)),
+        Some((other, _)) => Err(corrupt(&format!("format {other}"))),
+        None => Err(corrupt("no bytes")),
+    }
+}
+
+// Field by field, and not as the messages of the same names are: these may change with the protocol, records may not.
+impl Record for Node {
+    fn put(&self, to: &mut Vec<u8>) {
+        let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns } = &self.inode;
+        handle.0.put(to);
+        self.parent.0.put(to);
+        for number in [owner, group, mode] {
+            number.put(to);
+        }
+        modified_ns.put(to);
+        changed_ns.put(to);
+        let stripes = layout.as_ref().map(|layout| {
+            let servers: Vec<u32> = layout.servers.iter().map(|server| server.0).collect();
+            (layout.stripes.unit_bytes(), servers)
+        });
+        stripes.put(to);
+        if stripes.is_none() {
+            let Hints { stripe_unit_bytes, stripe_count, base, others } = &self.defaults;
+            for hint in [stripe_unit_bytes, stripe_count, base] {
+                hint.put(to);
+            }
+            others.put(to);
+        }
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        let (handle, parent) = (Handle(u64::take(from)?), Handle(u64::take(from)?));
+        let (owner, group, mode) = (u32::take(from)?, u32::take(from)?, u32::take(from)?);
+        let (modified_ns, changed_ns) = (u64::take(from)?, u64::take(from)?);
+        let layout = match next::<Option<(u64, Vec<u32>)>>(from)? {
+            Some((unit, servers)) => Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?),
+            None => None,
+        };
+        let defaults = match layout {
+            Some(_) => Hints::default(),
+            None => Hints {
+                stripe_unit_bytes: next(from)?,
+                stripe_count: next(from)?,
+                base: next(from)?,
+                others: next(from)?,
+            },
+        };
+        Ok(Self {
+            inode: Inode { handle, layout, owner, group, mode, modified_ns, changed_ns },
+            parent,
+            defaults,
+        })
+    }
+}
+
+impl Record for Orphan {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.remover.put(to);
+        self.node.put(to);
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        Ok(Self { remover: u32::take(from)?, node: Node::take(from)? })
+    }
+}
+
+impl Record for Detached {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.remover.put(to);
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        Ok(Self { remover: u32::take(from)? })
+    }
+}
+
+impl Record for Ways {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.put(to);
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        Ok(Self(next(from)?))
+    }
+}
+
+/// An I/O server from its pair in the store.
+pub(super) fn server(key: &[u8], value: &[u8]) -> Result<ServerAddress> {
+    let Ways(addresses) = read(key, value)?;
+    let id = key.get(1..).and_then(|id| Some(u32::from_be_bytes(id.try_into().ok()?)));
+    let id = id.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "need a server's id of 4 bytes, have the key {}; restore the store from a backup",
+                key.escape_ascii()
+            ),
+        )
+    })?;
+    Ok(ServerAddress { id: ServerId(id), addresses })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn file() -> Node {
+        let layout = Layout::new(1 << 20, vec![ServerId(2), ServerId(0)]).unwrap();
+        let inode = Inode {
+            handle: Handle(0x0102),
+            layout: Some(layout),
+            owner: 1000,
+            group: 100,
+            mode: 0o640,
+            modified_ns: 7,
+            changed_ns: 8,
+        };
+        Node { inode, parent: Handle(1), defaults: Hints::default() }
+    }
+
+    fn directory() -> Node {
+        let mut node = file();
+        node.inode.layout = None;
+        node.defaults.stripe_count = Some(4);
+        node.defaults.others = vec![("a".into(), "b".into())];
+        node
+    }
+
+    /// The bytes in docs/format.md, written out by hand. A change of any of them needs another format number.
+    #[test]
+    fn bytes_are_those_of_the_page() {
+        let head = "01 0201000000000000 0100000000000000 e8030000 64000000 a0010000 0700000000000000 0800000000000000";
+        let stripes = "01 0000100000000000 0200000000000000 02000000 00000000";
+        let hints = "00 00 01 0400000000000000 00 0100000000000000 0100000000000000 61 0100000000000000 62";
+        let page = |text: &str| text.replace(' ', "");
+        assert_eq!(hex(&write(&file())), page(head) + &page(stripes));
+        assert_eq!(hex(&write(&directory())), page(head) + &page(hints));
+        assert_eq!(hex(&write(&Detached { remover: 5 })), "0105000000");
+        let orphan = hex(&write(&Orphan { remover: 5, node: file() }));
+        assert_eq!(orphan, format!("0105000000{}{}", &page(head)[2..], page(stripes)));
+        let ways = write(&Ways(vec!["tcp:a:1".into()]));
+        assert_eq!(hex(&ways), page("01 0100000000000000 0700000000000000") + &hex(b"tcp:a:1"));
+        assert_eq!(hex(&write(&7_u64)), "010700000000000000");
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for node in [file(), directory()] {
+            assert_eq!(read::<Node>(b"k", &write(&node)).unwrap(), node);
+            let orphan = Orphan { remover: 9, node };
+            assert_eq!(read::<Orphan>(b"k", &write(&orphan)).unwrap(), orphan);
+        }
+        let found = server(b"s\0\0\x01\x02", &write(&Ways(vec!["unix:/x".into()]))).unwrap();
+        assert_eq!(found, ServerAddress { id: ServerId(258), addresses: vec!["unix:/x".into()] });
+        assert_eq!(server(b"s\0", &write(&Ways(vec![]))).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn other_bytes_are_corrupt() {
+        let whole = write(&directory());
+        for length in 0..whole.len() {
+            assert_eq!(read::<Node>(b"k", &whole[..length]).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+        let mut later = whole.clone();
+        later[0] = 2;
+        assert!(read::<Node>(b"k", &later).unwrap_err().message.contains("have format 2"));
+        let mut longer = whole;
+        longer.push(0);
+        assert_eq!(read::<Node>(b"k", &longer).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut value = vec![FORMAT];
+            value.extend(bytes);
+            for result in [read::<Node>(b"k", &value).map(|node| write(&node)),
+                           read::<Orphan>(b"k", &value).map(|orphan| write(&orphan)),
+                           read::<Ways>(b"k", &value).map(|ways| write(&ways))] {
+                match result {
+                    Ok(again) => prop_assert_eq!(&again, &value),
+                    Err(error) => prop_assert_eq!(error.kind, ErrorKind::Corrupt),
+                }
+            }
+        }
+    }
+}

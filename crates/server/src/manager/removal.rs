@@ -1,0 +1,254 @@
+//! Removal. A file that loses its name stays listed as an orphan until its data files are gone. A directory is taken
+//! away with all that is in it at once, by its name, and what was in it becomes orphans afterwards.
+
+use outcore_core::{Error, ErrorKind, Handle, Inode, ManagerReply, Opened, Result};
+
+use super::access::{READ, SEARCH, STICKY, WRITE, require, require_unstuck};
+use super::record::{Detached, Node, Orphan};
+use super::step::Step;
+use super::walk::above;
+use super::{MAX_PAGE, Manager, Now, User, keys, record};
+use crate::store::Store;
+
+/// Names taken from a directory without a name in one commit: each is up to 4 operations.
+const NAMES_AT_ONCE: usize = 20;
+/// Extended attributes removed in one commit.
+const ATTRIBUTES_AT_ONCE: usize = 60;
+
+impl<S: Store> Step<'_, S> {
+    /// Whether no name is in a directory.
+    pub(super) fn is_empty(&self, directory: Handle) -> Result<bool> {
+        let (from, until) = keys::names(directory, "");
+        Ok(self.store.range(&from, &until, 1)?.is_empty())
+    }
+
+    /// A file loses its record; its extended attributes go when its data files have gone.
+    pub(super) fn make_orphan(&mut self, orphan: &Orphan) {
+        self.delete(keys::inode(orphan.node.handle()));
+        self.put(keys::orphan(orphan.node.handle()), orphan);
+    }
+
+    /// A directory loses its record, and so nothing new can come into it.
+    pub(super) fn detach(&mut self, directory: Handle) {
+        self.delete(keys::inode(directory));
+        self.put(keys::detached(directory), &Detached { remover: self.who.uid });
+    }
+
+    /// Takes a name away. Gives the file that had it.
+    fn remove(&mut self, path: &str, recursive: bool) -> Result<Option<Node>> {
+        let place = self.place(path, None, "remove")?;
+        let entry = place.entry(path)?.clone();
+        require(&place.parent.inode, self.who, WRITE, above(path))?;
+        require_unstuck(&place.parent.inode, &entry.inode, self.who, path)?;
+        self.delete(keys::name(place.parent.handle(), &place.name));
+        self.touch(place.parent.handle())?;
+        if !entry.is_directory() {
+            let orphan = Orphan { remover: self.who.uid, node: entry };
+            self.make_orphan(&orphan);
+            return Ok(Some(orphan.node));
+        }
+        // The record was read before this look, and is guarded: what comes into the directory meanwhile changes it.
+        if recursive {
+            self.check_all_removable(entry.clone(), path)?;
+        } else if !self.is_empty(entry.handle())? {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "need an empty directory, have something in {path:?}; remove that first, or all of it"
+                ),
+            ));
+        }
+        self.detach(entry.handle());
+        Ok(None)
+    }
+
+    /// Refuses who could not remove one by one what is below a directory.
+    fn check_all_removable(&mut self, top: Node, path: &str) -> Result<()> {
+        if self.who.is_root {
+            return Ok(());
+        }
+        let mut left = vec![(top, path.to_owned())];
+        while let Some((directory, path)) = left.pop() {
+            let (mut from, until) = keys::names(directory.handle(), "");
+            let mut is_first = true;
+            loop {
+                let found = self.store.range(&from, &until, MAX_PAGE as usize)?;
+                let Some((last, _)) = found.last() else { break };
+                if is_first {
+                    require(&directory.inode, self.who, READ | WRITE | SEARCH, &path)?;
+                    is_first = false;
+                }
+                from = [last.as_slice(), &[0]].concat();
+                for (key, versioned) in &found {
+                    let handle = Handle(record::read(key, &versioned.value)?);
+                    let node = self.look::<Node>(&keys::inode(handle))?.ok_or_else(|| self.stale(handle))?;
+                    let below = || format!("{path}/{}", keys::name_in(key).unwrap_or_default());
+                    if directory.inode.mode & STICKY != 0 {
+                        require_unstuck(&directory.inode, &node.inode, self.who, &below())?;
+                    }
+                    if node.is_directory() {
+                        left.push((node, below()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes some names from a directory that lost its own; when none is left, it is forgotten. Gives how many files
+    /// became orphans, and whether it is forgotten.
+    fn empty(&mut self, directory: Handle) -> Result<(u64, bool)> {
+        let key = keys::detached(directory);
+        let Some(detached) = self.get::<Detached>(&key)? else { return Ok((0, true)) };
+        let (from, until) = keys::names(directory, "");
+        let names = self.store.range(&from, &until, NAMES_AT_ONCE)?;
+        if names.is_empty() {
+            let is_last = self.remove_extended(directory, ATTRIBUTES_AT_ONCE)?;
+            if is_last {
+                self.delete(key);
+            }
+            return Ok((0, is_last));
+        }
+        let mut orphans = 0;
+        for (name, versioned) in names {
+            let handle = Handle(record::read(&name, &versioned.value)?);
+            self.delete(name);
+            match self.get_node(handle)? {
+                Some(node) if node.is_directory() => {
+                    self.delete(keys::inode(handle));
+                    self.put(keys::detached(handle), &detached);
+                }
+                Some(node) => {
+                    orphans += 1;
+                    self.make_orphan(&Orphan { remover: detached.remover, node });
+                }
+                None => {}
+            }
+        }
+        Ok((orphans, false))
+    }
+
+    /// Removes so many extended attributes; gives whether these were the last.
+    fn remove_extended(&mut self, handle: Handle, most: usize) -> Result<bool> {
+        let (from, until) = keys::all_extended(handle);
+        let found = self.store.range(&from, &until, most + 1)?;
+        let is_last = found.len() <= most;
+        for (key, _) in found.into_iter().take(most) {
+            self.delete(key);
+        }
+        Ok(is_last)
+    }
+
+    /// Forgets a file without a name, whose data files are gone; gives whether that is all of it.
+    fn forget(&mut self, handle: Handle) -> Result<bool> {
+        let key = keys::orphan(handle);
+        let Some(orphan) = self.get::<Orphan>(&key)? else { return Ok(true) };
+        if !self.who.is_root && orphan.remover != self.who.uid {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "need files that user {} removed, have file {} of user {}; leave it to that user",
+                    self.who.uid, handle.0, orphan.remover
+                ),
+            ));
+        }
+        let is_last = self.remove_extended(handle, ATTRIBUTES_AT_ONCE)?;
+        if is_last {
+            self.delete(key);
+        }
+        Ok(is_last)
+    }
+
+    /// A page of the files without a name that the user may remove.
+    fn own_orphans(&mut self, after: Handle, most: usize) -> Result<Vec<Inode>> {
+        let (mut from, until) = keys::orphans(after);
+        let mut own = Vec::new();
+        loop {
+            let found = self.store.range(&from, &until, MAX_PAGE as usize)?;
+            let Some((last, _)) = found.last() else { return Ok(own) };
+            from = [last.as_slice(), &[0]].concat();
+            for (key, versioned) in &found {
+                let orphan: Orphan = record::read(key, &versioned.value)?;
+                if self.who.is_root || orphan.remover == self.who.uid {
+                    own.push(orphan.node.inode);
+                }
+                if own.len() == most {
+                    return Ok(own);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn remove(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        recursive: bool,
+    ) -> Result<ManagerReply> {
+        self.together(|manager| {
+            if let Some(file) = manager.change(now, who, |step| step.remove(path, recursive))? {
+                return Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)]));
+            }
+            manager.sweep(now, who, MAX_PAGE)?;
+            manager.page_of_orphans(now, who, Handle(0), MAX_PAGE)
+        })
+    }
+
+    pub(super) fn orphans(
+        &mut self,
+        now: Now,
+        who: &User,
+        gone: &[Handle],
+        after: Handle,
+        most: u64,
+    ) -> Result<ManagerReply> {
+        if gone.len() as u64 > MAX_PAGE {
+            return Err(Error::invalid(format!(
+                "need at most {MAX_PAGE} files to forget at once, have {}; send them in parts",
+                gone.len()
+            )));
+        }
+        self.together(|manager| {
+            for &handle in gone {
+                while !manager.change(now, who, |step| step.forget(handle))? {}
+            }
+            let most = most.clamp(1, MAX_PAGE);
+            manager.sweep(now, who, most)?;
+            manager.page_of_orphans(now, who, after, most)
+        })
+    }
+
+    /// Goes on emptying directories without a name, until `most` files became orphans, or nothing is left.
+    fn sweep(&mut self, now: Now, who: &User, most: u64) -> Result<()> {
+        let mut made = 0;
+        while made < most {
+            let (from, until) = keys::all_detached();
+            let Some((key, _)) = self.store.range(&from, &until, 1)?.into_iter().next() else {
+                return Ok(());
+            };
+            let Some(directory) = keys::handle_in(&key) else { return Ok(()) };
+            loop {
+                let (orphans, is_gone) = self.change(now, who, |step| step.empty(directory))?;
+                made += orphans;
+                if is_gone || made >= most {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn page_of_orphans(&mut self, now: Now, who: &User, after: Handle, most: u64) -> Result<ManagerReply> {
+        let own = self.view(now, who, |step| step.own_orphans(after, most as usize))?;
+        Ok(ManagerReply::Orphans(own.into_iter().map(|inode| self.removable(now, inode)).collect()))
+    }
+
+    /// A file without a name, with the right to remove its data files.
+    pub(super) fn removable(&self, now: Now, inode: Inode) -> Opened {
+        let grant = self.grant(now, inode.handle, true);
+        Opened { inode, grant }
+    }
+}

@@ -1,0 +1,92 @@
+//! Rename: one commit, whatever is below a directory.
+
+use outcore_core::{Error, ErrorKind, ManagerReply, Result};
+
+use super::access::{WRITE, require, require_unstuck};
+use super::record::{Node, Orphan};
+use super::step::Step;
+use super::walk::above;
+use super::{Manager, Now, User, keys};
+use crate::store::Store;
+
+/// Directories made on the way to a new name: their user's own, and readable as most are.
+const MODE_ON_THE_WAY: u32 = 0o755;
+
+impl<S: Store> Step<'_, S> {
+    /// Renames. Gives the file that had the new name, if there was one.
+    fn rename(&mut self, from: &str, to: &str) -> Result<Option<Node>> {
+        // Before the walks: a directory moved meanwhile by another manager could be above both, and this one end up in
+        // itself. So every step that relies on what is above what is guarded by all such moves.
+        let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
+        let old = self.place(from, None, "rename")?;
+        let mut entry = old.entry(from)?.clone();
+        if entry.is_directory() && to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(Error::invalid(format!(
+                "need a place for {from:?} outside of itself, have {to:?}; choose another"
+            )));
+        }
+        let new = self.place(to, Some(MODE_ON_THE_WAY), "rename to")?;
+        if new.entry.as_ref().is_some_and(|target| target.handle() == entry.handle()) {
+            return Ok(None);
+        }
+        for (place, path) in [(&old, from), (&new, to)] {
+            require(&place.parent.inode, self.who, WRITE, above(path))?;
+        }
+        require_unstuck(&old.parent.inode, &entry.inode, self.who, from)?;
+        let is_moved = old.parent.handle() != new.parent.handle();
+        if entry.is_directory() && is_moved {
+            // What is above it is a part of a directory: on Linux too that takes the right to write it.
+            require(&entry.inode, self.who, WRITE, from)?;
+            self.put(keys::DIRECTORY_MOVED.to_vec(), &(moves + 1));
+        }
+        let replaced = match &new.entry {
+            Some(target) => {
+                require_unstuck(&new.parent.inode, &target.inode, self.who, to)?;
+                self.replace(&entry, target, to)?
+            }
+            None => None,
+        };
+        self.delete(keys::name(old.parent.handle(), &old.name));
+        self.put(keys::name(new.parent.handle(), &new.name), &entry.handle().0);
+        entry.parent = new.parent.handle();
+        entry.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&entry);
+        self.touch(old.parent.handle())?;
+        self.touch(new.parent.handle())?;
+        Ok(replaced)
+    }
+
+    /// Takes what has the new name away: a file for a file, an empty directory for a directory.
+    fn replace(&mut self, entry: &Node, target: &Node, to: &str) -> Result<Option<Node>> {
+        let exists = |have: &str| {
+            Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "need a name that can be replaced, have {have} at {to:?}; remove that, or choose another name"
+                ),
+            )
+        };
+        match (entry.is_directory(), target.is_directory()) {
+            (false, false) => {
+                let orphan = Orphan { remover: self.who.uid, node: target.clone() };
+                self.make_orphan(&orphan);
+                Ok(Some(orphan.node))
+            }
+            (true, true) if self.is_empty(target.handle())? => {
+                self.detach(target.handle());
+                Ok(None)
+            }
+            (true, true) => Err(exists("a directory with something in it")),
+            (false, true) => Err(exists("a directory")),
+            (true, false) => Err(exists("a file")),
+        }
+    }
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn rename(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
+        let replaced = self.change(now, who, |step| step.rename(from, to))?;
+        let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
+        Ok(ManagerReply::Orphans(orphans))
+    }
+}

@@ -1,0 +1,168 @@
+//! One request at work: what it read, and what it will write, both in one commit.
+
+use std::collections::BTreeMap;
+
+use outcore_core::wire::Record;
+use outcore_core::{Error, ErrorKind, Handle, Result, ServerId};
+
+use super::record::{self, Node};
+use super::{Now, User, keys};
+use crate::store::{Guard, Outcome, Store, Write};
+
+/// Handles that no file was ever given, of which the store knows that they are taken.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    next: u64,
+    end: u64,
+}
+
+impl Handles {
+    pub(super) fn new(next: u64, end: u64) -> Self {
+        Self { next, end }
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.end - self.next
+    }
+}
+
+/// What the manager remembers from one request to the next; the store has what of it must last.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub handles: Handles,
+    /// The I/O servers in their order, as they were at this version of `SERVERS_CHANGED`.
+    pub servers: (u64, Vec<ServerId>),
+    /// Whose turn it is to be the base of a file.
+    pub turn: u64,
+}
+
+/// One request at work. What is read by `get` is guarded: if another manager changes it, nothing is written, and the
+/// request is done anew. What is read by `look` is not.
+pub(super) struct Step<'a, S> {
+    pub store: &'a S,
+    pub now: Now,
+    pub who: &'a User,
+    pub memory: &'a mut Memory,
+    /// Whether what was read did not fit together, because another manager was at work: then it must be read again.
+    pub is_stale: bool,
+    guards: BTreeMap<Vec<u8>, Option<u64>>,
+    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl<'a, S: Store> Step<'a, S> {
+    pub(super) fn new(store: &'a S, now: Now, who: &'a User, memory: &'a mut Memory) -> Self {
+        let (guards, writes) = (BTreeMap::new(), BTreeMap::new());
+        Self { store, now, who, memory, is_stale: false, guards, writes }
+    }
+
+    /// What it read, and what it writes.
+    pub(super) fn into_parts(self) -> (Vec<Guard>, Vec<Write>) {
+        let guards = self.guards.into_iter().map(|(key, version)| Guard { key, version }).collect();
+        let writes = self.writes.into_iter().map(|(key, value)| Write { key, value }).collect();
+        (guards, writes)
+    }
+
+    /// The record at a key, as it will be after this step.
+    pub(super) fn look<R: Record>(&self, key: &[u8]) -> Result<Option<R>> {
+        let value = match self.writes.get(key) {
+            Some(written) => written.clone(),
+            None => self.store.get(key)?.map(|found| found.value),
+        };
+        value.map(|value| record::read(key, &value)).transpose()
+    }
+
+    /// As `look`, and it must still be so when the step is committed.
+    pub(super) fn get<R: Record>(&mut self, key: &[u8]) -> Result<Option<R>> {
+        if self.writes.contains_key(key) {
+            return self.look(key);
+        }
+        let found = self.store.get(key)?;
+        let version = found.as_ref().map(|found| found.version);
+        // Of two readings the first counts: if they differ, the commit is refused.
+        self.guards.entry(key.to_vec()).or_insert(version);
+        found.map(|found| record::read(key, &found.value)).transpose()
+    }
+
+    pub(super) fn put<R: Record>(&mut self, key: Vec<u8>, record: &R) {
+        self.writes.insert(key, Some(record::write(record)));
+    }
+
+    pub(super) fn put_bytes(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.writes.insert(key, Some(value));
+    }
+
+    pub(super) fn delete(&mut self, key: Vec<u8>) {
+        self.writes.insert(key, None);
+    }
+
+    /// The record of a file or directory that must not change meanwhile.
+    pub(super) fn get_node(&mut self, handle: Handle) -> Result<Option<Node>> {
+        self.get(&keys::inode(handle))
+    }
+
+    pub(super) fn put_node(&mut self, node: &Node) {
+        self.put(keys::inode(node.handle()), node);
+    }
+
+    /// A handle that was never used before. The manager took enough of them beforehand.
+    pub(super) fn new_handle(&mut self) -> Result<Handle> {
+        let handles = &mut self.memory.handles;
+        if handles.left() == 0 {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "need a new handle, have none left in this batch; try again",
+            ));
+        }
+        handles.next += 1;
+        Ok(Handle(handles.next - 1))
+    }
+
+    /// What two reads say does not fit together: the step is done anew, and if it happens again and again, the store is
+    /// damaged.
+    pub(super) fn stale(&mut self, handle: Handle) -> Error {
+        self.is_stale = true;
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "need a record of file {} in the metadata store, which a name is for, have none; restore the store \
+                 from a backup",
+                handle.0
+            ),
+        )
+    }
+
+    /// The ids of the I/O servers, in their order.
+    pub(super) fn servers(&mut self) -> Result<&[ServerId]> {
+        let version = self.store.get(keys::SERVERS_CHANGED)?.map_or(0, |found| found.version);
+        if self.memory.servers.0 != version {
+            let found = list_servers(self.store)?;
+            self.memory.servers = (version, found.into_iter().map(|server| server.id).collect());
+        }
+        Ok(&self.memory.servers.1)
+    }
+}
+
+/// Every I/O server, in the order of their ids.
+pub(super) fn list_servers<S: Store>(store: &S) -> Result<Vec<outcore_core::ServerAddress>> {
+    let (from, until) = keys::all_servers();
+    let found = store.range(&from, &until, crate::store::MAX_RANGE)?;
+    found.iter().map(|(key, versioned)| record::server(key, &versioned.value)).collect()
+}
+
+/// Takes the next handles for one manager: they are never given to another, even if this one loses them.
+pub(super) fn take_handles<S: Store>(store: &mut S, count: u64) -> Result<Option<Handles>> {
+    let found = store.get(keys::NEXT_HANDLE)?;
+    let next = match &found {
+        Some(found) => record::read::<u64>(keys::NEXT_HANDLE, &found.value)?,
+        None => super::ROOT.0 + 1,
+    };
+    let end = next.checked_add(count).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, format!("need handles after {next}, have used all; make a new pool"))
+    })?;
+    let guard = Guard { key: keys::NEXT_HANDLE.to_vec(), version: found.map(|found| found.version) };
+    let write = Write { key: guard.key.clone(), value: Some(record::write(&end)) };
+    match store.commit(&[guard], &[write])? {
+        Outcome::Done(_) => Ok(Some(Handles::new(next, end))),
+        Outcome::Conflict => Ok(None),
+    }
+}
