@@ -1,1 +1,33 @@
-//! An I/O server: the data files of one directory, each block with its checksum.
+//! An I/O server: the data files of one directory on one disk, the checksums of their blocks, and a log of what is
+//! being written.
+//!
+//! [`IoServer`] is the state machine. [`Runner`] drives it with a real disk on a thread of its own.
+
+mod config;
+mod durable;
+mod event;
+mod examine;
+mod files;
+mod format;
+mod locks;
+mod log;
+mod notes;
+mod pieces;
+mod ranges;
+mod record;
+mod resize;
+mod runner;
+mod scratch;
+mod server;
+mod shared;
+mod sums;
+mod task;
+mod transfer;
+mod wait;
+
+pub use config::{Config, Factory, Limits, Verify};
+pub use event::{Effect, Event, NameAnswer, NameOperation, perform};
+pub use format::{BLOCK_BYTES, REGION_BYTES, data_path, sums_path};
+pub use outcore_core::Names;
+pub use runner::Runner;
+pub use server::IoServer;

@@ -1,0 +1,61 @@
+//! What an I/O server is given when it is made.
+
+use std::sync::Arc;
+
+use outcore_core::{Clock, Grant, Result, ServerId};
+
+/// Whether grants are genuine and still hold.
+pub trait Verify: Send {
+    /// An error of kind `denied` if the manager did not make this grant, or if it has ended; `now_ns` are nanoseconds
+    /// since 1970.
+    fn verify(&self, grant: &Grant, now_ns: u64) -> Result<()>;
+}
+
+/// Makes a buffer of so many bytes.
+pub type Factory<B> = Arc<dyn Fn(usize) -> Result<B> + Send + Sync>;
+
+/// What an I/O server may take for itself. Calls that find it used up wait in line.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the buffers in which parts of blocks are checked and merged.
+    pub scratch_bytes: usize,
+    /// Bytes of the checksums kept in memory, for data of 16,384 times as many bytes.
+    pub sums_bytes: usize,
+    /// Most data files open at once, beside those in use.
+    pub open_files: usize,
+    /// Most calls in work at once.
+    pub calls: usize,
+    /// Most transfers in work at once, each of at most 4 MiB.
+    pub pieces: usize,
+    /// Most transfers of one call in work at once.
+    pub pieces_of_call: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            scratch_bytes: 16 << 20,
+            sums_bytes: 8 << 20,
+            open_files: 256,
+            calls: 256,
+            pieces: 64,
+            pieces_of_call: 16,
+        }
+    }
+}
+
+/// What an I/O server is given.
+pub struct Config<B> {
+    /// Which pool it is of.
+    pub pool: u128,
+    /// Which server of the pool it is.
+    pub server: ServerId,
+    /// Who verifies grants.
+    pub verify: Box<dyn Verify>,
+    /// Makes its scratch buffers, aligned as the disk likes it.
+    pub scratch: Factory<B>,
+    /// What it may take.
+    pub limits: Limits,
+    /// The clock of the times in answers. (Grants end by the time of day.)
+    pub clock: Arc<dyn Clock>,
+}

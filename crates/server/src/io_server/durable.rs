@@ -1,0 +1,89 @@
+//! Making files durable: data, then checksums, then the notes of what was written may go.
+
+use std::rc::Rc;
+
+use outcore_core::{Buffer, Handle, Result};
+
+use super::files::{File, Ids};
+use super::format::REGION_BLOCKS;
+use super::ranges::RangeSet;
+use super::record::{Record, What};
+use super::shared::Shared;
+
+impl<B: Buffer> Shared<B> {
+    /// Returns once every write to the file that was answered before survives power loss. Calls that come while one is
+    /// at it share the next.
+    pub async fn make_durable(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
+        file.syncs_wanted.set(file.syncs_wanted.get() + 1);
+        let wanted = file.syncs_wanted.get();
+        let _turn = file.syncing.take().await;
+        let done = file.synced.borrow().clone();
+        if done.0 >= wanted {
+            return done.1;
+        }
+        let covers = file.syncs_wanted.get();
+        let Some(ids) = file.ids.get() else { return Ok(()) };
+        let lost = self.lost.borrow().get(&file.handle).cloned();
+        let result = match lost {
+            Some(error) => Err(error),
+            None => self.sync_file(file, ids).await,
+        };
+        *file.synced.borrow_mut() = (covers, result.clone());
+        result
+    }
+
+    async fn sync_file(self: &Rc<Self>, file: &Rc<File>, ids: Ids) -> Result<()> {
+        let mut touched = RangeSet::default();
+        for blocks in file.locks.held_alone() {
+            touched.insert(blocks.start / REGION_BLOCKS..blocks.end.div_ceil(REGION_BLOCKS));
+        }
+        *file.touched.borrow_mut() = Some(touched);
+        let result = self.sync_data_and_sums(file, ids).await;
+        let touched = file.touched.take().unwrap_or_default();
+        result?;
+        // What was written meanwhile stays noted: its checksums may not be durable.
+        let noted = self.notes.borrow().of(file.handle).map(|noted| noted.regions.clone());
+        let mut clean = noted.unwrap_or_default();
+        for regions in touched.iter() {
+            clean.remove(regions);
+        }
+        for regions in clean.iter() {
+            self.clear_notes(file.handle, regions);
+        }
+        Ok(())
+    }
+
+    async fn sync_data_and_sums(&self, file: &Rc<File>, ids: Ids) -> Result<()> {
+        self.sync_or_lose(file, ids.data).await?;
+        self.flush_sums(file.handle).await?;
+        self.sync_or_lose(file, ids.sums).await
+    }
+
+    /// A disk that failed to make writes durable may have dropped them, and will not say so again.
+    async fn sync_or_lose(&self, file: &File, id: outcore_core::FileId) -> Result<()> {
+        let synced = self.sync_disk(id).await;
+        if let Err(error) = &synced {
+            let mut lost = error.clone();
+            lost.message = format!(
+                "server {}: what was written to file {:016x} since it was last made durable may be lost; write it anew: {}",
+                self.server.0, file.handle.0, error.message
+            );
+            self.lost.borrow_mut().insert(file.handle, lost);
+        }
+        synced
+    }
+
+    fn clear_notes(self: &Rc<Self>, handle: Handle, regions: std::ops::Range<u64>) {
+        let (first, count) = (regions.start, regions.end - regions.start);
+        self.notes.borrow_mut().clear(handle, regions);
+        self.log(Record { what: What::Clear, handle, first, count });
+    }
+
+    /// Forgets what is noted of a file that is gone.
+    pub fn forget_notes(self: &Rc<Self>, handle: Handle) {
+        self.notes.borrow_mut().unexamined.remove(&handle);
+        if self.notes.borrow().of(handle).is_some() {
+            self.clear_notes(handle, 0..u64::MAX);
+        }
+    }
+}

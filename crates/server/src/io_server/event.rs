@@ -1,0 +1,150 @@
+//! What goes into the state machine of an I/O server, and what comes out.
+
+use outcore_core::{Buffer, Completion, Disk, FileId, IoReply, IoRequest, Names, OpenMode, Request, Result};
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event<B> {
+    /// Somebody calls. The number comes back with the answer.
+    Call {
+        /// Which call.
+        call: u64,
+        /// What is wanted.
+        request: IoRequest,
+        /// Its payload: of a write, the bytes, of a read, where they go.
+        buffer: B,
+    },
+    /// A disk request is finished.
+    Disk {
+        /// Of the request.
+        token: u64,
+        /// As the disk gave it.
+        completion: Completion<B>,
+    },
+    /// An operation on names is finished.
+    Name {
+        /// Of the operation.
+        token: u64,
+        /// What came of it.
+        result: Result<NameAnswer>,
+    },
+    /// The server is to finish what it has, and to stop.
+    Stop,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect<B> {
+    /// A request for the disk.
+    Disk {
+        /// Comes back with the completion.
+        token: u64,
+        /// The request.
+        request: Request<B>,
+    },
+    /// An operation on names, which blocks.
+    Name {
+        /// Comes back with the result.
+        token: u64,
+        /// The operation.
+        operation: NameOperation,
+    },
+    /// A call is answered.
+    Answer {
+        /// Which call.
+        call: u64,
+        /// The answer.
+        reply: IoReply,
+        /// The buffer of the call.
+        buffer: B,
+    },
+    /// The log was read, and calls are served; or it could not be, and all of them fail.
+    Started(Result<()>),
+    /// The server has stopped: everything it took is durable, if the disk let it.
+    Stopped,
+}
+
+/// An operation on the names of a disk: rare, small, and blocking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameOperation {
+    /// Opens a file that exists.
+    Open {
+        /// Its path.
+        path: String,
+    },
+    /// Makes an empty file that does not exist.
+    Make {
+        /// Its path.
+        path: String,
+    },
+    /// Makes a file longer or shorter.
+    Resize {
+        /// Its path.
+        path: String,
+        /// Length in bytes.
+        length: u64,
+        /// Whether the room is taken from the disk now.
+        reserve: bool,
+    },
+    /// Removes a file.
+    Remove {
+        /// Its path.
+        path: String,
+    },
+    /// Closes an open file.
+    Close {
+        /// Which.
+        file: FileId,
+    },
+    /// How long an open file is.
+    Length {
+        /// Which.
+        file: FileId,
+    },
+    /// How much can still be written.
+    Free,
+}
+
+/// What came of an operation on names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameAnswer {
+    /// Done.
+    Done,
+    /// An open file.
+    Opened {
+        /// Which.
+        file: FileId,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// Bytes: of `Length` and `Free`.
+    Bytes(u64),
+}
+
+/// Does an operation on the names of `disk`, which `names` names too.
+pub fn perform<D: Disk>(disk: &D, names: &dyn Names, operation: NameOperation) -> Result<NameAnswer>
+where
+    D::Buffer: Buffer,
+{
+    match operation {
+        NameOperation::Open { path } => opened(disk, disk.open(&path, OpenMode::ReadWrite)?),
+        NameOperation::Make { path } => {
+            opened(disk, disk.open(&path, OpenMode::Create { length: 0, reserve: false })?)
+        }
+        NameOperation::Resize { path, length, reserve } => {
+            disk.close(disk.open(&path, OpenMode::Resize { length, reserve })?);
+            Ok(NameAnswer::Done)
+        }
+        NameOperation::Remove { path } => names.remove(&path).map(|()| NameAnswer::Done),
+        NameOperation::Close { file } => {
+            disk.close(file);
+            Ok(NameAnswer::Done)
+        }
+        NameOperation::Length { file } => disk.length(file).map(NameAnswer::Bytes),
+        NameOperation::Free => disk.free_bytes().map(NameAnswer::Bytes),
+    }
+}
+
+fn opened<D: Disk>(disk: &D, file: FileId) -> Result<NameAnswer> {
+    Ok(NameAnswer::Opened { file, length: disk.length(file)? })
+}

@@ -1,0 +1,112 @@
+//! Blocks whose checksums may be behind: after a crash, or after a write that failed. What is on the disk is summed anew.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use outcore_core::{Buffer, ErrorKind, Result};
+
+use super::event::{NameAnswer, NameOperation};
+use super::files::{File, Ids};
+use super::format::{BLOCK_BYTES, REGION_BLOCKS, SCRATCH_BLOCKS, SUMS_PAGE_BYTES, SUMS_PER_PAGE, sum};
+use super::scratch::Lease;
+use super::shared::Shared;
+use super::sums::Page;
+use super::wait::Group;
+
+/// Groups of blocks that are examined at once.
+const AT_ONCE: usize = 8;
+
+impl<B: Buffer> Shared<B> {
+    /// After a write of `blocks` failed: they may hold old bytes, new bytes, or some of each.
+    pub async fn examine_failed(
+        &self,
+        file: &File,
+        ids: Ids,
+        page: &Page,
+        blocks: Range<u64>,
+        scratch: Lease<B>,
+    ) {
+        if let Ok(NameAnswer::Bytes(length)) = self.name(NameOperation::Length { file: ids.data }).await {
+            file.length.set(file.length.get().max(length));
+        }
+        let mut start = blocks.start;
+        while start < blocks.end {
+            let some = start..blocks.end.min(start + SCRATCH_BLOCKS);
+            start = some.end;
+            // What cannot be read now keeps its checksum, and is said to be damaged if it differs.
+            let _ = self.examine_group(file, ids, page, some, &scratch).await;
+        }
+    }
+
+    async fn examine_group(
+        &self,
+        file: &File,
+        ids: Ids,
+        page: &Page,
+        blocks: Range<u64>,
+        scratch: &Lease<B>,
+    ) -> Result<()> {
+        let bytes = BLOCK_BYTES as usize;
+        let mut view = scratch.view(0, (blocks.end - blocks.start) as usize * bytes);
+        self.fill(file, ids, &blocks, &mut view).await?;
+        for (at, block) in blocks.enumerate() {
+            page.set(block, sum(view.crc32c(at * bytes, bytes)));
+        }
+        Ok(())
+    }
+
+    /// After a crash, before anybody else uses the file: examines all that is noted of it.
+    pub async fn examine_noted(self: &Rc<Self>, file: &Rc<File>, ids: Ids) -> Result<()> {
+        let noted: Vec<Range<u64>> = match self.notes.borrow().of(file.handle) {
+            Some(noted) => noted.regions.iter().collect(),
+            None => return Ok(()),
+        };
+        let end = file.length.get().div_ceil(BLOCK_BYTES);
+        let group = Group::new();
+        for regions in noted {
+            let blocks =
+                regions.start.saturating_mul(REGION_BLOCKS)..regions.end.saturating_mul(REGION_BLOCKS);
+            let mut start = blocks.start;
+            while start < blocks.end.min(end) {
+                let some = start..blocks.end.min(end).min(start + SCRATCH_BLOCKS);
+                start = some.end;
+                group.at_most(AT_ONCE - 1).await;
+                group.begin();
+                let (server, file, done) = (self.clone(), file.clone(), group.clone());
+                self.begin(async move {
+                    let result = server.examine_one(&file, ids, some).await;
+                    drop(file);
+                    done.end(result);
+                });
+            }
+            self.forget_past_end(file, ids, blocks.start.max(end)..blocks.end).await?;
+        }
+        group.at_most(0).await;
+        group.result()
+    }
+
+    async fn examine_one(&self, file: &File, ids: Ids, blocks: Range<u64>) -> Result<()> {
+        let page = self.sums_of(file, ids, blocks.start).await?;
+        let scratch = self.scratch.take().await?;
+        match self.examine_group(file, ids, &page, blocks, &scratch).await {
+            // A block that the disk cannot read is damage, and is said when it is read.
+            Err(error) if error.kind == ErrorKind::Io => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Blocks past the end of a data file have no checksums.
+    pub async fn forget_past_end(&self, file: &File, ids: Ids, blocks: Range<u64>) -> Result<()> {
+        let end = blocks.end.min(file.sums_length.get().div_ceil(SUMS_PAGE_BYTES as u64) * SUMS_PER_PAGE);
+        let mut block = blocks.start;
+        while block < end {
+            let page = self.sums_of(file, ids, block).await?;
+            let page_end = (block / SUMS_PER_PAGE + 1) * SUMS_PER_PAGE;
+            for block in block..page_end.min(end) {
+                page.set(block, 0);
+            }
+            block = page_end;
+        }
+        Ok(())
+    }
+}

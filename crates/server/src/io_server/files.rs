@@ -1,0 +1,226 @@
+//! The data files in use: opened, made, and closed when there are too many.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use outcore_core::{Buffer, Error, ErrorKind, FileId, Handle, Result};
+
+use super::event::{NameAnswer, NameOperation};
+use super::format::{data_path, sums_path};
+use super::locks::Locks;
+use super::ranges::RangeSet;
+use super::shared::Shared;
+use super::wait::Permits;
+
+/// A data file and the file of its checksums, open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ids {
+    pub data: FileId,
+    pub sums: FileId,
+}
+
+/// A data file in use.
+pub(super) struct File {
+    pub handle: Handle,
+    /// `None`: it was not opened yet, or there is none.
+    pub ids: Cell<Option<Ids>>,
+    /// Bytes of the data file.
+    pub length: Cell<u64>,
+    /// Bytes of the file of checksums when it was opened.
+    pub sums_length: Cell<u64>,
+    pub locks: Locks,
+    /// While it is made durable: regions with writes under way or begun since.
+    pub touched: RefCell<Option<RangeSet>>,
+    /// Made durable by one at a time.
+    pub syncing: Permits,
+    /// How often that was asked for; up to which of these it was done, and with what result.
+    pub syncs_wanted: Cell<u64>,
+    pub synced: RefCell<(u64, Result<()>)>,
+    /// Opened, made and removed by one at a time.
+    pub gate: Permits,
+    used: Cell<u64>,
+}
+
+/// The data files in use.
+#[derive(Default)]
+pub(super) struct Files {
+    table: RefCell<HashMap<Handle, Rc<File>>>,
+    clock: Cell<u64>,
+}
+
+impl Files {
+    pub fn get(&self, handle: Handle) -> Rc<File> {
+        let mut table = self.table.borrow_mut();
+        let file = table.entry(handle).or_insert_with(|| {
+            Rc::new(File {
+                handle,
+                ids: Cell::new(None),
+                length: Cell::new(0),
+                sums_length: Cell::new(0),
+                locks: Locks::default(),
+                touched: RefCell::default(),
+                syncing: Permits::new(1),
+                syncs_wanted: Cell::new(0),
+                synced: RefCell::new((0, Ok(()))),
+                gate: Permits::new(1),
+                used: Cell::new(0),
+            })
+        });
+        self.clock.set(self.clock.get() + 1);
+        file.used.set(self.clock.get());
+        file.clone()
+    }
+
+    /// Drops a file that nobody else uses and that is not open.
+    pub fn let_go(&self, file: &Rc<File>) {
+        // The table has one, the caller another.
+        if file.ids.get().is_none() && Rc::strong_count(file) == 2 {
+            self.table.borrow_mut().remove(&file.handle);
+        }
+    }
+
+    /// The open file that nobody uses and that was used longest ago, if there are too many.
+    fn surplus(&self, most: usize) -> Option<Rc<File>> {
+        let table = self.table.borrow();
+        let open = || table.values().filter(|file| file.ids.get().is_some());
+        if open().count() < most.max(1) {
+            return None;
+        }
+        open().filter(|file| Rc::strong_count(file) == 1).min_by_key(|file| file.used.get()).cloned()
+    }
+
+    pub fn handles(&self) -> Vec<Handle> {
+        self.table.borrow().keys().copied().collect()
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Opens a file, or makes it if `make`; whether there is one. After a crash its noted regions are examined first.
+    pub async fn open(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
+        let _gate = file.gate.take().await;
+        if file.ids.get().is_some() {
+            return Ok(true);
+        }
+        self.close_surplus().await;
+        let handle = file.handle;
+        let (data, length) = match self.opened(NameOperation::Open { path: data_path(handle) }).await {
+            Ok(found) => found,
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                // What was noted of a file that is not there any more is of no interest.
+                self.forget_notes(handle);
+                if !make {
+                    return Ok(false);
+                }
+                let ids = self.make(handle).await?;
+                file.length.set(0);
+                file.sums_length.set(0);
+                file.ids.set(Some(ids));
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        let (sums, sums_length) = match self.opened(NameOperation::Open { path: sums_path(handle) }).await {
+            Ok(found) => found,
+            Err(error) => {
+                let _ = self.name(NameOperation::Close { file: data }).await;
+                let missing = error.kind == ErrorKind::NotFound;
+                let kind = if missing { ErrorKind::Corrupt } else { error.kind };
+                let message = format!(
+                    "server {}: the checksums of file {:016x} cannot be read: {error}",
+                    self.server.0, handle.0
+                );
+                return Err(Error::new(kind, message));
+            }
+        };
+        file.length.set(length);
+        file.sums_length.set(sums_length);
+        let ids = Ids { data, sums };
+        let is_unexamined = self.notes.borrow().unexamined.contains(&handle);
+        if is_unexamined {
+            if let Err(error) = self.examine_noted(file, ids).await {
+                self.forget_sums(handle, 0).await;
+                self.close_ids(ids).await;
+                return Err(error);
+            }
+            self.notes.borrow_mut().unexamined.remove(&handle);
+        }
+        file.ids.set(Some(ids));
+        Ok(true)
+    }
+
+    /// The checksums are made first: a data file always has some.
+    async fn make(&self, handle: Handle) -> Result<Ids> {
+        let path = sums_path(handle);
+        let made = match self.opened(NameOperation::Make { path: path.clone() }).await {
+            Err(error) if error.kind == ErrorKind::Exists => {
+                // Left over from a file that was not made, or removed, to the end.
+                self.name(NameOperation::Remove { path: path.clone() }).await?;
+                self.opened(NameOperation::Make { path }).await
+            }
+            other => other,
+        };
+        let sums = made?.0;
+        match self.opened(NameOperation::Make { path: data_path(handle) }).await {
+            Ok((data, _)) => Ok(Ids { data, sums }),
+            Err(error) => {
+                let _ = self.name(NameOperation::Close { file: sums }).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes files that nobody uses, until there are few enough.
+    async fn close_surplus(&self) {
+        // A few tries: others may begin to use one while its checksums are written.
+        for _ in 0..4 {
+            let Some(file) = self.files.surplus(self.limits.open_files) else { return };
+            self.close(&file).await;
+        }
+    }
+
+    /// Closes a file if nobody else uses it, and its checksums can be written.
+    pub async fn close(&self, file: &Rc<File>) {
+        let _gate = file.gate.take().await;
+        if self.flush_sums(file.handle).await.is_err() {
+            return;
+        }
+        if Rc::strong_count(file) > 2 || self.has_changed_sums(file.handle) {
+            return;
+        }
+        let Some(ids) = file.ids.take() else { return };
+        self.forget_sums(file.handle, 0).await;
+        self.close_ids(ids).await;
+        self.files.let_go(file);
+    }
+
+    pub async fn close_ids(&self, ids: Ids) {
+        for file in [ids.data, ids.sums] {
+            // Closing has no result.
+            let _: Result<NameAnswer> = self.name(NameOperation::Close { file }).await;
+        }
+    }
+
+    /// Removes a file. Requests in line for it find it gone.
+    pub async fn remove(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
+        let _lock = file.locks.take(0..u64::MAX, true).await;
+        let _sync = file.syncing.take().await;
+        let _gate = file.gate.take().await;
+        self.remove_if_there(data_path(file.handle)).await?;
+        self.forget_sums(file.handle, 0).await;
+        if let Some(ids) = file.ids.take() {
+            self.close_ids(ids).await;
+        }
+        file.length.set(0);
+        self.forget_notes(file.handle);
+        self.lost.borrow_mut().remove(&file.handle);
+        self.remove_if_there(sums_path(file.handle)).await
+    }
+
+    async fn remove_if_there(&self, path: String) -> Result<()> {
+        match self.name(NameOperation::Remove { path }).await {
+            Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

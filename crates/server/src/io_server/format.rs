@@ -1,0 +1,55 @@
+//! Names and sizes of an I/O server's files. docs/format.md has the bytes.
+
+use std::sync::LazyLock;
+
+use outcore_core::{Handle, ServerId, crc32c};
+
+/// Bytes of a data file that have a checksum in common.
+pub const BLOCK_BYTES: u64 = 64 << 10;
+/// Bytes of a data file that are noted in the log together.
+pub const REGION_BYTES: u64 = 1 << 20;
+/// Blocks of a region.
+pub(super) const REGION_BLOCKS: u64 = REGION_BYTES / BLOCK_BYTES;
+/// Bytes of a page of the file of checksums.
+pub(super) const SUMS_PAGE_BYTES: usize = 4096;
+/// Blocks whose checksums are on one page.
+pub(super) const SUMS_PER_PAGE: u64 = SUMS_PAGE_BYTES as u64 / 4;
+/// Most blocks that are checked and merged in one scratch buffer; a page of checksums is whole such groups.
+pub(super) const SCRATCH_BLOCKS: u64 = 4;
+/// Most blocks that go straight between a call's buffer and the disk in one request; likewise.
+pub(super) const DIRECT_BLOCKS: u64 = 64;
+
+/// The marker that says whose directory it is.
+pub(super) const MARKER: &str = "server.json";
+/// Locked while a server uses the directory.
+pub(super) const LOCK: &str = "lock";
+/// Below it are the data files.
+pub(super) const DATA: &str = "data";
+/// The two files of the log, of which one is in use.
+pub(super) const LOGS: [&str; 2] = ["log.0", "log.1"];
+
+/// Zeros to copy from.
+pub(super) static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
+static ZEROS_CRC: LazyLock<u32> = LazyLock::new(|| crc32c(&ZEROS));
+
+/// The checksum of a block as it is kept, from its CRC-32C: 0 for a block of zeros, so that the file of checksums is
+/// sparse where the data file is, and a hole in both is a block with the right checksum.
+pub(super) fn sum(crc: u32) -> u32 {
+    crc ^ *ZEROS_CRC
+}
+
+/// Path of the data file of a handle.
+pub fn data_path(handle: Handle) -> String {
+    format!("{DATA}/{:02x}/{:016x}", handle.0 & 0xFF, handle.0)
+}
+
+/// Path of the checksums of a data file.
+pub fn sums_path(handle: Handle) -> String {
+    format!("{}.sums", data_path(handle))
+}
+
+/// Content of the marker.
+pub(super) fn marker(pool: u128, server: ServerId) -> String {
+    format!("{{\"format\": 1, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)
+}

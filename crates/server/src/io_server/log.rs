@@ -1,0 +1,290 @@
+//! The write-intent log on disk: records are appended in pages, one append at a time, and what many calls want noted at
+//! once goes out together.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use outcore_core::{Buffer, Error, ErrorKind, FileId, Result};
+
+use super::config::Factory;
+use super::event::NameOperation;
+use super::format::LOGS;
+use super::notes::Notes;
+use super::record::{PAGE_BYTES, Page, RECORDS_PER_PAGE, Record, What};
+use super::shared::{Server, Shared};
+use super::wait::Slot;
+
+/// Pages for which room is kept on the disk; a log that is longer is begun anew in the other file.
+const LEAST_PAGES: u64 = 256;
+/// Pages of one disk request.
+const WRITE_PAGES: usize = 16;
+
+#[derive(Default)]
+struct State<B> {
+    files: Option<[FileId; 2]>,
+    active: usize,
+    generation: u64,
+    /// Pages of the active file that are in use, and how many may be.
+    pages: u64,
+    most_pages: u64,
+    pending: Vec<Record>,
+    /// Numbers of the last record taken, and of the last durable one.
+    taken: u64,
+    durable: u64,
+    writing: bool,
+    /// The active file must not be appended to: an append to it failed, or it is of an earlier run.
+    anew: bool,
+    waiting: Vec<(u64, Slot<Result<()>>)>,
+    buffer: Option<B>,
+}
+
+/// The log.
+pub(super) struct Log<B> {
+    state: RefCell<State<B>>,
+    make: Factory<B>,
+}
+
+impl<B: Buffer> Log<B> {
+    pub fn new(make: Factory<B>) -> Self {
+        let state = State {
+            files: None,
+            active: 0,
+            generation: 0,
+            pages: 0,
+            most_pages: 0,
+            pending: Vec::new(),
+            taken: 0,
+            durable: 0,
+            writing: false,
+            anew: true,
+            waiting: Vec::new(),
+            buffer: None,
+        };
+        Self { state: RefCell::new(state), make }
+    }
+
+    /// The number that the next record gets.
+    pub fn next_number(&self) -> u64 {
+        self.state.borrow().taken + 1
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Reads the log and takes what it notes; then begins it anew, so that nothing left over is ever read again.
+    pub async fn open_log(self: &Rc<Self>) -> Result<()> {
+        let buffer = (self.log.make)(WRITE_PAGES * PAGE_BYTES)?;
+        let mut files = [FileId(0); 2];
+        let mut best: Option<(u64, usize, Notes)> = None;
+        let mut highest = 0;
+        for (which, path) in LOGS.into_iter().enumerate() {
+            let path = path.to_owned();
+            files[which] = match self.opened(NameOperation::Open { path: path.clone() }).await {
+                Ok((file, _)) => file,
+                Err(error) if error.kind == ErrorKind::NotFound => {
+                    let made = self.opened(NameOperation::Make { path: path.clone() }).await?.0;
+                    // Without room the log grows as it can.
+                    let length = LEAST_PAGES * PAGE_BYTES as u64;
+                    let _ = self.name(NameOperation::Resize { path, length, reserve: true }).await;
+                    made
+                }
+                Err(error) => return Err(error),
+            };
+            let pages = self.read_log(files[which], buffer.clone()).await?;
+            highest = pages.iter().map(|(_, page)| page.generation).fold(highest, u64::max);
+            if let Some((generation, notes)) = newest(&pages)
+                && best.as_ref().is_none_or(|(other, ..)| generation > *other)
+            {
+                best = Some((generation, which, notes));
+            }
+        }
+        {
+            let mut state = self.log.state.borrow_mut();
+            state.files = Some(files);
+            state.buffer = Some(buffer);
+            state.generation = highest;
+            if let Some((_, which, notes)) = best {
+                state.active = which;
+                *self.notes.borrow_mut() = notes;
+            }
+            state.taken += 1;
+        }
+        let number = self.log.state.borrow().taken;
+        self.log_durable(number).await
+    }
+
+    /// Every whole page, with its number.
+    async fn read_log(&self, file: FileId, buffer: B) -> Result<Vec<(u64, Page)>> {
+        let (mut pages, mut number) = (Vec::new(), 0);
+        let mut bytes = vec![0; PAGE_BYTES];
+        loop {
+            let read = self.read(file, number * PAGE_BYTES as u64, buffer.clone()).await?;
+            for at in (0..read / PAGE_BYTES).map(|page| page * PAGE_BYTES) {
+                buffer.copy_out(at, &mut bytes);
+                pages.extend(Page::decode(&bytes, number).map(|page| (number, page)));
+                number += 1;
+            }
+            if read < buffer.len() {
+                return Ok(pages);
+            }
+        }
+    }
+
+    /// Takes a record, to be written soon.
+    pub fn log(self: &Rc<Self>, record: Record) {
+        let mut state = self.log.state.borrow_mut();
+        state.pending.push(record);
+        state.taken += 1;
+        drop(state);
+        self.write_log();
+    }
+
+    /// Waits until the record of this number is durable.
+    pub async fn log_durable(self: &Rc<Self>, number: u64) -> Result<()> {
+        let slot = {
+            let mut state = self.log.state.borrow_mut();
+            if state.durable >= number {
+                return Ok(());
+            }
+            let slot = Slot::new();
+            state.waiting.push((number, slot.clone()));
+            slot
+        };
+        self.write_log();
+        slot.await
+    }
+
+    /// Makes the last records durable, so that the next start finds nothing to examine.
+    pub async fn log_idle(self: &Rc<Self>) {
+        let number = {
+            let mut state = self.log.state.borrow_mut();
+            state.anew = true;
+            state.taken += 1;
+            state.taken
+        };
+        let _ = self.log_durable(number).await;
+    }
+
+    /// Sees to it that somebody writes.
+    fn write_log(self: &Rc<Self>) {
+        let is_written = std::mem::replace(&mut self.log.state.borrow_mut().writing, true);
+        if !is_written {
+            let server: Server<B> = self.clone();
+            self.begin(async move { while server.write_batch().await {} });
+        }
+    }
+
+    /// Writes what is pending; whether more came meanwhile.
+    async fn write_batch(self: &Rc<Self>) -> bool {
+        let (batch, number, anew) = {
+            let mut state = self.log.state.borrow_mut();
+            let batch = std::mem::take(&mut state.pending);
+            let pages = batch.len().div_ceil(RECORDS_PER_PAGE) as u64;
+            (batch, state.taken, state.anew || state.pages + pages > state.most_pages)
+        };
+        let must_sync = anew || batch.iter().any(|record| record.what == What::Note);
+        let written = if anew { self.begin_log_anew().await } else { self.append(&batch, must_sync).await };
+        let mut state = self.log.state.borrow_mut();
+        let state = &mut *state;
+        match &written {
+            Ok(()) => {
+                state.anew = false;
+                if must_sync {
+                    state.durable = number;
+                }
+            }
+            Err(_) => {
+                // What was written of the batch may be read after a crash, and is true; but no more goes after it.
+                state.anew = true;
+                state.pending.splice(0..0, batch);
+            }
+        }
+        // Who waits for a record of this batch is told; who waits for a later one, after the next.
+        state.waiting.retain(|(wanted, slot)| {
+            let is_done = *wanted <= number;
+            if is_done {
+                slot.give(written.clone());
+            }
+            !is_done
+        });
+        let more = !state.waiting.is_empty() || (written.is_ok() && !state.pending.is_empty());
+        state.writing = more;
+        more
+    }
+
+    async fn append(&self, batch: &[Record], must_sync: bool) -> Result<()> {
+        let (file, generation, first) = self.log_place(|state| state.active)?;
+        self.write_pages(file, generation, 0, first, batch).await?;
+        if must_sync {
+            self.sync_disk(file).await?;
+        }
+        self.log.state.borrow_mut().pages += batch.len().div_ceil(RECORDS_PER_PAGE) as u64;
+        Ok(())
+    }
+
+    /// Says in the other file what is noted now, and goes on there. Until that is durable, the file before counts.
+    async fn begin_log_anew(&self) -> Result<()> {
+        let records = self.notes.borrow().records();
+        let pages = records.len().div_ceil(RECORDS_PER_PAGE).max(1);
+        let (file, ..) = self.log_place(|state| 1 - state.active)?;
+        let generation = {
+            // Counted up even if this fails: no two attempts look alike.
+            let mut state = self.log.state.borrow_mut();
+            state.generation += 1;
+            state.generation
+        };
+        self.write_pages(file, generation, pages as u32, 0, &records).await?;
+        self.sync_disk(file).await?;
+        let mut state = self.log.state.borrow_mut();
+        state.active = 1 - state.active;
+        state.pages = pages as u64;
+        state.most_pages = LEAST_PAGES.max(4 * pages as u64);
+        Ok(())
+    }
+
+    fn log_place(&self, which: impl Fn(&State<B>) -> usize) -> Result<(FileId, u64, u64)> {
+        let state = self.log.state.borrow();
+        let files = state.files.ok_or_else(|| Error::new(ErrorKind::Closed, "the log is not open yet"))?;
+        Ok((files[which(&state)], state.generation, state.pages))
+    }
+
+    async fn write_pages(
+        &self,
+        file: FileId,
+        generation: u64,
+        first_pages: u32,
+        first: u64,
+        records: &[Record],
+    ) -> Result<()> {
+        let taken = self.log.state.borrow().buffer.clone();
+        let mut buffer = taken.ok_or_else(|| Error::new(ErrorKind::Closed, "the log is not open yet"))?;
+        let mut pages: Vec<&[Record]> = records.chunks(RECORDS_PER_PAGE).collect();
+        if pages.is_empty() && first_pages > 0 {
+            pages.push(&[]);
+        }
+        for (turn, some) in pages.chunks(WRITE_PAGES).enumerate() {
+            let start = first + (turn * WRITE_PAGES) as u64;
+            for (at, records) in some.iter().enumerate() {
+                let page = Page { generation, first_pages, records: records.to_vec() };
+                buffer.copy_in(at * PAGE_BYTES, &page.encode(start + at as u64));
+            }
+            let view = super::scratch::part(&buffer, 0, some.len() * PAGE_BYTES);
+            self.write(file, start * PAGE_BYTES as u64, view).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The newest generation among the pages of a file that began, and what it notes.
+fn newest(pages: &[(u64, Page)]) -> Option<(u64, Notes)> {
+    let began = |generation: u64| {
+        let of = || pages.iter().filter(move |(_, page)| page.generation == generation);
+        let first_pages = of().map(|(_, page)| u64::from(page.first_pages)).max()?;
+        let found = of().filter(|(number, page)| page.first_pages > 0 && *number < first_pages).count();
+        (first_pages > 0 && found as u64 == first_pages)
+            .then(|| (generation, Notes::replay(of().map(|(_, page)| page))))
+    };
+    let mut generations: Vec<u64> = pages.iter().map(|(_, page)| page.generation).collect();
+    generations.sort_unstable();
+    generations.dedup();
+    generations.into_iter().rev().find_map(began)
+}

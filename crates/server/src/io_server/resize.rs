@@ -1,0 +1,85 @@
+//! Making data files longer and shorter.
+
+use std::rc::Rc;
+
+use outcore_core::{Buffer, Result, Target};
+
+use super::event::NameOperation;
+use super::files::{File, Ids};
+use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, sum, sums_path};
+use super::scratch::zero;
+use super::shared::Shared;
+
+impl<B: Buffer> Shared<B> {
+    /// Gives a data file another length; new bytes are zeros.
+    pub async fn set_length(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        target: Target,
+        length: u64,
+        reserve: bool,
+    ) -> Result<()> {
+        let _lock = file.locks.take(0..u64::MAX, true).await;
+        let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
+        if length < file.length.get() {
+            self.shorten(file, ids, target, length, reserve).await?;
+        } else {
+            let path = data_path(file.handle);
+            let longer = NameOperation::Resize { path: path.clone(), length, reserve };
+            if let Err(error) = self.name(longer).await {
+                // Longer, but without the room: as it was before.
+                let before = NameOperation::Resize { path, length: file.length.get(), reserve: false };
+                let _ = self.name(before).await;
+                return Err(error);
+            }
+            file.length.set(length);
+        }
+        if reserve {
+            let sums = length.div_ceil(BLOCK_BYTES * SUMS_PER_PAGE) * SUMS_PAGE_BYTES as u64;
+            self.name(NameOperation::Resize { path: sums_path(file.handle), length: sums, reserve }).await?;
+        }
+        Ok(())
+    }
+
+    async fn shorten(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        ids: Ids,
+        target: Target,
+        length: u64,
+        reserve: bool,
+    ) -> Result<()> {
+        let last = length / BLOCK_BYTES;
+        let end = file.length.get().div_ceil(BLOCK_BYTES);
+        self.note(file, &(last..end)).await?;
+        // The block that is cut is checked before, and keeps what is left of it.
+        let kept = (length % BLOCK_BYTES) as usize;
+        let mut cut = None;
+        if kept > 0 {
+            let page = self.sums_of(file, ids, last).await?;
+            let mut scratch = self.read_checked(file, ids, target, &page, last).await?;
+            zero(&mut *scratch, kept, BLOCK_BYTES as usize);
+            cut = Some((page, sum(scratch.crc32c(0, BLOCK_BYTES as usize))));
+        }
+        self.name(NameOperation::Resize { path: data_path(file.handle), length, reserve }).await?;
+        file.length.set(length);
+        if let Some((page, sum)) = cut {
+            page.set(last, sum);
+        }
+        // Whole pages go with the file of checksums; of the page before them, the rest.
+        let first_gone = length.div_ceil(BLOCK_BYTES);
+        let page_end = first_gone.next_multiple_of(SUMS_PER_PAGE);
+        file.sums_length
+            .set(file.sums_length.get().max(end.div_ceil(SUMS_PER_PAGE) * SUMS_PAGE_BYTES as u64));
+        self.forget_past_end(file, ids, first_gone..page_end.min(end)).await?;
+        if end > page_end {
+            let pages = page_end / SUMS_PER_PAGE;
+            self.forget_sums(file.handle, pages).await;
+            let length = pages * SUMS_PAGE_BYTES as u64;
+            let shorter = NameOperation::Resize { path: sums_path(file.handle), length, reserve: false };
+            self.name(shorter).await?;
+            file.sums_length.set(length);
+        }
+        Ok(())
+    }
+}

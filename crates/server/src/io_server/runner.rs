@@ -1,0 +1,232 @@
+//! Drives an I/O server with a real disk: a thread for the state machine, and one for operations on names, which block.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outcore_core::{
+    Answer, Clock, Disk, Error, ErrorKind, IoReply, IoRequest, Names, OnAnswer, Result, ServerId,
+};
+
+use super::config::Config;
+use super::event::{Effect, Event, NameOperation, perform};
+use super::format::{DATA, LOCK, MARKER, marker};
+use super::server::IoServer;
+
+struct Call<B> {
+    request: IoRequest,
+    buffer: B,
+    started_ns: u64,
+    done: OnAnswer<B>,
+}
+
+enum Message<B> {
+    Call(Call<B>),
+    Event(Event<B>),
+}
+
+/// An I/O server at work.
+pub struct Runner<D: Disk> {
+    messages: Sender<Message<D::Buffer>>,
+    clock: Arc<dyn Clock>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<D: Disk + 'static> Runner<D> {
+    /// Starts a server on the directory that `disk` and `directory` both serve, and returns when its log is read. The
+    /// directory is empty, or of this very server of this pool; it stays locked until the server is stopped.
+    pub fn start(disk: Arc<D>, directory: Arc<dyn Names>, config: Config<D::Buffer>) -> Result<Self> {
+        let lock = directory.lock(LOCK)?;
+        claim(directory.as_ref(), config.pool, config.server)?;
+        let clock = config.clock.clone();
+        let (sender, receiver) = channel();
+        let (ready, is_ready) = channel();
+        let driver = Driver { disk, directory, messages: sender.clone(), clock: clock.clone() };
+        let name = format!("outcore-io-{}", config.server.0);
+        let spawned = thread::Builder::new().name(name).spawn(move || {
+            let _lock = lock;
+            driver.run(config, &receiver, &ready);
+        });
+        let thread = spawned.map_err(|e| cannot_start(&e))?;
+        let runner = Self { messages: sender, clock, thread: Mutex::new(Some(thread)) };
+        is_ready.recv().unwrap_or_else(|_| Err(stopped()))?;
+        Ok(runner)
+    }
+
+    /// Calls the server; never blocks. `done` is called once, on the server's thread, and must not block. A buffer of a
+    /// read or a write has as many bytes as the request has on this server; of others it is empty.
+    pub fn call(&self, request: IoRequest, buffer: D::Buffer, done: OnAnswer<D::Buffer>) {
+        let call = Call { request, buffer, started_ns: self.clock.now_ns(), done };
+        if let Err(unsent) = self.messages.send(Message::Call(call))
+            && let Message::Call(call) = unsent.0
+        {
+            call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+        }
+    }
+}
+
+impl<D: Disk> Runner<D> {
+    /// Finishes the calls in work, makes everything durable, and stops. Calls that come later are refused.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else { return };
+        let _ = self.messages.send(Message::Event(Event::Stop));
+        // Who stops the server from within an answer cannot wait for its thread.
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: Disk> Drop for Runner<D> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl<B> Call<B> {
+    fn answer(self, reply: IoReply, finished_ns: u64) {
+        Answered { done: self.done, started_ns: self.started_ns }.answer(reply, self.buffer, finished_ns);
+    }
+}
+
+/// What is kept of a call until it is answered.
+struct Answered<B> {
+    done: OnAnswer<B>,
+    started_ns: u64,
+}
+
+impl<B> Answered<B> {
+    fn answer(self, reply: IoReply, buffer: B, finished_ns: u64) {
+        (self.done)(Answer { reply, buffer, started_ns: self.started_ns, finished_ns });
+    }
+}
+
+struct Driver<D: Disk> {
+    disk: Arc<D>,
+    directory: Arc<dyn Names>,
+    messages: Sender<Message<D::Buffer>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl<D: Disk + 'static> Driver<D> {
+    fn run(
+        self,
+        config: Config<D::Buffer>,
+        messages: &Receiver<Message<D::Buffer>>,
+        ready: &Sender<Result<()>>,
+    ) {
+        let names = match self.names_thread() {
+            Ok(names) => names,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let mut effects = Vec::new();
+        let mut server = match IoServer::start(config, &mut effects) {
+            Ok(server) => server,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let (mut calls, mut next) = (HashMap::new(), 0_u64);
+        loop {
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Disk { token, request } => {
+                        let messages = self.messages.clone();
+                        let done = move |completion| {
+                            drop(messages.send(Message::Event(Event::Disk { token, completion })));
+                        };
+                        self.disk.submit(request, Box::new(done));
+                    }
+                    Effect::Name { token, operation } => drop(names.send((token, operation))),
+                    Effect::Answer { call, reply, buffer } => {
+                        let answered: Option<Answered<D::Buffer>> = calls.remove(&call);
+                        if let Some(answered) = answered {
+                            answered.answer(reply, buffer, self.clock.now_ns());
+                        }
+                    }
+                    Effect::Started(result) => drop(ready.send(result)),
+                    Effect::Stopped => {
+                        self.refuse(messages);
+                        return;
+                    }
+                }
+            }
+            // The driver has a sender itself, so there is always a message to come.
+            let Ok(message) = messages.recv() else { return };
+            let event = match message {
+                Message::Event(event) => event,
+                Message::Call(Call { request, buffer, started_ns, done }) => {
+                    next += 1;
+                    calls.insert(next, Answered { done, started_ns });
+                    Event::Call { call: next, request, buffer }
+                }
+            };
+            server.step(now_ns(), event, &mut effects);
+        }
+    }
+
+    /// The thread for operations on names; it ends with its sender.
+    fn names_thread(&self) -> Result<Sender<(u64, NameOperation)>> {
+        let (sender, receiver) = channel::<(u64, NameOperation)>();
+        let (disk, directory, messages) = (self.disk.clone(), self.directory.clone(), self.messages.clone());
+        let work = move || {
+            for (token, operation) in receiver {
+                let result = perform(disk.as_ref(), directory.as_ref(), operation);
+                if messages.send(Message::Event(Event::Name { token, result })).is_err() {
+                    return;
+                }
+            }
+        };
+        let spawned = thread::Builder::new().name("outcore-io-names".into()).spawn(work);
+        spawned.map(|_| sender).map_err(|e| cannot_start(&e))
+    }
+
+    /// Calls that came after the server was told to stop.
+    fn refuse(&self, messages: &Receiver<Message<D::Buffer>>) {
+        while let Ok(message) = messages.try_recv() {
+            if let Message::Call(call) = message {
+                call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+            }
+        }
+    }
+}
+
+/// Checks that the directory is this server's, or makes it so if it is nobody's.
+fn claim(directory: &dyn Names, pool: u128, server: ServerId) -> Result<()> {
+    let ours = marker(pool, server);
+    match directory.read_small(MARKER) {
+        Ok(found) if found == ours.as_bytes() => Ok(()),
+        Ok(found) => Err(Error::invalid(format!(
+            "the directory is of another server, pool or format: need {}, have {}; give the directory of this server, or an \
+             empty one",
+            ours.trim(),
+            String::from_utf8_lossy(&found[..found.len().min(200)]).trim()
+        ))),
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            if directory.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == DATA)) {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "there are data files, but no {MARKER} that says whose; restore it from a copy: {}",
+                        ours.trim()
+                    ),
+                ));
+            }
+            directory.replace_small(MARKER, ours.as_bytes())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+fn cannot_start(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; close other programs"))
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the I/O server was stopped; start it again")
+}

@@ -1,0 +1,359 @@
+//! An I/O server as a state machine, and how it serves a call.
+
+use std::rc::Rc;
+
+use outcore_core::{
+    Buffer, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target,
+};
+
+use super::config::Config;
+use super::event::{Effect, Event, NameAnswer, NameOperation};
+use super::files::File;
+use super::pieces::{Piece, Pieces};
+use super::scratch::zero;
+use super::shared::{Server, Shared};
+use super::task::Tasks;
+use super::wait::Group;
+
+/// Files with notes, beyond which one is made durable unasked, so that the notes stay few.
+const MOST_NOTED: usize = 1024;
+
+/// What an I/O server is: it is told what happened, and says what is to be done. It does no I/O and reads no clock.
+pub struct IoServer<B> {
+    shared: Server<B>,
+    tasks: Tasks,
+    /// Whether the log was read; calls wait until it is known.
+    started: Rc<Started>,
+}
+
+#[derive(Default)]
+struct Started {
+    result: std::cell::RefCell<Option<Result<()>>>,
+    waiting: std::cell::RefCell<Vec<super::wait::Slot<()>>>,
+    /// Calls in work.
+    calls: std::cell::Cell<u64>,
+    idle: std::cell::RefCell<Option<super::wait::Slot<()>>>,
+}
+
+impl Started {
+    async fn wait(&self) -> Result<()> {
+        let known = self.result.borrow().clone();
+        if let Some(result) = known {
+            return result;
+        }
+        let slot = super::wait::Slot::new();
+        self.waiting.borrow_mut().push(slot.clone());
+        slot.await;
+        self.result.borrow().clone().unwrap_or(Ok(()))
+    }
+
+    fn call_done(&self) {
+        self.calls.set(self.calls.get() - 1);
+        if self.calls.get() == 0
+            && let Some(slot) = self.idle.borrow_mut().take()
+        {
+            slot.give(());
+        }
+    }
+}
+
+impl<B: Buffer> IoServer<B> {
+    /// A server that begins to read its log: `effects` are the first steps.
+    pub fn start(config: Config<B>, effects: &mut Vec<Effect<B>>) -> Result<Self> {
+        let shared = Rc::new(Shared::new(config)?);
+        let mut server = Self { shared, tasks: Tasks::default(), started: Rc::default() };
+        let (shared, started) = (server.shared.clone(), server.started.clone());
+        server.shared.begin(async move {
+            let result = shared.open_log().await;
+            let is_good = result.is_ok();
+            shared.effects.borrow_mut().push(Effect::Started(result.clone()));
+            *started.result.borrow_mut() = Some(result);
+            for slot in started.waiting.take() {
+                slot.give(());
+            }
+            if is_good {
+                shared.examine_all().await;
+            }
+        });
+        server.go_on(effects);
+        Ok(server)
+    }
+
+    /// Takes an event in; what is to be done then is added to `effects`. `now_ns` are nanoseconds since 1970.
+    pub fn step(&mut self, now_ns: u64, event: Event<B>, effects: &mut Vec<Effect<B>>) {
+        self.shared.now_ns.set(now_ns);
+        match event {
+            Event::Disk { token, completion } => self.shared.completed(token, completion),
+            Event::Name { token, result } => self.shared.named(token, result),
+            Event::Call { call, request, buffer } => {
+                let (shared, started) = (self.shared.clone(), self.started.clone());
+                started.calls.set(started.calls.get() + 1);
+                self.shared.begin(async move {
+                    let reply = match started.wait().await {
+                        Ok(()) => shared.serve(request, buffer.clone()).await,
+                        Err(error) => Err(error),
+                    };
+                    shared.status.borrow_mut().requests += 1;
+                    shared.answer(call, reply.unwrap_or_else(IoReply::Failed), buffer);
+                    started.call_done();
+                });
+            }
+            Event::Stop => {
+                let (shared, started) = (self.shared.clone(), self.started.clone());
+                self.shared.begin(async move {
+                    if started.wait().await.is_ok() {
+                        if started.calls.get() > 0 {
+                            let slot = super::wait::Slot::new();
+                            *started.idle.borrow_mut() = Some(slot.clone());
+                            slot.await;
+                        }
+                        shared.settle().await;
+                    }
+                    shared.effects.borrow_mut().push(Effect::Stopped);
+                });
+            }
+        }
+        self.go_on(effects);
+    }
+
+    fn go_on(&mut self, effects: &mut Vec<Effect<B>>) {
+        self.tasks.run(&self.shared.begun);
+        effects.append(&mut self.shared.effects.borrow_mut());
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B) -> Result<IoReply> {
+        let _turn = self.calls.take().await;
+        match request {
+            IoRequest::Read { target, grant, regions } => {
+                self.admit(target, &grant, false)?;
+                self.with_file(target.handle, async |file| {
+                    self.read_regions(file, target, &regions, buffer).await
+                })
+                .await
+            }
+            IoRequest::Write { target, grant, regions } => {
+                self.admit(target, &grant, true)?;
+                self.with_file(target.handle, async |file| {
+                    self.write_regions(file, target, &regions, buffer).await
+                })
+                .await
+            }
+            IoRequest::Sync { target, grant } => {
+                self.admit(target, &grant, false)?;
+                self.with_file(target.handle, async |file| {
+                    if self.open(file, false).await? {
+                        self.make_durable(file).await?;
+                    }
+                    Ok(IoReply::Done)
+                })
+                .await
+            }
+            IoRequest::Length { target, grant } => {
+                self.admit(target, &grant, false)?;
+                self.with_file(target.handle, async |file| {
+                    let is_there = self.open(file, false).await?;
+                    Ok(IoReply::Length(if is_there { file.length.get() } else { 0 }))
+                })
+                .await
+            }
+            IoRequest::SetLength { target, grant, local_length, reserve } => {
+                self.admit(target, &grant, true)?;
+                if local_length > i64::MAX as u64 {
+                    return Err(Error::invalid(format!(
+                        "need a length below 2^63 bytes, have {local_length}; choose a shorter one"
+                    )));
+                }
+                self.with_file(target.handle, async |file| {
+                    self.open(file, true).await?;
+                    self.set_length(file, target, local_length, reserve).await.map(|()| IoReply::Done)
+                })
+                .await
+            }
+            IoRequest::Remove { target, grant } => {
+                self.admit(target, &grant, true)?;
+                self.with_file(target.handle, async |file| self.remove(file).await.map(|()| IoReply::Done))
+                    .await
+            }
+            IoRequest::Status => self.status().await,
+        }
+    }
+
+    async fn with_file(
+        self: &Rc<Self>,
+        handle: Handle,
+        work: impl AsyncFnOnce(&Rc<File>) -> Result<IoReply>,
+    ) -> Result<IoReply> {
+        let file = self.files.get(handle);
+        let reply = work(&file).await;
+        self.files.let_go(&file);
+        reply
+    }
+
+    /// Whether the grant allows it.
+    fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
+        self.verify.verify(grant, self.now_ns.get())?;
+        if grant.handle != target.handle || (write && !grant.write) {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "need a grant to {} file {:016x}, have one to {} file {:016x}; open the file for what is to be done",
+                    if write { "write" } else { "read" },
+                    target.handle.0,
+                    if grant.write { "write" } else { "read" },
+                    grant.handle.0,
+                ),
+            ));
+        }
+        if target.entry >= target.stripes.count() {
+            return Err(Error::invalid(format!(
+                "a file on {} servers has no entry {}",
+                target.stripes.count(),
+                target.entry
+            )));
+        }
+        Ok(())
+    }
+
+    async fn read_regions(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        target: Target,
+        regions: &Regions,
+        mut buffer: B,
+    ) -> Result<IoReply> {
+        let bytes = buffer.len();
+        if self.open(file, false).await? {
+            let server = self.clone();
+            self.move_pieces(file, target, regions, buffer, async move |file, piece, buffer| {
+                server.read_piece(&file, target, piece, buffer).await
+            })
+            .await?;
+        } else {
+            zero(&mut buffer, 0, bytes);
+        }
+        self.status.borrow_mut().bytes_read += bytes as u64;
+        Ok(IoReply::Done)
+    }
+
+    async fn write_regions(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        target: Target,
+        regions: &Regions,
+        buffer: B,
+    ) -> Result<IoReply> {
+        let bytes = buffer.len();
+        self.open(file, true).await?;
+        let server = self.clone();
+        self.move_pieces(file, target, regions, buffer, async move |file, piece, buffer| {
+            server.write_piece(&file, target, piece, buffer).await
+        })
+        .await?;
+        self.status.borrow_mut().bytes_written += bytes as u64;
+        self.bound_notes(file.handle);
+        Ok(IoReply::Done)
+    }
+
+    /// Moves the pieces of a request, several at once, and waits for them. No view of the buffer is left then.
+    async fn move_pieces(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        target: Target,
+        regions: &Regions,
+        buffer: B,
+        work: impl AsyncFn(Rc<File>, Piece, B) -> Result<()> + Clone + 'static,
+    ) -> Result<()> {
+        let group = Group::new();
+        let mut total = 0;
+        let mut pieces = Pieces::new(regions.local_runs(target.stripes, target.entry));
+        while group.result().is_ok() {
+            let Some(piece) = pieces.next() else {
+                if total != buffer.len() as u64 {
+                    group.fail(mismatch(total, buffer.len()));
+                }
+                break;
+            };
+            total += piece.bytes();
+            if piece.buffer_end() > buffer.len() as u64 {
+                group.fail(mismatch(piece.buffer_end(), buffer.len()));
+                break;
+            }
+            group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
+            let permit = self.pieces.take().await;
+            group.begin();
+            let (group, file, buffer, work) = (group.clone(), file.clone(), buffer.clone(), work.clone());
+            self.begin(async move {
+                let result = work(file, piece, buffer).await;
+                drop(permit);
+                group.end(result);
+            });
+        }
+        group.at_most(0).await;
+        group.result()
+    }
+
+    async fn status(&self) -> Result<IoReply> {
+        let free_bytes = match self.name(NameOperation::Free).await? {
+            NameAnswer::Bytes(bytes) => bytes,
+            _ => 0,
+        };
+        Ok(IoReply::Status(IoStatus { free_bytes, ..*self.status.borrow() }))
+    }
+
+    /// Files noted when the server started, one after the other, while it already serves.
+    async fn examine_all(self: &Rc<Self>) {
+        loop {
+            let Some(handle) = self.notes.borrow().unexamined.first().copied() else { return };
+            let file = self.files.get(handle);
+            // An error is that of the call that needs the file next; its notes stay.
+            let settled = match self.open(&file, false).await {
+                Ok(true) => self.make_durable(&file).await,
+                other => other.map(|_| ()),
+            };
+            self.files.let_go(&file);
+            if settled.is_err() && self.notes.borrow().unexamined.contains(&handle) {
+                return;
+            }
+        }
+    }
+
+    /// Sees to it that not too many files stay noted.
+    fn bound_notes(self: &Rc<Self>, written: Handle) {
+        let handles = self.notes.borrow().handles();
+        if handles.len() <= MOST_NOTED {
+            return;
+        }
+        if let Some(handle) = handles.into_iter().find(|handle| *handle != written) {
+            let file = self.files.get(handle);
+            let server = self.clone();
+            self.begin(async move {
+                if let Ok(true) = server.open(&file, false).await {
+                    // Unasked: an error is kept for those who ask.
+                    let _ = server.make_durable(&file).await;
+                }
+                server.files.let_go(&file);
+            });
+        }
+    }
+
+    /// Makes everything durable and closes all files.
+    async fn settle(self: &Rc<Self>) {
+        let noted = self.notes.borrow().handles();
+        for handle in noted {
+            let file = self.files.get(handle);
+            if let Ok(true) = self.open(&file, false).await {
+                let _ = self.make_durable(&file).await;
+            }
+        }
+        for handle in self.files.handles() {
+            self.close(&self.files.get(handle)).await;
+        }
+        self.log_idle().await;
+    }
+}
+
+fn mismatch(need: u64, have: usize) -> Error {
+    Error::invalid(format!("the regions of a request are {need} bytes or more here, its payload {have}"))
+}

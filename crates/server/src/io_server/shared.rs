@@ -1,0 +1,184 @@
+//! What the tasks of a server share, and the ways from them to the disk.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use outcore_core::{
+    Buffer, Completion, Error, ErrorKind, FileId, Handle, IoReply, IoStatus, Operation, Request, Result,
+    ServerId,
+};
+
+use super::config::{Config, Limits, Verify};
+use super::event::{Effect, NameAnswer, NameOperation};
+use super::files::Files;
+use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES};
+use super::log::Log;
+use super::notes::Notes;
+use super::scratch::Scratch;
+use super::sums::Sums;
+use super::task::Task;
+use super::wait::{Permits, Slot};
+
+/// Buffers for pages of checksums.
+const SUMS_BUFFERS: usize = 16;
+/// Damaged blocks are counted once each, up to this many.
+const MAX_DAMAGED: usize = 1 << 16;
+
+/// What the tasks of a server share.
+pub(super) struct Shared<B> {
+    pub server: ServerId,
+    pub limits: Limits,
+    pub verify: Box<dyn Verify>,
+    pub now_ns: Cell<u64>,
+    pub files: Files,
+    pub sums: Sums<B>,
+    pub notes: RefCell<Notes>,
+    pub log: Log<B>,
+    pub scratch: Scratch<B>,
+    pub calls: Permits,
+    pub pieces: Permits,
+    pub status: RefCell<IoStatus>,
+    pub begun: RefCell<Vec<Task>>,
+    pub effects: RefCell<Vec<Effect<B>>>,
+    /// Files whose disk failed to make them durable: what was written to them may be lost.
+    pub lost: RefCell<HashMap<Handle, Error>>,
+    damaged: RefCell<HashSet<(Handle, u64)>>,
+    next: Cell<u64>,
+    requests: RefCell<HashMap<u64, Slot<Completion<B>>>>,
+    operations: RefCell<HashMap<u64, Slot<Result<NameAnswer>>>>,
+    empty: B,
+}
+
+impl<B: Buffer> Shared<B> {
+    pub fn new(config: Config<B>) -> Result<Self> {
+        let limits = config.limits;
+        let group = SCRATCH_BLOCKS as usize * BLOCK_BYTES as usize;
+        let mut empty = (config.scratch)(SUMS_PAGE_BYTES)?;
+        empty.truncate(0);
+        Ok(Self {
+            server: config.server,
+            limits,
+            verify: config.verify,
+            now_ns: Cell::new(0),
+            files: Files::default(),
+            sums: Sums::new(
+                limits.sums_bytes / SUMS_PAGE_BYTES,
+                Scratch::new(SUMS_PAGE_BYTES, SUMS_BUFFERS, config.scratch.clone()),
+            ),
+            notes: RefCell::default(),
+            log: Log::new(config.scratch.clone()),
+            scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch),
+            calls: Permits::new(limits.calls.max(1)),
+            pieces: Permits::new(limits.pieces.max(1)),
+            status: RefCell::default(),
+            begun: RefCell::default(),
+            effects: RefCell::default(),
+            lost: RefCell::default(),
+            damaged: RefCell::default(),
+            next: Cell::new(0),
+            requests: RefCell::default(),
+            operations: RefCell::default(),
+            empty,
+        })
+    }
+
+    pub fn begin(&self, task: impl Future<Output = ()> + 'static) {
+        self.begun.borrow_mut().push(Box::pin(task));
+    }
+
+    pub fn answer(&self, call: u64, reply: IoReply, buffer: B) {
+        self.effects.borrow_mut().push(Effect::Answer { call, reply, buffer });
+    }
+
+    fn token(&self) -> u64 {
+        self.next.set(self.next.get() + 1);
+        self.next.get()
+    }
+
+    pub fn completed(&self, token: u64, completion: Completion<B>) {
+        let slot = self.requests.borrow_mut().remove(&token);
+        if let Some(slot) = slot {
+            slot.give(completion);
+        }
+    }
+
+    pub fn named(&self, token: u64, result: Result<NameAnswer>) {
+        let slot = self.operations.borrow_mut().remove(&token);
+        if let Some(slot) = slot {
+            slot.give(result);
+        }
+    }
+
+    /// An operation on names.
+    pub async fn name(&self, operation: NameOperation) -> Result<NameAnswer> {
+        let (token, slot) = (self.token(), Slot::new());
+        self.operations.borrow_mut().insert(token, slot.clone());
+        self.effects.borrow_mut().push(Effect::Name { token, operation });
+        slot.await
+    }
+
+    /// An operation that opens or makes a file: which, and its length.
+    pub async fn opened(&self, operation: NameOperation) -> Result<(FileId, u64)> {
+        match self.name(operation).await? {
+            NameAnswer::Opened { file, length } => Ok((file, length)),
+            other => Err(Error::new(ErrorKind::Io, format!("an opened file was answered by {other:?}"))),
+        }
+    }
+
+    async fn request(&self, request: Request<B>) -> Result<usize> {
+        let (token, slot) = (self.token(), Slot::new());
+        self.requests.borrow_mut().insert(token, slot.clone());
+        self.effects.borrow_mut().push(Effect::Disk { token, request });
+        slot.await.result
+    }
+
+    /// Reads until the buffer is full or the file ends; how many bytes were read.
+    pub async fn read(&self, file: FileId, offset: u64, mut buffer: B) -> Result<usize> {
+        let mut done = 0;
+        while !buffer.is_empty() {
+            let (operation, offset) = (Operation::Read, offset + done as u64);
+            match self.request(Request { file, operation, offset, buffer: buffer.clone() }).await? {
+                0 => break,
+                moved => {
+                    buffer.advance(moved);
+                    done += moved;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes the whole buffer.
+    pub async fn write(&self, file: FileId, offset: u64, mut buffer: B) -> Result<()> {
+        let mut done = 0;
+        while !buffer.is_empty() {
+            let (operation, offset) = (Operation::Write, offset + done as u64);
+            match self.request(Request { file, operation, offset, buffer: buffer.clone() }).await? {
+                0 => return Err(Error::new(ErrorKind::Io, "the disk took no bytes; check the disk")),
+                moved => {
+                    buffer.advance(moved);
+                    done += moved;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes completed writes of a file durable.
+    pub async fn sync_disk(&self, file: FileId) -> Result<()> {
+        let (operation, buffer) = (Operation::Sync, self.empty.clone());
+        self.request(Request { file, operation, offset: 0, buffer }).await.map(|_| ())
+    }
+
+    /// Counts a damaged block.
+    pub fn count_damage(&self, handle: Handle, block: u64) {
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.len() < MAX_DAMAGED && damaged.insert((handle, block)) {
+            self.status.borrow_mut().damaged_blocks += 1;
+        }
+    }
+}
+
+/// Shared by tasks.
+pub(super) type Server<B> = Rc<Shared<B>>;

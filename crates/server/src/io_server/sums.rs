@@ -1,0 +1,186 @@
+//! The checksums of blocks, kept on disk beside each data file and in memory by pages, a bounded number of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use outcore_core::{Buffer, FileId, Handle, Result};
+
+use super::files::{File, Ids};
+use super::format::{SUMS_PAGE_BYTES, SUMS_PER_PAGE};
+use super::scratch::Scratch;
+use super::shared::Shared;
+use super::wait::Permits;
+
+/// Pages that are tried, where one must go and cannot be written.
+const MOST_FAILURES: usize = 8;
+
+/// The checksums of [`SUMS_PER_PAGE`] blocks.
+pub(super) struct Page {
+    file: FileId,
+    number: u64,
+    sums: RefCell<Option<Box<[u32]>>>,
+    dirty: Cell<bool>,
+    used: Cell<u64>,
+    /// Read or written by one at a time.
+    gate: Permits,
+}
+
+impl Page {
+    pub fn get(&self, block: u64) -> u32 {
+        self.sums.borrow().as_ref().map_or(0, |sums| sums[(block % SUMS_PER_PAGE) as usize])
+    }
+
+    pub fn set(&self, block: u64, sum: u32) {
+        if let Some(sums) = self.sums.borrow_mut().as_mut() {
+            let kept = &mut sums[(block % SUMS_PER_PAGE) as usize];
+            if *kept != sum {
+                *kept = sum;
+                self.dirty.set(true);
+            }
+        }
+    }
+}
+
+/// The pages in memory.
+pub(super) struct Sums<B> {
+    most: usize,
+    pages: RefCell<HashMap<(Handle, u64), Rc<Page>>>,
+    buffers: Scratch<B>,
+    clock: Cell<u64>,
+}
+
+impl<B: Buffer> Sums<B> {
+    pub fn new(most: usize, buffers: Scratch<B>) -> Self {
+        Self { most: most.max(1), pages: RefCell::default(), buffers, clock: Cell::new(0) }
+    }
+
+    fn page(&self, handle: Handle, file: FileId, number: u64) -> Rc<Page> {
+        let mut pages = self.pages.borrow_mut();
+        let page = pages.entry((handle, number)).or_insert_with(|| {
+            Rc::new(Page {
+                file,
+                number,
+                sums: RefCell::default(),
+                dirty: Cell::new(false),
+                used: Cell::new(0),
+                gate: Permits::new(1),
+            })
+        });
+        self.clock.set(self.clock.get() + 1);
+        page.used.set(self.clock.get());
+        page.clone()
+    }
+
+    fn of(&self, handle: Handle) -> Vec<(u64, Rc<Page>)> {
+        let pages = self.pages.borrow();
+        let of = pages.iter().filter(|((of, _), _)| *of == handle);
+        of.map(|((_, number), page)| (*number, page.clone())).collect()
+    }
+
+    /// The page that nobody uses and that was used longest ago, if there are too many.
+    fn surplus(&self) -> Option<((Handle, u64), Rc<Page>)> {
+        let pages = self.pages.borrow();
+        if pages.len() <= self.most {
+            return None;
+        }
+        let idle = pages.iter().filter(|(_, page)| Rc::strong_count(page) == 1);
+        idle.min_by_key(|(_, page)| page.used.get()).map(|(key, page)| (*key, page.clone()))
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// The page with the checksum of `block`, read if it is not in memory. It stays as long as somebody has it.
+    pub async fn sums_of(&self, file: &File, ids: Ids, block: u64) -> Result<Rc<Page>> {
+        let page = self.sums.page(file.handle, ids.sums, block / SUMS_PER_PAGE);
+        if page.sums.borrow().is_some() {
+            return Ok(page);
+        }
+        {
+            let _gate = page.gate.take().await;
+            if page.sums.borrow().is_none() {
+                let read = self.read_sums(&page).await?;
+                *page.sums.borrow_mut() = Some(read);
+            }
+        }
+        let mut failures = 0;
+        while let Some((key, surplus)) = self.sums.surplus() {
+            if let Err(error) = self.flush_page(&surplus).await {
+                // On a full disk others may still go; too many that stay are an error.
+                surplus.used.set(self.sums.clock.get());
+                failures += 1;
+                if self.sums.pages.borrow().len() > 2 * self.sums.most {
+                    return Err(error);
+                }
+                if failures < MOST_FAILURES {
+                    continue;
+                }
+                break;
+            }
+            // In use again by somebody who came while it was written?
+            if Rc::strong_count(&surplus) == 2 && !surplus.dirty.get() {
+                self.sums.pages.borrow_mut().remove(&key);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn read_sums(&self, page: &Page) -> Result<Box<[u32]>> {
+        let buffer = self.sums.buffers.take().await?;
+        let offset = page.number * SUMS_PAGE_BYTES as u64;
+        let read = self.read(page.file, offset, buffer.view(0, SUMS_PAGE_BYTES)).await?;
+        // Past the end of the file there are no sums yet.
+        let mut bytes = vec![0; SUMS_PAGE_BYTES];
+        buffer.copy_out(0, &mut bytes[..read]);
+        let words =
+            bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        Ok(words.collect())
+    }
+
+    /// Writes a page, if it was changed; also waits for who is writing it already.
+    async fn flush_page(&self, page: &Page) -> Result<()> {
+        let _gate = page.gate.take().await;
+        if !page.dirty.get() {
+            return Ok(());
+        }
+        let mut buffer = self.sums.buffers.take().await?;
+        let bytes: Vec<u8> = match &*page.sums.borrow() {
+            Some(sums) => sums.iter().flat_map(|sum| sum.to_le_bytes()).collect(),
+            None => return Ok(()),
+        };
+        buffer.copy_in(0, &bytes);
+        page.dirty.set(false);
+        let offset = page.number * SUMS_PAGE_BYTES as u64;
+        let written = self.write(page.file, offset, buffer.view(0, SUMS_PAGE_BYTES)).await;
+        if written.is_err() {
+            page.dirty.set(true);
+        }
+        written
+    }
+
+    /// Writes the changed pages of a file.
+    pub async fn flush_sums(&self, handle: Handle) -> Result<()> {
+        let mut pages = self.sums.of(handle);
+        pages.sort_unstable_by_key(|(number, _)| *number);
+        for (_, page) in pages {
+            self.flush_page(&page).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are changed pages of a file.
+    pub fn has_changed_sums(&self, handle: Handle) -> bool {
+        self.sums.of(handle).iter().any(|(_, page)| page.dirty.get())
+    }
+
+    /// Forgets the pages of a file from page `first` on, changed or not, once nobody is writing them.
+    pub async fn forget_sums(&self, handle: Handle, first: u64) {
+        for (number, page) in self.sums.of(handle) {
+            if number >= first {
+                let _gate = page.gate.take().await;
+                page.dirty.set(false);
+                self.sums.pages.borrow_mut().remove(&(handle, number));
+            }
+        }
+    }
+}
