@@ -9,6 +9,7 @@
 mod checksum;
 mod clock;
 pub mod conformance;
+pub mod crash_disk;
 mod disk;
 pub mod doubles;
 mod error;

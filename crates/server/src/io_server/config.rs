@@ -2,13 +2,21 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Clock, Grant, Result, ServerId};
+use outcore_core::{Clock, Grant, Handle, Result, ServerId};
 
-/// Whether grants are genuine and still hold.
+use crate::grants::Key;
+
+/// Whether grants allow what is asked for.
 pub trait Verify: Send {
-    /// An error of kind `denied` if the manager did not make this grant, or if it has ended; `now_ns` are nanoseconds
-    /// since 1970.
-    fn verify(&self, grant: &Grant, now_ns: u64) -> Result<()>;
+    /// An error of kind `denied` unless the manager made this grant, for this file, for writing if `write`, and it has
+    /// not ended at `now_s`, in seconds since 1970.
+    fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()>;
+}
+
+impl Verify for Key {
+    fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
+        self.verify(grant, handle, write, now_s)
+    }
 }
 
 /// Makes a buffer of so many bytes.

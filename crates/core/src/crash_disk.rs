@@ -1,0 +1,380 @@
+//! A disk in memory that can lose power: what was not made durable is then lost, kept, or torn.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, Names, OnDone, OpenMode, Operation, Request,
+    Result,
+};
+
+/// What a disk writes whole or not at all, even if it loses power.
+const SECTOR_BYTES: u64 = 512;
+
+/// Memory of a test as a [`Buffer`].
+#[derive(Clone, Debug)]
+pub struct MemoryBuffer {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    start: usize,
+    end: usize,
+}
+
+impl MemoryBuffer {
+    /// These bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        let end = bytes.len();
+        Self { bytes: Arc::new(Mutex::new(bytes)), start: 0, end }
+    }
+
+    /// A copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        lock(&self.bytes)[self.start..self.end].to_vec()
+    }
+
+    /// How many views of the memory there are.
+    pub fn views(&self) -> usize {
+        Arc::strong_count(&self.bytes)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Buffer for MemoryBuffer {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.len(), "advance by {bytes} in a buffer of {} bytes", self.len());
+        self.start += bytes;
+    }
+
+    fn truncate(&mut self, bytes: usize) {
+        assert!(bytes <= self.len(), "truncate a buffer of {} bytes to {bytes}", self.len());
+        self.end = self.start + bytes;
+    }
+
+    fn copy_in(&mut self, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= self.len(), "{} bytes at {at} of {}", from.len(), self.len());
+        lock(&self.bytes)[self.start + at..][..from.len()].copy_from_slice(from);
+    }
+
+    fn copy_out(&self, at: usize, to: &mut [u8]) {
+        assert!(at + to.len() <= self.len(), "{} bytes at {at} of {}", to.len(), self.len());
+        to.copy_from_slice(&lock(&self.bytes)[self.start + at..][..to.len()]);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    Resize { length: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Changes of `durable` that make it `now`.
+    changes: Vec<Change>,
+}
+
+fn apply(content: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write { offset, bytes } => {
+            let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[start..end].copy_from_slice(bytes);
+        }
+        Change::Resize { length } => content.resize(*length as usize, 0),
+    }
+}
+
+impl Content {
+    fn change(&mut self, change: Change) {
+        apply(&mut self.now, &change);
+        self.changes.push(change);
+    }
+
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.now);
+        self.changes.clear();
+    }
+
+    fn crash(&mut self, random: &mut Random) {
+        for change in std::mem::take(&mut self.changes) {
+            match (random.below(3), change) {
+                (0, _) => {}
+                (1, Change::Write { offset, bytes }) => {
+                    // Torn: any of its sectors may be lost.
+                    let (mut at, end) = (offset, offset + bytes.len() as u64);
+                    while at < end {
+                        let next = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
+                        if random.below(2) == 0 {
+                            let bytes = bytes[(at - offset) as usize..(next - offset) as usize].to_vec();
+                            apply(&mut self.durable, &Change::Write { offset: at, bytes });
+                        }
+                        at = next;
+                    }
+                }
+                (_, change) => apply(&mut self.durable, &change),
+            }
+        }
+        self.now.clone_from(&self.durable);
+    }
+}
+
+/// Random numbers that depend on a seed only: the generator `splitmix64` (Steele, Lea & Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The numbers of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next of 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// The next of the numbers below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.bits() % bound
+    }
+}
+
+type Node = Arc<Mutex<Content>>;
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<String, Node>,
+    open: HashMap<FileId, (Node, bool)>,
+    next: u64,
+    is_locked: bool,
+}
+
+/// Files in memory. Names are durable at once, as with a real directory; lengths and bytes when they are synced.
+#[derive(Debug, Default)]
+pub struct CrashDisk {
+    state: Arc<Mutex<State>>,
+}
+
+impl CrashDisk {
+    /// Loses power, and comes back: every file is closed, every lock released, and of each write that was not made
+    /// durable, all, nothing, or some sectors are there, as `random` has it.
+    pub fn crash(&self, random: &mut Random) {
+        let mut state = lock(&self.state);
+        state.open.clear();
+        state.is_locked = false;
+        for file in state.files.values() {
+            lock(file).crash(random);
+        }
+    }
+
+    /// Everything that lies in a file.
+    pub fn content(&self, path: &str) -> Option<Vec<u8>> {
+        lock(&self.state).files.get(path).map(|file| lock(file).now.clone())
+    }
+
+    /// Changes a bit of a file, as a bad disk does. Whether the file has the byte.
+    pub fn flip(&self, path: &str, offset: usize, bit: u8) -> bool {
+        let state = lock(&self.state);
+        let Some(file) = state.files.get(path) else { return false };
+        let file = &mut *lock(file);
+        for content in [&mut file.now, &mut file.durable] {
+            if let Some(byte) = content.get_mut(offset) {
+                *byte ^= 1 << bit;
+            }
+        }
+        offset < file.now.len()
+    }
+
+    /// The paths of all files.
+    pub fn paths(&self) -> Vec<String> {
+        lock(&self.state).files.keys().cloned().collect()
+    }
+
+    fn node(&self, file: FileId) -> Result<(Node, bool)> {
+        let state = lock(&self.state);
+        state.open.get(&file).cloned().ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed"))
+    }
+
+    fn run(&self, request: &mut Request<MemoryBuffer>) -> Result<usize> {
+        let (node, writable) = self.node(request.file)?;
+        let mut content = lock(&node);
+        let offset = request.offset;
+        match request.operation {
+            Operation::Sync => {
+                content.sync();
+                Ok(0)
+            }
+            Operation::Write if !writable => Err(Error::new(ErrorKind::ReadOnly, "open for reading only")),
+            Operation::Write => {
+                let bytes = request.buffer.to_vec();
+                content.change(Change::Write { offset, bytes });
+                Ok(request.buffer.len())
+            }
+            Operation::Read => {
+                let from = content.now.len().min(offset as usize);
+                let bytes = request.buffer.len().min(content.now.len() - from);
+                request.buffer.copy_in(0, &content.now[from..from + bytes]);
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+fn missing(path: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no {path}"))
+}
+
+impl Disk for CrashDisk {
+    type Buffer = MemoryBuffer;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        let mut state = lock(&self.state);
+        let node = match (state.files.get(path), mode) {
+            (Some(_), OpenMode::Create { .. }) => {
+                return Err(Error::new(ErrorKind::Exists, format!("{path} exists")));
+            }
+            (None, OpenMode::Create { length, .. }) => {
+                let node = Node::default();
+                lock(&node).change(Change::Resize { length });
+                state.files.insert(path.into(), node.clone());
+                node
+            }
+            (None, _) => return Err(missing(path)),
+            (Some(node), OpenMode::Resize { length, .. }) => {
+                lock(node).change(Change::Resize { length });
+                node.clone()
+            }
+            (Some(node), OpenMode::Read | OpenMode::ReadWrite) => node.clone(),
+        };
+        state.next += 1;
+        let file = FileId(state.next);
+        state.open.insert(file, (node, mode != OpenMode::Read));
+        Ok(file)
+    }
+
+    fn close(&self, file: FileId) {
+        lock(&self.state).open.remove(&file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        Ok(lock(&self.node(file)?.0).now.len() as u64)
+    }
+
+    fn submit(&self, mut request: Request<MemoryBuffer>, done: OnDone<MemoryBuffer>) {
+        let result = self.run(&mut request);
+        done(Completion { buffer: request.buffer, result, started_ns: 0, finished_ns: 0 });
+    }
+
+    fn alignment_bytes(&self, _file: FileId) -> u64 {
+        1
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(1 << 40)
+    }
+}
+
+struct Unlock(Arc<Mutex<State>>);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        lock(&self.0).is_locked = false;
+    }
+}
+
+impl Names for CrashDisk {
+    fn read_small(&self, path: &str) -> Result<Vec<u8>> {
+        self.content(path).ok_or_else(|| missing(path))
+    }
+
+    fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let node = Node::default();
+        {
+            let mut content = lock(&node);
+            content.change(Change::Write { offset: 0, bytes: bytes.to_vec() });
+            content.sync();
+        }
+        lock(&self.state).files.insert(path.into(), node);
+        Ok(())
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        let below = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let state = lock(&self.state);
+        let mut entries: Vec<Entry> = Vec::new();
+        for (path, node) in &state.files {
+            let Some(rest) = path.strip_prefix(&below) else { continue };
+            let (name, is_directory) = match rest.split_once('/') {
+                Some((name, _)) => (name, true),
+                None => (rest, false),
+            };
+            let length = if is_directory { 0 } else { lock(node).now.len() as u64 };
+            if entries.last().is_none_or(|last| last.name != name) {
+                entries.push(Entry { name: name.into(), is_directory, length });
+            }
+        }
+        entries.sort();
+        entries.dedup();
+        Ok(entries)
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        lock(&self.state).files.remove(path).map(|_| ()).ok_or_else(|| missing(path))
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.is_locked, true) {
+            return Err(Error::new(ErrorKind::Busy, format!("{path} is locked; stop who uses it")));
+        }
+        Ok(Box::new(Unlock(self.state.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(disk: &CrashDisk, file: FileId, operation: Operation, offset: u64, bytes: Vec<u8>) {
+        let request = Request { file, operation, offset, buffer: MemoryBuffer::new(bytes) };
+        disk.submit(request, Box::new(|done| assert!(done.result.is_ok())));
+    }
+
+    #[test]
+    fn what_was_synced_survives_and_the_rest_may_be_torn() {
+        let (mut kept, mut lost, mut torn) = (0, 0, 0);
+        for seed in 0..200 {
+            let disk = CrashDisk::default();
+            let file = disk.open("f", OpenMode::Create { length: 0, reserve: false }).unwrap();
+            run(&disk, file, Operation::Write, 100, vec![1; 5000]);
+            run(&disk, file, Operation::Sync, 0, vec![]);
+            run(&disk, file, Operation::Write, 1000, vec![2; 3000]);
+            assert_eq!(disk.content("f").unwrap()[999..1001], [1, 2]);
+            disk.crash(&mut Random::new(seed));
+            let content = disk.content("f").unwrap();
+            assert_eq!((&content[..100], &content[4000..]), (&[0; 100][..], &[1; 1100][..]));
+            match content[1000..4000].iter().filter(|&&byte| byte == 2).count() {
+                0 => lost += 1,
+                3000 => kept += 1,
+                _ => torn += 1,
+            }
+            assert!(disk.length(file).is_err(), "files are closed");
+        }
+        assert!(kept > 20 && lost > 20 && torn > 20, "{kept} {lost} {torn}");
+    }
+}
