@@ -21,13 +21,15 @@ class Extremes:
 
     ``norm1`` is the largest column sum of |A|, for complex types a lower bound within √2;
     ``max_a`` and ``max_u`` are the largest |element| of A and U (of complex ones, |re| + |im|, as
-    BLAS has it); ``info`` is LAPACK's.
+    BLAS has it); ``info`` is LAPACK's; ``max_l`` the largest element of L, where that is not one or
+    less by the choice of the pivots.
     """
 
     norm1: float = 0.0
     max_a: float = 0.0
     max_u: float = 0.0
     info: int = 0
+    max_l: float = 0.0
 
     def see_matrix(self, C: Matrix) -> None:
         """Note columns of A."""
@@ -52,11 +54,12 @@ class Extremes:
         self.max_a = max(self.max_a, other.max_a)
         self.max_u = max(self.max_u, other.max_u)
         self.info = self.info or other.info
+        self.max_l = max(self.max_l, other.max_l)
 
     @property
     def growth(self) -> float:
-        """Pivot growth: largest element of U over the largest of A."""
-        return self.max_u / self.max_a if self.max_a else 1.0
+        """Pivot growth: largest element of U over the largest of A, times that of L if above 1."""
+        return self.max_u / self.max_a * max(self.max_l, 1.0) if self.max_a else 1.0
 
 
 def check_finite(extremes: Extremes, C: Matrix, first_column: int) -> None:

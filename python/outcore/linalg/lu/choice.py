@@ -1,6 +1,7 @@
-"""Which algorithm an LU takes: by slabs, or in two levels."""
+"""Which algorithm an LU takes: by slabs, in two levels, or with tournament pivoting."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -8,21 +9,26 @@ import numpy as np
 
 from outcore import rates
 from outcore.array import Array, read_metadata
-from outcore.errors import InvalidError, OutcoreError
+from outcore.errors import BudgetError, InvalidError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.lu.plan import DTYPES, lu_cost, lu_geometry, slabs_cost
 from outcore.linalg.lu.segments import Layout
+from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.lu.tournament_plan import tournament_cost, tournament_geometry
 from outcore.linalg.lu.two_level_plan import two_level_cost, two_level_geometry
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata, default_chunks
 
-Algorithm: TypeAlias = Literal["slabs", "two-level"]
-LuMethod: TypeAlias = Literal["auto", "slabs", "two-level"]
+Algorithm: TypeAlias = Literal["slabs", "two-level", "tournament"]
+LuMethod: TypeAlias = Literal["auto", "slabs", "two-level", "tournament"]
 
 LEAST_BYTES = 256 << 20
 """Smaller matrices are factored in seconds either way, and by slabs unless told otherwise."""
+
+ONLY = "memory holds no panel"
+"""Why the plan says that tournament pivoting is taken where nobody asked for it."""
 
 # Two levels are chosen where they take so much of the time, or, where no rates are known, of the
 # words, and memory holds less than this of the matrix.
@@ -35,10 +41,11 @@ def check_method(method: str, *, overwrite_a: bool) -> None:
     """Refuse what there is not."""
     if method not in get_args(LuMethod):
         raise InvalidError(f"method must be one of {get_args(LuMethod)}, have {method!r}")
-    if method == "two-level" and overwrite_a:
+    if method in ("two-level", "tournament") and overwrite_a:
+        how = "in two levels" if method == "two-level" else "with tournament pivoting"
         raise InvalidError(
-            "LU in two levels needs the space of the matrix and its own; leave out overwrite_a, or "
-            "pass method='slabs'"
+            f"LU {how} needs the space of the matrix and its own; leave out overwrite_a, or pass "
+            "method='slabs'"
         )
 
 
@@ -60,7 +67,12 @@ def chosen(
         return begun
     if method != "auto":
         return method
-    if overwrite_a or not _is_candidate(metadata, memory_bytes):
+    if overwrite_a or not _is_matrix(metadata):
+        return "slabs"
+    n, dtype, layout = metadata.shape[0], metadata.dtype, Layout.of(metadata)
+    if _only_tournament(n, dtype, memory_bytes, layout) is not None:
+        return "tournament"
+    if not _may_pay(n, dtype, memory_bytes):
         return "slabs"
     known = rates.stored(source.path.parent)
 
@@ -68,16 +80,27 @@ def chosen(
         assert known is not None
         return cost.seconds(known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s)
 
-    costs = _costs(metadata.shape[0], metadata.dtype, memory_bytes, Layout.of(metadata))
+    costs = _costs(n, dtype, memory_bytes, layout)
     return _better(*costs, seconds if known is not None else None)
 
 
-def _is_candidate(metadata: Metadata, memory_bytes: int) -> bool:
-    """Whether two levels are worth a look; what cannot be factored at all is refused later."""
-    shape, dtype = metadata.shape, metadata.dtype
-    if len(shape) != 2 or shape[0] != shape[1] or dtype.name not in DTYPES:
-        return False
-    return _may_pay(shape[0], dtype, memory_bytes)
+def _is_matrix(metadata: Metadata) -> bool:
+    """Whether there is a choice at all; what cannot be factored is refused later."""
+    shape = metadata.shape
+    return len(shape) == 2 and shape[0] == shape[1] and metadata.dtype.name in DTYPES
+
+
+def _only_tournament(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> TournamentGeometry | None:
+    """Cut for tournament pivoting, if that can do with the memory and the others cannot."""
+    try:
+        # In two levels, too, a panel must fit.
+        lu_geometry(n, dtype, memory_bytes)
+    except BudgetError:
+        with contextlib.suppress(BudgetError):
+            return tournament_geometry(n, dtype, memory_bytes, layout)
+    return None
 
 
 def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
@@ -117,12 +140,18 @@ def lu_plan(problem: Problem) -> Cost:
     given = problem.option("chunks", None)
     check_method(method, overwrite_a=overwrite_a)
     n, dtype, memory_bytes = problem.n, problem.dtype, problem.memory_bytes
-    if method == "slabs" or overwrite_a:
-        return lu_cost(problem)
-    if method == "auto" and not (dtype.name in DTYPES and _may_pay(n, dtype, memory_bytes)):
+    if method == "slabs" or overwrite_a or dtype.name not in DTYPES:
         return lu_cost(problem)
     chunks = tuple(given) if given else default_chunks((n, n), dtype.itemsize, order)
-    slabs, two_level = _costs(n, dtype, memory_bytes, Layout(order, chunks))
+    layout = Layout(order, chunks)
+    if method == "tournament":
+        return tournament_cost(tournament_geometry(n, dtype, memory_bytes, layout))
+    if method == "auto" and (only := _only_tournament(n, dtype, memory_bytes, layout)) is not None:
+        cost = tournament_cost(only)
+        return dataclasses.replace(cost, method=f"{cost.method} ({ONLY})")
+    if method == "auto" and not _may_pay(n, dtype, memory_bytes):
+        return lu_cost(problem)
+    slabs, two_level = _costs(n, dtype, memory_bytes, layout)
     if two_level is None:
         return slabs
     if method == "auto" and _better(slabs, two_level, problem.seconds) == "slabs":
@@ -136,5 +165,7 @@ def _begun_with(target: Place) -> Algorithm | None:
         if read_any_group(target)[1]["state"] == "complete":
             return None
         if (journal := read_journal(target)) is not None:
-            return "slabs" if journal.header.cuts is None else "two-level"
+            cuts = journal.header.cuts
+            found: Algorithm = "slabs" if cuts is None else cuts.get("method", "two-level")
+            return found
     return None

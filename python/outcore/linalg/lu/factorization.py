@@ -33,6 +33,10 @@ from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
+from outcore.linalg.lu.tournament import TournamentFactorization
+from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.lu.tournament_plan import tournament_again, tournament_geometry
+from outcore.linalg.lu.tournament_storage import TournamentStorage
 from outcore.linalg.lu.two_level import TwoLevelFactorization
 from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
 from outcore.linalg.lu.two_level_plan import two_level_again, two_level_geometry
@@ -76,9 +80,12 @@ def lu_factor(
         anew.
     method
         ``"slabs"``: left-looking by slabs of columns; ``"two-level"``: less I/O where memory holds
-        few columns, at the price of disk space for a second matrix meanwhile; ``"auto"``: in two
-        levels where that will be clearly faster, never with `overwrite_a`. The factors are of the
-        same format, and the report says which it was.
+        few columns, at the price of disk space for a second matrix meanwhile; ``"tournament"``:
+        still less, where memory does not hold a column of panels, by block columns whose pivots a
+        tournament chooses: pivots may grow more than with partial pivoting, and are not SciPy's;
+        ``"auto"``: in two levels where that will be clearly faster, by a tournament where memory
+        does not suffice for anything else, never with `overwrite_a`. The factors are of the same
+        format, and the report says which it was.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -118,10 +125,14 @@ def lu_factor(
     if algorithm == "slabs":
         with begin(Method(lu_geometry, LuStorage, LU)) as storage:
             factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
-    else:
+    elif algorithm == "two-level":
         with begin(_two_level(A)) as files:
             left = files.geometry.flops_left(files.first_panel, files.journal.trailing)
             factor = _run(files, _in_two_levels, left, threads, progress)
+    else:
+        with begin(_tournament(A)) as phased:
+            left = phased.geometry.flops_left(phased.first_panel, phased.journal.trailing)
+            factor = _run(phased, _by_tournament, left, threads, progress)
     warn_of(factor)
     return factor
 
@@ -164,9 +175,13 @@ def _in_two_levels(storage: TwoLevelStorage, call: LongCall) -> None:
     TwoLevelFactorization(storage, call).run()
 
 
+def _by_tournament(storage: TournamentStorage, call: LongCall) -> None:
+    TournamentFactorization(storage, call).run()
+
+
 def _two_level(A: Array | PathLike) -> Method[TwoLevelGeometry, TwoLevelStorage]:
     """How a two-level LU of a matrix begins, or goes on."""
-    layout = Layout.of(read_metadata(A.place if isinstance(A, Array) else place(A)))
+    layout = _layout(A)
 
     def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> TwoLevelGeometry:
         return two_level_again(n, dtype, memory_bytes, layout, header.tile, header.cuts or {})
@@ -179,6 +194,29 @@ def _two_level(A: Array | PathLike) -> Method[TwoLevelGeometry, TwoLevelStorage]
         cuts=TwoLevelGeometry.cuts,
         scratch_bytes=TwoLevelGeometry.scratch_bytes,
     )
+
+
+def _tournament(A: Array | PathLike) -> Method[TournamentGeometry, TournamentStorage]:
+    """How an LU with tournament pivoting begins, or goes on."""
+    layout = _layout(A)
+
+    def again(
+        n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header
+    ) -> TournamentGeometry:
+        return tournament_again(n, dtype, memory_bytes, layout, header.tile, header.cuts or {})
+
+    return Method(
+        lambda n, dtype, memory_bytes, tile: tournament_geometry(n, dtype, memory_bytes, layout),
+        TournamentStorage,
+        LU,
+        again=again,
+        cuts=TournamentGeometry.cuts,
+        scratch_bytes=TournamentGeometry.scratch_bytes,
+    )
+
+
+def _layout(A: Array | PathLike) -> Layout:
+    return Layout.of(read_metadata(A.place if isinstance(A, Array) else place(A)))
 
 
 def _flops_left(storage: LuStorage) -> float:

@@ -34,8 +34,11 @@ TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES
 
 # Shares of the speed of a large matrix product that the other steps of LU reach, measured with
 # OpenBLAS 0.3.30; they are a twentieth of the operations, so they need not be exact.
-_PANEL_SHARE = 0.40
-_TRIANGLE_SHARE = 0.35
+PANEL_SHARE = 0.40
+TRIANGLE_SHARE = 0.35
+
+REQUEST_S = 13e-6
+"""Time of a short request: reads of 4 KiB, 75,000 a second."""
 
 # Seconds per byte: a row swap moves each element of a slab once per row of L, at random.
 _SWAP_S_PER_BYTE = 0.6e-9
@@ -372,7 +375,7 @@ def gemm_flops(g: LuGeometry) -> float:
         panels += panel_flops(g, K)
         triangles += weight * k**2 * right
         products += (update_flops(g, K) - weight * k**2) * right
-    return panels / _PANEL_SHARE + triangles / _TRIANGLE_SHARE + products
+    return panels / PANEL_SHARE + triangles / TRIANGLE_SHARE + products
 
 
 def memory_seconds(g: LuGeometry) -> float:

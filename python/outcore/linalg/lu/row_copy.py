@@ -14,9 +14,9 @@ from outcore.longcall import LongCall
 
 
 def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
-    """Copy the columns right of the first ``widths[0]``; they are looked at meanwhile."""
+    """Copy the columns of A that are gathered; they are looked at meanwhile."""
     g = storage.geometry
-    left, (rows, columns) = g.widths[0], g.copy_block()
+    left, (rows, columns) = g.copied_from, g.copy_block()
     rest = g.n - left
     matrix = storage.open_matrix(whole_chunks=True, bounce_bytes=g.bounce_bytes)
     copy = storage.open_beside(COPY, "rest", g.copy_grid(), anew=True)

@@ -72,8 +72,8 @@ class SegmentedGeometry(ABC):
     layout
         Of the matrix.
     is_copied
-        Whether all but its first ``widths[0]`` columns are copied to segments first; otherwise its
-        own rows are gathered.
+        Whether its columns from number ``copied_from`` on are copied to segments first; otherwise
+        its own rows are gathered.
     """
 
     n: int
@@ -123,6 +123,11 @@ class SegmentedGeometry(ABC):
         least, most = TRANSPOSE_BYTES
         return pages(min(max(self.budget_bytes // 64, least), most))
 
+    @property
+    @abstractmethod
+    def copied_from(self) -> int:
+        """First column that is copied, of a matrix that is."""
+
     def norm_rows(self, columns: int) -> int:
         """Rows of A that are summed at once."""
         return max(min(NORM_BYTES, self.budget_bytes // 64) // (columns * self.dtype.itemsize), 1)
@@ -160,17 +165,15 @@ class SegmentedGeometry(ABC):
 
     def copy_grid(self) -> Grid:
         """Lay out the copy."""
-        rest = self.whole_segments(self.n - self.widths[0])
+        rest = self.whole_segments(self.n - self.copied_from)
         return self.grid([self.whole_rows(self.n), rest], self.segment, "C")
 
     def copy_bytes(self) -> tuple[int, int]:
         """Bytes moved in copying the matrix to segments."""
-        if not self.widths:
-            return 0, 0
-        rest, itemsize = self.n - self.widths[0], self.dtype.itemsize
+        rest, itemsize = self.n - self.copied_from, self.dtype.itemsize
         rows, columns = (math.ceil(self.n / chunk) * chunk for chunk in self.layout.chunks)
         written = self.whole_rows(self.n) * self.whole_segments(rest)
-        return rows * (columns - self.widths[0]) * itemsize, written * itemsize
+        return rows * (columns - self.copied_from) * itemsize, written * itemsize
 
     def grid(self, shape: list[int], columns: int, order: str) -> Grid:
         """Lay out a workspace in chunks as high as tiles."""

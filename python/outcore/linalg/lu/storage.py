@@ -28,6 +28,17 @@ class LuFiles(FactorStorage[G], ABC):
     def planned_bytes(self) -> tuple[int, int]:
         """Give what the plan says that this call reads and writes."""
 
+    @property
+    def title(self) -> str:
+        """What the report calls the method."""
+        return self.method
+
+    def notes(self, extremes: Extremes) -> list[str]:
+        """Give what the report notes."""
+        if not extremes.info:
+            return []
+        return [f"exactly singular: diagonal number {extremes.info} is zero"]
+
     def further_figures(self) -> dict[str, Any]:
         """Give what else the report says."""
         return {}
@@ -62,11 +73,9 @@ class LuFiles(FactorStorage[G], ABC):
             flops_done=flops_done,
             planned_bytes_read=read,
             planned_bytes_written=written,
-            method=self.method,
+            method=self.title,
             growth=extremes.growth,
-            notes=[f"exactly singular: diagonal number {extremes.info} is zero"]
-            if extremes.info
-            else [],
+            notes=self.notes(extremes),
             **self.further_figures(),
         )
         known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}

@@ -60,6 +60,11 @@ class TwoLevelGeometry(SegmentedGeometry):
         return tuple(SuperSlab(o, self.n - o, w) for o, w in zip(origins, widths, strict=True))
 
     @property
+    def copied_from(self) -> int:
+        """First column that is copied: those of the first super-slab are loaded as they are."""
+        return self.widths[0] if self.widths else self.n
+
+    @property
     def slab_panels(self) -> int:
         """Panels of the widest slab."""
         return max(self.slabs_of(k).slab_panels for k in range(len(self.super_slabs)))

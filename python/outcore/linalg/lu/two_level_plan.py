@@ -11,6 +11,7 @@ import numpy as np
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase
 from outcore.linalg.lu.plan import (
+    REQUEST_S,
     LuGeometry,
     flops,
     gemm_flops,
@@ -28,9 +29,6 @@ MOST_SEGMENTS = 32
 
 LEAST_TILE_BYTES = 256 << 10
 """Smaller tiles are looked at only where the budget wants them."""
-
-# Time of a short request: reads of 4 KiB, 75,000 a second.
-_REQUEST_S = 13e-6
 
 
 def two_level_geometry(
@@ -151,7 +149,7 @@ def two_level_cost(g: TwoLevelGeometry) -> Cost:
                 *g.trailing_bytes(k),
                 update,
                 update,
-                lists * _REQUEST_S + memory_s * update / all_flops,
+                lists * REQUEST_S + memory_s * update / all_flops,
             )
         )
     return Cost(

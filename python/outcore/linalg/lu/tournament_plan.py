@@ -1,0 +1,201 @@
+"""Which cuts of a matrix LU with tournament pivoting takes: those that move the fewest words."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg.cost import Cost, Phase
+from outcore.linalg.lu.plan import DTYPES, PANEL_SHARE, REQUEST_S, LuGeometry, memory_seconds
+from outcore.linalg.lu.segments import Layout, unit_bytes
+from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometry
+from outcore.sizes import format_bytes
+from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
+
+MOST_CUTS = 40
+"""Places where block columns are cut at most: as many are looked at."""
+
+LEAST_TILE_BYTES = 128 << 10
+"""Smaller tiles are looked at only where the budget wants them."""
+
+TITLE = "tournament pivoting"
+"""What the report and the plan call it, where the pivots are not those of partial pivoting."""
+
+
+def tournament_geometry(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> TournamentGeometry:
+    """Cut a matrix for a memory budget.
+
+    Raises
+    ------
+    BudgetError
+        If it is too small even for the narrowest block columns.
+    InvalidError
+        If there is no LU of this type.
+    """
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"LU works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
+        )
+    if n < 1:
+        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+    if (g := _best(n, dtype, memory_bytes, layout)) is not None:
+        return g
+    need = _enough(n, dtype, memory_bytes, layout)
+    raise BudgetError(
+        f"need about {need} bytes ({format_bytes(need)}) of memory for an LU of order {n} in "
+        f"{dtype.name} with tournament pivoting, have {memory_bytes} "
+        f"({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def tournament_again(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, tile: tuple[int, int],
+    cuts: dict[str, Any],
+) -> TournamentGeometry:  # fmt: skip
+    """Cut a matrix as a run before did, for the budget of today.
+
+    Raises
+    ------
+    BudgetError
+        If that is too small for these cuts.
+    """
+    g = TournamentGeometry(
+        n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
+        memory_bytes,
+    )  # fmt: skip
+    if g.fits():
+        return g
+    need = memory_bytes
+    while not dataclasses.replace(g, budget_bytes=need).fits():
+        need += need // 32
+    raise BudgetError(
+        f"the stopped run was begun with more memory: its cuts need {need} bytes "
+        f"({format_bytes(need)}), have {memory_bytes} ({format_bytes(memory_bytes)}); raise "
+        "memory=, or pass resume=False to begin anew"
+    )
+
+
+def _best(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> TournamentGeometry | None:
+    best, best_score = None, math.inf
+    for rows, columns, segment in _shapes(n, dtype, memory_bytes):
+        bare = TournamentGeometry(
+            n, dtype, rows, columns, segment, (), layout, not layout.has_rows(n, dtype),
+            memory_bytes,
+        )  # fmt: skip
+        g = _cut(bare)
+        if g is None and not bare.is_copied:
+            g = _cut(dataclasses.replace(bare, is_copied=True))
+        if g is not None and g.fits() and (score := g.words_moved() * g.slowness()) < best_score:
+            best, best_score = g, score
+    return best
+
+
+def _enough(n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout) -> int:
+    """Find a budget that suffices, within a hundredth of the least."""
+    low = high = max(memory_bytes, 1 << 14)
+    while _best(n, dtype, high, layout) is None:
+        low, high = high, 2 * high
+    while high - low > high // 100:
+        middle = (low + high) // 2
+        if _best(n, dtype, middle, layout) is None:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Rows and columns of tiles, and columns of segments, that are worth a look."""
+    itemsize = dtype.itemsize
+    unit = max(unit_bytes(n, dtype) // itemsize, 1)
+    most = max(memory_bytes // 24, SLOT_ALIGN_BYTES)
+    least = min(most // 32, LEAST_TILE_BYTES)
+    for times in (1, 2, 4):
+        segment = times * unit
+        for rows, columns in itertools.product(_halves(1024), _halves(full_columns(itemsize))):
+            if (
+                columns <= rows
+                and segment % rows == 0
+                and least <= rows * columns * itemsize <= most
+                and rows * segment * itemsize <= min(MAX_TILE_BYTES, memory_bytes // 16)
+                and (segment < n or times == 1)
+            ):
+                yield rows, columns, segment
+
+
+def _halves(most: int) -> list[int]:
+    return [most >> shift for shift in range(most.bit_length()) if most >> shift >= 8]
+
+
+def _cut(bare: TournamentGeometry) -> TournamentGeometry | None:
+    """Find the widths that move the fewest words, by dynamic programming from the right."""
+    n, unit = bare.n, bare.segment
+    if not bare.is_copied:
+        unit = math.lcm(unit, bare.layout.chunks[1])
+    unit *= max(math.ceil(n / unit / MOST_CUTS), 1)
+    found: dict[int, tuple[float, int]] = {n: (0.0, 0)}
+    for origin in range((n - 1) // unit * unit, -1, -unit):
+        found[origin] = (math.inf, 0)
+        for end in [*range(origin + unit, n, unit), n]:
+            s = BlockColumn(origin, n - origin, end - origin)
+            if not bare.fits_column(s):
+                # Wider ones do not fit either, but for the last, which is lower.
+                continue
+            total = _words(bare, s) + found[end][0]
+            if total < found[origin][0]:
+                found[origin] = (total, end)
+    if found[0][0] == math.inf:
+        return None
+    widths, origin = [], 0
+    while (end := found[origin][1]) < n:
+        widths.append(end - origin)
+        origin = end
+    return dataclasses.replace(bare, widths=tuple(widths))
+
+
+def _words(g: TournamentGeometry, s: BlockColumn) -> float:
+    """Words moved by a block column, as if all were whole chunks."""
+    below, last = s.order * s.width, g.is_last(s)
+    total = g.streamed_words(s) + 2 * g.n * s.width + (0 if last else below)
+    if not g.is_whole(s):
+        total += 3 * below + s.width**2
+    if g.is_copied and s.origin == 0:
+        total += 2 * g.n**2
+    return total
+
+
+def tournament_cost(g: TournamentGeometry) -> Cost:
+    """Give the cost of an LU with tournament pivoting."""
+    phases = []
+    if g.is_copied:
+        phases.append(Phase(g.dtype, *g.copy_bytes()))
+    whole = LuGeometry(g.n, g.dtype, g.rows, g.columns, 1, 1, 0, g.budget_bytes)
+    memory_s = memory_seconds(whole) / len(g.block_columns)
+    played = 0
+    for k, s in enumerate(g.block_columns):
+        update, own = g.update_flops(s), g.lower_flops(s)
+        # Rows in their place lie between those that were swapped.
+        lists = 3 * s.origin * math.ceil(s.origin / g.segment)
+        phases.append(
+            Phase(g.dtype, *g.update_bytes(k), update, update, lists * REQUEST_S / 8 + memory_s)
+        )
+        own_work = (own + g.tournament_flops(s)) / PANEL_SHARE
+        phases.append(Phase(g.dtype, *g.lower_bytes(s), own, own_work))
+        played += not g.is_whole(s)
+    columns = f"{len(g.block_columns)} block columns of at most "
+    columns += f"{max(s.width for s in g.block_columns)}, tiles of {g.rows} x {g.columns}"
+    return Cost(
+        method=f"{TITLE} in {played} of {columns}" if played else f"partial pivoting in {columns}",
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=g.tile_bytes * g.tiles * g.panels + g.scratch_bytes(),
+        words_lower_bound=g.words_lower_bound(),
+        phases=tuple(phases),
+    )

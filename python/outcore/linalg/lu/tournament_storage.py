@@ -1,0 +1,81 @@
+"""The files of an LU with tournament pivoting."""
+
+from dataclasses import asdict
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile, Grid
+from outcore.linalg.factors.journal import Record
+from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.phases import COPY, PhasedFiles
+from outcore.linalg.lu.plan import Slab
+from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometry
+from outcore.linalg.lu.tournament_plan import TITLE
+
+LOWER = "lower"
+"""L by rows, each block column with all its row swaps."""
+
+SPILL = "spill"
+"""The rows of an updated block column, from the diagonal down."""
+
+
+class TournamentStorage(PhasedFiles[TournamentGeometry]):
+    """The files of one LU with tournament pivoting.
+
+    In the journal, the note of number k + 1 says that block column k is updated and spilled, that
+    of number 0 that the matrix is copied.
+    """
+
+    method = "tournament"
+    arrays = ("matrix", "factors", "rest", LOWER, SPILL)
+
+    def open_spill(self, s: BlockColumn, *, anew: bool = False) -> ArrayFile:
+        """Open the spilled rows of a block column."""
+        return self.open_beside(SPILL, SPILL, self.geometry.spill_grid(s), anew=anew)
+
+    def open_lower(self, grid: Grid) -> ArrayFile:
+        """Open L by rows."""
+        anew = not self.target.volume.exists(self.target.inside(LOWER))
+        # It is as large as a square, with room for a triangle.
+        return self.open_beside(LOWER, LOWER, grid, anew=anew, reserve=False)
+
+    def swaps_of(self, s: BlockColumn) -> npt.NDArray[np.int32]:
+        """Row swaps of a block column that is done, as row numbers of the whole matrix."""
+        first = s.origin // self.geometry.columns
+        return next(piv for at, piv in self._pivots() if at == first)
+
+    def commit_column(self, s: BlockColumn, piv: npt.NDArray[np.int32], extremes: Extremes) -> None:
+        """Note that a block column is factored, and durable."""
+        columns = self.geometry.columns
+        panels = Slab(s.origin // columns, -(-(s.origin + s.width) // columns))
+        self.place_slab(panels)
+        self.sync()
+        places = self.places_of(panels)
+        swaps = piv + np.int32(s.origin)
+        self.journal.append(Record(panels.first, panels.last, swaps, places, asdict(extremes)))
+
+    def keep_only(self, k: int | None) -> None:
+        """Remove workspaces that are not needed to go on after the note of number `k`."""
+        kept: tuple[str, ...] = ()
+        if k is not None or self.journal.panels_done:
+            kept = (COPY, LOWER, SPILL)
+        if self.journal.panels_done == self.geometry.panels:
+            kept = ()
+        for name in self.kind.workspaces:
+            if name not in kept:
+                self._remove(name)
+
+    @property
+    def title(self) -> str:
+        """What the report calls the method."""
+        g = self.geometry
+        played = sum(s.width for s in g.block_columns if not g.is_whole(s))
+        if not played:
+            return "tournament pivoting, in memory throughout: partial pivoting"
+        return f"{TITLE} of {played} of {g.n} columns"
+
+    def notes(self, extremes: Extremes) -> list[str]:
+        """Give what the report notes."""
+        largest = [f"largest element of L: {extremes.max_l:.3g}"] if extremes.max_l else []
+        return super().notes(extremes) + largest
