@@ -10,7 +10,7 @@ use super::config::Factory;
 use super::event::NameOperation;
 use super::format::LOGS;
 use super::notes::Notes;
-use super::record::{PAGE_BYTES, Page, RECORDS_PER_PAGE, Record, What};
+use super::record::{PAGE_BYTES, Page, RECORDS_PER_PAGE, Record};
 use super::shared::{Server, Shared};
 use super::wait::Slot;
 
@@ -153,14 +153,9 @@ impl<B: Buffer> Shared<B> {
         slot.await
     }
 
-    /// Makes the last records durable, so that the next start finds nothing to examine.
+    /// Waits until every record is durable.
     pub async fn log_idle(self: &Rc<Self>) {
-        let number = {
-            let mut state = self.log.state.borrow_mut();
-            state.anew = true;
-            state.taken += 1;
-            state.taken
-        };
+        let number = self.log.state.borrow().taken;
         let _ = self.log_durable(number).await;
     }
 
@@ -181,16 +176,13 @@ impl<B: Buffer> Shared<B> {
             let pages = batch.len().div_ceil(RECORDS_PER_PAGE) as u64;
             (batch, state.taken, state.anew || state.pages + pages > state.most_pages)
         };
-        let must_sync = anew || batch.iter().any(|record| record.what == What::Note);
-        let written = if anew { self.begin_log_anew().await } else { self.append(&batch, must_sync).await };
+        let written = if anew { self.begin_log_anew().await } else { self.append(&batch).await };
         let mut state = self.log.state.borrow_mut();
         let state = &mut *state;
         match &written {
             Ok(()) => {
                 state.anew = false;
-                if must_sync {
-                    state.durable = number;
-                }
+                state.durable = number;
             }
             Err(_) => {
                 // What was written of the batch may be read after a crash, and is true; but no more goes after it.
@@ -211,12 +203,10 @@ impl<B: Buffer> Shared<B> {
         more
     }
 
-    async fn append(&self, batch: &[Record], must_sync: bool) -> Result<()> {
+    async fn append(&self, batch: &[Record]) -> Result<()> {
         let (file, generation, first) = self.log_place(|state| state.active)?;
         self.write_pages(file, generation, 0, first, batch).await?;
-        if must_sync {
-            self.sync_disk(file).await?;
-        }
+        self.sync_disk(file).await?;
         self.log.state.borrow_mut().pages += batch.len().div_ceil(RECORDS_PER_PAGE) as u64;
         Ok(())
     }

@@ -7,8 +7,10 @@ use outcore_core::LocalRuns;
 
 use super::format::{BLOCK_BYTES, DIRECT_BLOCKS, SCRATCH_BLOCKS};
 
-/// Most parts of one piece.
-const MAX_PARTS: usize = 4096;
+/// A piece with so many parts ends with their block.
+const MANY_PARTS: usize = 4096;
+/// Most parts of one piece; no more can be in one block, unless some overlap.
+const MAX_PARTS: usize = BLOCK_BYTES as usize;
 /// No more than this is put together from runs that follow each other.
 const MAX_RUN_BYTES: u64 = 64 << 20;
 
@@ -108,9 +110,12 @@ impl Iterator for Pieces {
             } else {
                 run.bytes.min(BLOCK_BYTES - run.offset % BLOCK_BYTES)
             };
-            let group = block / SCRATCH_BLOCKS;
-            let is_full = self.mixed.len() >= MAX_PARTS
-                || self.mixed.last().is_some_and(|part| part.offset / BLOCK_BYTES / SCRATCH_BLOCKS != group);
+            let is_full = self.mixed.last().is_some_and(|last| {
+                let before = last.offset / BLOCK_BYTES;
+                before / SCRATCH_BLOCKS != block / SCRATCH_BLOCKS
+                    || (before != block && self.mixed.len() >= MANY_PARTS)
+                    || self.mixed.len() >= MAX_PARTS
+            });
             if !self.mixed.is_empty() && (is_whole || is_full) {
                 self.run = Some(run);
                 return self.mixed_piece();

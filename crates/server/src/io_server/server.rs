@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use outcore_core::{
-    Buffer, Error, Grant, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target,
-};
+use outcore_core::{Buffer, Error, Grant, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target};
 
 use super::config::Config;
 use super::event::{Effect, Event, NameAnswer, NameOperation};
@@ -258,6 +256,9 @@ impl<B: Buffer> Shared<B> {
         let mut total = 0;
         let mut pieces = Pieces::new(regions.local_runs(target.stripes, target.entry));
         while group.result().is_ok() {
+            group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
+            // Before the piece is made: so their number is bounded.
+            let permit = self.pieces.take().await;
             let Some(piece) = pieces.next() else {
                 if total != buffer.len() as u64 {
                     group.fail(mismatch(total, buffer.len()));
@@ -269,8 +270,6 @@ impl<B: Buffer> Shared<B> {
                 group.fail(mismatch(piece.buffer_end(), buffer.len()));
                 break;
             }
-            group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
-            let permit = self.pieces.take().await;
             group.begin();
             let (group, file, buffer, work) = (group.clone(), file.clone(), buffer.clone(), work.clone());
             self.begin(async move {

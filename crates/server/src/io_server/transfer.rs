@@ -103,7 +103,6 @@ impl<B: Buffer> Shared<B> {
             Piece::Mixed { blocks, parts } => {
                 let _lock = file.locks.take(blocks.clone(), true).await;
                 let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
-                self.note(file, &blocks).await?;
                 let page = self.sums_of(file, ids, blocks.start).await?;
                 self.merge(file, ids, target, &page, blocks, &parts, &buffer).await
             }
@@ -132,6 +131,8 @@ impl<B: Buffer> Shared<B> {
         } else {
             self.read_blocks(file, ids, target, page, &blocks).await?
         };
+        // Noted only now: a block that was damaged before stays so, whatever crashes.
+        self.note(file, &blocks).await?;
         let mut bytes = vec![0; parts.iter().map(|p| p.bytes).max().unwrap_or(0) as usize];
         let mut end = before;
         for part in parts {

@@ -1,0 +1,193 @@
+//! What each request does, when nothing goes wrong.
+
+use outcore_core::crash_disk::Random;
+use outcore_core::{ErrorKind, Handle, IoReply, IoRequest, Level, Nested, Regions, Stripes, Target};
+use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path, sums_path};
+
+use crate::world::{NOW_S, World, grant, key, noise, read_request, small_limits, target, write_request};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+#[test]
+fn bytes_come_back_and_what_was_not_written_is_zeros() {
+    let mut world = World::new(1, small_limits());
+    assert_eq!(world.read(1, 5, 10), Ok(vec![0; 10]), "a file that was never written");
+    assert_eq!(world.length(1), 0);
+    assert!(world.disk.content(&data_path(Handle(1))).is_none(), "reading makes no file");
+    let bytes = noise(&mut Random::new(1), 3 * BLOCK + 100);
+    assert_eq!(world.write(1, 50, &bytes), Ok(()));
+    assert_eq!(world.length(1), 50 + bytes.len() as u64);
+    assert_eq!(world.read(1, 50, bytes.len() as u64).as_deref(), Ok(&bytes[..]));
+    assert_eq!(world.read(1, 0, 51).unwrap()[..50], [0; 50]);
+    let far = world.read(1, 3 * BLOCK_BYTES, 5 * BLOCK_BYTES).unwrap();
+    assert_eq!(far[150..], vec![0; far.len() - 150], "past the end of a data file");
+    let content = world.disk.content(&data_path(Handle(1))).unwrap();
+    assert_eq!(content[50..], bytes, "a data file holds the bytes as they are");
+    assert_eq!(world.write(1, 100 * BLOCK_BYTES, &[9]), Ok(()));
+    assert_eq!(world.read(1, 40 * BLOCK_BYTES, 100), Ok(vec![0; 100]), "a hole");
+}
+
+#[test]
+fn regions_of_a_striped_file_take_their_payload_in_order() {
+    let mut world = World::new(2, small_limits());
+    let stripes = Stripes::new(1000, 3).unwrap();
+    let whole = Target { handle: Handle(4), stripes, entry: 1 };
+    let levels = vec![Level { count: 40, step_bytes: 7000 }];
+    let far = Nested { offset: 200_000, run_bytes: 3500, levels };
+    let near = Nested { offset: 10, run_bytes: 5000, levels: vec![] };
+    let regions = Regions::new(vec![far, near]).unwrap();
+    let bytes = noise(&mut Random::new(2), regions.local_bytes(stripes, 1) as usize);
+    let grant = grant(4);
+    let write = IoRequest::Write { target: whole, grant, regions: regions.clone() };
+    assert!(world.done(write, bytes.clone()).is_ok());
+    let mut expected = vec![0; 400_000];
+    let mut at = 0;
+    for run in regions.local_runs(stripes, 1) {
+        let length = run.length as usize;
+        expected[run.offset as usize..][..length].copy_from_slice(&bytes[at..at + length]);
+        at += length;
+    }
+    let content = world.disk.content(&data_path(Handle(4))).unwrap();
+    assert_eq!(content, expected[..content.len()]);
+    let read = IoRequest::Read { target: whole, grant, regions };
+    assert_eq!(world.done(read, vec![0xEE; bytes.len()]), Ok(bytes));
+}
+
+#[test]
+fn large_requests_go_straight_to_the_disk_and_small_pieces_together() {
+    let mut world = World::new(3, Limits::default());
+    let bytes = noise(&mut Random::new(3), 64 * BLOCK);
+    world.write(1, 0, &bytes).unwrap();
+    let before = world.disk_requests;
+    world.write(1, 0, &bytes).unwrap();
+    assert_eq!(world.disk_requests - before, 1, "4 MiB that are noted already");
+    // 512 bytes of every 4096: one request for each four blocks.
+    let regions = Regions::strided(0, 0, 512, 1024, 4096, 0).unwrap();
+    let before = world.disk_requests;
+    let read = world.done(read_request(1, regions), vec![0; 512 * 1024]).unwrap();
+    assert_eq!(world.disk_requests - before, 16);
+    for (piece, found) in read.chunks(512).enumerate() {
+        assert_eq!(found, &bytes[piece * 4096..][..512]);
+    }
+}
+
+#[test]
+fn lengths_are_set_and_what_is_cut_off_is_gone() {
+    let mut world = World::new(4, small_limits());
+    let bytes = noise(&mut Random::new(4), 5 * BLOCK);
+    world.write(1, 0, &bytes).unwrap();
+    world.set_length(1, 2 * BLOCK_BYTES + 10, false).unwrap();
+    assert_eq!(world.length(1), 2 * BLOCK_BYTES + 10);
+    world.set_length(1, 5 * BLOCK_BYTES, true).unwrap();
+    let mut expected = bytes[..2 * BLOCK + 10].to_vec();
+    expected.resize(5 * BLOCK, 0);
+    assert_eq!(world.read(1, 0, 5 * BLOCK_BYTES), Ok(expected));
+    world.set_length(2, 100, false).unwrap();
+    assert_eq!(
+        (world.length(2), world.read(2, 0, 200)),
+        (100, Ok(vec![0; 200])),
+        "a file made by its length"
+    );
+    // Far more than a page of checksums.
+    world.write(1, 130 << 20, &bytes).unwrap();
+    world.set_length(1, 0, false).unwrap();
+    world.set_length(1, 140 << 20, false).unwrap();
+    assert_eq!(world.read(1, 130 << 20, 100), Ok(vec![0; 100]));
+    assert_eq!(world.read(1, 0, 100), Ok(vec![0; 100]));
+}
+
+#[test]
+fn a_removed_file_is_gone_and_its_room_with_it() {
+    let mut world = World::new(5, small_limits());
+    world.write(1, 0, &[1; 1000]).unwrap();
+    world.remove(1).unwrap();
+    assert!(!world.disk.paths().iter().any(|path| path.starts_with("data")), "{:?}", world.disk.paths());
+    assert_eq!((world.length(1), world.read(1, 0, 10)), (0, Ok(vec![0; 10])));
+    assert_eq!(world.remove(1), Ok(()), "removing what is not there");
+    assert!(world.disk.content(&sums_path(Handle(1))).is_none());
+}
+
+#[test]
+fn grants_are_needed() {
+    let mut world = World::new(6, small_limits());
+    let regions = Regions::contiguous(0, 3).unwrap();
+    let (handle, until) = (Handle(1), NOW_S + 1);
+    let mut forged = key().sign(handle, true, until);
+    forged.mac[0] ^= 1;
+    let refused = [forged, key().sign(Handle(2), true, until), key().sign(handle, true, NOW_S - 1)];
+    for grant in refused {
+        let read = IoRequest::Read { target: target(1), grant, regions: regions.clone() };
+        assert_eq!(world.done(read, vec![0; 3]).unwrap_err().kind, ErrorKind::Denied);
+    }
+    let reader = key().sign(handle, false, until);
+    let write = IoRequest::Write { target: target(1), grant: reader, regions: regions.clone() };
+    assert_eq!(world.done(write, vec![0; 3]).unwrap_err().kind, ErrorKind::Denied);
+    let remove = IoRequest::Remove { target: target(1), grant: reader };
+    assert_eq!(world.done(remove, vec![]).unwrap_err().kind, ErrorKind::Denied);
+    let shorten = IoRequest::SetLength { target: target(1), grant: reader, local_length: 0, reserve: false };
+    assert_eq!(world.done(shorten, vec![]).unwrap_err().kind, ErrorKind::Denied);
+    let read = IoRequest::Read { target: target(1), grant: reader, regions };
+    assert!(world.done(read, vec![0; 3]).is_ok());
+}
+
+#[test]
+fn requests_that_do_not_fit_their_payload_are_refused() {
+    let mut world = World::new(7, small_limits());
+    for (bytes, payload) in [(10, 9), (10, 11), (3 << 20, 1), (1 << 40, 0)] {
+        for request in [read_request, write_request] {
+            let regions = Regions::contiguous(0, bytes).unwrap();
+            let error = world.done(request(1, regions), vec![0; payload]);
+            let is_unwritten = error.is_ok() && world.length(1) == 0;
+            assert!(is_unwritten || error.is_err_and(|e| e.kind == ErrorKind::Invalid), "{bytes} {payload}");
+        }
+    }
+    let stripes = Stripes::new(1000, 2).unwrap();
+    let outside = Target { handle: Handle(1), stripes, entry: 2 };
+    let sync = IoRequest::Sync { target: outside, grant: grant(1) };
+    assert_eq!(world.done(sync, vec![]).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn status_counts() {
+    let mut world = World::new(8, small_limits());
+    world.write(1, 0, &[1; 1000]).unwrap();
+    world.read(1, 0, 300).unwrap();
+    let status = world.status();
+    assert_eq!((status.requests, status.bytes_written, status.bytes_read), (2, 1000, 300));
+    assert_eq!((status.damaged_blocks, status.free_bytes), (0, 1 << 40));
+}
+
+#[test]
+fn memory_is_bounded_under_many_calls() {
+    let mut world = World::new(9, small_limits());
+    let calls: Vec<u64> = (0..300)
+        .map(|n| {
+            let regions = Regions::strided(n * 100, 0, 100, 50, 70_000, 0).unwrap();
+            world.call(write_request(n % 5, regions), vec![n as u8; 5000])
+        })
+        .collect();
+    world.run();
+    for call in calls {
+        assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
+    }
+    let made = *world.scratch.lock().unwrap();
+    // Scratch, buffers for checksums, for the log, and a view of nothing.
+    assert!(made <= small_limits().scratch_bytes + 16 * 4096 + 65536 + 4096, "{made} bytes");
+}
+
+#[test]
+fn files_that_were_closed_for_others_are_as_they_were() {
+    let mut world = World::new(10, small_limits());
+    for handle in 0..20 {
+        world.write(handle, handle * 1000, &[handle as u8 + 1; 500]).unwrap();
+    }
+    for handle in 0..20 {
+        assert_eq!(world.read(handle, handle * 1000, 500), Ok(vec![handle as u8 + 1; 500]));
+        assert_eq!(world.length(handle), handle * 1000 + 500);
+    }
+    world.stop();
+    world.restart();
+    for handle in 0..20 {
+        assert_eq!(world.read(handle, handle * 1000, 500), Ok(vec![handle as u8 + 1; 500]));
+    }
+}

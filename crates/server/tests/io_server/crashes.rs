@@ -1,0 +1,285 @@
+//! Random calls, several at once, with crashes in the middle, against a model.
+
+use outcore_core::crash_disk::Random;
+use outcore_core::{IoReply, IoRequest, Level, Nested, Regions};
+use outcore_server::io_server::BLOCK_BYTES;
+
+use crate::world::{Faults, MAX, World, grant, noise, read_request, small_limits, target, write_request};
+
+const HANDLES: u64 = 3;
+
+/// Bytes that a write puts in a file, byte by byte.
+#[derive(Clone)]
+struct Written {
+    bytes: Vec<(u64, u8)>,
+    /// Whether its regions ascend: only then each block is written once.
+    ascends: bool,
+}
+
+/// What is known of one file: what is durable, what was written since.
+#[derive(Clone)]
+struct Model {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    since: Vec<Written>,
+    /// Set where the order of writes, or a crash, left more than one possibility.
+    length: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        let zeros = vec![0; MAX as usize];
+        Self { now: zeros.clone(), durable: zeros, since: vec![], length: 0 }
+    }
+}
+
+fn regions(random: &mut Random) -> Regions {
+    let mut parts = vec![];
+    for _ in 0..1 + random.below(2) {
+        let run_bytes = match random.below(4) {
+            0 => 1 + random.below(700),
+            1 => 1 + random.below(3 * BLOCK_BYTES),
+            2 => BLOCK_BYTES * (1 + random.below(6)),
+            _ => 1 + random.below(20_000),
+        };
+        let count = 1 + random.below(5);
+        let step_bytes = run_bytes + random.below(100_000);
+        let reach = (count - 1) * step_bytes + run_bytes;
+        let (count, reach) = if reach > MAX { (1, run_bytes) } else { (count, reach) };
+        let mut offset = random.below(MAX - reach + 1);
+        if random.below(3) == 0 {
+            offset -= offset % BLOCK_BYTES;
+        }
+        parts.push(Nested { offset, run_bytes, levels: vec![Level { count, step_bytes }] });
+    }
+    Regions::new(parts).unwrap()
+}
+
+fn spread(regions: &Regions, bytes: &[u8]) -> Vec<(u64, u8)> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for run in regions.runs() {
+        out.extend((0..run.length).map(|i| (run.offset + i, bytes[(run.at + i) as usize])));
+    }
+    out
+}
+
+struct Run {
+    world: World,
+    models: Vec<Model>,
+    seed: u64,
+}
+
+enum Asked {
+    Read { file: usize, regions: Regions },
+    Write { file: usize, number: usize },
+    Sync { file: usize },
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        Self { world: World::new(seed, small_limits()), models: vec![Model::new(); HANDLES as usize], seed }
+    }
+
+    /// Some calls at once; whether the server was let finish them.
+    fn batch(&mut self) {
+        let mut asked: Vec<(u64, Asked)> = vec![];
+        let mut writes: Vec<Vec<Written>> = vec![vec![]; HANDLES as usize];
+        for _ in 0..1 + self.world.random.below(6) {
+            let file = self.world.random.below(HANDLES) as usize;
+            let handle = file as u64 + 1;
+            match self.world.random.below(8) {
+                0..=3 => {
+                    let regions = regions(&mut self.world.random);
+                    let bytes = noise(&mut self.world.random, regions.total_bytes() as usize);
+                    let number = writes[file].len();
+                    let bytes_written = spread(&regions, &bytes);
+                    let ascends = bytes_written.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                    writes[file].push(Written { bytes: bytes_written, ascends });
+                    let call = self.world.call(write_request(handle, regions), bytes);
+                    asked.push((call, Asked::Write { file, number }));
+                }
+                4..=6 => {
+                    let regions = regions(&mut self.world.random);
+                    let place = vec![0xEE; regions.total_bytes() as usize];
+                    let call = self.world.call(read_request(handle, regions.clone()), place);
+                    asked.push((call, Asked::Read { file, regions }));
+                }
+                _ => {
+                    let request = IoRequest::Sync { target: target(handle), grant: grant(handle) };
+                    asked.push((self.world.call(request, vec![]), Asked::Sync { file }));
+                }
+            }
+            for _ in 0..self.world.random.below(6) {
+                self.world.turn();
+            }
+        }
+        let crash = self.world.random.below(3) == 0;
+        if crash {
+            for _ in 0..self.world.random.below(60) {
+                self.world.turn();
+            }
+        } else {
+            self.world.run();
+        }
+        for (call, what) in asked {
+            let answer = self.world.answer(call);
+            assert!(crash || answer.is_some(), "seed {}: a call was not answered", self.seed);
+            let Some((reply, buffer)) = answer else { continue };
+            let is_full = matches!(&reply, IoReply::Failed(e) if e.message.contains("injected"));
+            assert!(reply == IoReply::Done || is_full, "seed {}: {reply:?}", self.seed);
+            match what {
+                Asked::Read { file, regions } if !is_full => {
+                    let found = spread(&regions, &buffer.to_vec());
+                    self.check(file, &found, &writes[file], "read");
+                }
+                Asked::Sync { file } if !is_full => {
+                    // All that was answered before this batch is durable.
+                    let model = &mut self.models[file];
+                    model.durable = model.now.clone();
+                    model.since.clear();
+                }
+                Asked::Read { .. } | Asked::Sync { .. } => {}
+                Asked::Write { file, number } => {
+                    assert!(number < writes[file].len());
+                }
+            }
+        }
+        for (file, writes) in writes.iter().enumerate() {
+            self.models[file].since.extend(writes.iter().cloned());
+        }
+        self.settle(crash, &writes);
+    }
+
+    /// Each byte is what it was, or what a write of the batch put there.
+    fn check(&self, file: usize, found: &[(u64, u8)], writes: &[Written], what: &str) {
+        let before = &self.models[file].now;
+        let wrong: Vec<_> = found.iter().filter(|(at, byte)| before[*at as usize] != *byte).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        let mut possible = std::collections::HashSet::new();
+        possible.extend(writes.iter().flat_map(|written| written.bytes.iter().copied()));
+        for (at, byte) in wrong {
+            assert!(possible.contains(&(*at, *byte)), "seed {}: {what}, byte {at} is {byte}", self.seed);
+        }
+    }
+
+    /// Reads everything back, after a crash or not, and compares; from then on that is what is there.
+    fn settle(&mut self, crash: bool, writes: &[Vec<Written>]) {
+        if crash {
+            self.world.crash();
+        }
+        let faults = std::mem::take(&mut self.world.faults);
+        for file in 0..HANDLES as usize {
+            let handle = file as u64 + 1;
+            let found = self.world.read(handle, 0, MAX);
+            let found = found.unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
+            let model = &self.models[file];
+            let (base, changes) =
+                if crash { (&model.durable, &model.since[..]) } else { (&model.now, &writes[file][..]) };
+            let mut is_good: Vec<bool> = found.iter().zip(base).map(|(a, b)| a == b).collect();
+            if !crash {
+                // What one write alone covers must be there.
+                let mut covered = vec![0_u8; MAX as usize];
+                for (at, _) in changes.iter().flat_map(|written| &written.bytes) {
+                    covered[*at as usize] += 1;
+                    is_good[*at as usize] = false;
+                }
+                self.one_or_the_other(&found, changes, &covered);
+            }
+            for (at, byte) in changes.iter().flat_map(|written| &written.bytes) {
+                is_good[*at as usize] |= found[*at as usize] == *byte;
+            }
+            let bad = is_good.iter().position(|good| !good);
+            assert_eq!(bad, None, "seed {}: file {handle}, crash {crash}", self.seed);
+            let model = &mut self.models[file];
+            if crash {
+                model.durable.clone_from(&found);
+                model.since.clear();
+                model.length = self.world.length(handle);
+            }
+            model.now = found;
+        }
+        self.world.faults = faults;
+    }
+
+    /// Where two writes at once cover the same bytes of a block, one of them is there, not some of each.
+    fn one_or_the_other(&self, found: &[u8], writes: &[Written], covered: &[u8]) {
+        for (number, first) in writes.iter().enumerate() {
+            let mut mine = vec![None; MAX as usize];
+            for (at, byte) in &first.bytes {
+                mine[*at as usize] = Some(*byte);
+            }
+            for second in writes[number + 1..].iter().filter(|second| first.ascends && second.ascends) {
+                // Of each block: whether it may be the first, and whether the second.
+                let mut blocks = std::collections::HashMap::new();
+                for (at, byte) in &second.bytes {
+                    let at = *at as usize;
+                    if let (Some(other), 2) = (mine[at], covered[at]) {
+                        let state = blocks.entry(at as u64 / BLOCK_BYTES).or_insert((true, true));
+                        state.0 &= found[at] == other;
+                        state.1 &= found[at] == *byte;
+                    }
+                }
+                assert!(blocks.values().all(|(a, b)| *a || *b), "seed {}: mixed {blocks:?}", self.seed);
+            }
+        }
+    }
+
+    fn resize(&mut self) {
+        let file = self.world.random.below(HANDLES) as usize;
+        let handle = file as u64 + 1;
+        let length = self.world.random.below(MAX);
+        let reserve = self.world.random.below(2) == 0;
+        self.world.set_length(handle, length, reserve).unwrap();
+        let model = &mut self.models[file];
+        let gone = (length..MAX).map(|at| (at, 0)).collect();
+        model.now[length as usize..].fill(0);
+        model.since.push(Written { bytes: gone, ascends: true });
+        assert_eq!(self.world.length(handle), length, "seed {}", self.seed);
+    }
+
+    fn remove(&mut self) {
+        let file = self.world.random.below(HANDLES) as usize;
+        self.world.remove(file as u64 + 1).unwrap();
+        self.models[file] = Model::new();
+    }
+}
+
+/// Seeds to run: `SEEDS=first..last`, or so many.
+fn seeds(most: u64) -> std::ops::Range<u64> {
+    match std::env::var("SEEDS").ok().and_then(|text| {
+        let (first, last) = text.split_once("..")?;
+        Some(first.parse().ok()?..last.parse().ok()?)
+    }) {
+        Some(seeds) => seeds,
+        None => 0..most,
+    }
+}
+
+fn simulate(seed: u64, faults: Faults) {
+    let mut run = Run::new(seed);
+    run.world.faults = faults;
+    for _ in 0..12 {
+        let kind = run.world.random.below(10);
+        match kind {
+            0 if faults.full_of == 0 => run.resize(),
+            1 => run.remove(),
+            _ => run.batch(),
+        }
+    }
+}
+
+#[test]
+fn a_server_does_what_the_model_does_whatever_crashes() {
+    for seed in seeds(60) {
+        simulate(seed, Faults::default());
+    }
+}
+
+#[test]
+fn a_server_on_a_disk_that_stops_short_does_too() {
+    for seed in seeds(20) {
+        simulate(seed, Faults { short_of: 4, ..Faults::default() });
+    }
+}

@@ -1,0 +1,9 @@
+//! The I/O server against a simulated disk that loses power, and against a real one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod basics;
+mod crashes;
+mod damage;
+mod runner;
+mod world;

@@ -1,0 +1,302 @@
+//! A server on a simulated disk, whose requests finish in random order.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
+use outcore_core::{
+    Buffer, Clock, Completion, Disk, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus,
+    Operation, Regions, Result, ServerId, Stripes, Target,
+};
+use outcore_server::grants::Key;
+use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, perform};
+
+pub const MAX: u64 = 1536 << 10;
+pub const NOW_S: u64 = 1_800_000_000;
+
+pub struct NoClock;
+
+impl Clock for NoClock {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// What goes wrong with the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Transfers are cut short, of every so many.
+    pub short_of: u64,
+    /// Writes fail after half of their bytes, of every so many.
+    pub full_of: u64,
+    /// Nothing is made durable, and the disk says so.
+    pub sync_fails: bool,
+}
+
+pub struct World {
+    pub disk: Arc<CrashDisk>,
+    pub random: Random,
+    pub faults: Faults,
+    pub limits: Limits,
+    server: IoServer<MemoryBuffer>,
+    pending: Vec<Effect<MemoryBuffer>>,
+    answers: HashMap<u64, (IoReply, MemoryBuffer)>,
+    next_call: u64,
+    pub disk_requests: u64,
+    /// Bytes of scratch buffers ever made.
+    pub scratch: Arc<Mutex<usize>>,
+    stopped: bool,
+}
+
+/// Small, so that every limit is met.
+pub fn small_limits() -> Limits {
+    Limits {
+        scratch_bytes: 512 << 10,
+        sums_bytes: 2 * 4096,
+        open_files: 2,
+        calls: 8,
+        pieces: 4,
+        pieces_of_call: 3,
+    }
+}
+
+pub fn key() -> Key {
+    Key::new([7; 32])
+}
+
+pub fn config(limits: Limits, scratch: Arc<Mutex<usize>>) -> Config<MemoryBuffer> {
+    Config {
+        pool: 5,
+        server: ServerId(3),
+        verify: Box::new(key()),
+        scratch: Arc::new(move |bytes| {
+            *scratch.lock().unwrap() += bytes;
+            Ok(MemoryBuffer::new(vec![0xDD; bytes]))
+        }),
+        limits,
+        clock: Arc::new(NoClock),
+    }
+}
+
+/// A file on one server.
+pub fn target(handle: u64) -> Target {
+    Target { handle: Handle(handle), stripes: Stripes::new(1 << 40, 1).unwrap(), entry: 0 }
+}
+
+pub fn grant(handle: u64) -> Grant {
+    key().sign(Handle(handle), true, NOW_S + 100)
+}
+
+impl World {
+    pub fn new(seed: u64, limits: Limits) -> Self {
+        let disk = Arc::new(CrashDisk::default());
+        let scratch = Arc::new(Mutex::new(0));
+        let mut pending = Vec::new();
+        let server = IoServer::start(config(limits, scratch.clone()), &mut pending).unwrap();
+        Self {
+            disk,
+            random: Random::new(seed),
+            faults: Faults::default(),
+            limits,
+            server,
+            pending,
+            answers: HashMap::new(),
+            next_call: 0,
+            disk_requests: 0,
+            scratch,
+            stopped: false,
+        }
+    }
+
+    pub fn call(&mut self, request: IoRequest, buffer: Vec<u8>) -> u64 {
+        self.next_call += 1;
+        let (call, buffer) = (self.next_call, MemoryBuffer::new(buffer));
+        self.step(Event::Call { call, request, buffer });
+        call
+    }
+
+    pub fn answer(&mut self, call: u64) -> Option<(IoReply, MemoryBuffer)> {
+        self.answers.remove(&call)
+    }
+
+    fn step(&mut self, event: Event<MemoryBuffer>) {
+        let mut effects = Vec::new();
+        self.server.step(NOW_S * 1_000_000_000, event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Answer { call, reply, buffer } => {
+                    assert_eq!(buffer.views(), 1, "a view of a buffer is left when it goes back");
+                    assert!(self.answers.insert(call, (reply, buffer)).is_none(), "answered twice");
+                }
+                Effect::Stopped => self.stopped = true,
+                Effect::Started(result) => assert_eq!(result, Ok(())),
+                effect => self.pending.push(effect),
+            }
+        }
+    }
+
+    fn fault(&mut self, operation: Operation, length: usize) -> std::result::Result<usize, (usize, Error)> {
+        let faults = self.faults;
+        if operation == Operation::Sync && faults.sync_fails {
+            return Err((0, Error::new(ErrorKind::Io, "injected: cannot sync")));
+        }
+        if operation == Operation::Write && faults.full_of > 0 && self.random.below(faults.full_of) == 0 {
+            return Err((length / 2, Error::new(ErrorKind::DiskFull, "injected: the disk is full")));
+        }
+        if operation != Operation::Sync && faults.short_of > 0 && self.random.below(faults.short_of) == 0 {
+            return Ok(1 + self.random.below(length as u64) as usize);
+        }
+        Ok(length)
+    }
+
+    /// Finishes one thing that the disk has to do; `false` if there is none.
+    pub fn turn(&mut self) -> bool {
+        if self.pending.is_empty() {
+            return false;
+        }
+        let which = self.random.below(self.pending.len() as u64) as usize;
+        match self.pending.swap_remove(which) {
+            Effect::Disk { token, mut request } => {
+                self.disk_requests += 1;
+                let fault = self.fault(request.operation, request.buffer.len());
+                let (bytes, error) = match fault {
+                    Ok(bytes) => (bytes, None),
+                    Err((bytes, error)) => (bytes, Some(error)),
+                };
+                request.buffer.truncate(bytes);
+                let skip = error.is_some() && bytes == 0;
+                let done: Arc<Mutex<Option<Completion<MemoryBuffer>>>> = Arc::default();
+                if skip {
+                    let error = error.unwrap();
+                    let completion = Completion::failed(request.buffer, error, 0);
+                    return self.finish(token, completion);
+                }
+                let sink = done.clone();
+                self.disk.submit(request, Box::new(move |c| *sink.lock().unwrap() = Some(c)));
+                let mut completion = done.lock().unwrap().take().unwrap();
+                if let Some(error) = error {
+                    completion.result = Err(error);
+                }
+                self.finish(token, completion)
+            }
+            Effect::Name { token, operation } => {
+                let result = perform(self.disk.as_ref(), self.disk.as_ref(), operation);
+                self.step(Event::Name { token, result });
+                true
+            }
+            _ => unreachable!("answers are not pending"),
+        }
+    }
+
+    fn finish(&mut self, token: u64, completion: Completion<MemoryBuffer>) -> bool {
+        self.step(Event::Disk { token, completion });
+        true
+    }
+
+    pub fn run(&mut self) {
+        while self.turn() {}
+    }
+
+    /// Calls, and runs until nothing is left to do.
+    pub fn ask(&mut self, request: IoRequest, buffer: Vec<u8>) -> (IoReply, Vec<u8>) {
+        let call = self.call(request, buffer);
+        self.run();
+        let (reply, buffer) = self.answer(call).expect("a call was not answered");
+        (reply, buffer.to_vec())
+    }
+
+    pub fn done(&mut self, request: IoRequest, buffer: Vec<u8>) -> Result<Vec<u8>> {
+        match self.ask(request, buffer) {
+            (IoReply::Done, bytes) => Ok(bytes),
+            (IoReply::Failed(error), _) => Err(error),
+            (other, _) => panic!("answered by {other:?}"),
+        }
+    }
+
+    pub fn write(&mut self, handle: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let request = write_request(handle, Regions::contiguous(offset, bytes.len() as u64).unwrap());
+        self.done(request, bytes.to_vec()).map(|_| ())
+    }
+
+    pub fn read(&mut self, handle: u64, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let request = read_request(handle, Regions::contiguous(offset, bytes).unwrap());
+        self.done(request, vec![0xEE; bytes as usize])
+    }
+
+    pub fn sync(&mut self, handle: u64) -> Result<()> {
+        let request = IoRequest::Sync { target: target(handle), grant: grant(handle) };
+        self.done(request, vec![]).map(|_| ())
+    }
+
+    pub fn length(&mut self, handle: u64) -> u64 {
+        match self.ask(IoRequest::Length { target: target(handle), grant: grant(handle) }, vec![]).0 {
+            IoReply::Length(length) => length,
+            other => panic!("answered by {other:?}"),
+        }
+    }
+
+    pub fn set_length(&mut self, handle: u64, local_length: u64, reserve: bool) -> Result<()> {
+        let (target, grant) = (target(handle), grant(handle));
+        self.done(IoRequest::SetLength { target, grant, local_length, reserve }, vec![]).map(|_| ())
+    }
+
+    pub fn remove(&mut self, handle: u64) -> Result<()> {
+        let request = IoRequest::Remove { target: target(handle), grant: grant(handle) };
+        self.done(request, vec![]).map(|_| ())
+    }
+
+    pub fn status(&mut self) -> IoStatus {
+        match self.ask(IoRequest::Status, vec![]).0 {
+            IoReply::Status(status) => status,
+            other => panic!("answered by {other:?}"),
+        }
+    }
+
+    /// Loses power, in the middle of whatever is going on, and starts again.
+    pub fn crash(&mut self) {
+        // What the disk had begun may have been done.
+        for effect in std::mem::take(&mut self.pending) {
+            if let Effect::Disk { request, .. } = effect
+                && request.operation == Operation::Write
+                && self.random.below(2) == 0
+            {
+                self.disk.submit(request, Box::new(drop));
+            }
+        }
+        self.disk.crash(&mut self.random);
+        self.restart();
+    }
+
+    /// Begins anew with what is in the files.
+    pub fn restart(&mut self) {
+        self.answers.clear();
+        self.pending.clear();
+        self.stopped = false;
+        let mut effects = Vec::new();
+        self.server = IoServer::start(config(self.limits, self.scratch.clone()), &mut effects).unwrap();
+        self.pending = effects;
+    }
+
+    pub fn stop(&mut self) {
+        self.step(Event::Stop);
+        self.run();
+        assert!(self.stopped, "the server does not stop");
+    }
+}
+
+pub fn read_request(handle: u64, regions: Regions) -> IoRequest {
+    IoRequest::Read { target: target(handle), grant: grant(handle), regions }
+}
+
+pub fn write_request(handle: u64, regions: Regions) -> IoRequest {
+    IoRequest::Write { target: target(handle), grant: grant(handle), regions }
+}
+
+pub fn noise(random: &mut Random, bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        out.extend(random.bits().to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
