@@ -6,6 +6,7 @@ several heights. All alternate in one run.
 """
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class Reading:
         self.fio = None
         if fio.is_installed() and blocks:
             nbytes = blocks * 4 * self.block_bytes
-            self.fio = fio.Fio(shard_file(A.path), nbytes, self.block_bytes, 4, True)
+            self.fio = fio.Fio(shard_file(Path(A.path)), nbytes, self.block_bytes, 4, True)
 
     def run(self) -> float:
         """Seconds."""

@@ -48,7 +48,7 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, low: str, n: int) 
         warmups=1 if setting.size == "quick" else 0,
     )
     A.close()
-    clear(A.path)
+    clear(Path(A.path))
     mixed, double = (contenders[name].report for name in ("mixed", "double"))
     if "refinement" not in mixed.method:
         raise AssertionError(f"single precision did not do: {mixed.notes}")

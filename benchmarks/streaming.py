@@ -48,7 +48,7 @@ def compare(direction: str, run: Contender, ours: "Streaming", *, rounds: int) -
     """Measure one direction against fio, as it comes and with huge pages."""
     nbytes = ours.array.nbytes
     fios = {
-        name: fio.Fio(shard_file(ours.array.path), nbytes, ours.block_bytes, DEPTH, huge)
+        name: fio.Fio(shard_file(Path(ours.array.path)), nbytes, ours.block_bytes, DEPTH, huge)
         for name, huge in {"fio": False, "fio with huge pages": True}.items()
     }
     contenders = {name: functools.partial(one.rate, direction) for name, one in fios.items()}

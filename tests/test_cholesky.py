@@ -14,11 +14,11 @@ from test_lu import edges_of, factor_file_bytes
 import outcore as oc
 from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
-from outcore.catalog import bytes_on_disk
 from outcore.errors import ClosedError, ConsumedError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
 from outcore.linalg.cholesky.plan import cholesky_geometry
 from outcore.linalg.lu.plan import DTYPES
+from outcore.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

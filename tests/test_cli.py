@@ -22,7 +22,7 @@ from outcore.cli import main
 from outcore.doctor import Examination, Finding
 from outcore.errors import InvalidError
 from outcore.linalg import lu_factor
-from outcore.volumes import exclusive
+from outcore.volumes import exclusive, place
 
 
 def outcore(*arguments: object, typed: str | None = None) -> Result:
@@ -358,7 +358,7 @@ def test_rm_refuses_what_is_being_made(tmp_path: Path, kind: str) -> None:
         make_factor(path, "incomplete")
     else:
         oc.create_array(path, 5).close()
-    with exclusive(path if kind == "factor" else tmp_path / ".Z.lu.filling", "testing"):
+    with exclusive(place(path if kind == "factor" else tmp_path / ".Z.lu.filling"), "testing"):
         result = outcore("rm", "-y", path)
         assert result.exit_code == 1
         assert "is being made by another process or call" in result.stderr

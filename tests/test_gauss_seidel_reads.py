@@ -131,7 +131,7 @@ def test_places_of_temporary_files_that_are_taken(tmp_path: Path) -> None:
         gauss_seidel(A, b, **options)
     (tmp_path / "A.diagonal").rmdir()
     with (
-        oc.volumes.exclusive(tmp_path / ".A.diagonal.filling", "test"),
+        oc.volumes.exclusive(oc.volumes.place(tmp_path / ".A.diagonal.filling"), "test"),
         pytest.raises(BusyError, match="another call on the same matrix"),
     ):
         gauss_seidel(A, b, **options)

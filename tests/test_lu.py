@@ -24,7 +24,6 @@ from linpack import (
 import outcore as oc
 from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
-from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
 from outcore.linalg import lu_factor, lu_solve, open_factor
 from outcore.linalg.factors import storage as factor_storage
@@ -32,7 +31,7 @@ from outcore.linalg.factors.factor import Kind
 from outcore.linalg.factors.journal import Journal
 from outcore.linalg.lu.plan import DTYPES, LuGeometry, lu_geometry
 from outcore.report import Report
-from outcore.volumes import Place
+from outcore.volumes import Place, bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -26,7 +26,7 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.linalg.products.matmul import matmul
-from outcore.volumes import exclusive
+from outcore.volumes import exclusive, place
 
 MEMORY = 450_000
 module = sys.modules["outcore.linalg.products.matmul"]
@@ -101,7 +101,7 @@ def test_targets_that_exist(tmp_path: Path, square: oc.Array) -> None:
 
 
 def test_a_target_in_use_is_refused(tmp_path: Path, square: oc.Array) -> None:
-    with exclusive(tmp_path / ".C.filling", "another call"):
+    with exclusive(place(tmp_path / ".C.filling"), "another call"):
         refused(BusyError, "in use by another", square, square, out=tmp_path / "C")
     assert not (tmp_path / "C").exists()
 

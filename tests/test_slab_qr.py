@@ -16,11 +16,11 @@ from test_lu import edges_of, factor_file_bytes
 import outcore as oc
 from outcore import blas_choice, progress
 from outcore._core import Arena
-from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, ClosedError, ConsumedError
 from outcore.linalg import QRFactor, open_factor, qr_factor
 from outcore.linalg.lu.plan import DTYPES
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, slab_qr_geometry
+from outcore.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

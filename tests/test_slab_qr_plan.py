@@ -8,7 +8,6 @@ from linpack import on_disk, one_thread
 from tall import RATES, tall
 
 import outcore as oc
-from outcore.catalog import bytes_on_disk
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import qr_factor
 from outcore.linalg.lu.plan import DTYPES
@@ -19,6 +18,7 @@ from outcore.linalg.slab_qr.plan import (
     slab_qr_geometry,
     update_flops,
 )
+from outcore.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -34,7 +34,7 @@ from outcore.errors import (
 from outcore.linalg.grains import Grains
 from outcore.linalg.products.solve_triangular import solve_triangular, solve_triangular_and_report
 from outcore.linalg.products.triangular_plan import TriangularSystem, triangular_geometry
-from outcore.volumes import exclusive
+from outcore.volumes import exclusive, place
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PAGE = 4096
@@ -419,7 +419,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(InvalidError, "threads must be", T, b, threads=-1)
     refused(InvalidError, "cannot be on disk", T, b[:, :0], out=tmp_path / "X")
     refused(InvalidError, "is an operand itself", T, b, out=T.path, overwrite=True)
-    with exclusive(tmp_path / ".X.filling", "another call"):
+    with exclusive(place(tmp_path / ".X.filling"), "another call"):
         refused(BusyError, "in use by another", T, b, out=tmp_path / "X")
     with monkeypatch.context() as patch:
         patch.setattr(budget, "available_bytes", lambda: 2000)

@@ -23,6 +23,9 @@ from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
+from outcore.pool import Pool, PoolStat  # noqa: E402
+from outcore.pool_file import PoolFile  # noqa: E402
+from outcore.pool_path import PoolPath  # noqa: E402
 from outcore.report import Report  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
@@ -35,6 +38,10 @@ __all__ = [
     "MethodComparison",
     "OutcoreError",
     "Plan",
+    "Pool",
+    "PoolFile",
+    "PoolPath",
+    "PoolStat",
     "Report",
     "Verification",
     "compare_methods",

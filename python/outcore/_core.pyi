@@ -153,6 +153,8 @@ class PoolFile:
 
 @final
 class Pool:
+    @staticmethod
+    def embedded(directories: Sequence[str], threads: int = 4) -> Pool: ...
     @property
     def id(self) -> str: ...
     @property

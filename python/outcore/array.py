@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from outcore.errors import (
 from outcore.selection import select
 from outcore.sizes import format_bytes
 from outcore.streams import BlockStream, Box
-from outcore.volumes import PathLike, Place, place
+from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata, parse
 
 _GENERATION = "outcore.generation"
@@ -87,7 +86,7 @@ class Array:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """Directory of the array."""
         return self._place.path
 

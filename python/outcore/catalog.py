@@ -3,19 +3,25 @@
 Only what is recognised here is ever removed by ``outcore rm``.
 """
 
-import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from outcore.array import Array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
-from outcore.volumes import Place, place
+from outcore.volumes import (
+    AnyPath,
+    Place,
+    as_path,
+    filling,
+    is_held,
+    is_there,
+    place,
+)
 from outcore.zarr_format import parse
 
 Kind = Literal["array", "factor", "group", "left-over"]
@@ -60,7 +66,7 @@ class Entry:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def recognise(path: Path) -> Entry | None:
+def recognise(path: AnyPath) -> Entry | None:
     """Tell what of outcore's `path` is, `None` if it is nothing of ours.
 
     Raises
@@ -68,8 +74,8 @@ def recognise(path: Path) -> Entry | None:
     NotFoundError
         If there is nothing at `path`.
     """
-    path = Path(os.path.abspath(path))
-    if not os.path.lexists(path):
+    path = as_path(path)
+    if not is_there(path):
         raise NotFoundError(f"there is nothing at {path}; check the path")
     if path.is_symlink():
         return None
@@ -95,13 +101,13 @@ def recognise(path: Path) -> Entry | None:
     return None if own is None else _array(place(path))
 
 
-def find(directory: Path) -> tuple[list[Entry], bool]:
+def find(directory: AnyPath) -> tuple[list[Entry], bool]:
     """List what lies in a directory and below, and whether the list is complete.
 
     Links are not followed, and of a very large tree the end is left out.
     """
     found: list[Entry] = []
-    pending = [Path(os.path.abspath(directory))]
+    pending = [as_path(directory)]
     looked_at = 0
     while pending and looked_at < MOST_DIRECTORIES:
         above = pending.pop(0)
@@ -126,17 +132,15 @@ def remove(entry: Entry) -> None:
         If it is a group that holds something outcore didn't write.
     """
     check_removable(entry)
-    path = Path(entry.path)
-    beside = path.parent / f".{path.name}.filling"
-    for each in (path, beside):
-        if os.path.lexists(each):
-            where = place(each)
-            where.volume.remove(where.name)
+    where = place(entry.path)
+    for each in (where, filling(where)):
+        if is_there(each.path):
+            each.volume.remove(each.name)
 
 
 def check_removable(entry: Entry) -> None:
     """Raise what `remove` would, without removing anything."""
-    path = Path(entry.path)
+    path = as_path(entry.path)
     if entry.state == "in use":
         raise BusyError(f"{path} is being made by another process or call; stop that first")
     if entry.kind != "group":
@@ -153,26 +157,17 @@ def check_removable(entry: Entry) -> None:
         check_removable(inner)
 
 
-def bytes_on_disk(path: Path) -> int:
-    """Bytes that a file, or a directory with all below it, takes on its disk."""
-    total = os.lstat(path).st_blocks * 512
-    for above, _, names in os.walk(path):
-        for name in names:
-            total += os.lstat(Path(above) / name).st_blocks * 512
-    return total
-
-
-def _children(directory: Path) -> Iterator[Path]:
+def _children(directory: AnyPath) -> Iterator[AnyPath]:
     try:
-        names = sorted(os.listdir(directory))
+        found: list[AnyPath] = sorted(directory.iterdir(), key=lambda path: path.name)
     except OSError:
         return
-    for name in names:
-        if os.path.lexists(directory / name):
-            yield directory / name
+    for path in found:
+        if is_there(path):
+            yield path
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _read_json(path: AnyPath) -> dict[str, Any] | None:
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -199,16 +194,16 @@ def _array(where: Place) -> Entry:
         # An incomplete array's files may not be made yet, and a consumed one's are a factor's now.
         if state == "whole":
             state, text = "damaged", str(error)
-    if _is_locked(where.path.parent / f".{where.path.name}.filling" / "lock"):
+    if is_held(filling(where).path):
         state, text = "in use", "being assembled now"
     return Entry(path, "array", state, text, details)
 
 
-def _factor(path: Path, own: dict[str, Any]) -> Entry:
+def _factor(path: AnyPath, own: dict[str, Any]) -> Entry:
     details = {
         name: value for name, value in own.items() if name not in ("kind", "state", "places")
     }
-    if _is_locked(path / "lock"):
+    if is_held(path):
         return Entry(str(path), "factor", "in use", "being factored now", details)
     if own.get("state") == "complete":
         return Entry(str(path), "factor", "whole", "", details)
@@ -227,13 +222,13 @@ def _factor(path: Path, own: dict[str, Any]) -> Entry:
     return Entry(str(path), "factor", "incomplete", text, details)
 
 
-def _half_made(path: Path) -> Entry | None:
+def _half_made(path: AnyPath) -> Entry | None:
     """Recognise a directory without metadata that a killed call left."""
     names = {child.name for child in _children(path)}
     names = {name for name in names if not _FRESH.fullmatch(name)}
 
     def left_over(text: str) -> Entry:
-        if _is_locked(path / "lock"):
+        if is_held(path):
             return Entry(str(path), "left-over", "in use", "a call makes it now")
         return Entry(str(path), "left-over", "incomplete", text)
 
@@ -248,14 +243,17 @@ def _half_made(path: Path) -> Entry | None:
     return None
 
 
-def _are_shards(path: Path) -> bool:
+def _are_shards(path: AnyPath) -> bool:
     """Whether everything below is named by numbers, as the shard files of an array are."""
     if not path.is_dir():
-        return path.is_file() or not os.path.lexists(path)
-    return all(name.isdigit() for _, folders, files in os.walk(path) for name in (*folders, *files))
+        return path.is_file() or not is_there(path)
+    return all(
+        child.name.isdigit() and (child.is_file() or _are_shards(child))
+        for child in _children(path)
+    )
 
 
-def _half_exported(path: Path, name: str, process: str, what: str) -> Entry | None:
+def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry | None:
     """Recognise what a killed export left: a copy half made, or what that was to replace."""
     if os.path.exists(f"/proc/{process}"):
         return Entry(str(path), "left-over", "in use", f"{name} is exported now")
@@ -268,7 +266,7 @@ def _half_exported(path: Path, name: str, process: str, what: str) -> Entry | No
     return None
 
 
-def _stray_journal(path: Path) -> Entry | None:
+def _stray_journal(path: AnyPath) -> Entry | None:
     """Recognise the journal of a factor that needs it no more."""
     if path.name != "journal" or not path.is_file():
         return None
@@ -278,22 +276,7 @@ def _stray_journal(path: Path) -> Entry | None:
     return Entry(str(path), "left-over", "whole", "journal of a finished factorization; it can go")
 
 
-def _belongs_to_another(path: Path) -> bool:
+def _belongs_to_another(path: AnyPath) -> bool:
     """Whether `path` is the lock of an assembly whose array is listed itself."""
     found = _FILLING.fullmatch(path.name)
     return found is not None and (path.parent / found[1]).is_dir()
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process holds the lock file `path`."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False

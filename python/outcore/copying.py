@@ -3,17 +3,15 @@
 import contextlib
 import dataclasses
 import itertools
-import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget, catalog
+from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
 from outcore.copy_plan import CopyPlan, plan_copy
@@ -26,7 +24,7 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
-from outcore.volumes import PathLike, place
+from outcore.volumes import AnyPath, PathLike, bytes_on_disk, is_same, place
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,9 @@ class _Slot:
         self.writing = None
 
 
-def copy_blocks(source: Source, target: Target, plan: CopyPlan, call: LongCall, path: Path) -> None:
+def copy_blocks(
+    source: Source, target: Target, plan: CopyPlan, call: LongCall, path: AnyPath
+) -> None:
     """Copy all blocks, reading ahead and writing behind as far as the plan's memory goes."""
     source.begin(call.arena, plan.bounce_bytes)
     target.begin(call.arena, plan.bounce_bytes)
@@ -244,6 +244,7 @@ def copy_to_array(
     memory_bytes = budget.resolve(memory)
     plan = plan_copy(source.side, side, source.itemsize, memory_bytes)
     where = place(path)
+    metadata = metadata.on(where.volume)
     check_apart(source, where.path)
     why = "copying into it was stopped; copy again with overwrite=True"
     begun = dataclasses.replace(metadata, state="incomplete", why=why)
@@ -275,7 +276,7 @@ def report_on(
     plan: CopyPlan,
     call: LongCall,
     *,
-    path: Path,
+    path: AnyPath,
     file_format: str,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
@@ -293,7 +294,7 @@ def report_on(
         chunks=chunks,
         codec=codec,
         nbytes=int(np.prod(shape, dtype=object)) * dtype.itemsize,
-        file_bytes=catalog.bytes_on_disk(path),
+        file_bytes=bytes_on_disk(path),
         blocks=plan.blocks,
         times_read=plan.times_read,
         seconds=call.seconds(),
@@ -302,10 +303,9 @@ def report_on(
     )
 
 
-def check_apart(source: Source, path: Path) -> None:
+def check_apart(source: Source, path: AnyPath) -> None:
     """Refuse a target directory that holds the source, which overwriting would remove."""
     if source.path is None:
         return
-    given, made = (Path(os.path.realpath(each)) for each in (source.path, path))
-    if given == made or made in given.parents:
+    if is_same(source.path, path) or any(is_same(above, path) for above in source.path.parents):
         raise InvalidError(f"{path} cannot be copied onto itself; choose another name")

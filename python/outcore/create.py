@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from outcore.array import Array, bump_generation, open_array, read_metadata, wri
 from outcore.errors import ExistsError, InvalidError
 from outcore.fill import Fill, fill_array
 from outcore.progress import ProgressLike
-from outcore.volumes import PathLike, Place, place
+from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata, check_dtype, check_shape, default_chunks, group_json
 
 
@@ -90,6 +88,7 @@ def create_array(
     """
     metadata = array_metadata(shape, dtype, chunks, order, chunk_order, dims, attributes)
     where = place(path)
+    metadata = metadata.on(where.volume)
     if exist_ok and not overwrite and where.exists():
         found = read_metadata(where)
         if found.state is None and (found.shape, found.dtype) == (metadata.shape, metadata.dtype):
@@ -180,7 +179,8 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
         return
     # A process that dies while it writes the first zarr.json leaves the beginning of that.
     blank = where.path.is_dir() and all(
-        name.startswith("zarr.json.") and name.endswith(".new") for name in os.listdir(where.path)
+        name.startswith("zarr.json.") and name.endswith(".new")
+        for name, _, _ in where.volume.list(where.name)
     )
     if not blank and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
@@ -202,7 +202,7 @@ def _remove(where: Place) -> None:
 
 def create_group(
     path: PathLike, *, attributes: dict[str, Any] | None = None, overwrite: bool = False
-) -> Path:
+) -> AnyPath:
     """Make a Zarr group, a directory for arrays that belong together.
 
     ``xarray.open_zarr(path, consolidated=False)`` opens a group whose arrays have ``dims=``.

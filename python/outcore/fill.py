@@ -7,9 +7,8 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,7 +21,7 @@ from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError,
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals
 from outcore.streams import Box
-from outcore.volumes import Place, exclusive
+from outcore.volumes import Place, being_made
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 Fill: TypeAlias = Callable[..., npt.NDArray[Any]]
@@ -67,8 +66,7 @@ def fill_array(
             "raise memory=, or choose smaller chunks= or fewer threads="
         )
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
-    lock = where.path.parent / f".{where.path.name}.filling"
-    with _until_left(lock), exclusive(lock, "assembly"):
+    with being_made(where, "assembly"):
         stopped = resume and not overwrite and _was_stopped(where, begun)
         if stopped:
             _sweep(where)
@@ -87,16 +85,6 @@ def fill_array(
         array.mark(None)
         where.volume.remove(where.inside(_JOURNAL))
     return array
-
-
-@contextlib.contextmanager
-def _until_left(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        # It stays where it is not empty: another call may be at the lock by now.
-        with contextlib.suppress(OSError):
-            directory.rmdir()
 
 
 def _was_stopped(where: Place, begun: Metadata) -> bool:

@@ -13,8 +13,10 @@ import numpy.typing as npt
 from outcore.array import Array, open_array
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
 from outcore.packages import is_a, load
+from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
+from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
 
 SEPARATOR = "::"
@@ -47,7 +49,11 @@ def open_source(
     """
     extents = None if shape is None else _extents(shape)
     if isinstance(source, str | os.PathLike):
-        found = _named(os.fspath(source), extents, dtype, source_order, offset)
+        path = as_path(source)
+        if isinstance(path, PoolPath):
+            found = _open_array(path, dtype)
+        else:
+            found = _named(os.fspath(source), extents, dtype, source_order, offset)
     elif (blocks := _iterator(source)) is not None:
         if extents is None:
             raise InvalidError("need shape= for blocks of rows from an iterator: give the number")
@@ -154,15 +160,20 @@ def _beginning(path: Path) -> bytes:
         return file.read(8)
 
 
+def _open_array(path: PathLike, dtype: npt.DTypeLike | None) -> Source:
+    """Open an array of outcore's own layout."""
+    array = open_array(path)
+    found = Stored(array, dtype)
+    found.keep(array)
+    return found
+
+
 def _open_directory(path: Path, dtype: npt.DTypeLike | None) -> Source:
     """Open a Zarr array, outcore's own or another's."""
     if (path / "zarr.json").is_file():
         text = (path / "zarr.json").read_bytes()
         if parse(text, str(path)) is not None:
-            array = open_array(path)
-            found: Source = Stored(array, dtype)
-            found.keep(array)
-            return found
+            return _open_array(path, dtype)
     elif not (path / ".zarray").is_file() and not (path / ".zgroup").is_file():
         raise InvalidError(f"{path} is a directory, but no Zarr array; name an array or a file")
     zarr = load("zarr", f"reading {path}")

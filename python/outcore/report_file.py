@@ -9,7 +9,6 @@ import json
 import struct
 import zipfile
 import zlib
-from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.errors import CorruptError, InvalidError, NotFoundError
-from outcore.volumes import PathLike, place
+from outcore.volumes import AnyPath, PathLike, as_path, place
 
 FORMAT = 1
 KIND = "outcore report"
@@ -69,7 +68,7 @@ def read(path: PathLike, report: type[_Report]) -> _Report:
     CorruptError
         If it is damaged.
     """
-    where = Path(path)
+    where = as_path(path)
     if not where.exists():
         raise NotFoundError(f"there is no report at {where}; check the path")
     if where.is_dir():
@@ -87,15 +86,14 @@ def read(path: PathLike, report: type[_Report]) -> _Report:
         raise _damaged(where, error) from None
 
 
-def _unpacked(where: Path) -> tuple[dict[str, Any], Spans | None]:
-    with where.open("rb") as file:
-        begins_well = file.read(4) == b"PK\3\4"
-    if not begins_well:
+def _unpacked(where: AnyPath) -> tuple[dict[str, Any], Spans | None]:
+    packed = where.read_bytes()
+    if not packed.startswith(b"PK\3\4"):
         raise InvalidError(
             f"{where} is not a report; write one with report.save(), or `outcore solve --report`"
         )
     try:
-        with zipfile.ZipFile(where) as archive:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             document = json.loads(archive.read(FIGURES))
             if document["kind"] != KIND:
                 raise ValueError(f"kind {document['kind']!r}")
@@ -117,7 +115,7 @@ _DAMAGE = (
 """What reading a damaged archive raises."""
 
 
-def _damaged(where: Path, why: object) -> CorruptError:
+def _damaged(where: AnyPath, why: object) -> CorruptError:
     return CorruptError(
         f"{where} is a damaged report ({why}); restore it from a copy, or run the call again"
     )
@@ -150,7 +148,7 @@ def _spans(archive: zipfile.ZipFile) -> Spans | None:
     return np.ascontiguousarray(spans)
 
 
-def _of_factors(directory: Path) -> dict[str, Any]:
+def _of_factors(directory: AnyPath) -> dict[str, Any]:
     """Read the report that a factorization left in the group of its factors."""
     try:
         document = json.loads((directory / "zarr.json").read_bytes())

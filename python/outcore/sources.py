@@ -23,6 +23,7 @@ from outcore.errors import DiskError, InvalidError, OutcoreError
 from outcore.flat_file import FlatFile
 from outcore.row_blocks import RowBlocks
 from outcore.streams import Box
+from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, check_dtype, check_shape
 
 LIBRARY_BLOCKS = 3
@@ -80,7 +81,7 @@ class Source(ABC):
         self.side = Side(tuple(Cuts(n) for n in self.shape))
         self.dims: tuple[str, ...] | None = None
         self.attributes: dict[str, Any] = {}
-        self.path: Path | None = None
+        self.path: AnyPath | None = None
         self._opened: list[Closes] = []
 
     @property

@@ -22,6 +22,7 @@ from outcore.packages import load
 from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
 from outcore.unfailing_file import UnfailingFile
+from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, Metadata
 
 _NESTED_TASKS = 4
@@ -247,7 +248,7 @@ def sync_file(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: AnyPath) -> Iterator[None]:
     """Say in outcore's terms what the system, or a library for it, refused to write."""
     try:
         yield

@@ -19,8 +19,11 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
+from outcore.pool_path import PoolPath, hold, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
+AnyPath: TypeAlias = Path | PoolPath
+"""A path as the user knows it, in a file system or in a pool."""
 
 
 class Place(NamedTuple):
@@ -28,7 +31,7 @@ class Place(NamedTuple):
 
     volume: Volume
     name: str
-    path: Path
+    path: AnyPath
 
     def inside(self, name: str) -> str:
         """Name, on the volume, of something below this."""
@@ -38,17 +41,34 @@ class Place(NamedTuple):
         """Place of something below this."""
         return Place(self.volume, self.inside(name), self.path / name)
 
+    def beside(self, name: str) -> "Place":
+        """Place of something in the same directory."""
+        above, slash, _ = self.name.rpartition("/")
+        return Place(self.volume, above + slash + name, self.path.with_name(name))
+
     def exists(self, name: str = "zarr.json") -> bool:
         """Whether there is something of this name below this."""
         return self.volume.exists(self.inside(name))
 
 
-def place(path: PathLike) -> Place:
-    """Find the volume of a path: its nearest directory that exists is the root."""
+def as_path(path: PathLike) -> AnyPath:
+    """Make a path absolute; a URL of a pool becomes a path in it."""
+    if isinstance(path, PoolPath):
+        return path
     try:
-        full = Path(os.path.abspath(os.fspath(path)))
+        text = os.fspath(path)
+        return named(text) if is_url(text) else Path(os.path.abspath(text))
     except TypeError as error:
         raise InvalidError(f"{path!r} is not a path: {error}") from None
+
+
+def place(path: PathLike) -> Place:
+    """Find the volume of a path: its pool, or its nearest directory that exists."""
+    full = as_path(path)
+    if isinstance(full, PoolPath):
+        if not full.inside:
+            raise InvalidError(f"{full} is the pool itself; name something in it")
+        return Place(full.root.volume, full.inside, full)
     if full.parent == full:
         raise InvalidError(f"{full} is the root directory; name a directory below it")
     root = full.parent
@@ -57,13 +77,86 @@ def place(path: PathLike) -> Place:
     return Place(Volume(str(root)), str(full.relative_to(root)), full)
 
 
+def on_one_disk(one: AnyPath, other: AnyPath) -> bool:
+    """Whether a file can be moved from one path to the other by renaming it. Both exist."""
+    if isinstance(one, PoolPath) or isinstance(other, PoolPath):
+        return isinstance(one, PoolPath) and isinstance(other, PoolPath) and one.root is other.root
+    return one.stat().st_dev == other.stat().st_dev
+
+
+def is_there(path: AnyPath) -> bool:
+    """Whether there is anything of this name, and be it a link to nothing."""
+    return path.exists() if isinstance(path, PoolPath) else os.path.lexists(path)
+
+
+def is_same(one: AnyPath, other: AnyPath) -> bool:
+    """Whether two paths are of the same file or directory, links followed."""
+    if isinstance(one, PoolPath) or isinstance(other, PoolPath):
+        return one == other
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def bytes_on_disk(path: AnyPath) -> int:
+    """Bytes that a file, or a directory with all below it, takes on its disk.
+
+    In a pool they are the lengths of the files.
+    """
+    if isinstance(path, PoolPath):
+        return path.nbytes()
+    total = os.lstat(path).st_blocks * 512
+    for above, _, names in os.walk(path):
+        for name in names:
+            total += os.lstat(Path(above) / name).st_blocks * 512
+    return total
+
+
+def move(old: Place, new: Place) -> None:
+    """Rename a file or directory to a name on the same disk, or in the same pool."""
+    if isinstance(old.path, PoolPath) or isinstance(new.path, PoolPath):
+        old.volume.rename(old.name, new.name)
+        return
+    above = Path(os.path.commonpath([old.path, new.path]))
+    Volume(str(above)).rename(str(old.path.relative_to(above)), str(new.path.relative_to(above)))
+
+
 @contextmanager
-def exclusive(directory: Path, doing: str) -> Iterator[None]:
+def being_made(where: Place, doing: str) -> Iterator[None]:
+    """Hold the name of an array for one writer, by a lock beside it.
+
+    That is where ``outcore info`` looks for it.
+    """
+    lock = filling(where)
+    try:
+        with exclusive(lock, doing):
+            yield
+    finally:
+        if isinstance(lock.path, Path):
+            # It stays where it is not empty: another call may be at the lock by now.
+            with contextlib.suppress(OSError):
+                lock.path.rmdir()
+
+
+def filling(where: Place) -> Place:
+    """Directory of the lock of an array that is being made."""
+    return where.beside(f".{where.path.name}.filling")
+
+
+@contextmanager
+def exclusive(where: Place, doing: str) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
 
     The lock is the kernel's (``flock``), so it goes with the process that held it. A directory that
-    is made here and left empty is removed again.
+    is made here and left empty is removed again. In a pool embedded in this process, which no other
+    can open, the lock is in memory.
     """
+    if isinstance(where.path, PoolPath):
+        hold(where.path, doing)
+        try:
+            yield
+        finally:
+            where.path.root.let_go(where.path.inside)
+        return
+    directory = where.path
     made = [above for above in (directory, *directory.parents) if not above.exists()]
     name = directory / "lock"
     try:
@@ -81,6 +174,23 @@ def exclusive(directory: Path, doing: str) -> Iterator[None]:
         for new in made:
             with contextlib.suppress(OSError):
                 new.rmdir()
+
+
+def is_held(directory: AnyPath) -> bool:
+    """Whether a call of any process holds a directory by `exclusive`."""
+    if isinstance(directory, PoolPath):
+        return directory.root.is_held(directory.inside)
+    try:
+        handle = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _lock(name: Path, doing: str) -> int:

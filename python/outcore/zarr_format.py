@@ -4,6 +4,7 @@ Sources: Zarr core specification version 3; sharding codec version 1.0 (``shardi
 ``docs/format.md`` has the bytes.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from outcore._core import Grid
+from outcore._core import Grid, Volume
 from outcore.errors import CorruptError, InvalidError
 
 SLOT_ALIGN_BYTES = 4096
@@ -40,7 +41,8 @@ class Metadata:
 
     ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
     ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
-    places on disk of the columns of chunks, where they are not in order.
+    places on disk of the columns of chunks, where they are not in order. Slots of chunks are
+    padded to ``slot_align_bytes``.
     """
 
     shape: tuple[int, ...]
@@ -53,6 +55,11 @@ class Metadata:
     state: str | None = None
     why: str = ""
     column_places: tuple[int, ...] | None = None
+    slot_align_bytes: int = SLOT_ALIGN_BYTES
+
+    def on(self, volume: Volume) -> "Metadata":
+        """Describe the same array with its chunks aligned as a volume likes it."""
+        return dataclasses.replace(self, slot_align_bytes=volume.slot_align_bytes)
 
     def grid(self) -> Grid:
         """Compute the layout on disk."""
@@ -62,7 +69,7 @@ class Metadata:
             self.dtype.itemsize,
             self.order,
             self.chunk_order,
-            SLOT_ALIGN_BYTES,
+            self.slot_align_bytes,
             self.column_places,
         )
 
@@ -80,6 +87,8 @@ class Metadata:
         }
         if self.column_places is not None:
             own["column_places"] = list(self.column_places)
+        if self.slot_align_bytes != SLOT_ALIGN_BYTES:
+            own["slot_align_bytes"] = self.slot_align_bytes
         if self.state:
             own |= {"state": self.state, "why": self.why}
         document: dict[str, Any] = {
@@ -162,6 +171,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             state=own.get("state"),
             why=own.get("why", ""),
             column_places=_places(own.get("column_places")),
+            slot_align_bytes=int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None

@@ -86,6 +86,9 @@ pub(crate) fn transfer(file: &File, region: &Region, offset: u64, write: bool) -
 
 /// Takes room for `bytes` bytes of `file` from the disk. File systems that cannot are left as they are.
 pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(()); // which the system call refuses
+    }
     // SAFETY: a plain system call on an open descriptor.
     let failed = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
     let error = io::Error::last_os_error();

@@ -3,6 +3,7 @@
 
 mod array_file;
 mod columns;
+mod embedded;
 mod error;
 mod memory;
 mod pool;

@@ -7,6 +7,7 @@ use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
 use outcore_memory::Region;
 use pyo3::prelude::*;
 
+use crate::embedded::EmbeddedLink;
 use crate::error::OrRaise;
 use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
@@ -40,6 +41,18 @@ impl Pool {
 
 #[pymethods]
 impl Pool {
+    /// The pool in some directories of this machine, with its servers in this process.
+    #[staticmethod]
+    #[pyo3(signature = (directories, threads = outcore_disk::DEFAULT_THREADS))]
+    fn embedded(py: Python<'_>, directories: Vec<String>, threads: usize) -> PyResult<Self> {
+        let opened = py.detach(|| {
+            let link = Arc::new(EmbeddedLink::open(&directories, threads)?);
+            let closing = link.clone();
+            Self::over(link, Box::new(move || closing.close()))
+        });
+        opened.or_raise(py)
+    }
+
     /// Which pool it is: a number made at random when the pool was, in hexadecimal digits.
     #[getter]
     fn id(&self) -> String {

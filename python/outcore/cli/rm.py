@@ -1,6 +1,5 @@
 """``outcore rm``."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError
 from outcore.sizes import format_bytes
+from outcore.volumes import as_path, bytes_on_disk, is_there
 
 
 @click.command("rm", short_help="Remove arrays, groups, factors, and what stopped calls left.")
@@ -31,12 +31,12 @@ def command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
             raise InvalidError(_why_not(path))
         catalog.check_removable(entry)
         entries[entry.path] = entry
-    sizes = {name: catalog.bytes_on_disk(Path(name)) for name in entries}
+    sizes = {name: bytes_on_disk(as_path(name)) for name in entries}
     if not yes:
         _ask([_as_line(entry, sizes[entry.path]) for entry in entries.values()])
     for name, entry in entries.items():
         # One that lay within another is gone already.
-        if os.path.lexists(name):
+        if is_there(as_path(name)):
             catalog.remove(entry)
     removed = [{"path": name, "kind": e.kind, "bytes": sizes[name]} for name, e in entries.items()]
     if as_json:

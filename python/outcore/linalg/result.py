@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from outcore._core import ArrayFile
 from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.sizes import format_bytes
-from outcore.volumes import PathLike, Place, exclusive, place
+from outcore.volumes import PathLike, Place, being_made, is_same, place
 from outcore.zarr_format import Metadata
 
 
@@ -50,11 +49,9 @@ def claimed(
         return
     where = place(out)
     for operand in operands:
-        if isinstance(operand, Array) and os.path.realpath(operand.path) == os.path.realpath(out):
+        if isinstance(operand, Array) and is_same(operand.path, where.path):
             raise InvalidError(f"out= is an operand itself, {where.path}; choose another directory")
-    # The lock lies beside the array, where `outcore info` looks for it.
-    lock = where.path.parent / f".{where.path.name}.filling"
-    with _gone_when_left(lock), exclusive(lock, f"writing {where.path.name}"):
+    with being_made(where, f"writing {where.path.name}"):
         is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
         if is_there and (not overwrite or not where.exists()):
             raise ExistsError(
@@ -62,16 +59,6 @@ def claimed(
                 "array that may go"
             )
         yield where
-
-
-@contextmanager
-def _gone_when_left(directory: os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        # It stays where it is not empty: another call may be at the lock by now.
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
 
 
 def _is_stopped(where: Place, why: str) -> bool:
@@ -89,6 +76,7 @@ def written(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
 
     Its room on disk is taken at once.
     """
+    metadata = metadata.on(where.volume)
     if where.volume.exists(where.name):
         where.volume.remove(where.name)
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array, read_metadata, write_metadata
 from outcore.errors import BusyError, ExistsError, OutcoreError
-from outcore.volumes import Place, exclusive
+from outcore.volumes import Place, exclusive, filling
 from outcore.zarr_format import Metadata
 
 _WHY = "it belongs to a call that was killed, and can go"
@@ -28,7 +28,7 @@ def temporary_array(where: Place, metadata: Metadata) -> Iterator[Array]:
     with contextlib.ExitStack() as held:
         try:
             # The lock of an assembly: `outcore rm` leaves alone what is locked so.
-            held.enter_context(exclusive(where.path.parent / f".{where.path.name}.filling", ""))
+            held.enter_context(exclusive(filling(where), ""))
         except BusyError:
             raise BusyError(
                 f"{where.path} is in use by another call on the same matrix; wait for it, or {fix}"
@@ -41,7 +41,7 @@ def temporary_array(where: Place, metadata: Metadata) -> Iterator[Array]:
         begun = Metadata(
             metadata.shape, metadata.dtype, metadata.chunks, metadata.order, metadata.chunk_order,
             state="incomplete", why=_WHY,
-        )  # fmt: skip
+        ).on(where.volume)  # fmt: skip
         write_metadata(where, begun)
         ArrayFile.create(where.volume, where.name, begun.grid(), True)
         yield open_array(where.path, "r+", allow_incomplete=True)

@@ -4,12 +4,12 @@ Tiles above the diagonal are holes, which read as zeros.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from outcore._core import ArrayFile
 from outcore.errors import DiskFullError
 from outcore.file_room import Extent, give_back_room, take_room
+from outcore.pool_path import PoolPath
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
@@ -35,6 +35,10 @@ def create_lower(where: Place, metadata: Metadata) -> None:
             f"need {need} bytes on disk for {where.path}; {free} are free; free some room or "
             "choose another directory"
         )
+    if isinstance(where.path, PoolPath):
+        # A pool takes room for whole files only.
+        ArrayFile.create(where.volume, where.name, grid, True)
+        return
     ArrayFile.create(where.volume, where.name, grid, False)
     for shard, each in extents.items():
         take_room(where.path / grid.shard_key(shard), each)
@@ -44,18 +48,29 @@ def keep_lower(where: Place, metadata: Metadata) -> None:
     """Make holes of everything but the tiles on and below the diagonal, in a single shard file."""
     grid = metadata.grid()
     tiles, columns = grid.counts
-    path: Path = where.path / grid.shard_key(0)
+    path = where.path / grid.shard_key(0)
     places = metadata.column_places or range(columns)
     column_bytes = tiles * grid.slot_bytes
     above = dict(zip(places, _first_tiles(metadata), strict=True))
-    give_back_room(
-        path,
-        [
-            # Of a place that no column has, everything.
-            Extent(place * column_bytes, above.get(place, tiles) * grid.slot_bytes)
-            for place in range(max(places) + 1)
-        ],
-    )
+    holes = [
+        # Of a place that no column has, everything.
+        Extent(place * column_bytes, above.get(place, tiles) * grid.slot_bytes)
+        for place in range(max(places) + 1)
+    ]
+    if isinstance(path, PoolPath):
+        _write_zeros(path, holes)
+    else:
+        give_back_room(path, holes)
+
+
+def _write_zeros(path: PoolPath, extents: Iterable[Extent]) -> None:
+    """Do durably in a pool, which has no holes, what reads the same."""
+    zeros = bytes(1 << 20)
+    with path.open("r+") as file:
+        for offset, length in extents:
+            for at in range(offset, offset + length, len(zeros)):
+                file.write_at(at, zeros[: offset + length - at])
+        file.sync()
 
 
 def _first_tiles(metadata: Metadata) -> Iterator[int]:

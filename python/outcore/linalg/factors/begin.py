@@ -2,17 +2,15 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from outcore import blas_choice
-from outcore._core import ArrayFile, Grid, Volume
+from outcore._core import ArrayFile, Grid
 from outcore.array import Array, read_metadata, write_metadata
 from outcore.errors import (
     ConsumedError,
@@ -41,7 +39,16 @@ from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.longcall import check_threads
-from outcore.volumes import PathLike, Place, exclusive, place
+from outcore.volumes import (
+    AnyPath,
+    PathLike,
+    Place,
+    bytes_on_disk,
+    exclusive,
+    move,
+    on_one_disk,
+    place,
+)
 from outcore.zarr_format import Metadata
 
 _PARTS = {
@@ -125,7 +132,7 @@ def open_storage(
         )
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
-    with exclusive(target.path, "factors"):
+    with exclusive(target, "factors"):
         journal = _find_journal(
             method, source, metadata, target, overwrite=overwrite, resume=resume
         )
@@ -156,7 +163,7 @@ def open_storage(
             raise
 
 
-def _columns(metadata: Metadata, path: Path, kind: Kind) -> int:
+def _columns(metadata: Metadata, path: AnyPath, kind: Kind) -> int:
     shape = metadata.shape
     if len(shape) != 2 or (kind.is_square and shape[0] != shape[1]):
         what = "square matrix" if kind.is_square else "matrix"
@@ -189,13 +196,21 @@ def _check_content(source: Place, metadata: Metadata) -> None:
 
 def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -> None:
     """Refuse to take over a matrix whose file cannot be moved, or cannot grow by a slab."""
-    shard = (source.path / metadata.grid().shard_key(0)).stat()
-    if shard.st_dev != target.path.stat().st_dev:
+    shard = source.path / metadata.grid().shard_key(0)
+    if not on_one_disk(shard, target.path):
         raise InvalidError(
             f"overwrite_a needs out= on the disk of the matrix, {source.path}; have {target.path}"
         )
-    grid = tile_grid(metadata.shape[0], g.dtype, (g.rows, g.columns), shared_room(g, ()))
-    need, free = grid.shard_bytes - shard.st_blocks * 512, source.volume.free_bytes()
+    grid = tile_grid(
+        metadata.shape[0], g.dtype, (g.rows, g.columns), shared_room(g, ()),
+        target.volume.slot_align_bytes,
+    )  # fmt: skip
+    if grid.slot_bytes != metadata.grid().slot_bytes:
+        raise InvalidError(
+            f"overwrite_a needs tiles of {grid.slot_bytes} bytes on disk, {source.path} has some "
+            f"of {metadata.grid().slot_bytes}; copy it with oc.from_array, or leave overwrite_a out"
+        )
+    need, free = grid.shard_bytes - bytes_on_disk(shard), source.volume.free_bytes()
     if need > free:
         raise DiskFullError(
             f"need {need} bytes on disk for one slab beside the matrix in {source.path}; {free} "
@@ -347,7 +362,7 @@ def _begin(
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"
-    whole = tile_metadata(metadata.shape[0], g.dtype, header.tile, g.n)
+    whole = tile_metadata(metadata.shape[0], g.dtype, header.tile, g.n).on(target.volume)
     unfinished = dataclasses.replace(whole, state="incomplete", why=why)
     _clear(target)
     _check_room(target, unfinished.grid(), method.scratch_bytes(g))
@@ -387,10 +402,8 @@ def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> 
         write_metadata(source, dataclasses.replace(metadata, state="consumed", why=why))
     if not source.exists(key):
         return
-    above = Path(os.path.commonpath([source.path, target.path]))
-    old, new = source.path / key, target.path / kind.array / key
     try:
-        Volume(str(above)).rename(str(old.relative_to(above)), str(new.relative_to(above)))
+        move(source.below(key), target.below(kind.array).below(key))
     except OutcoreError:
         if not target.exists(f"{kind.array}/{key}"):
             write_metadata(source, metadata)

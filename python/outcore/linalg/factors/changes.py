@@ -1,11 +1,10 @@
 """Whether a matrix is still what it was when its factorization began."""
 
 import contextlib
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 from outcore.array import read_generation, read_metadata
+from outcore.errors import OutcoreError
 from outcore.volumes import Place
 
 
@@ -23,7 +22,8 @@ class Version(NamedTuple):
 
 def version_of(source: Place) -> Version:
     """Tell the version of a matrix. One whose files were given up was modified at 0."""
-    times = [file.stat().st_mtime_ns for file in _files(source) if file.exists()]
+    volume = source.volume
+    times = [volume.modified_ns(file) for file in _files(source) if volume.exists(file)]
     return Version(read_generation(source), max(times, default=0))
 
 
@@ -31,14 +31,10 @@ def settle(source: Place) -> None:
     """Make a matrix durable, and its version: both must be the same after a power loss."""
     for file in _files(source):
         # Where the disk is read-only or a file is missing, there is nothing to make durable.
-        with contextlib.suppress(OSError):
-            handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        with contextlib.suppress(OutcoreError):
+            source.volume.settle(file)
 
 
-def _files(source: Place) -> list[Path]:
+def _files(source: Place) -> list[str]:
     grid = read_metadata(source).grid()
-    return [source.path / grid.shard_key(shard) for shard in range(grid.shards)]
+    return [source.inside(grid.shard_key(shard)) for shard in range(grid.shards)]

@@ -101,6 +101,8 @@ class Factor:
         Path of the matrix.
     places
         Place of each panel on disk.
+    slot_align_bytes
+        What tiles on disk are padded to.
     report
         What the factorization did; `None` for one opened from disk.
     """
@@ -114,6 +116,7 @@ class Factor:
     norm1: float
     source: str
     places: tuple[int, ...]
+    slot_align_bytes: int = SLOT_ALIGN_BYTES
     report: Report | None = None
 
     @property
@@ -123,7 +126,7 @@ class Factor:
 
     def open_tiles(self, arena: Arena, trace: Trace | None = None) -> ArrayFile:
         """Open the file of the factors, as whole tiles."""
-        grid = tile_grid(self.shape[0], self.dtype, self.tile, self.places)
+        grid = tile_grid(self.shape[0], self.dtype, self.tile, self.places, self.slot_align_bytes)
         return open_tiles(place(self.path), self.kind, grid, arena, trace)
 
 
@@ -272,6 +275,7 @@ def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
         "norm1": own["norm1"],
         "source": own["source"],
         "places": tuple(own["places"]),
+        "slot_align_bytes": int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
     }
 
 
@@ -283,13 +287,19 @@ def tile_metadata(
     return Metadata(shape, dtype, tile, order="F", chunk_order="column-major")
 
 
-def tile_grid(m: int, dtype: np.dtype[Any], tile: tuple[int, int], places: Sequence[int]) -> Grid:
+def tile_grid(
+    m: int,
+    dtype: np.dtype[Any],
+    tile: tuple[int, int],
+    places: Sequence[int],
+    slot_align_bytes: int,
+) -> Grid:
     """Lay out whole tiles: m rows rounded up to tiles, each panel at its place on disk."""
     rows, columns = tile
     shape = [-(-m // rows) * rows, len(places) * columns]
     in_order = list(places) == list(range(len(places)))
     return Grid(
-        shape, list(tile), dtype.itemsize, "F", "column-major", SLOT_ALIGN_BYTES,
+        shape, list(tile), dtype.itemsize, "F", "column-major", slot_align_bytes,
         None if in_order else list(places),
     )  # fmt: skip
 

@@ -96,7 +96,10 @@ class FactorStorage(Generic[G]):
 
     def _grid(self, places: range) -> Grid:
         g = self.geometry
-        return tile_grid(self.metadata.shape[0], g.dtype, (g.rows, g.columns), places)
+        return tile_grid(
+            self.metadata.shape[0], g.dtype, (g.rows, g.columns), places,
+            self._target.volume.slot_align_bytes,
+        )  # fmt: skip
 
     def place_slab(self, slab: Slab) -> None:
         """Choose places for a slab's factors, none of which holds anything still needed."""
@@ -147,7 +150,7 @@ class FactorStorage(Generic[G]):
         """Give the file of the tiles the layout of whole factors; return what describes it."""
         g, where = self.geometry, self._target
         m, n = self.metadata.shape
-        metadata = tile_metadata(m, g.dtype, (g.rows, g.columns), n)
+        metadata = tile_metadata(m, g.dtype, (g.rows, g.columns), n).on(where.volume)
         if self.journal.header.overwrite_a:
             places = tuple(self.places[panel] for panel in range(g.panels))
             metadata = dataclasses.replace(metadata, column_places=places)
@@ -166,6 +169,7 @@ class FactorStorage(Generic[G]):
             "generation": header.generation,
             "modified_ns": header.modified_ns,
             "places": [self.places[panel] for panel in range(g.panels)],
+            "slot_align_bytes": self._target.volume.slot_align_bytes,
         }
         values = own | values | {"report": report.to_dict()}
         write_group(self._target, self.kind, "complete", values)

@@ -4,7 +4,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from outcore.linalg.systems.residual import backward_errors, matrix_in
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.longcall import LongCall, long_call
 from outcore.report import Report
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike, as_path, place
 
 MANY_COLUMNS = 8
 """With so many right-hand sides the processor is busy, not the memory."""
@@ -332,7 +331,7 @@ def open_iteration(
         block=setting.block, pin=setting.pin,
         source_slot_bytes=itself.slot_bytes if is_copied else None,
     )  # fmt: skip
-    scratch = Path(setting.scratch) / source.path.name if setting.scratch else source.path
+    scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
     with contextlib.ExitStack() as held:
         array = held.enter_context(open_array(source.path))
         call = held.enter_context(

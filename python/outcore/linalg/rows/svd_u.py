@@ -117,7 +117,7 @@ class DiskU:
 @contextmanager
 def stored_u(where: Place, g: SvdGeometry, call: LongCall, why: str) -> Iterator[DiskU]:
     """Make the array of U, whole at the end of the block, and one for the reflections meanwhile."""
-    beside = where.path.with_name(f"{where.path.name}.reflections")
+    beside = where.beside(f"{where.path.name}.reflections").path
     metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
     u_chunk = block_chunk(g.q.height, g.k, g.q.dtype)
     # U is whole only after the reflections are gone: what a killed call left of them, the next
@@ -134,6 +134,7 @@ def stored_u(where: Place, g: SvdGeometry, call: LongCall, why: str) -> Iterator
 @contextmanager
 def scratch_array(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
     """Make an array that is gone at the end of the block."""
+    metadata = metadata.on(where.volume)
     if where.volume.exists(where.name):
         where.volume.remove(where.name)
     try:

@@ -17,7 +17,7 @@ from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.streams import BlockStream, Box, WriteBehind
-from outcore.volumes import Place, place
+from outcore.volumes import Place, filling
 from outcore.zarr_format import Metadata
 
 _WHY = "a copy that solve makes for itself; it was stopped: call solve again, or remove this"
@@ -67,7 +67,7 @@ def copied(where: Place) -> Copied:
 
 def remove_copy(where: Place) -> None:
     """Remove a copy, and the lock that a killed call may have left beside it."""
-    for each in (where, place(where.path.parent / f".{where.path.name}.filling")):
+    for each in (where, filling(where)):
         if each.volume.exists(each.name):
             each.volume.remove(each.name)
 

@@ -1,0 +1,260 @@
+//! A pool inside this process: its manager and I/O servers, reached without a wire.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outcore_core::{
+    Answer, Error, ErrorKind, Gather, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, Names,
+    OnAnswer, Result, ServerAddress, ServerId,
+};
+use outcore_disk::{Directory, LocalDisk, MonotonicClock};
+use outcore_memory::Region;
+use outcore_server::grants::Key;
+use outcore_server::io_server::{self, Runner};
+use outcore_server::manager::{self, Manager, Now, User};
+use outcore_server::store::SqliteStore;
+
+/// What a pool keeps in its first directory, beside that server's files.
+const MANAGER: &str = "manager";
+const METADATA: &str = "metadata.sqlite";
+/// What an I/O server writes into its directory, which says whose it is.
+const MARKER: &str = "server.json";
+
+/// The manager and the servers of a pool, in this process.
+pub struct EmbeddedLink {
+    parts: RwLock<Option<Parts>>,
+    process: u32,
+}
+
+struct Parts {
+    // Dropped in this order: the servers stop before the lock of the pool goes.
+    servers: HashMap<ServerId, Runner<LocalDisk>>,
+    manager: Mutex<Manager<SqliteStore>>,
+    user: User,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl EmbeddedLink {
+    /// Opens the pool in `directories`, or makes a new one, with `threads` requests in work at once on each disk. The
+    /// first directory has the metadata; the order of the others is of no matter. Empty ones become new servers.
+    pub fn open(directories: &[String], threads: usize) -> Result<Self> {
+        let directories = distinct(directories)?;
+        let first = Directory::new(&directories[0])?;
+        let lock = Shared(first.lock(&format!("{MANAGER}/lock"))?);
+        let store = SqliteStore::open(directories[0].join(MANAGER).join(METADATA))?;
+        let key = Key::new(random()?);
+        let user = this_user();
+        let config = manager::Config {
+            owner: user.uid,
+            group: user.gids.first().copied().unwrap_or(0),
+            ..manager::Config::new(u128::from_le_bytes(random()?))
+        };
+        let mut manager = Manager::open(store, key.clone(), config)?;
+        let known = servers_of(&mut manager, &user)?;
+        let mut servers = HashMap::new();
+        for (id, path) in assign(&directories, &known, manager.pool())? {
+            let directory = Directory::new(&path)?;
+            let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
+            let config = io_server::Config {
+                pool: manager.pool(),
+                server: id,
+                verify: Box::new(key.clone()),
+                scratch: Arc::new(Region::allocate),
+                limits: io_server::Limits::default(),
+                clock: Arc::new(MonotonicClock),
+            };
+            let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
+            servers.insert(id, Runner::start(disk, Arc::new(directory), config).map_err(named)?);
+            // Only now: a directory that the pool knows of says whose it is.
+            if !known.contains(&id) {
+                manager.add_server(ServerAddress { id, addresses: vec![] })?;
+            }
+        }
+        let parts = Parts { servers, manager: Mutex::new(manager), user, _lock: Box::new(lock) };
+        Ok(Self { parts: RwLock::new(Some(parts)), process: std::process::id() })
+    }
+
+    /// Stops the servers, when what they work on is done, and lets go of the directories.
+    pub fn close(&self) {
+        let parts = self.parts.write().unwrap_or_else(PoisonError::into_inner).take();
+        if self.process == std::process::id() {
+            drop(parts);
+        } else {
+            // Its threads are in another process, which has the locks too.
+            std::mem::forget(parts);
+        }
+    }
+
+    /// Calls `with` on what there is while the pool is open.
+    fn parts<T>(&self, with: impl FnOnce(&Parts) -> Result<T>) -> Result<T> {
+        if self.process != std::process::id() {
+            return Err(Error::new(
+                ErrorKind::Forked,
+                "this pool was opened in another process, and its servers do not survive a fork; start processes with \
+                 the spawn method, and one pool in one of them",
+            ));
+        }
+        match &*self.parts.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(parts) => with(parts),
+            None => Err(Error::new(ErrorKind::Closed, "the pool was closed; open it again")),
+        }
+    }
+}
+
+impl Drop for EmbeddedLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Link for EmbeddedLink {
+    type Buffer = Region;
+
+    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        let mut call = Some((request, buffer, done));
+        let called = self.parts(|parts| {
+            let runner = parts.servers.get(&server).ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("there is no server {} in this pool", server.0))
+            })?;
+            if let Some((request, buffer, done)) = call.take() {
+                runner.call(request, buffer, done);
+            }
+            Ok(())
+        });
+        if let (Err(error), Some((_, buffer, done))) = (called, call) {
+            done(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+        }
+    }
+
+    fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        self.parts(|parts| {
+            let mut manager = parts.manager.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(manager.handle(now(), &parts.user, request))
+        })
+    }
+}
+
+/// A lock, which nobody touches until it is dropped.
+struct Shared(#[expect(dead_code, reason = "held")] Box<dyn Any + Send>);
+
+// SAFETY: nothing reaches what is inside through a shared reference.
+unsafe impl Sync for Shared {}
+
+/// The directories, made if they are not there, each by one name.
+fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for given in directories {
+        let made = std::fs::create_dir_all(given).and_then(|()| std::fs::canonicalize(given));
+        let path = made.map_err(|error| {
+            let text = format!("cannot make the directory {given}: {error}; choose another one");
+            Error::new(ErrorKind::ReadOnly, text)
+        })?;
+        if found.contains(&path) {
+            return Err(Error::invalid(format!(
+                "{given} is named twice; give a directory of its own for each server"
+            )));
+        }
+        found.push(path);
+    }
+    if found.is_empty() {
+        return Err(Error::invalid("a pool needs at least one directory, have none"));
+    }
+    Ok(found)
+}
+
+fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<Vec<ServerId>> {
+    match manager.handle(now(), user, ManagerRequest::Servers) {
+        ManagerReply::Servers { servers, .. } => Ok(servers.into_iter().map(|server| server.id).collect()),
+        ManagerReply::Failed(error) => Err(error),
+        reply => Err(Error::new(ErrorKind::Io, format!("the manager answered {reply:?}"))),
+    }
+}
+
+/// Which directory is of which server: by what they say themselves, and new servers for those that say nothing.
+fn assign(directories: &[PathBuf], known: &[ServerId], pool: u128) -> Result<Vec<(ServerId, PathBuf)>> {
+    let mut servers: Vec<(ServerId, PathBuf)> = Vec::new();
+    let mut fresh = Vec::new();
+    for path in directories {
+        let Some(id) = marked(path, pool)? else {
+            fresh.push(path);
+            continue;
+        };
+        if let Some((_, other)) = servers.iter().find(|(other, _)| *other == id) {
+            return Err(Error::invalid(format!(
+                "{} and {} both are of server {}: one is a copy; leave it out",
+                other.display(),
+                path.display(),
+                id.0
+            )));
+        }
+        servers.push((id, path.clone()));
+    }
+    let has = |id: &ServerId| servers.iter().any(|(there, _)| there == id);
+    let missing: Vec<String> = known.iter().filter(|id| !has(id)).map(|id| id.0.to_string()).collect();
+    if !missing.is_empty() {
+        return Err(Error::invalid(format!(
+            "need the directories of all {} servers of the pool, those of {} are missing; give all of them, the first one \
+             first",
+            known.len(),
+            missing.join(", ")
+        )));
+    }
+    let mut next = servers.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0);
+    for path in fresh {
+        servers.push((ServerId(next), path.clone()));
+        next += 1;
+    }
+    Ok(servers)
+}
+
+/// The server that a directory is of; `None` if it is of none yet.
+fn marked(directory: &Path, pool: u128) -> Result<Option<ServerId>> {
+    let name = directory.join(MARKER);
+    let text = match std::fs::read_to_string(&name) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            let text = format!("cannot read {}: {error}; check its permissions", name.display());
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+    };
+    let field = |name: &str| {
+        let (_, rest) = text.split_once(&format!("\"{name}\":"))?;
+        Some(rest.trim_start().split([',', '}']).next()?.trim().trim_matches('"').to_string())
+    };
+    let server = field("server").and_then(|number| number.parse().ok());
+    match (field("pool"), server) {
+        (Some(of), Some(server)) if of == format!("{pool:032x}") => Ok(Some(ServerId(server))),
+        (Some(_), Some(_)) => Err(Error::invalid(format!(
+            "{} is of another pool; give an empty directory, or name the first directory of that pool first",
+            directory.display()
+        ))),
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("{} is damaged; restore it from a copy", name.display()),
+        )),
+    }
+}
+
+fn now() -> Now {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Now { unix_ns: since.map_or(0, |since| since.as_nanos() as u64) }
+}
+
+fn this_user() -> User {
+    // SAFETY: these calls take nothing and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    User { uid, gids: vec![gid], is_root: uid == 0 }
+}
+
+/// Random bytes fit for secrets.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    let failed = |error| Error::new(ErrorKind::Io, format!("cannot read /dev/urandom: {error}; check /dev"));
+    read.map(|()| bytes).map_err(failed)
+}

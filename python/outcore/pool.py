@@ -1,0 +1,212 @@
+"""A pool: several disks as one place for files and arrays."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from outcore import _core
+from outcore.errors import ExistsError, InvalidError
+from outcore.pool_file import PoolFile
+from outcore.pool_path import PoolPath, PoolRoot
+from outcore.volumes import PathLike
+
+
+@dataclass(frozen=True)
+class PoolStat:
+    """What a pool knows of a name.
+
+    Attributes
+    ----------
+    is_directory
+        Whether it is one; else it is a file.
+    nbytes
+        Length in bytes; of a directory 0.
+    owner, group, mode
+        User and group id, and permission bits, as POSIX has them.
+    modified_ns
+        Nanoseconds since 1970 of the last change of content.
+    stripe_unit_bytes, servers
+        How a file is cut, and the numbers of the servers that its units go round.
+    """
+
+    is_directory: bool
+    nbytes: int
+    owner: int
+    group: int
+    mode: int
+    modified_ns: int
+    stripe_unit_bytes: int
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What an I/O server says of itself: its number, free bytes, and what it did so far."""
+
+    id: int
+    free_bytes: int
+    requests: int
+    bytes_read: int
+    bytes_written: int
+    damaged_blocks: int
+
+
+class Pool:
+    """Several disks as one place for files and arrays.
+
+    ``pool / "name"`` is a path that `outcore.create_array`, `outcore.open_array`, the solvers and
+    whatever else takes a path take as well; files go round the pool's servers in stripe units.
+    """
+
+    def __init__(self, core: _core.Pool, url: str) -> None:
+        self._root = PoolRoot(url, core)
+
+    @classmethod
+    def embedded(cls, directories: Sequence[PathLike], *, threads: int = 4) -> "Pool":
+        """Open the pool in some directories, or make it, with its servers in this process.
+
+        Parameters
+        ----------
+        directories
+            One for each server, best each on a disk of its own; they are made if they are not
+            there. The first one has the names and layouts of all files too. A pool is opened with
+            all of its directories; one more, which is empty, becomes a new server, which new files
+            use.
+        threads
+            Requests in work at once on each disk.
+
+        Raises
+        ------
+        BusyError
+            If the pool is open already, in this process or another.
+        InvalidError
+            If a directory is of another pool, or one of this pool's is missing.
+        """
+        if isinstance(directories, str | os.PathLike):
+            raise InvalidError(f"need a list of directories, have {directories!r}")
+        names = [os.path.abspath(os.fspath(directory)) for directory in directories]
+        if any("::" in name for name in names[:1]):
+            raise InvalidError(f"a pool cannot be in {names[0]}: its name has '::' in it")
+        core = _core.Pool.embedded(names, threads)
+        return cls(core, f"outcore:{os.path.realpath(names[0])}::")
+
+    @property
+    def url(self) -> str:
+        """What names in the pool begin with as text."""
+        return self._root.url
+
+    @property
+    def id(self) -> str:
+        """A number that was made at random with the pool, in hexadecimal digits."""
+        return self._root.core.id
+
+    @property
+    def messages(self) -> int:
+        """Messages sent to I/O servers so far."""
+        return self._root.core.messages
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that can still be written to files that go round all servers."""
+        return self._root.volume.free_bytes()
+
+    def __repr__(self) -> str:
+        return f"<outcore.Pool {self.url}>"
+
+    def __truediv__(self, name: str) -> PoolPath:
+        return PoolPath(self._root, name)
+
+    def open(
+        self, path: str | PoolPath, mode: str = "r", hints: dict[str, Any] | None = None
+    ) -> PoolFile:
+        """Open a file of bytes.
+
+        Parameters
+        ----------
+        path
+            A name in the pool.
+        mode
+            ``"r"`` to read; ``"r+"`` to read and write what is there; ``"w"`` to begin anew,
+            ``"a"`` at the end, ``"x"`` a file that must not be there yet; all but the first also
+            read. A ``"b"`` is allowed: there is no text mode.
+        hints
+            How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
+            first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and
+            ``start_iodevice``. Others are kept, and ignored.
+        """
+        return self._at(path).open(mode, hints)
+
+    def ls(self, path: str | PoolPath = "") -> list[str]:
+        """List the names in a directory, sorted."""
+        return [name for name, _ in self._root.core.names(self._at(path).inside)]
+
+    def stat(self, path: str | PoolPath) -> PoolStat:
+        """Tell what a name is."""
+        where = self._at(path)
+        status = self._root.core.stat(where.inside)
+        is_directory, owner, group, mode, modified_ns, unit, servers = status
+        nbytes = 0 if is_directory else where.nbytes()
+        return PoolStat(is_directory, nbytes, owner, group, mode, modified_ns, unit, tuple(servers))
+
+    def exists(self, path: str | PoolPath) -> bool:
+        """Whether there is something of this name."""
+        return self._at(path).exists()
+
+    def mkdir(self, path: str | PoolPath, *, exist_ok: bool = False) -> None:
+        """Make a directory, and those above it.
+
+        Raises
+        ------
+        ExistsError
+            If there is something of this name, unless it is a directory and may be.
+        """
+        where = self._at(path)
+        if where.exists():
+            if exist_ok and where.is_dir():
+                return
+            raise ExistsError(f"{where} exists; choose another name")
+        self._root.core.make_directory(where.inside)
+
+    def rm(self, path: str | PoolPath, *, recursive: bool = False) -> None:
+        """Remove a file or an empty directory; with `recursive`, one with all that it holds."""
+        where = self._at(path)
+        if not where.inside:
+            raise InvalidError("the root of a pool cannot be removed; name what is in it")
+        if not recursive and where.is_dir() and self.ls(where):
+            raise InvalidError(f"{where} is not empty; pass recursive=True to remove what it holds")
+        self._root.volume.remove(where.inside)
+
+    def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:
+        """Rename a file or directory; a file of the new name is replaced at once."""
+        self._root.volume.rename(self._at(old).inside, self._at(new).inside)
+
+    def servers(self) -> list[ServerStatus]:
+        """Ask each I/O server how it is."""
+        return [ServerStatus(*each) for each in self._root.core.servers()]
+
+    def close(self) -> None:
+        """Let go of the pool: stop its servers, or the connections to them.
+
+        Arrays and files that are still open in it are of no use then. Closing twice is harmless.
+        """
+        self._root.close()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _at(self, path: str | PoolPath) -> PoolPath:
+        if not isinstance(path, PoolPath):
+            return PoolPath(self._root, path)
+        if path.root is not self._root:
+            raise InvalidError(f"{path} is a name in another pool")
+        return path

@@ -1,0 +1,260 @@
+"""Names in a pool: what `pathlib.Path` is to a directory.
+
+As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
+``outcore:/mnt/a::sim/u``, and one in a served pool ``outcore://host:port/sim/u``.
+"""
+
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from outcore import _core
+from outcore.errors import BusyError, InvalidError, NotFoundError
+from outcore.pool_file import PoolFile, hints_of
+from outcore.sizes import parse_bytes
+
+Mode = Literal["r", "r+", "w", "x", "a"]
+
+_EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
+_SERVED = re.compile(r"outcore:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
+
+
+@dataclass(eq=False)
+class PoolRoot:
+    """An open pool, as its names hold it.
+
+    Attributes
+    ----------
+    url
+        What comes before a name when it is written as text.
+    core, volume
+        The pool, and its files.
+    """
+
+    url: str
+    core: _core.Pool
+    volume: _core.Volume = field(init=False)
+    _held: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.volume = self.core.volume()
+        _OPEN[self.url] = self
+
+    def hold(self, name: str) -> bool:
+        """Hold a name for one call of this process; `False` if another has it."""
+        with self._lock:
+            if name in self._held:
+                return False
+            self._held.add(name)
+            return True
+
+    def let_go(self, name: str) -> None:
+        """Let go of a name."""
+        with self._lock:
+            self._held.discard(name)
+
+    def is_held(self, name: str) -> bool:
+        """Whether a call holds the name."""
+        with self._lock:
+            return name in self._held
+
+    def close(self) -> None:
+        """Close the pool, and forget its URL."""
+        if _OPEN.get(self.url) is self:
+            del _OPEN[self.url]
+        self.core.close()
+
+
+_OPEN: weakref.WeakValueDictionary[str, PoolRoot] = weakref.WeakValueDictionary()
+
+
+class PoolPath:
+    """A name in a pool: ``pool / "sim" / "u"``. Whatever of outcore takes a path takes one.
+
+    It has what is used of `pathlib.Path`. As a string it is a URL, which outcore takes too as
+    long as the pool is open in the process.
+    """
+
+    __slots__ = ("_parts", "root")
+
+    def __init__(self, root: PoolRoot, *names: str) -> None:
+        parts: list[str] = []
+        for name in names:
+            if name.startswith("/") or "\0" in name:
+                raise InvalidError(f"a name in a pool is relative, have {name!r}")
+            parts += [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise InvalidError(f"'..' cannot be in a name in a pool, have {'/'.join(names)!r}")
+        self.root = root
+        self._parts = tuple(parts)
+
+    @property
+    def inside(self) -> str:
+        """Name in the pool, with ``/`` between its parts; of the root it is empty."""
+        return "/".join(self._parts)
+
+    @property
+    def name(self) -> str:
+        """The last part; of the root it is empty."""
+        return self._parts[-1] if self._parts else ""
+
+    @property
+    def suffix(self) -> str:
+        """What follows the last dot of the name, with it."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffix."""
+        return PurePosixPath(self.name).stem
+
+    @property
+    def parent(self) -> "PoolPath":
+        """The directory that it is in; of the root, the root."""
+        return PoolPath(self.root, *self._parts[:-1])
+
+    @property
+    def parents(self) -> "tuple[PoolPath, ...]":
+        """The directories above, the nearest first."""
+        ends = range(len(self._parts) - 1, -1, -1)
+        return tuple(PoolPath(self.root, *self._parts[:end]) for end in ends)
+
+    def __truediv__(self, name: str) -> "PoolPath":
+        return PoolPath(self.root, *self._parts, str(name))
+
+    def with_name(self, name: str) -> "PoolPath":
+        """Return what has another name in the same directory."""
+        if not self._parts or "/" in name:
+            raise InvalidError(f"{self} cannot be renamed to {name!r}")
+        return PoolPath(self.root, *self._parts[:-1], name)
+
+    def __str__(self) -> str:
+        return self.root.url + self.inside
+
+    def __repr__(self) -> str:
+        return f"PoolPath({str(self)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PoolPath):
+            return NotImplemented
+        return (self.root.url, self._parts) == (other.root.url, other._parts)
+
+    def __lt__(self, other: "PoolPath") -> bool:
+        return (self.root.url, self._parts) < (other.root.url, other._parts)
+
+    def __hash__(self) -> int:
+        return hash((self.root.url, self._parts))
+
+    def exists(self) -> bool:
+        """Whether there is something of this name."""
+        return not self._parts or self.root.volume.exists(self.inside)
+
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return not self._parts or self._is_directory() is True
+
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return bool(self._parts) and self._is_directory() is False
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link: there are none in a pool."""
+        return False
+
+    def _is_directory(self) -> bool | None:
+        try:
+            return self.root.core.stat(self.inside)[0]
+        except NotFoundError:
+            return None
+
+    def iterdir(self) -> "Iterator[PoolPath]":
+        """Yield what is in a directory, sorted."""
+        for name, _ in self.root.core.names(self.inside):
+            yield self / name
+
+    def nbytes(self) -> int:
+        """Length of a file, or of all files below a directory."""
+        if self.is_dir():
+            return sum(each.nbytes() for each in self.iterdir())
+        return self.root.core.open(self.inside, writable=False).length()
+
+    def read_bytes(self) -> bytes:
+        """Read a small file."""
+        return self.root.volume.read_small(self.inside)
+
+    def write_bytes(self, data: bytes) -> int:
+        """Replace a small file, atomically and durably."""
+        self.root.volume.replace_small(self.inside, data)
+        return len(data)
+
+    def open(self, mode: str = "r", hints: dict[str, Any] | None = None) -> PoolFile:
+        """Open a file of bytes; see `Pool.open`."""
+        kind = mode.replace("b", "")
+        if kind not in ("r", "r+", "w", "x", "a") or mode.count("b") > 1:
+            raise InvalidError(f"mode must be 'r', 'r+', 'w', 'x' or 'a', have {mode!r}")
+        if kind in ("r", "r+"):
+            file = self.root.core.open(self.inside, writable=kind == "r+")
+            return PoolFile(file, str(self), writable=kind == "r+")
+        sorted_hints = hints_of(hints or {}, parse_bytes)
+        if kind != "x" and self.exists():
+            found = self.root.core.open(self.inside, writable=True)
+            opened = PoolFile(found, str(self), writable=True)
+            if kind == "a":
+                opened.seek(0, 2)
+            else:
+                opened.truncate(0)
+            return opened
+        file = self.root.core.open(self.inside, writable=True, length=0, **sorted_hints)
+        return PoolFile(file, str(self), writable=True)
+
+
+def is_url(path: object) -> bool:
+    """Whether a path is the URL of a name in a pool."""
+    return isinstance(path, str) and path.startswith("outcore:/")
+
+
+def named(url: str) -> PoolPath:
+    """Find the name that a URL stands for, in a pool that is open in this process.
+
+    Raises
+    ------
+    InvalidError
+        If it is no URL of a pool, or the pool is not open.
+    """
+    if found := _EMBEDDED.fullmatch(url):
+        root, name = _OPEN.get(found[1]), found[2]
+        fix = "open the pool with oc.Pool.embedded first, and keep it open"
+    elif found := _SERVED.fullmatch(url):
+        root, name = _OPEN.get(f"outcore://{found[1]}/"), found[2] or ""
+        fix = "open the pool with oc.connect first, and keep it open"
+    else:
+        raise InvalidError(
+            f"{url} is no name in a pool; write outcore:/DIRECTORY::NAME for an embedded pool, "
+            "outcore://HOST:PORT/NAME for a served one"
+        )
+    if root is None:
+        raise InvalidError(f"the pool of {url} is not open in this process; {fix}")
+    return PoolPath(root, name)
+
+
+def hold(path: PoolPath, doing: str) -> None:
+    """Hold a name for one call.
+
+    Raises
+    ------
+    BusyError
+        If another call has it.
+    """
+    if not path.root.hold(path.inside):
+        raise BusyError(
+            f"{path} is in use by another call, so it cannot be used for {doing}; wait for the "
+            "other to end, or give another out="
+        )
