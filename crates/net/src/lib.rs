@@ -1,1 +1,19 @@
-//! The real link: frames over TCP and UNIX sockets.
+//! The real link: frames over TCP and UNIX sockets. docs/protocol.md has the bytes.
+//!
+//! [`NetLink`] is the client's side: several connections to each server, used as one. [`listen`] is the server's: it
+//! hands requests to a [`Handler`] and sends its answers in whatever order they come.
+
+mod address;
+mod client;
+mod frames;
+mod handshake;
+mod keys;
+mod server;
+mod socket;
+mod system;
+
+pub use address::Address;
+pub use client::{NetLink, Options};
+pub use keys::{Credentials, Key, User};
+pub use server::{Config, Handler, Listening, Who, listen};
+pub use system::{MonotonicClock, wait_for_termination};

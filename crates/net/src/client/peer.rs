@@ -1,0 +1,237 @@
+//! One server, as its client has it: calls that wait, and the channels that take them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role};
+use outcore_core::{Error, ErrorKind, Result};
+
+use crate::Address;
+use crate::client::call::Call;
+use crate::client::channel::{Wire, keep_channel};
+use crate::client::link::Options;
+
+/// A call is sent at most so often: what breaks connection after connection is not the network.
+const MOST_ATTEMPTS: u32 = 8;
+
+/// A server that was never reached may have another address.
+const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Peer {
+    pub(crate) role: Role,
+    pub(crate) client: u128,
+    pub(crate) options: Options,
+    /// Most bytes of a payload, as the server says.
+    pub(crate) payload_bytes: AtomicU64,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    queue: VecDeque<Call>,
+    next_number: u64,
+    /// Numbers of calls that may still be sent.
+    unsettled: BTreeSet<u64>,
+    channels_up: usize,
+    /// Why no channel could be opened, if trying again is of no use.
+    refusal: Option<Error>,
+    down_since: Instant,
+    was_up: bool,
+    is_closed: bool,
+}
+
+impl Peer {
+    /// A server with these addresses; a channel each, and several where the options say so.
+    pub(crate) fn new(
+        role: Role,
+        addresses: &[Address],
+        client: u128,
+        options: &Options,
+    ) -> Result<Arc<Self>> {
+        if addresses.is_empty() {
+            return Err(Error::invalid(format!("{role:?} has no address; give one to the manager")));
+        }
+        let peer = Arc::new(Self {
+            role,
+            client,
+            options: options.clone(),
+            payload_bytes: AtomicU64::new(MAX_PAYLOAD_BYTES),
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                next_number: 1,
+                unsettled: BTreeSet::new(),
+                channels_up: 0,
+                refusal: None,
+                down_since: Instant::now(),
+                was_up: false,
+                is_closed: false,
+            }),
+            wake: Condvar::new(),
+        });
+        let is_manager = role == Role::Manager;
+        let each = if is_manager { 1 } else { options.connections_per_address.max(1) };
+        for address in addresses {
+            for _ in 0..each {
+                let (peer, address) = (peer.clone(), address.clone());
+                let name = "outcore-channel".to_owned();
+                let thread = thread::Builder::new().name(name).stack_size(1 << 20);
+                thread.spawn(move || keep_channel(&peer, &address)).map_err(|error| {
+                    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+                })?;
+            }
+        }
+        Ok(peer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a call. It is done when it is answered, or when it cannot be.
+    pub(crate) fn call(&self, mut call: Call) {
+        let mut state = self.lock();
+        let error = if state.is_closed { Some(closed()) } else { state.refusal_now() };
+        if let Some(error) = error {
+            drop(state);
+            return (call.done)(Err(error), call.region);
+        }
+        call.header.request = state.next_number;
+        state.next_number += 1;
+        state.unsettled.insert(call.number());
+        state.queue.push_back(call);
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// The next call for a channel: waits until there is one that it has room for. `None` if the channel is to end.
+    pub(crate) fn next(&self, wire: &Wire) -> Option<Call> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed || wire.is_dead() {
+                return None;
+            }
+            if let Some(first) = state.queue.front()
+                && wire.has_room(first.weight())
+                && let Some(mut call) = state.queue.pop_front()
+            {
+                call.header.settled = state.unsettled.first().copied().unwrap_or(state.next_number);
+                wire.takes(call.weight());
+                return Some(call);
+            }
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Channels look again: one has room, or is dead.
+    pub(crate) fn look_again(&self) {
+        // Under the lock, so that nobody who has just looked misses it.
+        let state = self.lock();
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// A call has its answer, or will never have one.
+    pub(crate) fn finish(&self, call: Call, result: Result<Vec<u8>>) {
+        self.lock().unsettled.remove(&call.number());
+        (call.done)(result, call.region);
+    }
+
+    /// Calls of a channel that died: others send them again.
+    pub(crate) fn send_again(&self, mut calls: Vec<Call>, why: &Error) {
+        calls.sort_by_key(Call::number);
+        let mut hopeless = Vec::new();
+        let mut state = self.lock();
+        for mut call in calls.into_iter().rev() {
+            call.attempts += 1;
+            if call.attempts >= MOST_ATTEMPTS || state.is_closed {
+                hopeless.push(call);
+            } else {
+                state.queue.push_front(call);
+            }
+        }
+        drop(state);
+        self.wake.notify_all();
+        for call in hopeless {
+            let message = format!("{}; a request was sent {} times in vain", why.message, call.attempts);
+            self.finish(call, Err(Error::new(why.kind, message)));
+        }
+    }
+
+    pub(crate) fn came_up(&self, payload_bytes: u64) {
+        self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.channels_up += 1;
+        state.was_up = true;
+        state.refusal = None;
+    }
+
+    pub(crate) fn went_down(&self) {
+        let mut state = self.lock();
+        state.channels_up -= 1;
+        state.down_since = Instant::now();
+    }
+
+    /// A channel could not be opened. Where no other is open, calls that waited for too long are given up.
+    pub(crate) fn did_not_come_up(&self, error: Error) {
+        let mut state = self.lock();
+        // What the network does may pass; what a server says does not.
+        state.refusal = (!matches!(error.kind, ErrorKind::Io | ErrorKind::Busy)).then(|| error.clone());
+        if state.channels_up > 0 {
+            return;
+        }
+        let (refusal, down_since) = (state.refusal.clone(), state.down_since);
+        let most = if state.was_up { Duration::MAX } else { FIRST_PATIENCE };
+        let patience = self.options.patience.min(most);
+        let is_over = |call: &Call| refusal.is_some() || call.called.max(down_since).elapsed() > patience;
+        let (over, waiting) = std::mem::take(&mut state.queue).into_iter().partition(is_over);
+        state.queue = waiting;
+        drop(state);
+        let over: VecDeque<Call> = over;
+        for call in over {
+            self.finish(call, Err(error.clone()));
+        }
+    }
+
+    /// Waits before the next try. False if there is none.
+    pub(crate) fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.lock();
+        while !state.is_closed {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            state = self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// Ends all channels. Calls that were not answered fail.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let waiting = std::mem::take(&mut state.queue);
+        drop(state);
+        self.wake.notify_all();
+        for call in waiting {
+            self.finish(call, Err(closed()));
+        }
+    }
+}
+
+impl State {
+    fn refusal_now(&self) -> Option<Error> {
+        if self.channels_up == 0 { self.refusal.clone() } else { None }
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the pool was closed; connect again")
+}

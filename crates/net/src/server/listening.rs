@@ -1,0 +1,241 @@
+//! A server that listens: connections taken in, and all of them ended in order.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role, Welcome};
+use outcore_core::{Error, ErrorKind, Result};
+use outcore_memory::Arena;
+
+use crate::handshake::{Host, admit, refuse};
+use crate::server::admission::Admission;
+use crate::server::connection::Connection;
+use crate::server::requests::Requests;
+use crate::server::session::Sessions;
+use crate::server::{Handler, Who};
+use crate::socket::{Listener, Socket};
+use crate::{Address, Key};
+
+/// Connections at once.
+const MOST_CONNECTIONS: usize = 1024;
+
+/// One client holds at most this part of the memory, with more than one request.
+const SHARE: usize = 4;
+
+/// Answers that are not sent when so much time has passed after the server was told to stop are not sent.
+const TIME_TO_STOP: Duration = Duration::from_secs(10);
+
+/// How often waits look up.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What a listening server is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What it is.
+    pub role: Role,
+    /// The pool's key. Without one, clients come over UNIX sockets only.
+    pub key: Option<Key>,
+    /// Bytes of payloads that are in memory at once, of all clients. One request moves at most a quarter of them.
+    pub memory_bytes: usize,
+    /// Bytes for long lists of regions, besides.
+    pub control_bytes: usize,
+    /// A client that neither takes nor sends a byte in the middle of a message for so long is cut off.
+    pub patience: Duration,
+    /// A client with unanswered requests hears from the server that often.
+    pub working: Duration,
+}
+
+impl Config {
+    /// The defaults, which stay below 128 MiB.
+    pub fn new(role: Role, key: Option<Key>) -> Self {
+        Self {
+            role,
+            key,
+            memory_bytes: 48 << 20,
+            control_bytes: 64 << 20,
+            patience: Duration::from_secs(30),
+            working: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) arena: Arena,
+    pub(crate) payloads: Arc<Admission>,
+    pub(crate) controls: Arc<Admission>,
+    /// Most bytes of one payload.
+    pub(crate) payload_bytes: usize,
+    config: Config,
+    sessions: Sessions<(Who, u128), Arc<Connection>>,
+    connections: Mutex<Vec<Weak<Connection>>>,
+    is_stopping: AtomicBool,
+}
+
+/// A server that listens until this is stopped or dropped.
+pub struct Listening {
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    acceptors: Vec<thread::JoinHandle<()>>,
+}
+
+/// Listens on all `addresses` and hands what is asked to `handler`. A port of 0 takes a free one.
+pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) -> Result<Listening> {
+    if config.key.is_none() && addresses.iter().any(|address| matches!(address, Address::Tcp(_))) {
+        return Err(Error::new(
+            ErrorKind::Denied,
+            "need a key to listen on TCP, where nobody knows who comes; give a key file, or listen on a UNIX socket",
+        ));
+    }
+    let listeners: Vec<Listener> = addresses.iter().map(Listener::bind).collect::<Result<_>>()?;
+    let addresses = listeners.iter().map(Listener::address).collect::<Result<_>>()?;
+    let payload_bytes = (config.memory_bytes / SHARE).min(MAX_PAYLOAD_BYTES as usize);
+    let shared = Arc::new(Shared {
+        handler,
+        arena: Arena::short_lived(config.memory_bytes),
+        payloads: Admission::new(config.memory_bytes, payload_bytes),
+        controls: Admission::new(config.control_bytes, config.control_bytes),
+        payload_bytes,
+        config,
+        sessions: Sessions::new(),
+        connections: Mutex::default(),
+        is_stopping: AtomicBool::new(false),
+    });
+    let acceptors = listeners.into_iter().map(|listener| {
+        let shared = shared.clone();
+        start("outcore-accept", move || accept(&shared, &listener))
+    });
+    let acceptors = acceptors.collect::<Result<_>>()?;
+    Ok(Listening { shared, addresses, acceptors })
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>> {
+    let thread = thread::Builder::new().name(name.to_owned()).stack_size(1 << 20).spawn(work);
+    thread.map_err(|error| {
+        Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+    })
+}
+
+fn accept(shared: &Arc<Shared>, listener: &Listener) {
+    while !shared.is_stopping() {
+        match listener.accept(TICK) {
+            Ok(Some(socket)) => {
+                let shared = shared.clone();
+                // Without a thread the socket closes, and the client tries again.
+                drop(start("outcore-connection", move || shared.host(socket)));
+            }
+            Ok(None) => {}
+            // Out of descriptors, say: some will come back.
+            Err(_) => thread::sleep(TICK),
+        }
+    }
+}
+
+impl Shared {
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One connection, from its beginning to its end.
+    fn host(self: &Arc<Self>, socket: Socket) {
+        if socket.prepare(TICK).is_err() {
+            return;
+        }
+        let connection = Arc::new(Connection::new(socket, self.config.patience, self.config.working));
+        {
+            let mut all = self.lock();
+            all.retain(|other| other.strong_count() > 0);
+            if all.len() >= MOST_CONNECTIONS || self.is_stopping() {
+                drop(all);
+                let message =
+                    format!("the server has {MOST_CONNECTIONS} connections, or is stopping; try later");
+                return refuse(&connection.socket, &Error::new(ErrorKind::Busy, message));
+            }
+            all.push(Arc::downgrade(&connection));
+        }
+        let welcome = Welcome {
+            payload_bytes: self.payload_bytes as u64,
+            working_ms: self.config.working.as_millis().try_into().unwrap_or(u32::MAX),
+        };
+        let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome };
+        let Ok((who, client)) = admit(&connection.socket, &host) else { return };
+        let session = self.sessions.enter((who.clone(), client));
+        let sender = connection.clone();
+        let sending = start("outcore-answers", move || sender.send_answers());
+        if sending.is_ok() {
+            let requests = Requests {
+                shared: self.clone(),
+                connection: connection.clone(),
+                session: session.clone(),
+                who,
+            };
+            requests.serve();
+            if self.is_stopping() {
+                connection.drain(Instant::now() + TIME_TO_STOP);
+            }
+        }
+        connection.end();
+        if let Ok(thread) = sending {
+            // It ends since the connection has; that it panicked was said by the panic.
+            let _ = thread.join();
+        }
+        self.sessions.leave(&session);
+    }
+}
+
+impl Listening {
+    /// Where it listens, with the ports that were taken.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Most bytes of payloads that were in memory at once so far.
+    pub fn peak_bytes(&self) -> usize {
+        self.shared.arena.peak_bytes()
+    }
+
+    /// Takes no more requests, answers those it has, and ends all connections.
+    pub fn stop(mut self) {
+        self.stop_now();
+    }
+
+    fn stop_now(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        for thread in self.acceptors.drain(..) {
+            let _ = thread.join();
+        }
+        let until = Instant::now() + TIME_TO_STOP;
+        let all: Vec<_> = self.shared.lock().iter().filter_map(Weak::upgrade).collect();
+        for connection in &all {
+            connection.socket.shut(std::net::Shutdown::Read);
+        }
+        for connection in &all {
+            connection.drain(until);
+        }
+        self.shared.payloads.close();
+        self.shared.controls.close();
+        for connection in &all {
+            connection.end();
+        }
+        drop(all);
+        // The threads of connections hold the handler: who waits for this can count on its being free.
+        while self.shared.lock().iter().any(|connection| connection.strong_count() > 0)
+            && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop_now();
+    }
+}

@@ -1,0 +1,52 @@
+//! The servers' side of the wire: who comes in, what they ask, and memory for what they send.
+
+mod admission;
+mod answer;
+mod connection;
+mod listening;
+mod requests;
+mod session;
+
+use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer};
+use outcore_memory::Region;
+
+pub use listening::{Config, Listening, listen};
+
+/// Who asks. It was proved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Who {
+    /// For people.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Group ids, the main one first.
+    pub gids: Vec<u32>,
+    /// Whether permissions do not bind it.
+    pub is_root: bool,
+}
+
+/// What is behind a server's addresses: an I/O server, or a manager.
+pub trait Handler: Send + Sync + 'static {
+    /// Does a request to an I/O server. Of a write, `buffer` is what is written, of a read, where the bytes go.
+    /// `done` must be called, exactly once; a request that is dropped without is answered with an error. It must
+    /// not block for long: while it does, nothing else comes in over this connection.
+    fn io(&self, who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        let _ = (who, request);
+        done(refusal("I/O server", buffer));
+    }
+
+    /// Answers a request to the manager.
+    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+        let _ = (who, request);
+        ManagerReply::Failed(not_here("manager"))
+    }
+}
+
+fn not_here(what: &str) -> outcore_core::Error {
+    outcore_core::Error::invalid(format!("this server is no {what}; check the addresses of the pool"))
+}
+
+fn refusal<B: Buffer>(what: &str, buffer: B) -> outcore_core::Answer<B> {
+    let reply = outcore_core::IoReply::Failed(not_here(what));
+    outcore_core::Answer { reply, buffer, started_ns: 0, finished_ns: 0 }
+}

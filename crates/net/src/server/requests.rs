@@ -1,0 +1,259 @@
+//! What comes in over one connection: requests read, checked, given memory, and handed on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outcore_core::wire::{Header, Kind, Refused, decode, encode};
+use outcore_core::{Error, ErrorKind, IoReply, IoRequest, ManagerRequest, Regions, Result, Target};
+use outcore_memory::{Region, Waiter};
+
+use crate::server::Who;
+use crate::server::admission::Lease;
+use crate::server::answer::Due;
+use crate::server::connection::{Connection, Outgoing};
+use crate::server::listening::Shared;
+use crate::server::session::{Begin, Session};
+
+/// Control parts up to this long are taken without asking for memory: a connection has one at a time.
+const SHORT_CONTROL_BYTES: usize = 16 << 10;
+
+/// What a region takes in memory for each byte that it has on the wire, with that byte.
+const BYTES_IN_MEMORY: usize = 4;
+
+/// Runs of one request. More are no request but an attempt to keep the server busy.
+const MOST_RUNS: u64 = 1 << 24;
+
+/// A client that is refused is told so, if it takes that within this time.
+const TIME_TO_REFUSE: Duration = Duration::from_secs(1);
+
+/// One connection's requests.
+pub(crate) struct Requests {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) session: Arc<Session<Arc<Connection>>>,
+    pub(crate) who: Who,
+}
+
+impl Requests {
+    /// Reads requests until the connection ends. A client that breaks the rules is told so.
+    pub(crate) fn serve(&self) {
+        loop {
+            let connection = &self.connection;
+            let header = match connection.socket.receive_header(&connection.watch()) {
+                Ok(Some(header)) => header,
+                Ok(None) => return,
+                Err(error) => return self.give_up(&error),
+            };
+            if let Err(error) = self.take(&header) {
+                return self.give_up(&error);
+            }
+        }
+    }
+
+    fn give_up(&self, error: &Error) {
+        // Who keeps the rules, on a connection that lost or damaged something, tries again on another.
+        if error.kind == ErrorKind::Invalid && self.connection.owe().is_ok() {
+            let control = Arc::new(encode(&Refused { error: error.clone() }));
+            let (kind, payload) = (Kind::Refused, Region::empty());
+            self.connection.answer(Outgoing { kind, request: 0, control, payload, leases: vec![] });
+            self.connection.drain(Instant::now() + TIME_TO_REFUSE);
+        }
+    }
+
+    /// Reads one request and starts it. An error ends the connection.
+    fn take(&self, header: &Header) -> Result<()> {
+        let is_io = match header.kind {
+            Kind::IoRequest => true,
+            Kind::ManagerRequest => false,
+            kind => return Err(Error::invalid(format!("need a request, have a frame of kind {kind:?}"))),
+        };
+        self.connection.owe()?;
+        let mut due = Due {
+            connection: self.connection.clone(),
+            session: self.session.clone(),
+            is_io,
+            request: header.request,
+            is_remembered: false,
+            leases: vec![],
+            is_owed: false,
+        };
+        let length = header.control_bytes as usize;
+        if length > SHORT_CONTROL_BYTES {
+            let controls = &self.shared.controls;
+            match controls.take(self.session.number, length.saturating_mul(BYTES_IN_MEMORY)) {
+                Ok(lease) => due.leases.push(lease),
+                Err(error) => return self.refuse_unread(header, u64::from(header.control_bytes), due, error),
+            }
+        }
+        let control = self.connection.socket.receive_control(header, &self.connection.watch())?;
+        if is_io { self.take_io(header, &control, due) } else { self.take_manager(header, &control, due) }
+    }
+
+    /// Answers with an error, and reads past what was not read yet.
+    fn refuse_unread(&self, header: &Header, unread_control: u64, due: Due, error: Error) -> Result<()> {
+        let unread = unread_control + header.payload_bytes;
+        self.connection.socket.discard(unread, &self.connection.watch())?;
+        due.failed(error);
+        Ok(())
+    }
+
+    fn take_io(&self, header: &Header, control: &[u8], mut due: Due) -> Result<()> {
+        let request = match decode::<IoRequest>(control) {
+            Ok(request) => request,
+            Err(error) => return self.refuse_unread(header, 0, due, error),
+        };
+        let bytes = match self.payload_of(&request, header) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.refuse_unread(header, 0, due, error),
+        };
+        if header.payload_bytes > 0 {
+            // Who announces bytes and sends none holds no memory.
+            self.connection.socket.wait_for_bytes(&self.connection.watch())?;
+        }
+        let mut buffer = Region::empty();
+        if bytes > 0 {
+            match self.memory(bytes) {
+                Ok((region, lease)) => {
+                    buffer = region;
+                    due.leases.push(lease);
+                }
+                Err(error) => return self.refuse_unread(header, 0, due, error),
+            }
+        }
+        let is_read = matches!(request, IoRequest::Read { .. });
+        if header.payload_bytes > 0 {
+            self.connection.socket.receive_payload(header, &buffer, &self.connection.watch())?;
+        }
+        let changes = matches!(
+            request,
+            IoRequest::Write { .. } | IoRequest::SetLength { .. } | IoRequest::Remove { .. }
+        );
+        if changes {
+            match self.begin(header, due) {
+                Some(known) => due = known,
+                None => return Ok(()),
+            }
+        }
+        due.is_owed = true;
+        let done = move |answer: outcore_core::Answer<Region>| {
+            let is_filled = is_read && answer.reply == IoReply::Done;
+            let payload = if is_filled { answer.buffer } else { Region::empty() };
+            due.io(&answer.reply, payload);
+        };
+        self.shared.handler.io(&self.who, request, buffer, Box::new(done));
+        Ok(())
+    }
+
+    fn take_manager(&self, header: &Header, control: &[u8], mut due: Due) -> Result<()> {
+        if header.payload_bytes > 0 {
+            let error = Error::invalid("a request to the manager has no payload");
+            return self.refuse_unread(header, 0, due, error);
+        }
+        let request = match decode::<ManagerRequest>(control) {
+            Ok(request) => request,
+            Err(error) => return self.refuse_unread(header, 0, due, error),
+        };
+        if changes(&request) {
+            match self.begin(header, due) {
+                Some(known) => due = known,
+                None => return Ok(()),
+            }
+        }
+        due.is_owed = true;
+        let reply = self.shared.handler.manager(&self.who, request);
+        due.manager(&reply);
+        Ok(())
+    }
+
+    /// Whether a request that changes something is to be done. If not, it is answered.
+    fn begin(&self, header: &Header, mut due: Due) -> Option<Due> {
+        match self.session.begin(header.request, header.settled, self.connection.clone()) {
+            Begin::Run => {
+                due.is_remembered = true;
+                return Some(due);
+            }
+            // Answered by who does it.
+            Begin::Running => {}
+            Begin::Done(control) => due.again(control),
+            Begin::Late => due.failed(Error::new(
+                ErrorKind::Io,
+                "a request came again so late that the server does not know whether it was done; \
+                 look, and if it was not, ask anew",
+            )),
+        }
+        None
+    }
+
+    /// Bytes that go with a request: those of its payload, or of its answer's.
+    fn payload_of(&self, request: &IoRequest, header: &Header) -> Result<usize> {
+        let bytes = match request {
+            IoRequest::Read { target, regions, .. } | IoRequest::Write { target, regions, .. } => {
+                local_bytes(target, regions)?
+            }
+            _ => 0,
+        };
+        let is_read = matches!(request, IoRequest::Read { .. });
+        let sent = if is_read { 0 } else { bytes };
+        if header.payload_bytes != sent {
+            return Err(Error::invalid(format!(
+                "need a payload of {sent} bytes for these regions, have {}",
+                header.payload_bytes
+            )));
+        }
+        let most = self.shared.payload_bytes;
+        if bytes > most as u64 {
+            return Err(Error::new(
+                ErrorKind::Budget,
+                format!("need {bytes} bytes at once, the server moves at most {most}; divide the request"),
+            ));
+        }
+        Ok(bytes as usize)
+    }
+
+    /// Memory for a payload. Waits for its turn, and nothing is read meanwhile.
+    fn memory(&self, bytes: usize) -> Result<(Region, Lease)> {
+        let lease = self.shared.payloads.take(self.session.number, bytes.next_multiple_of(4096))?;
+        loop {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let waiter: Waiter = Box::new(move || sender.send(()).unwrap_or(()));
+            match self.shared.arena.allocate_or_wait(bytes, waiter) {
+                Some(block) => return Ok((Region::whole(Arc::new(block?)), lease)),
+                // Somebody was answered who holds on to his buffer a moment longer.
+                None => drop(receiver.recv()),
+            }
+        }
+    }
+}
+
+/// Bytes of a request that lie on the server that is asked, found in bounded time.
+fn local_bytes(target: &Target, regions: &Regions) -> Result<u64> {
+    if regions.run_count() > MOST_RUNS || target.entry >= target.stripes.count() {
+        return Err(Error::invalid(format!(
+            "need at most {MOST_RUNS} runs and an entry below {}, have {} and {}; divide the request",
+            target.stripes.count(),
+            regions.run_count(),
+            target.entry
+        )));
+    }
+    Ok(regions.local_bytes(target.stripes, target.entry))
+}
+
+/// Whether a request to the manager must not be done twice.
+fn changes(request: &ManagerRequest) -> bool {
+    match request {
+        ManagerRequest::Servers
+        | ManagerRequest::Open { .. }
+        | ManagerRequest::Renew { .. }
+        | ManagerRequest::Stat { .. }
+        | ManagerRequest::List { .. }
+        | ManagerRequest::GetExtended { .. } => false,
+        ManagerRequest::Create { .. }
+        | ManagerRequest::MakeDirectory { .. }
+        | ManagerRequest::Remove { .. }
+        | ManagerRequest::Orphans { .. }
+        | ManagerRequest::Rename { .. }
+        | ManagerRequest::SetAttributes { .. }
+        | ManagerRequest::SetDefaultLayout { .. }
+        | ManagerRequest::SetExtended { .. } => true,
+    }
+}

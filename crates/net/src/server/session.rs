@@ -1,0 +1,215 @@
+//! What a server remembers of a client while its connections come and go: which requests it does and has done, so
+//! that one which is sent again is not done again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of answers that are kept for one client, of which each counts a little more than it has.
+const MOST_BYTES: usize = 128 << 10;
+const BYTES_OF_AN_ENTRY: usize = 32;
+
+/// Clients without a connection that are remembered, and for how long.
+const MOST_IDLE: usize = 512;
+const IDLE_TIME: Duration = Duration::from_secs(600);
+
+/// What to do with a request that came in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// It is new.
+    Run,
+    /// It is being done; who sent it now is answered too.
+    Running,
+    /// It was done.
+    Done(Arc<Vec<u8>>),
+    /// It may have been done, and its answer is not kept any more.
+    Late,
+}
+
+/// One client, whatever connections it has. `W` is who waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Session<W> {
+    pub(crate) number: u64,
+    state: Mutex<State<W>>,
+}
+
+#[derive(Debug)]
+struct State<W> {
+    /// Requests with lower numbers are not done any more.
+    floor: u64,
+    running: HashMap<u64, Vec<W>>,
+    done: BTreeMap<u64, Arc<Vec<u8>>>,
+    done_bytes: usize,
+    connections: usize,
+    idle_since: Instant,
+}
+
+impl<W> Session<W> {
+    fn new(number: u64) -> Self {
+        let state = State {
+            floor: 0,
+            running: HashMap::new(),
+            done: BTreeMap::new(),
+            done_bytes: 0,
+            connections: 0,
+            idle_since: Instant::now(),
+        };
+        Self { number, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request came in; the client will not send those before `settled` again.
+    pub(crate) fn begin(&self, request: u64, settled: u64, waiting: W) -> Begin {
+        let mut state = self.lock();
+        state.settle(settled);
+        if let Some(answer) = state.done.get(&request) {
+            return Begin::Done(answer.clone());
+        }
+        if let Some(others) = state.running.get_mut(&request) {
+            others.push(waiting);
+            return Begin::Running;
+        }
+        // From a connection that the client gave up long ago: what it holds must not undo what came after.
+        if request < state.floor {
+            return Begin::Late;
+        }
+        state.running.insert(request, vec![]);
+        Begin::Run
+    }
+
+    /// A request was done. Returns who else waits for its answer.
+    pub(crate) fn finish(&self, request: u64, answer: Arc<Vec<u8>>) -> Vec<W> {
+        let mut state = self.lock();
+        let waiting = state.running.remove(&request).unwrap_or_default();
+        if request >= state.floor {
+            state.done_bytes += answer.len() + BYTES_OF_AN_ENTRY;
+            state.done.insert(request, answer);
+        }
+        while state.done_bytes > MOST_BYTES
+            && let Some((&oldest, _)) = state.done.first_key_value()
+        {
+            state.settle(oldest + 1);
+        }
+        waiting
+    }
+}
+
+impl<W> State<W> {
+    fn settle(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor);
+        while let Some(first) = self.done.first_entry()
+            && *first.key() < self.floor
+        {
+            self.done_bytes -= first.remove().len() + BYTES_OF_AN_ENTRY;
+        }
+    }
+}
+
+/// All clients, by who they are.
+#[derive(Debug)]
+pub(crate) struct Sessions<K, W>(Mutex<All<K, W>>);
+
+#[derive(Debug)]
+struct All<K, W> {
+    next_number: u64,
+    sessions: HashMap<K, Arc<Session<W>>>,
+}
+
+impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(All { next_number: 0, sessions: HashMap::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All<K, W>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client has one connection more.
+    pub(crate) fn enter(&self, key: K) -> Arc<Session<W>> {
+        let mut all = self.lock();
+        let number = all.next_number;
+        all.next_number += 1;
+        let session = all.sessions.entry(key).or_insert_with(|| Arc::new(Session::new(number))).clone();
+        session.lock().connections += 1;
+        let mut idle: Vec<(Instant, K)> = Vec::new();
+        for (key, session) in &all.sessions {
+            let state = session.lock();
+            if state.connections == 0 && state.running.is_empty() {
+                idle.push((state.idle_since, key.clone()));
+            }
+        }
+        idle.sort_by_key(|(since, _)| *since);
+        let surplus = idle.len().saturating_sub(MOST_IDLE);
+        for (i, (since, key)) in idle.into_iter().enumerate() {
+            if i < surplus || since.elapsed() > IDLE_TIME {
+                all.sessions.remove(&key);
+            }
+        }
+        session
+    }
+
+    /// A client has one connection less.
+    pub(crate) fn leave(&self, session: &Session<W>) {
+        // Under the lock of all, so that nobody looks at the client halfway.
+        let _all = self.lock();
+        let mut state = session.lock();
+        state.connections -= 1;
+        state.idle_since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(bytes: usize) -> Arc<Vec<u8>> {
+        Arc::new(vec![1; bytes])
+    }
+
+    #[test]
+    fn what_is_sent_again_is_done_once() {
+        let session = Session::new(0);
+        assert_eq!(session.begin(5, 5, "a"), Begin::Run);
+        assert_eq!(session.begin(5, 5, "b"), Begin::Running);
+        assert_eq!(session.finish(5, answer(3)), ["b"]);
+        assert_eq!(session.begin(5, 5, "c"), Begin::Done(answer(3)));
+        assert_eq!(session.begin(6, 6, "c"), Begin::Run, "and then 5 is settled");
+        assert_eq!(session.begin(5, 0, "a"), Begin::Late, "from a connection that was given up");
+        assert_eq!(session.finish(6, answer(3)), [""; 0]);
+    }
+
+    #[test]
+    fn the_memory_of_answers_is_bounded() {
+        let session = Session::new(0);
+        for request in 1..10_000 {
+            assert_eq!(session.begin(request, 1, ()), Begin::Run);
+            session.finish(request, answer(100));
+        }
+        let kept = session.lock().done.len();
+        assert!(kept < MOST_BYTES / 100 && kept > 100, "{kept}");
+        assert_eq!(session.begin(1, 1, ()), Begin::Late);
+        assert_eq!(session.begin(9_999, 1, ()), Begin::Done(answer(100)));
+        session.begin(10_000, 1, ());
+        session.finish(10_000, answer(MOST_BYTES));
+        let state = session.lock();
+        assert_eq!((state.done.len(), state.done_bytes), (0, 0));
+    }
+
+    #[test]
+    fn clients_that_left_are_forgotten_in_time() {
+        let sessions = Sessions::<usize, ()>::new();
+        let stays = sessions.enter(0);
+        assert_eq!(stays.begin(1, 1, ()), Begin::Run);
+        sessions.leave(&stays);
+        for client in 1..2000 {
+            let session = sessions.enter(client);
+            sessions.leave(&session);
+        }
+        assert!(sessions.lock().sessions.len() <= MOST_IDLE + 2);
+        assert_eq!(sessions.enter(0).number, stays.number, "what it asked for is still being done");
+    }
+}

@@ -1,0 +1,168 @@
+//! Who is let in, and what the others are told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outcore_core::wire::*;
+use outcore_core::*;
+use outcore_net::{Address, Config, Credentials, Key, NetLink, Options, User, Who, listen};
+
+use crate::bytes::{Raw, frame};
+use crate::pool::*;
+
+fn with(credentials: Credentials) -> Options {
+    Options { credentials, ..options() }
+}
+
+fn ada() -> User {
+    User { name: "ada".into(), uid: 1815, gids: vec![10, 20] }
+}
+
+fn refused(pool: &Pool, credentials: Credentials) -> Error {
+    let begun = Instant::now();
+    let error = NetLink::connect(pool.manager.addresses(), with(credentials)).err().expect("a refusal");
+    assert!(begun.elapsed() < Duration::from_secs(3), "at once");
+    error
+}
+
+#[test]
+fn a_wrong_key_is_refused_clearly_by_both_sides() {
+    let pool = Pool::new(&tcp());
+    let error = refused(&pool, Credentials::Pool { key: Key::new([1; 32]), user: ada() });
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains("key") && error.message.contains("127.0.0.1"), "{error}");
+
+    // And by the server, should the client not look.
+    let mut raw = Raw::new(&pool.manager.addresses()[0]);
+    raw.introduce(1, &[1; 32]);
+    let error = raw.refusal();
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains("give the pool's key file"), "{error}");
+}
+
+#[test]
+fn a_users_key_makes_nobody_else() {
+    let pool = Pool::new(&tcp());
+    let key = Key::new(KEY).of_user(&ada());
+    let link =
+        NetLink::connect(pool.manager.addresses(), with(Credentials::User { key: key.clone(), user: ada() }))
+            .unwrap();
+    drop(link);
+    let who = Who { name: "ada".into(), uid: 1815, gids: vec![10, 20], is_root: false };
+    assert_eq!(*pool.files.callers.lock().unwrap(), [who]);
+    for other in [
+        User { uid: 0, ..ada() },
+        User { gids: vec![10, 20, 0], ..ada() },
+        User { name: "root".into(), ..ada() },
+    ] {
+        let error = refused(&pool, Credentials::User { key: key.clone(), user: other });
+        assert_eq!(error.kind, ErrorKind::Denied);
+    }
+    assert_eq!(refused(&pool, Credentials::Pool { key, user: ada() }).kind, ErrorKind::Denied);
+}
+
+#[test]
+fn who_has_the_pools_key_is_whom_it_says_with_all_rights() {
+    let pool = Pool::new(&tcp());
+    drop(pool.link());
+    let who = Who { name: "ada".into(), uid: 1815, gids: vec![10], is_root: true };
+    assert_eq!(*pool.files.callers.lock().unwrap(), [who]);
+}
+
+#[test]
+fn on_a_unix_socket_the_system_says_who_comes() {
+    let root = tempfile::tempdir().unwrap();
+    let place = [Address::Unix(root.path().join("manager.sock"))];
+    let files = Arc::<Files>::default();
+    *files.addresses.lock().unwrap() = vec![place[0].to_string()];
+    let server = listen(&place, Arc::new(Served(files.clone())), Config { key: None, ..config(Role::Manager) });
+    let server = server.unwrap();
+    drop(NetLink::connect(&place, with(Credentials::Peer)).unwrap());
+    let caller = files.callers.lock().unwrap()[0].clone();
+    assert_eq!((caller.uid, caller.gids), (User::own().uid, User::own().gids));
+    assert!(caller.is_root, "who runs the server");
+    // A server without a key has nothing to check one with.
+    let error = NetLink::connect(&place, options()).err().unwrap();
+    assert!(error.kind == ErrorKind::Denied && error.message.contains("no key"), "{error}");
+    drop(server);
+}
+
+#[test]
+fn over_tcp_nobody_comes_without_a_key() {
+    let pool = Pool::new(&tcp());
+    let error = refused(&pool, Credentials::Peer);
+    assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key over TCP"), "{error}");
+    let handler = Arc::new(Served(Arc::default()));
+    let error = listen(&tcp(), handler, Config { key: None, ..config(Role::Manager) }).err().unwrap();
+    assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key to listen"), "{error}");
+}
+
+#[test]
+fn a_foreign_version_is_refused_clearly_by_both_sides() {
+    let pool = Pool::new(&tcp());
+    let mut bytes = frame(Kind::Hello, b"in a way that is not known here");
+    bytes[4] = 2;
+    let mut raw = Raw::new(&pool.manager.addresses()[0]);
+    raw.send(&bytes);
+    let error = raw.refusal();
+    assert!(error.message.contains("version 1") && error.message.contains("version 2"), "{error}");
+
+    // A server of another version answers in its own way, of which the first six bytes are known.
+    let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = [Address::Tcp(foreign.local_addr().unwrap().to_string())];
+    std::thread::spawn(move || {
+        use std::io::Write;
+        while let Ok((mut stream, _)) = foreign.accept() {
+            stream.write_all(b"OUTC\x02\x00 and then something else, of another shape entirely").unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    let error = NetLink::connect(&place, options()).err().unwrap();
+    assert!(error.message.contains("version 1") && error.message.contains("version 2"), "{error}");
+}
+
+#[test]
+fn an_address_of_another_server_is_noticed() {
+    let pool = Pool::new(&tcp());
+    let error = NetLink::connect(pool.server.addresses(), options()).err().unwrap();
+    assert!(error.message.contains("need Manager at this address"), "{error}");
+}
+
+#[test]
+fn a_2_to_the_63_length_and_noise_end_the_connection_and_nothing_else() {
+    let pool = Pool::new(&tcp());
+    let link = pool.link();
+    let mut huge = frame(Kind::IoRequest, b"");
+    huge[24..32].copy_from_slice(&(1_u64 << 63).to_le_bytes());
+    let crc = crc32c(&huge[..44]);
+    huge[44..48].copy_from_slice(&crc.to_le_bytes());
+    let mut raw = Raw::introduced(&pool.server.addresses()[0]);
+    raw.send(&huge);
+    assert!(raw.refusal().message.contains("at most"));
+    for noise in [&b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html,*/*\r\n\r\n"[..], &[0xFF; 300]] {
+        let mut raw = Raw::new(&pool.server.addresses()[0]);
+        raw.send(noise);
+        until("noise ends the connection", || raw.is_over());
+    }
+    // A record that cannot be read is answered; the connection goes on.
+    let mut raw = Raw::introduced(&pool.server.addresses()[0]);
+    for _ in 0..2 {
+        raw.send(&frame(Kind::IoRequest, &[1, 2, 3]));
+        let (header, control) = raw.receive();
+        assert_eq!(header.kind, Kind::IoReply);
+        assert_eq!(failure(decode(&control).unwrap()).kind, ErrorKind::Corrupt);
+    }
+    assert_eq!(write(&link, 1, 0, &[1]), IoReply::Done, "others notice nothing");
+}
+
+#[test]
+fn a_stale_socket_is_taken_over_and_a_live_one_is_not() {
+    let root = tempfile::tempdir().unwrap();
+    let place = [Address::Unix(root.path().join("io.sock"))];
+    drop(std::os::unix::net::UnixListener::bind(root.path().join("io.sock")).unwrap());
+    let handler = Arc::new(Served(Arc::default()));
+    let first = listen(&place, handler.clone(), config(Role::Manager)).unwrap();
+    let error = listen(&place, handler, config(Role::Manager)).err().unwrap();
+    assert!(error.kind == ErrorKind::Busy && error.message.contains("io.sock"), "{error}");
+    first.stop();
+}

@@ -1,0 +1,11 @@
+//! Clients and servers over real sockets of this machine.
+
+#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
+
+mod bytes;
+mod faults;
+mod greetings;
+mod memory;
+mod pool;
+mod proxy;
+mod transfers;

@@ -1,0 +1,241 @@
+//! A pool for tests: one process that is manager and I/O server, with files in memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use outcore_core::wire::Role;
+use outcore_core::*;
+use outcore_memory::{Arena, Region};
+use outcore_net::{Address, Config, Credentials, Handler, Key, Listening, NetLink, Options, Who, listen};
+
+pub const SERVER: ServerId = ServerId(3);
+pub const KEY: [u8; 32] = [9; 32];
+
+/// Files in memory. Requests are done on threads of their own, in whatever order.
+#[derive(Default)]
+pub struct Files {
+    files: Mutex<HashMap<Handle, Vec<u8>>>,
+    pub writes: AtomicUsize,
+    pub creates: AtomicUsize,
+    pub under_way: AtomicUsize,
+    pub most_under_way: AtomicUsize,
+    /// Microseconds that each request takes.
+    pub delay_us: AtomicU64,
+    /// While it is shut, requests wait.
+    pub gate: (Mutex<bool>, Condvar),
+    pub callers: Mutex<Vec<Who>>,
+    pub addresses: Mutex<Vec<String>>,
+}
+
+impl Files {
+    pub fn shut_gate(&self, is_shut: bool) {
+        *self.gate.0.lock().unwrap() = is_shut;
+        self.gate.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut is_shut = self.gate.0.lock().unwrap();
+        while *is_shut {
+            is_shut = self.gate.1.wait(is_shut).unwrap();
+        }
+        drop(is_shut);
+        thread::sleep(Duration::from_micros(self.delay_us.load(Ordering::SeqCst)));
+    }
+
+    fn act(&self, request: &IoRequest, buffer: &mut Region) -> IoReply {
+        let mut files = self.files.lock().unwrap();
+        match request {
+            IoRequest::Read { target, regions, .. } => {
+                let file = files.entry(target.handle).or_default();
+                let mut at = 0;
+                for run in regions.local_runs(target.stripes, target.entry) {
+                    let mut bytes = vec![0; run.length as usize];
+                    for (i, byte) in bytes.iter_mut().enumerate() {
+                        *byte = file.get(run.offset as usize + i).copied().unwrap_or(0);
+                    }
+                    buffer.copy_in(at, &bytes);
+                    at += bytes.len();
+                }
+                IoReply::Done
+            }
+            IoRequest::Write { target, regions, .. } => {
+                self.writes.fetch_add(1, Ordering::SeqCst);
+                let file = files.entry(target.handle).or_default();
+                let mut at = 0;
+                for run in regions.local_runs(target.stripes, target.entry) {
+                    let (from, to) = (run.offset as usize, (run.offset + run.length) as usize);
+                    if file.len() < to {
+                        file.resize(to, 0);
+                    }
+                    buffer.copy_out(at, &mut file[from..to]);
+                    at += to - from;
+                }
+                IoReply::Done
+            }
+            IoRequest::Length { target, .. } => {
+                IoReply::Length(files.get(&target.handle).map_or(0, |file| file.len() as u64))
+            }
+            _ => IoReply::Failed(Error::invalid("not in this test")),
+        }
+    }
+}
+
+pub struct Served(pub Arc<Files>);
+
+impl Handler for Served {
+    fn io(&self, _who: &Who, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+        let files = self.0.clone();
+        let now = files.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        files.most_under_way.fetch_max(now, Ordering::SeqCst);
+        thread::spawn(move || {
+            files.pass();
+            let reply = files.act(&request, &mut buffer);
+            files.under_way.fetch_sub(1, Ordering::SeqCst);
+            done(Answer { reply, buffer, started_ns: 0, finished_ns: 0 });
+        });
+    }
+
+    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+        self.0.callers.lock().unwrap().push(who.clone());
+        match request {
+            ManagerRequest::Servers => ManagerReply::Servers {
+                pool: 77,
+                servers: vec![ServerAddress { id: SERVER, addresses: self.0.addresses.lock().unwrap().clone() }],
+            },
+            ManagerRequest::MakeDirectory { .. } => {
+                self.0.pass();
+                self.0.creates.fetch_add(1, Ordering::SeqCst);
+                ManagerReply::Done
+            }
+            _ => ManagerReply::Failed(Error::invalid("not in this test")),
+        }
+    }
+}
+
+/// A manager and an I/O server.
+pub struct Pool {
+    pub files: Arc<Files>,
+    pub manager: Listening,
+    pub server: Listening,
+}
+
+pub fn config(role: Role) -> Config {
+    Config { working: Duration::from_millis(30), ..Config::new(role, Some(Key::new(KEY))) }
+}
+
+pub fn tcp() -> Vec<Address> {
+    vec!["tcp:127.0.0.1:0".parse().unwrap()]
+}
+
+impl Pool {
+    pub fn new(places: &[Address]) -> Self {
+        Self::with(places, config(Role::IoServer(SERVER)))
+    }
+
+    pub fn with(places: &[Address], of_server: Config) -> Self {
+        let files = Arc::<Files>::default();
+        let handler = Arc::new(Served(files.clone()));
+        let manager = listen(&tcp(), handler.clone(), config(Role::Manager)).unwrap();
+        let server = listen(places, handler, of_server).unwrap();
+        *files.addresses.lock().unwrap() = server.addresses().iter().map(Address::to_string).collect();
+        Self { files, manager, server }
+    }
+
+    pub fn link(&self) -> NetLink {
+        NetLink::connect(self.manager.addresses(), options()).unwrap()
+    }
+}
+
+pub fn options() -> Options {
+    let user = outcore_net::User { name: "ada".into(), uid: 1815, gids: vec![10] };
+    Options {
+        patience: Duration::from_secs(10),
+        least_silence: Duration::from_millis(400),
+        ..Options::new(Credentials::Pool { key: Key::new(KEY), user })
+    }
+}
+
+pub fn target(handle: u64) -> Target {
+    Target { handle: Handle(handle), stripes: Stripes::new(1 << 20, 1).unwrap(), entry: 0 }
+}
+
+pub fn grant() -> Grant {
+    Grant { handle: Handle(1), write: true, expires_s: u64::MAX, mac: [0; 32] }
+}
+
+pub fn write_of(handle: u64, offset: u64, bytes: u64) -> IoRequest {
+    let regions = Regions::contiguous(offset, bytes).unwrap();
+    IoRequest::Write { target: target(handle), grant: grant(), regions }
+}
+
+pub fn read_of(handle: u64, offset: u64, bytes: u64) -> IoRequest {
+    let regions = Regions::contiguous(offset, bytes).unwrap();
+    IoRequest::Read { target: target(handle), grant: grant(), regions }
+}
+
+pub fn region(bytes: &[u8]) -> Region {
+    if bytes.is_empty() {
+        return Region::empty();
+    }
+    let arena = Arena::new(bytes.len().next_multiple_of(4096));
+    let mut region = Region::whole(Arc::new(arena.allocate(bytes.len()).unwrap()));
+    region.copy_in(0, bytes);
+    region
+}
+
+pub fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.copy_out(0, &mut bytes);
+    bytes
+}
+
+/// Starts a call; its answer comes out of the receiver.
+pub fn start(link: &NetLink, request: IoRequest, buffer: Region) -> mpsc::Receiver<Answer<Region>> {
+    let (sender, receiver) = mpsc::channel();
+    link.io(SERVER, request, buffer, Box::new(move |answer| sender.send(answer).unwrap_or(())));
+    receiver
+}
+
+/// The answer, which must come.
+pub fn wait(receiver: &mpsc::Receiver<Answer<Region>>) -> Answer<Region> {
+    receiver.recv_timeout(Duration::from_secs(30)).expect("an answer")
+}
+
+pub fn call(link: &NetLink, request: IoRequest, buffer: Region) -> Answer<Region> {
+    wait(&start(link, request, buffer))
+}
+
+pub fn write(link: &NetLink, handle: u64, offset: u64, bytes: &[u8]) -> IoReply {
+    call(link, write_of(handle, offset, bytes.len() as u64), region(bytes)).reply
+}
+
+pub fn read(link: &NetLink, handle: u64, offset: u64, bytes: usize) -> Vec<u8> {
+    let answer = call(link, read_of(handle, offset, bytes as u64), region(&vec![0xEE; bytes]));
+    assert_eq!(answer.reply, IoReply::Done);
+    bytes_of(&answer.buffer)
+}
+
+pub fn failure(reply: IoReply) -> Error {
+    match reply {
+        IoReply::Failed(error) => error,
+        other => panic!("{other:?} where an error was expected"),
+    }
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if is_so() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{what}: not within 10 s");
+}
+
+pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}

@@ -1,0 +1,98 @@
+//! A wire between client and server that can be cut, held, and damaged.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use outcore_net::Address;
+
+#[derive(Default)]
+struct Shared {
+    streams: Mutex<Vec<TcpStream>>,
+    /// Nothing goes through, and nobody is told.
+    is_held: AtomicBool,
+    /// Bytes until one of those that go to the server is changed, once.
+    damage_after: AtomicUsize,
+    accepted: AtomicUsize,
+}
+
+pub struct Proxy {
+    pub address: Address,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    pub fn new(to: &Address) -> Self {
+        let Address::Tcp(to) = to.clone() else { panic!("a TCP address") };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let shared = Arc::new(Shared { damage_after: AtomicUsize::new(usize::MAX), ..Shared::default() });
+        let proxy = Self { address, shared: shared.clone() };
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let Ok(server) = TcpStream::connect(&to) else { continue };
+                shared.accepted.fetch_add(1, Ordering::SeqCst);
+                for stream in [&client, &server] {
+                    stream.set_nodelay(true).unwrap();
+                    shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+                }
+                let (c, s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let there = shared.clone();
+                thread::spawn(move || carry(&there, client, s, true));
+                let back = shared.clone();
+                thread::spawn(move || carry(&back, server, c, false));
+            }
+        });
+        proxy
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Holds whatever comes from now on.
+    pub fn hold(&self, is_held: bool) {
+        self.shared.is_held.store(is_held, Ordering::SeqCst);
+    }
+
+    pub fn damage_after(&self, bytes: usize) {
+        self.shared.damage_after.store(bytes, Ordering::SeqCst);
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+}
+
+fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_to_server: bool) {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let count = match from.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => count,
+        };
+        while shared.is_held.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if is_to_server {
+            let left = shared.damage_after.load(Ordering::SeqCst);
+            if left < count {
+                bytes[left] ^= 0x10;
+                shared.damage_after.store(usize::MAX, Ordering::SeqCst);
+            } else if left != usize::MAX {
+                shared.damage_after.store(left - count, Ordering::SeqCst);
+            }
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
