@@ -5,6 +5,7 @@
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
 #   make docs    links and examples of the documents
+#   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages (ARGS="FIRST COUNT")
 #   make clean   removes what was made here
 
 SHELL := /bin/bash
@@ -22,7 +23,7 @@ PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs clean
+.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs simulate clean
 
 setup: $(CORE)
 
@@ -50,6 +51,10 @@ test-python: $(CORE)
 
 slice: $(CORE)
 	tools/slice
+
+# Some 300 of these seeds are among the tests of the crate.
+simulate:
+	cargo run --release --locked --quiet -p outcore-sim -- $(or $(ARGS),0 10000)
 
 demo: $(CORE)
 	outcore demo $(ARGS)

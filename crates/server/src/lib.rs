@@ -8,4 +8,5 @@
 pub mod grants;
 pub mod io_server;
 pub mod manager;
+pub mod once;
 pub mod store;

@@ -1,0 +1,160 @@
+//! A client of the simulation: one operation at a time, each a call to every server that has a part of it.
+
+use std::collections::BTreeMap;
+
+use outcore_core::{Grant, Handle, IoRequest, Layout, Level, Nested, Regions, ServerId, Stripes, Target};
+
+use crate::model::{FileModel, WriteId, pattern};
+use crate::random::Random;
+
+/// A file that clients share, and what it may be.
+pub struct SimFile {
+    /// Which.
+    pub handle: Handle,
+    /// Where it lies.
+    pub layout: Layout,
+    /// The right to write it.
+    pub grant: Grant,
+    /// What its bytes may be.
+    pub model: FileModel,
+    /// Where the parts of it end that one client each writes.
+    pub parts: Vec<u64>,
+    /// Whether its data files are as long as they must be.
+    pub is_made: bool,
+}
+
+impl SimFile {
+    /// Runs of the file's bytes, of `start..end`, that lie on one entry.
+    pub fn on_entry(stripes: Stripes, entry: u64, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let mut at = start;
+        while at < end {
+            let stop = (at + stripes.left_in_unit(at)).min(end);
+            if stripes.locate(at).0 == entry {
+                found.push((at, stop));
+            }
+            at = stop;
+        }
+        found
+    }
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Makes the data files as long as they must be.
+    Make,
+    /// Writes.
+    Write(WriteId),
+    /// Reads.
+    Read,
+    /// Makes safe.
+    Sync,
+    /// Removes the data files of a file that has no name any more.
+    Remove,
+}
+
+/// A part of an operation: a request to one server.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Which server.
+    pub server: ServerId,
+    /// Which entry of the file's servers that is.
+    pub entry: u64,
+    /// What is asked.
+    pub request: IoRequest,
+    /// The payload of a write; of a read, zeros as many as are read.
+    pub payload: Vec<u8>,
+}
+
+/// An operation under way.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// What it does.
+    pub kind: Kind,
+    /// Which file; of `Remove`, which of those without a name.
+    pub file: usize,
+    /// Of the file.
+    pub regions: Regions,
+    /// When it began.
+    pub begun_ns: u64,
+    /// Whether a server could not do its part.
+    pub has_failed: bool,
+    /// Its calls that are not answered, by their numbers.
+    pub calls: BTreeMap<u64, Call>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// Numbers of requests that were used.
+    pub last_number: u64,
+    /// Operations that are still to come.
+    pub left: u64,
+    /// What it does now.
+    pub op: Option<Op>,
+}
+
+impl Client {
+    /// Begins an operation.
+    pub fn begin(&mut self, file: &SimFile, number: usize, kind: Kind, regions: Regions, now_ns: u64) -> &Op {
+        let stripes = file.layout.stripes;
+        let mut calls = BTreeMap::new();
+        for (&server, entry) in file.layout.servers.iter().zip(0..) {
+            let target = Target { handle: file.handle, stripes, entry };
+            let (grant, regions) = (file.grant, regions.clone());
+            let runs: Vec<_> = regions.local_runs(stripes, entry).collect();
+            let bytes: u64 = runs.iter().map(|run| run.length).sum();
+            let is_transfer = matches!(kind, Kind::Write(_) | Kind::Read);
+            if is_transfer && bytes == 0 {
+                continue;
+            }
+            let mut payload = if is_transfer { vec![0; bytes as usize] } else { vec![] };
+            if let Kind::Write(write) = kind {
+                payload.clear();
+                for run in &runs {
+                    let offsets = (0..run.length).filter_map(|i| stripes.offset_of(entry, run.offset + i));
+                    payload.extend(offsets.map(|offset| pattern(write, offset)));
+                }
+            }
+            let request = match kind {
+                Kind::Make => IoRequest::SetLength {
+                    target,
+                    grant,
+                    local_length: stripes.local_length(entry, file.model.length()),
+                    reserve: false,
+                },
+                Kind::Write(_) => IoRequest::Write { target, grant, regions },
+                Kind::Read => IoRequest::Read { target, grant, regions },
+                Kind::Sync => IoRequest::Sync { target, grant },
+                Kind::Remove => IoRequest::Remove { target, grant },
+            };
+            self.last_number += 1;
+            calls.insert(self.last_number, Call { server, entry, request, payload });
+        }
+        self.op.insert(Op { kind, file: number, regions, begun_ns: now_ns, has_failed: false, calls })
+    }
+
+    /// The oldest request that is not answered.
+    pub fn oldest(&self) -> u64 {
+        let first = self.op.as_ref().and_then(|op| op.calls.keys().next());
+        first.map_or(self.last_number + 1, |number| *number)
+    }
+}
+
+/// Random regions within `start..end`, which is not empty: one run, or a stride.
+pub fn random_regions(random: &mut Random, start: u64, end: u64) -> Regions {
+    let length = end - start;
+    let first = start + random.below(length);
+    let room = end - first;
+    let nested = if random.once_in(3) && room > 8 {
+        let run_bytes = random.between(1, room / 4);
+        let step_bytes = run_bytes + random.below(room / 4);
+        let count = ((room - run_bytes) / step_bytes + 1).min(random.between(1, 40));
+        Nested { offset: first, run_bytes, levels: vec![Level { count, step_bytes }] }
+    } else {
+        let most = if random.once_in(2) { room } else { room.min(5000) };
+        Nested { offset: first, run_bytes: random.between(1, most), levels: vec![] }
+    };
+    Regions::new(vec![nested]).unwrap_or_default()
+}

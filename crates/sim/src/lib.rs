@@ -1,0 +1,13 @@
+//! Whole pools in one thread, under one seed: servers crash, disks lose and tear what was not synced, messages are
+//! late, lost and sent twice; what clients read is judged by a naive model.
+
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod client;
+pub mod disk;
+pub mod model;
+pub mod node;
+pub mod random;
+pub mod seeds;
+pub mod world;

@@ -1,0 +1,30 @@
+//! ``outcore-sim [FIRST [COUNT]]``: simulates the pools of so many seeds; of one alone it prints all that happens.
+
+use std::process::ExitCode;
+
+use outcore_sim::seeds::{faults_of, simulate};
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let (Ok(first), Ok(count)) = (numbers.next().unwrap_or(Ok(0)), numbers.next().unwrap_or(Ok(1))) else {
+        eprintln!("usage: outcore-sim [FIRST SEED [HOW MANY]]");
+        return ExitCode::from(2);
+    };
+    let mut operations = 0;
+    let mut crashes = 0;
+    for seed in first..first.saturating_add(count) {
+        match simulate(seed, count == 1) {
+            Ok(world) => {
+                operations += world.operations;
+                crashes += world.crashes;
+            }
+            Err(finding) => {
+                println!("seed {seed} ({:?}): {finding}", faults_of(seed));
+                println!("again: cargo run --release -p outcore-sim -- {seed}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("{count} pools from seed {first} on: {operations} operations, {crashes} crashes, nothing found");
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,614 @@
+//! The world: everything that happens, in the order of its time, all of it decided by one seed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use outcore_core::{
+    Error, ErrorKind, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ServerAddress,
+    ServerId,
+};
+use outcore_server::grants::Key;
+use outcore_server::io_server::Limits;
+use outcore_server::manager::{Config, Manager, Now, User};
+use outcore_server::once::Arrival;
+use outcore_server::store::MemoryStore;
+
+use crate::buffer::{SKIPS_CHECKSUMS, SimBuffer};
+use crate::client::{Call, Client, Kind, SimFile, random_regions};
+use crate::model::{FileModel, pattern};
+use crate::node::{Node, POOL, RequestKey, Wish};
+use crate::random::Random;
+
+/// When the simulation begins: some day.
+const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
+const MS: u64 = 1_000_000;
+/// A client that has no answer for so long sends again.
+const PATIENCE_NS: u64 = 60 * MS;
+/// Nothing takes that many events.
+const MOST_EVENTS: u64 = 2_000_000;
+
+/// What may go wrong in a run, and what is broken on purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Servers lose power.
+    pub crashes: bool,
+    /// Messages are late, lost, and sent again.
+    pub network: bool,
+    /// Disks change bits by themselves.
+    pub flips: bool,
+    /// Disks refuse writes: they are full.
+    pub full: bool,
+}
+
+/// A bug that is planted, which a run must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Syncs are answered and not done.
+    SkipSync,
+    /// Requests that arrive again are done again.
+    DoTwice,
+    /// Checksums are not looked at.
+    SkipChecksum,
+    /// A new file is given the handle of a file that was removed.
+    ReuseHandle,
+}
+
+/// A message on its way to a server.
+struct Sent {
+    server: usize,
+    incarnation: u64,
+    key: RequestKey,
+    oldest: u64,
+    call: Call,
+}
+
+enum Happening {
+    Arrives(Box<Sent>),
+    Disk { server: usize, incarnation: u64, token: u64 },
+    Name { server: usize, incarnation: u64, token: u64 },
+    Answered { key: RequestKey, incarnation: u64, reply: IoReply, bytes: Vec<u8> },
+    Patience { key: RequestKey },
+    Think { client: usize },
+    Crash { server: usize },
+    Start { server: usize },
+}
+
+/// A failed run: what was seen, for people.
+pub type Finding = String;
+
+/// See the module.
+pub struct World {
+    random: Random,
+    faults: Faults,
+    plant: Option<Plant>,
+    now_ns: u64,
+    next: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: std::collections::HashMap<u64, Happening>,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    files: Vec<SimFile>,
+    /// Files without a name, whose data files are still there.
+    orphans: Vec<SimFile>,
+    manager: Manager<MemoryStore>,
+    next_write: u64,
+    /// Crashes and other faults are over.
+    is_calm: bool,
+    flipped: bool,
+    /// Whether everything that happens is printed.
+    trace: bool,
+    /// How many operations were done.
+    pub operations: u64,
+    /// How often a server lost power.
+    pub crashes: u64,
+}
+
+impl World {
+    /// Runs the pool of a seed to its end.
+    pub fn run(seed: u64, faults: Faults, plant: Option<Plant>, trace: bool) -> Result<Self, Finding> {
+        let mut world = Self::new(seed, faults, plant)?;
+        world.trace = trace;
+        world.live()?;
+        world.judge()?;
+        Ok(world)
+    }
+
+    fn new(seed: u64, faults: Faults, plant: Option<Plant>) -> Result<Self, Finding> {
+        let mut random = Random::new(seed);
+        let key = Key::new([7; 32]);
+        let servers = random.between(1, 4);
+        let limits = if random.once_in(2) {
+            Limits::default()
+        } else {
+            Limits {
+                scratch_bytes: 1 << 20,
+                sums_bytes: 8192,
+                open_files: 2,
+                calls: 3,
+                pieces: 3,
+                pieces_of_call: 2,
+            }
+        };
+        let store = MemoryStore::new();
+        let mut manager = Manager::open(store, key.clone(), Config::new(POOL)).map_err(said)?;
+        let mut nodes = Vec::new();
+        for id in (0..servers as u32).map(ServerId) {
+            manager.add_server(ServerAddress { id, addresses: vec!["sim".into()] }).map_err(said)?;
+            let mut node = Node::new(id, key.clone(), limits);
+            node.disk.skips_sync = plant == Some(Plant::SkipSync);
+            nodes.push(node);
+        }
+        let clients = random.between(1, 3) as usize;
+        let mut world = Self {
+            random,
+            faults,
+            plant,
+            now_ns: BEGIN_NS,
+            next: 0,
+            queue: BinaryHeap::new(),
+            happenings: std::collections::HashMap::new(),
+            nodes,
+            clients: (0..clients).map(|_| Client::default()).collect(),
+            files: vec![],
+            orphans: vec![],
+            manager,
+            next_write: 0,
+            is_calm: false,
+            flipped: false,
+            trace: false,
+            operations: 0,
+            crashes: 0,
+        };
+        SKIPS_CHECKSUMS.set(plant == Some(Plant::SkipChecksum));
+        for number in 0..world.random.between(1, 3) {
+            let file = world.new_file(number as usize)?;
+            world.files.push(file);
+        }
+        for server in 0..world.nodes.len() {
+            world.start(server)?;
+            if faults.crashes {
+                let at = world.random.between(1, 400) * MS;
+                world.later(at, Happening::Crash { server });
+            }
+        }
+        for client in 0..clients {
+            world.clients[client].left = world.random.between(10, 60);
+        }
+        Ok(world)
+    }
+
+    /// Asks the manager, as root.
+    fn ask(&mut self, request: ManagerRequest) -> ManagerReply {
+        let root = User { uid: 0, gids: vec![0], is_root: true };
+        self.manager.handle(Now { unix_ns: self.now_ns }, &root, request)
+    }
+
+    fn new_file(&mut self, number: usize) -> Result<SimFile, Finding> {
+        let units = [700, 4096, 5000, 65_536, 100_000];
+        let hints = Hints {
+            stripe_unit_bytes: Some(*self.random.pick(&units)),
+            stripe_count: Some(self.random.between(1, self.nodes.len() as u64)),
+            ..Hints::default()
+        };
+        let request = ManagerRequest::Create { path: format!("f{number}"), hints, mode: 0o644 };
+        let ManagerReply::Opened(opened) = self.ask(request) else {
+            return Err("a file cannot be made".into());
+        };
+        let length = self.random.between(1, 300_000);
+        let mut parts: Vec<u64> = (0..self.random.below(8)).map(|_| self.random.between(1, length)).collect();
+        parts.push(length);
+        parts.sort_unstable();
+        parts.dedup();
+        Ok(SimFile {
+            handle: opened.inode.handle,
+            layout: opened.inode.layout.ok_or("a file without a layout")?,
+            grant: opened.grant,
+            model: FileModel::new(length),
+            parts,
+            is_made: false,
+        })
+    }
+
+    /// Removes a file, and makes a new one of its name.
+    fn replace(&mut self, client: usize, number: usize) -> Result<(), Finding> {
+        let request = ManagerRequest::Remove { path: format!("f{number}"), recursive: false };
+        let ManagerReply::Orphans(orphans) = self.ask(request) else {
+            return Err("a file cannot be removed".into());
+        };
+        let mut file = self.new_file(number)?;
+        if self.plant == Some(Plant::ReuseHandle) {
+            file.handle = self.files[number].handle;
+            file.grant = self.files[number].grant;
+            file.layout = self.files[number].layout.clone();
+        }
+        let mut old = std::mem::replace(&mut self.files[number], file);
+        let [orphan] = &orphans[..] else { return Err(format!("the orphans are {orphans:?}")) };
+        if orphan.inode.handle != old.handle {
+            return Err(format!("the orphan is {orphan:?}, not {:?}", old.handle));
+        }
+        old.grant = orphan.grant;
+        self.orphans.push(old);
+        let all = Regions::contiguous(0, self.files[number].model.length()).map_err(said)?;
+        self.begin(client, number, Kind::Make, all);
+        Ok(())
+    }
+
+    fn later(&mut self, after_ns: u64, what: Happening) {
+        self.next += 1;
+        self.queue.push(Reverse((self.now_ns + after_ns, self.next)));
+        self.happenings.insert(self.next, what);
+    }
+
+    /// Makes the files, lets the clients work, and waits until all is answered.
+    fn live(&mut self) -> Result<(), Finding> {
+        for file in 0..self.files.len() {
+            let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
+            self.begin(0, file, Kind::Make, all);
+            self.go_on(|world| world.clients[0].op.is_none())?;
+        }
+        for client in 0..self.clients.len() {
+            self.later(1, Happening::Think { client });
+        }
+        self.go_on(|world| world.clients.iter().all(|client| client.left == 0 && client.op.is_none()))
+    }
+
+    /// The power fails everywhere once more; what is there then must be what was promised, and stay.
+    fn judge(&mut self) -> Result<(), Finding> {
+        self.is_calm = true;
+        self.go_on(|world| world.nodes.iter().all(Node::is_up))?;
+        for kind in [Kind::Read, Kind::Sync, Kind::Read] {
+            for file in 0..self.files.len() {
+                let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
+                self.begin(0, file, kind.clone(), all);
+                self.go_on(|world| world.clients[0].op.is_none())?;
+            }
+            if kind == Kind::Sync && self.faults.crashes {
+                for server in 0..self.nodes.len() {
+                    self.crash(server);
+                    self.start(server)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, is_done: impl Fn(&Self) -> bool) -> Result<(), Finding> {
+        let mut events = 0;
+        while !is_done(self) {
+            let Some(Reverse((at, number))) = self.queue.pop() else {
+                return Err("nothing is under way, and a client still waits".into());
+            };
+            events += 1;
+            if events > MOST_EVENTS {
+                return Err("it does not come to an end".into());
+            }
+            self.now_ns = self.now_ns.max(at);
+            if let Some(what) = self.happenings.remove(&number) {
+                self.happens(what)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn happens(&mut self, what: Happening) -> Result<(), Finding> {
+        let now = self.now_ns;
+        match what {
+            Happening::Arrives(sent) => self.arrives(*sent),
+            Happening::Disk { server, incarnation, token } => {
+                if self.nodes[server].incarnation == incarnation {
+                    let is_full = self.faults.full && !self.is_calm && self.random.once_in(60);
+                    let full = || Error::new(ErrorKind::DiskFull, "the disk is full");
+                    let wishes = self.nodes[server].disk_done(now, token, is_full.then(full));
+                    self.fulfil(server, wishes);
+                }
+            }
+            Happening::Name { server, incarnation, token } => {
+                if self.nodes[server].incarnation == incarnation {
+                    let wishes = self.nodes[server].name_done(now, token);
+                    self.fulfil(server, wishes);
+                }
+            }
+            Happening::Answered { key, incarnation, reply, bytes } => {
+                self.answered(key, incarnation, reply, &bytes)?;
+            }
+            Happening::Patience { key } => self.send(key),
+            Happening::Think { client } => self.think(client)?,
+            Happening::Crash { server } => {
+                if !self.is_calm && self.nodes[server].is_up() {
+                    self.crash(server);
+                    let (down, up) = (self.random.between(1, 200) * MS, self.random.between(50, 800) * MS);
+                    self.later(down, Happening::Start { server });
+                    self.later(down + up, Happening::Crash { server });
+                }
+            }
+            Happening::Start { server } => {
+                if !self.nodes[server].is_up() {
+                    self.start(server)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>10.3} ms  {}", (self.now_ns - BEGIN_NS) as f64 / MS as f64, what());
+        }
+    }
+
+    fn crash(&mut self, server: usize) {
+        self.say(|| format!("server {server} loses power"));
+        self.crashes += 1;
+        self.nodes[server].crash(&mut self.random);
+        for file in &mut self.files {
+            let stripes = file.layout.stripes;
+            for (id, entry) in file.layout.servers.iter().zip(0..) {
+                if id.0 as usize == server {
+                    for (start, end) in SimFile::on_entry(stripes, entry, 0, file.model.length()) {
+                        file.model.crashed(start, end);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, server: usize) -> Result<(), Finding> {
+        self.say(|| format!("server {server} starts"));
+        let wishes = self.nodes[server].start().map_err(said)?;
+        self.fulfil(server, wishes);
+        Ok(())
+    }
+
+    fn fulfil(&mut self, server: usize, wishes: Vec<Wish>) {
+        let incarnation = self.nodes[server].incarnation;
+        for wish in wishes {
+            let after = self.random.between(10_000, 3 * MS);
+            match wish {
+                Wish::Disk(token) => self.later(after, Happening::Disk { server, incarnation, token }),
+                Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
+                Wish::Answer(key, reply, buffer) => {
+                    self.nodes[server].once.done(key.client as u128, key.number, reply.clone());
+                    self.reply(server, key, reply, buffer.bytes());
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, server: usize, key: RequestKey, reply: IoReply, bytes: Vec<u8>) {
+        if self.faults.network && !self.is_calm && self.random.once_in(30) {
+            return;
+        }
+        let after = self.delay();
+        let incarnation = self.nodes[server].incarnation;
+        self.later(after, Happening::Answered { key, incarnation, reply, bytes });
+    }
+
+    fn delay(&mut self) -> u64 {
+        let is_late = self.faults.network && !self.is_calm && self.random.once_in(15);
+        self.random.between(20_000, 2 * MS) + if is_late { self.random.between(1, 200) * MS } else { 0 }
+    }
+
+    /// Sends a request that is not answered, again if need be.
+    fn send(&mut self, key: RequestKey) {
+        let client = &self.clients[key.client];
+        let Some(call) = client.op.as_ref().and_then(|op| op.calls.get(&key.number)) else { return };
+        let (call, oldest) = (call.clone(), client.oldest());
+        let server = call.server.0 as usize;
+        let incarnation = self.nodes[server].incarnation;
+        let is_lost = self.faults.network && !self.is_calm && self.random.once_in(30);
+        if self.nodes[server].is_up() && !is_lost {
+            let after = self.delay();
+            self.later(after, Happening::Arrives(Box::new(Sent { server, incarnation, key, oldest, call })));
+        }
+        self.later(PATIENCE_NS, Happening::Patience { key });
+    }
+
+    fn arrives(&mut self, Sent { server, incarnation, key, oldest, call }: Sent) {
+        let node = &mut self.nodes[server];
+        if node.incarnation != incarnation || !node.is_up() {
+            return;
+        }
+        let arrival = match self.plant {
+            Some(Plant::DoTwice) => Arrival::New,
+            _ => node.once.arrived(key.client as u128, key.number, oldest),
+        };
+        // The bytes of a read are not kept: it is done again.
+        let is_read = matches!(call.request, IoRequest::Read { .. });
+        self.say(|| format!("server {server}: request {key:?} arrives: {arrival:?}"));
+        let node = &mut self.nodes[server];
+        match arrival {
+            Arrival::Done(reply) if !is_read => self.reply(server, key, reply, vec![]),
+            Arrival::New | Arrival::Done(_) => {
+                let wishes = node.call(self.now_ns, key, call.request, SimBuffer::new(call.payload));
+                self.fulfil(server, wishes);
+            }
+            Arrival::Again | Arrival::Late | Arrival::TooMany => {}
+        }
+    }
+
+    fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
+        let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
+        let op = self.clients[client].begin(&files[file], file, kind, regions, self.now_ns);
+        let numbers: Vec<u64> = op.calls.keys().copied().collect();
+        let about = (op.kind.clone(), op.regions.parts().to_vec());
+        if let Kind::Write(write) = op.kind {
+            for run in op.regions.runs() {
+                self.files[file].model.sent(write, run.offset, run.offset + run.length);
+            }
+        }
+        self.say(|| {
+            format!("client {client}: {:?} of file {file}, {:?}, requests {numbers:?}", about.0, about.1)
+        });
+        for number in numbers {
+            self.send(RequestKey { client, number });
+        }
+    }
+
+    /// A client begins its next operation.
+    fn think(&mut self, client: usize) -> Result<(), Finding> {
+        if self.clients[client].left == 0 || self.clients[client].op.is_some() {
+            return Ok(());
+        }
+        self.clients[client].left -= 1;
+        if self.faults.flips && self.random.once_in(20) {
+            let node = self.random.below(self.nodes.len() as u64) as usize;
+            self.flipped |= self.nodes[node].disk.flip(&mut self.random).is_some();
+        }
+        let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
+        if !self.orphans.is_empty() && self.random.once_in(3) && others.all(|op| op.kind != Kind::Remove) {
+            self.begin(client, 0, Kind::Remove, Regions::default());
+            return Ok(());
+        }
+        let number = self.random.below(self.files.len() as u64) as usize;
+        if !self.files[number].is_made {
+            self.later(MS, Happening::Think { client });
+            self.clients[client].left += 1;
+            return Ok(());
+        }
+        let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
+        if self.random.once_in(20) && others.all(|op| op.file != number || op.kind == Kind::Remove) {
+            return self.replace(client, number);
+        }
+        let file = &self.files[number];
+        let (kind, start, end) = match self.random.below(10) {
+            0..5 => {
+                // Its own parts of the file, so that writes never meet.
+                let own: Vec<usize> =
+                    (0..file.parts.len()).filter(|part| part % self.clients.len() == client).collect();
+                if own.is_empty() {
+                    (Kind::Read, 0, file.model.length())
+                } else {
+                    let part = *self.random.pick(&own);
+                    let start = if part == 0 { 0 } else { file.parts[part - 1] };
+                    self.next_write += 1;
+                    (Kind::Write(self.next_write), start, file.parts[part])
+                }
+            }
+            5..8 => (Kind::Read, 0, file.model.length()),
+            _ => (Kind::Sync, 0, file.model.length()),
+        };
+        let regions = random_regions(&mut self.random, start, end);
+        self.begin(client, number, kind, regions);
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        key: RequestKey,
+        incarnation: u64,
+        reply: IoReply,
+        bytes: &[u8],
+    ) -> Result<(), Finding> {
+        let client = &mut self.clients[key.client];
+        let Some(op) = &mut client.op else { return Ok(()) };
+        let Some(call) = op.calls.remove(&key.number) else { return Ok(()) };
+        let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
+        if self.trace {
+            println!(
+                "{:>10.3} ms  {key:?} is answered: {reply:?}",
+                (self.now_ns - BEGIN_NS) as f64 / MS as f64
+            );
+        }
+        let regions = op.regions.clone();
+        op.has_failed |= !matches!(reply, IoReply::Done);
+        let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
+        if is_done {
+            client.op = None;
+            self.operations += 1;
+            let after = self.random.between(1, 5 * MS);
+            self.later(after, Happening::Think { client: key.client });
+        }
+        if is_done && has_failed && kind == Kind::Make {
+            self.begin(key.client, file, Kind::Make, regions.clone());
+        } else if is_done && !has_failed {
+            match kind {
+                Kind::Make => self.files[file].is_made = true,
+                Kind::Remove => {
+                    let gone = self.orphans.remove(file).handle;
+                    self.ask(ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 });
+                }
+                _ => {}
+            }
+        }
+        // What a server did before it lost power, it may have lost.
+        let node = &self.nodes[call.server.0 as usize];
+        let is_lost = !node.is_up() || node.incarnation != incarnation;
+        match reply {
+            IoReply::Done if is_lost && !matches!(kind, Kind::Read) => Ok(()),
+            IoReply::Done => self.check(&call, &kind, file, &regions, begun_ns, bytes),
+            IoReply::Failed(error) => self.excuse(&error).map_or(Ok(()), |why| {
+                Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
+            }),
+            other => Err(format!("the answer to {kind:?} is {other:?}")),
+        }
+    }
+
+    /// Why an error is none that may be; `None` if it may.
+    fn excuse(&self, error: &Error) -> Option<&'static str> {
+        match error.kind {
+            ErrorKind::Corrupt if self.flipped => None,
+            ErrorKind::Corrupt => Some("though no disk changed a bit"),
+            ErrorKind::DiskFull if self.faults.full => None,
+            _ => Some("without reason"),
+        }
+    }
+
+    /// What a server says it did must be so.
+    fn check(
+        &mut self,
+        call: &Call,
+        kind: &Kind,
+        file: usize,
+        regions: &Regions,
+        begun_ns: u64,
+        bytes: &[u8],
+    ) -> Result<(), Finding> {
+        if *kind == Kind::Remove {
+            return Ok(());
+        }
+        // What an operation under way may still see is not forgotten.
+        let ops = self.clients.iter().filter_map(|client| client.op.as_ref());
+        let oldest_ns = ops.map(|op| op.begun_ns).fold(begun_ns, u64::min);
+        let SimFile { layout, model, .. } = &mut self.files[file];
+        let (stripes, entry) = (layout.stripes, call.entry);
+        match kind {
+            Kind::Make | Kind::Remove => {}
+            Kind::Write(write) => {
+                for run in regions.runs() {
+                    for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
+                    {
+                        model.answered(*write, start, end, self.now_ns);
+                    }
+                }
+            }
+            Kind::Sync => {
+                for (start, end) in SimFile::on_entry(stripes, entry, 0, model.length()) {
+                    model.synced(start, end, oldest_ns);
+                }
+            }
+            Kind::Read => {
+                let mut at = 0;
+                for run in regions.runs() {
+                    for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
+                    {
+                        let part = &bytes[at..at + (end - start) as usize];
+                        at += part.len();
+                        if let Some((offset, byte, writes)) = model.unexplained(start, part, begun_ns) {
+                            return Err(format!(
+                                "byte {offset} of file {file}, on server {}, reads as {byte}; it could be of \
+                                 the writes {writes:?}, which are {:?}",
+                                call.server.0,
+                                writes.iter().map(|w| pattern(*w, offset)).collect::<Vec<_>>(),
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn said(error: Error) -> Finding {
+    format!("{:?}: {error}", error.kind)
+}
