@@ -294,7 +294,9 @@ fn receive(wire: &Wire, header: &Header, control: &[u8], call: &Call) -> Result<
             format!("need {expected} bytes, the server sent {sent}; use the same outcore everywhere");
         return Ok(Err(Error::new(ErrorKind::Corrupt, message)));
     }
-    wire.socket.receive_payload(header, &call.region, wire)?;
+    if sent > 0 {
+        wire.socket.receive_payload(header, &call.region, wire)?;
+    }
     Ok(Ok(()))
 }
 
