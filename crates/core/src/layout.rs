@@ -28,7 +28,8 @@ impl Stripes {
     pub fn new(unit_bytes: u64, count: u64) -> Result<Self> {
         if unit_bytes == 0 || unit_bytes > 1 << 40 || count == 0 || count > MAX_STRIPE_COUNT as u64 {
             return Err(Error::invalid(format!(
-                "need stripe units of 1 byte to 1 TiB on 1 to {MAX_STRIPE_COUNT} servers, have {unit_bytes} bytes on {count}"
+                "need stripe units of 1 byte to 1 TiB on 1 to {MAX_STRIPE_COUNT} servers, have {unit_bytes} bytes on \
+                 {count}; choose others"
             )));
         }
         Ok(Self { unit_bytes, count })

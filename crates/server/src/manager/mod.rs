@@ -184,6 +184,14 @@ impl<S: Store> Manager<S> {
             ManagerRequest::SetExtended { path, name, value } => {
                 self.set_extended(now, who, &path, &name, value.as_deref())
             }
+            ManagerRequest::AddServer { .. } if !who.is_root => Err(Error::new(
+                ErrorKind::Denied,
+                "only who has the pool's key, or runs it, may add I/O servers; use the pool's key file",
+            )),
+            ManagerRequest::AddServer { server } => {
+                self.add_server(server)?;
+                Ok(ManagerReply::Done)
+            }
         }
     }
 
@@ -213,7 +221,9 @@ impl<S: Store> Manager<S> {
         mut action: impl FnMut(&mut Step<'_, S>) -> Result<T>,
     ) -> Result<T> {
         for tries in 1..=TRIES {
-            self.refill_handles()?;
+            if !self.refill_handles()? {
+                continue;
+            }
             let mut step = Step::new(&self.store, now, who, &mut self.memory);
             let value = match action(&mut step) {
                 Ok(value) => value,
@@ -234,14 +244,15 @@ impl<S: Store> Manager<S> {
         ))
     }
 
-    /// Sees to it that there are handles for whatever one step makes.
-    fn refill_handles(&mut self) -> Result<()> {
-        while self.memory.handles.left() <= MAX_MADE_ON_THE_WAY as u64 {
-            if let Some(handles) = take_handles(&mut self.store, HANDLES_AT_ONCE)? {
-                self.memory.handles = handles;
-            }
+    /// Sees to it that there are handles for whatever one step makes; `false` if another manager was faster.
+    fn refill_handles(&mut self) -> Result<bool> {
+        if self.memory.handles.left() > MAX_MADE_ON_THE_WAY as u64 {
+            return Ok(true);
         }
-        Ok(())
+        let taken = take_handles(&mut self.store, HANDLES_AT_ONCE)?;
+        let is_taken = taken.is_some();
+        self.memory.handles = taken.unwrap_or_default();
+        Ok(is_taken)
     }
 
     /// Does something whose commits become durable together.

@@ -1,0 +1,242 @@
+//! Permissions, against a table written from POSIX.1-2017: what its pages on open(), mkdir(), unlink() and the others say
+//! under EACCES and EPERM.
+
+use outcore_core::{ErrorKind, Hints, ManagerRequest};
+use outcore_server::manager::User;
+
+use crate::pool::*;
+
+const R: u32 = 4;
+const W: u32 = 2;
+const X: u32 = 1;
+
+/// What is needed of what is on the way, and nothing else is. Directories `top`, `top/in`, `top/to`, `top/in/sub`;
+/// files `top/in/file`, `top/to/old`.
+struct Case {
+    request: fn() -> ManagerRequest,
+    needs: &'static [(&'static str, u32)],
+}
+
+fn case(request: fn() -> ManagerRequest, needs: &'static [(&'static str, u32)]) -> Case {
+    Case { request, needs }
+}
+
+fn table() -> Vec<Case> {
+    vec![
+        // open(): "Search permission is denied on a component of the path prefix, or the file exists and the permissions
+        // specified by oflag are denied, or the file does not exist and write permission is denied for the parent
+        // directory of the file to be created".
+        case(|| open_file("top/in/file", false), &[("top", X), ("top/in", X), ("top/in/file", R)]),
+        case(|| open_file("top/in/file", true), &[("top", X), ("top/in", X), ("top/in/file", R | W)]),
+        case(|| create("top/in/new"), &[("top", X), ("top/in", W | X)]),
+        // mkdir(), also of the directories above.
+        case(|| make_directory("top/in/new", 0o755), &[("top", X), ("top/in", W | X)]),
+        case(|| make_directory("top/in/new/newer", 0o755), &[("top", X), ("top/in", W | X)]),
+        case(|| create("top/in/new/newer"), &[("top", X), ("top/in", W | X)]),
+        // stat().
+        case(|| stat("top/in/file"), &[("top", X), ("top/in", X)]),
+        case(|| stat("top/in"), &[("top", X)]),
+        // opendir(), and stat() of each name.
+        case(|| list("top/in", "", 9), &[("top", X), ("top/in", R | X)]),
+        // unlink(), rmdir(): the file itself does not matter.
+        case(|| remove("top/in/file", false), &[("top", X), ("top/in", W | X)]),
+        case(|| remove("top/in/sub", false), &[("top", X), ("top/in", W | X)]),
+        // rename(): "or write permission is required and is denied for a directory pointed to by the old or new
+        // arguments", which it is where the parent changes.
+        case(|| rename("top/in/file", "top/in/other"), &[("top", X), ("top/in", W | X)]),
+        case(|| rename("top/in/file", "top/to/other"), &[("top", X), ("top/in", W | X), ("top/to", W | X)]),
+        case(|| rename("top/in/file", "top/to/old"), &[("top", X), ("top/in", W | X), ("top/to", W | X)]),
+        case(
+            || rename("top/in/sub", "top/to/sub"),
+            &[("top", X), ("top/in", W | X), ("top/to", W | X), ("top/in/sub", W)],
+        ),
+        case(|| rename("top/in/sub", "top/in/bus"), &[("top", X), ("top/in", W | X)]),
+        // rm -r: what is in each directory is read and removed one by one.
+        case(|| remove("top/in", true), &[("top", W | X), ("top/in", R | W | X)]),
+        // Extended attributes of users are as the content, xattr(7).
+        case(|| get_extended("top/in/file", ""), &[("top", X), ("top/in", X), ("top/in/file", R)]),
+        case(
+            || set_extended("top/in/file", "a", Some(b"1")),
+            &[("top", X), ("top/in", X), ("top/in/file", W)],
+        ),
+    ]
+}
+
+/// A pool in which exactly what a case needs is allowed to one class of users, but for `without`. The other classes may
+/// do everything, which must not help.
+fn granted(needs: &[(&str, u32)], class: u32, without: Option<(&str, u32)>, request: ManagerRequest) -> bool {
+    let mut pool = pool();
+    for path in ["top/in/sub", "top/to"] {
+        ask(&mut pool, &root(), make_directory(path, 0o777)).unwrap();
+    }
+    for path in ["top/in/file", "top/to/old"] {
+        ask(&mut pool, &root(), create_as(path, 0o777)).unwrap();
+    }
+    for path in ["top", "top/in", "top/to", "top/in/sub", "top/in/file", "top/to/old"] {
+        let mut bits = needs.iter().find(|need| need.0 == path).map_or(0, |need| need.1);
+        if let Some((_, bit)) = without.filter(|without| without.0 == path) {
+            bits &= !bit;
+        }
+        let mode = 0o777 & !(7 << class) | bits << class;
+        ask(&mut pool, &root(), set_owner(path, Some(7), Some(70))).unwrap();
+        ask(&mut pool, &root(), set_mode(path, mode)).unwrap();
+    }
+    let who = match class {
+        6 => user(7, &[9, 70]),
+        3 => user(8, &[9, 70]),
+        _ => user(9, &[9]),
+    };
+    match ask(&mut pool, &who, request) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind, ErrorKind::Denied, "{error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn each_request_needs_what_posix_says_and_no_more() {
+    for Case { request, needs } in table() {
+        for class in [6, 3, 0] {
+            assert!(granted(needs, class, None, request()), "{:?} by class {class}", request());
+            for &(path, bits) in needs {
+                for bit in [R, W, X].into_iter().filter(|bit| bits & bit != 0) {
+                    let without = Some((path, bit));
+                    assert!(
+                        !granted(needs, class, without, request()),
+                        "{:?} without {without:?}",
+                        request()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn root_needs_nothing() {
+    for Case { request, .. } in table() {
+        let mut pool = pool();
+        for path in ["top/in/sub", "top/to"] {
+            ask(&mut pool, &root(), make_directory(path, 0o777)).unwrap();
+        }
+        for path in ["top/in/file", "top/to/old"] {
+            ask(&mut pool, &root(), create_as(path, 0)).unwrap();
+        }
+        for path in ["top", "top/in", "top/to", "top/in/sub"] {
+            ask(&mut pool, &root(), set_owner(path, Some(7), Some(70))).unwrap();
+            ask(&mut pool, &root(), set_mode(path, 0)).unwrap();
+        }
+        ask(&mut pool, &root(), request()).unwrap();
+    }
+}
+
+/// chmod(), chown(), utimensat(): who is the owner, a member of the group, another, and root.
+#[test]
+fn attributes_are_changed_by_those_who_may() {
+    let time = |path: &str| set_time(path, 5);
+    let hints = || ManagerRequest::SetDefaultLayout { path: "d".into(), hints: Hints::default() };
+    let table: Vec<(ManagerRequest, u32, [bool; 4])> = vec![
+        (set_mode("d/f", 0o700), 0o777, [true, false, false, true]),
+        (set_owner("d/f", Some(8), None), 0o777, [false, false, false, true]),
+        (set_owner("d/f", Some(7), None), 0o777, [true, true, true, true]),
+        // A group that owner and member are in, and one that no user is in.
+        (set_owner("d/f", None, Some(71)), 0o777, [true, false, false, true]),
+        (set_owner("d/f", None, Some(99)), 0o777, [false, false, false, true]),
+        (time("d/f"), 0o755, [true, false, false, true]),
+        (time("d/f"), 0o775, [true, true, false, true]),
+        (time("d/f"), 0o057, [true, false, true, true]),
+        (hints(), 0o777, [true, false, false, true]),
+    ];
+    let users: [User; 4] = [user(7, &[70, 71]), user(8, &[70, 71]), user(9, &[9]), root()];
+    for (request, mode, may) in table {
+        for (who, may) in users.iter().zip(may) {
+            let mut pool = pool();
+            ask(&mut pool, &root(), create_as("d/f", mode)).unwrap();
+            ask(&mut pool, &root(), set_mode("d", 0o777)).unwrap();
+            for path in ["d", "d/f"] {
+                ask(&mut pool, &root(), set_owner(path, Some(7), Some(70))).unwrap();
+            }
+            let result = ask(&mut pool, who, request.clone());
+            assert_eq!(result.is_ok(), may, "{request:?} of {who:?}: {result:?}");
+            assert!(result.is_ok() || kind(result) == ErrorKind::Denied);
+        }
+    }
+}
+
+/// Sticky directories, as /tmp: POSIX.1-2017, unlink() and rename(), EPERM.
+#[test]
+fn sticky_directories_protect_names_from_other_users() {
+    let users = [user(1, &[5]), user(2, &[5]), user(3, &[5]), root()];
+    // The directory is of user 1, the file of user 2.
+    for (who, may) in users.iter().zip([true, true, false, true]) {
+        let requests = [
+            remove("d/f", false),
+            rename("d/f", "d/g"),
+            rename("d/f", "e"),
+            rename("own", "d/f"),
+            remove("d", true),
+        ];
+        for request in requests {
+            let mut pool = pool();
+            ask(&mut pool, &users[0], make_directory("d", 0o1777)).unwrap();
+            ask(&mut pool, &users[1], create("d/f")).unwrap();
+            ask(&mut pool, who, create("own")).unwrap();
+            let result = ask(&mut pool, who, request.clone());
+            assert_eq!(result.is_ok(), may, "{request:?} of {who:?}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn new_files_are_of_their_maker_and_the_makers_first_group() {
+    let mut pool = pool();
+    ask(&mut pool, &root(), make_directory("d", 0o777)).unwrap();
+    ask(&mut pool, &root(), set_owner("d", None, Some(44))).unwrap();
+    let made = opened(ask(&mut pool, &user(5, &[50, 51]), create("d/f")).unwrap()).inode;
+    assert_eq!((made.owner, made.group, made.mode), (5, 50, 0o644));
+    let made = opened(ask(&mut pool, &user(6, &[]), create("d/g")).unwrap()).inode;
+    assert_eq!((made.owner, made.group), (6, 44), "of the directory's group, for want of another");
+}
+
+/// Whoever guesses a handle gets no further than by the path.
+#[test]
+fn renewal_needs_what_opening_needs() {
+    let (owner, other) = (user(7, &[70]), user(9, &[9]));
+    let mut pool = pool();
+    let file = opened(ask(&mut pool, &owner, create_as("home/private/f", 0o444)).unwrap()).inode.handle;
+    let renew = |write| ManagerRequest::Renew { handle: file, write };
+    for write in [false, true] {
+        ask(&mut pool, &owner, renew(write)).unwrap();
+        assert_eq!(ask(&mut pool, &other, renew(write)).is_ok(), !write);
+    }
+    for path in ["home", "home/private"] {
+        ask(&mut pool, &owner, set_mode(path, 0o700)).unwrap();
+        assert_eq!(kind(ask(&mut pool, &other, renew(false))), ErrorKind::Denied);
+        ask(&mut pool, &owner, renew(true)).unwrap();
+        ask(&mut pool, &owner, set_mode(path, 0o711)).unwrap();
+        ask(&mut pool, &other, renew(false)).unwrap();
+    }
+    ask(&mut pool, &owner, make_directory("secret", 0o700)).unwrap();
+    ask(&mut pool, &owner, rename("home/private/f", "secret/f")).unwrap();
+    assert_eq!(kind(ask(&mut pool, &other, renew(false))), ErrorKind::Denied, "where it is now");
+    ask(&mut pool, &owner, remove("secret/f", false)).unwrap();
+    assert_eq!(kind(ask(&mut pool, &owner, renew(false))), ErrorKind::NotFound);
+}
+
+#[test]
+fn grants_are_for_what_was_asked_and_end() {
+    let mut pool = pool();
+    let now_s = 5000;
+    let asked = |pool: &mut _, request| ask_at(pool, now_s * SECOND_NS, &root(), request).unwrap();
+    let file = opened(asked(&mut pool, create("f")));
+    let handle = file.inode.handle;
+    let (key, end) = (key(), now_s + 600);
+    key.verify(&file.grant, handle, true, end - 1).unwrap();
+    assert_eq!(file.grant.expires_s, end);
+    let reader = opened(asked(&mut pool, open_file("f", false))).grant;
+    key.verify(&reader, handle, false, end - 1).unwrap();
+    assert_eq!(key.verify(&reader, handle, true, now_s).unwrap_err().kind, ErrorKind::Denied);
+    assert!(opened(asked(&mut pool, open_file("f", true))).grant.write);
+}
