@@ -55,7 +55,7 @@ impl Entry {
             true
         } else if self.owner == who.uid {
             (self.mode / 0o100) & wanted == wanted
-        } else if who.gids.iter().any(|&gid| gid == self.group) {
+        } else if who.gids.contains(&self.group) {
             (self.mode / 0o10) & wanted == wanted
         } else {
             self.mode & wanted == wanted
@@ -161,7 +161,7 @@ impl Model {
 
     fn make(&mut self, who: &User, path: &str, mode: u32, now: u64, is_directory: bool) -> Done<&mut Entry> {
         let (above, last) = split(path);
-        let on_the_way = (mode | 0o300 | (mode & 0o444) / 4) & 0o777;
+        let on_the_way = (mode | 0o300 | ((mode & 0o444) / 4)) & 0o777;
         let parent = self.directory(who, &above, Some((on_the_way, now)))?;
         parent.need(who, W)?;
         if parent.children().contains_key(last) {
