@@ -274,6 +274,11 @@ pub enum ManagerRequest {
         /// `None` removes it.
         value: Option<Vec<u8>>,
     },
+    /// Adds an I/O server to the pool, or changes where one listens. Only root may.
+    AddServer {
+        /// Which, and where.
+        server: ServerAddress,
+    },
 }
 
 /// A file that was opened or made: what a client needs to go to the I/O servers.

@@ -26,6 +26,7 @@ choice!(ManagerRequest {
     12 = GetExtended { path, name },
     13 = SetExtended { path, name, value },
     14 = Orphans { gone, after, most },
+    15 = AddServer { server },
 });
 
 choice!(ManagerReply {

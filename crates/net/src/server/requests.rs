@@ -254,6 +254,7 @@ fn changes(request: &ManagerRequest) -> bool {
         | ManagerRequest::Rename { .. }
         | ManagerRequest::SetAttributes { .. }
         | ManagerRequest::SetDefaultLayout { .. }
-        | ManagerRequest::SetExtended { .. } => true,
+        | ManagerRequest::SetExtended { .. }
+        | ManagerRequest::AddServer { .. } => true,
     }
 }
