@@ -67,6 +67,11 @@ impl Notes {
         self.files.keys().copied().collect()
     }
 
+    /// How many files are noted.
+    pub fn count(&self) -> usize {
+        self.files.len()
+    }
+
     /// Notes `regions`; the record to be written, if they were not noted yet.
     pub fn note(&mut self, handle: Handle, regions: Range<u64>, number: u64) -> Option<Record> {
         let noted = self.files.entry(handle).or_default();

@@ -127,7 +127,7 @@ impl<D: Disk + 'static> Driver<D> {
             Ok(server) => server,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        let (mut calls, mut next) = (HashMap::new(), 0_u64);
+        let (mut calls, mut next, mut is_stopping) = (HashMap::new(), 0_u64, false);
         loop {
             for effect in effects.drain(..) {
                 match effect {
@@ -155,7 +155,14 @@ impl<D: Disk + 'static> Driver<D> {
             // The driver has a sender itself, so there is always a message to come.
             let Ok(message) = messages.recv() else { return };
             let event = match message {
-                Message::Event(event) => event,
+                Message::Event(event) => {
+                    is_stopping |= matches!(event, Event::Stop);
+                    event
+                }
+                Message::Call(call) if is_stopping => {
+                    call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+                    continue;
+                }
                 Message::Call(Call { request, buffer, started_ns, done }) => {
                     next += 1;
                     calls.insert(next, Answered { done, started_ns });

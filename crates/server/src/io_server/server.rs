@@ -309,11 +309,11 @@ impl<B: Buffer> Shared<B> {
 
     /// Sees to it that not too many files stay noted.
     fn bound_notes(self: &Rc<Self>, written: Handle) {
-        let handles = self.notes.borrow().handles();
-        if handles.len() <= MOST_NOTED {
+        let notes = self.notes.borrow();
+        if notes.count() <= MOST_NOTED {
             return;
         }
-        if let Some(handle) = handles.into_iter().find(|handle| *handle != written) {
+        if let Some(handle) = notes.handles().into_iter().find(|handle| *handle != written) {
             let file = self.files.get(handle);
             let server = self.clone();
             self.begin(async move {

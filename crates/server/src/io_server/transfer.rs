@@ -87,7 +87,7 @@ impl<B: Buffer> Shared<B> {
                 let page = self.sums_of(file, ids, blocks.start).await?;
                 let bytes = part(&buffer, at as usize, bytes_of(&blocks));
                 let sums = sums_in(&bytes, 0, &blocks);
-                match self.write(ids.data, blocks.start * BLOCK_BYTES, bytes).await {
+                match self.put(file, ids, blocks.start, bytes).await {
                     Ok(()) => {
                         set_all(&page, &blocks, &sums);
                         file.length.set(file.length.get().max(blocks.end * BLOCK_BYTES));
@@ -142,7 +142,7 @@ impl<B: Buffer> Shared<B> {
             end = end.max(at + bytes.len());
         }
         let sums = sums_in(&*scratch, 0, &blocks);
-        match self.write(ids.data, start, scratch.view(0, end)).await {
+        match self.put(file, ids, blocks.start, scratch.view(0, end)).await {
             Ok(()) => {
                 set_all(page, &blocks, &sums);
                 file.length.set(file.length.get().max(start + end as u64));
@@ -186,9 +186,24 @@ impl<B: Buffer> Shared<B> {
     /// Reads blocks into the start of a buffer; what the file does not have are zeros.
     pub async fn fill(&self, file: &File, ids: Ids, blocks: &Range<u64>, buffer: &mut B) -> Result<()> {
         let view = part(buffer, 0, present(blocks, file.length.get()));
-        let read = self.read(ids.data, blocks.start * BLOCK_BYTES, view).await?;
-        zero(buffer, read, bytes_of(blocks));
+        let read = self.read(ids.data, blocks.start * BLOCK_BYTES, view).await;
+        zero(buffer, read.map_err(|error| self.at(file, "read", blocks.start, &error))?, bytes_of(blocks));
         Ok(())
+    }
+
+    /// Writes a buffer from the start of a block on.
+    async fn put(&self, file: &File, ids: Ids, block: u64, buffer: B) -> Result<()> {
+        let written = self.write(ids.data, block * BLOCK_BYTES, buffer).await;
+        written.map_err(|error| self.at(file, "written", block, &error))
+    }
+
+    /// An error of the disk, with its place.
+    fn at(&self, file: &File, doing: &str, block: u64, error: &Error) -> Error {
+        let (server, handle, byte) = (self.server.0, file.handle.0, block * BLOCK_BYTES);
+        let message = format!(
+            "server {server}: file {handle:016x} cannot be {doing} at byte {byte} of its data file: {error}"
+        );
+        Error::new(error.kind, message)
     }
 
     /// Checks blocks at the start of a buffer.

@@ -14,6 +14,14 @@ struct Written {
     bytes: Vec<(u32, u8)>,
     /// Whether its regions ascend: only then each block is written once.
     ascends: bool,
+    /// Whether the disk was full: then any of the bytes may be there.
+    failed: bool,
+}
+
+impl Written {
+    fn is_whole(&self) -> bool {
+        self.ascends && !self.failed
+    }
 }
 
 /// What is known of one file: what is durable, what was written since.
@@ -94,7 +102,7 @@ impl Run {
                     let number = writes[file].len();
                     let bytes_written = spread(&regions, &bytes);
                     let ascends = bytes_written.windows(2).all(|pair| pair[0].0 < pair[1].0);
-                    writes[file].push(Written { bytes: bytes_written, ascends });
+                    writes[file].push(Written { bytes: bytes_written, ascends, failed: false });
                     let call = self.world.call(write_request(handle, regions), bytes);
                     asked.push((call, Asked::Write { file, number }));
                 }
@@ -139,9 +147,7 @@ impl Run {
                     model.since.clear();
                 }
                 Asked::Read { .. } | Asked::Sync { .. } => {}
-                Asked::Write { file, number } => {
-                    assert!(number < writes[file].len());
-                }
+                Asked::Write { file, number } => writes[file][number].failed = is_full,
             }
         }
         for (file, writes) in writes.iter().enumerate() {
@@ -181,9 +187,11 @@ impl Run {
             if !crash {
                 // What one write alone covers must be there.
                 let mut covered = vec![0_u8; MAX as usize];
-                for (at, _) in changes.iter().flat_map(|written| &written.bytes) {
-                    covered[*at as usize] += 1;
-                    is_good[*at as usize] = false;
+                for written in changes {
+                    for (at, _) in &written.bytes {
+                        covered[*at as usize] += 1;
+                        is_good[*at as usize] &= written.failed;
+                    }
                 }
                 self.one_or_the_other(&found, changes, &covered);
             }
@@ -210,7 +218,7 @@ impl Run {
             for (at, byte) in &first.bytes {
                 mine[*at as usize] = Some(*byte);
             }
-            for second in writes[number + 1..].iter().filter(|second| first.ascends && second.ascends) {
+            for second in writes[number + 1..].iter().filter(|second| first.is_whole() && second.is_whole()) {
                 // Of each block: whether it may be the first, and whether the second.
                 let mut blocks = std::collections::HashMap::new();
                 for (at, byte) in &second.bytes {
@@ -235,7 +243,7 @@ impl Run {
         let model = &mut self.models[file];
         let gone = (length..MAX).map(|at| (at as u32, 0)).collect();
         model.now[length as usize..].fill(0);
-        model.since.push(Written { bytes: gone, ascends: true });
+        model.since.push(Written { bytes: gone, ascends: true, failed: false });
         assert_eq!(self.world.length(handle), length, "seed {}", self.seed);
     }
 
@@ -259,6 +267,7 @@ fn seeds(most: u64) -> std::ops::Range<u64> {
 
 fn simulate(seed: u64, faults: Faults) {
     let mut run = Run::new(seed);
+    run.world.run();
     run.world.faults = faults;
     for _ in 0..12 {
         let kind = run.world.random.below(10);
@@ -281,5 +290,12 @@ fn a_server_does_what_the_model_does_whatever_crashes() {
 fn a_server_on_a_disk_that_stops_short_does_too() {
     for seed in seeds(10) {
         simulate(seed, Faults { short_of: 4, ..Faults::default() });
+    }
+}
+
+#[test]
+fn a_server_on_a_disk_that_is_full_now_and_then_does_too() {
+    for seed in seeds(10) {
+        simulate(seed, Faults { full_of: 12, ..Faults::default() });
     }
 }

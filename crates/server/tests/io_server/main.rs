@@ -5,5 +5,6 @@
 mod basics;
 mod crashes;
 mod damage;
+mod format;
 mod runner;
 mod world;

@@ -41,7 +41,7 @@ fn config(server: u32) -> Config<Region> {
     }
 }
 
-fn start(root: &std::path::Path, server: u32) -> Result<Runner<LocalDisk>> {
+pub fn start(root: &std::path::Path, server: u32) -> Result<Runner<LocalDisk>> {
     let directory = Directory::new(root)?;
     let disk = LocalDisk::new(directory.clone(), 3)?;
     Runner::start(Arc::new(disk), Arc::new(directory), config(server))

@@ -46,6 +46,7 @@ pub struct World {
     /// Bytes of scratch buffers ever made.
     pub scratch: Arc<Mutex<usize>>,
     stopped: bool,
+    started: bool,
 }
 
 /// Small, so that every limit is met.
@@ -105,6 +106,7 @@ impl World {
             disk_requests: 0,
             scratch,
             stopped: false,
+            started: false,
         }
     }
 
@@ -129,7 +131,10 @@ impl World {
                     assert!(self.answers.insert(call, (reply, buffer)).is_none(), "answered twice");
                 }
                 Effect::Stopped => self.stopped = true,
-                Effect::Started(result) => assert_eq!(result, Ok(())),
+                Effect::Started(result) => {
+                    assert_eq!(result, Ok(()));
+                    self.started = true;
+                }
                 effect => self.pending.push(effect),
             }
         }
@@ -271,10 +276,14 @@ impl World {
     pub fn restart(&mut self) {
         self.answers.clear();
         self.pending.clear();
-        self.stopped = false;
+        (self.stopped, self.started) = (false, false);
         let mut effects = Vec::new();
         self.server = IoServer::start(config(self.limits, self.scratch.clone()), &mut effects).unwrap();
         self.pending = effects;
+        // A server whose log cannot be written does not start.
+        let faults = std::mem::take(&mut self.faults);
+        while !self.started && self.turn() {}
+        self.faults = faults;
     }
 
     pub fn stop(&mut self) {
