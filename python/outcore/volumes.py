@@ -46,6 +46,10 @@ class Place(NamedTuple):
         above, slash, _ = self.name.rpartition("/")
         return Place(self.volume, above + slash + name, self.path.with_name(name))
 
+    def names(self) -> list[tuple[str, bool, int]]:
+        """List what is below this: name, whether it is a directory, length; if anything is."""
+        return self.volume.list(self.name) if self.volume.exists(self.name) else []
+
     def exists(self, name: str = "zarr.json") -> bool:
         """Whether there is something of this name below this."""
         return self.volume.exists(self.inside(name))

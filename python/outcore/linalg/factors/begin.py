@@ -308,7 +308,7 @@ def _find_journal(
 
 def _refuse_foreign(target: Place) -> None:
     """Refuse a directory with anything but what a call killed at its start leaves."""
-    for name, is_directory, _ in target.volume.list(target.name):
+    for name, is_directory, _ in target.names():
         if name == "lock" or name.endswith(".new"):
             continue
         inside = target.volume.list(target.inside(name)) if is_directory else []
@@ -323,7 +323,7 @@ def _refuse_foreign(target: Place) -> None:
 
 def _clear(target: Place) -> None:
     """Remove factors, the word that they are some first."""
-    there = {name for name, *_ in target.volume.list(target.name)}
+    there = {name for name, *_ in target.names()}
     fresh = sorted(name for name in there if name.endswith(".new"))
     for name in ("zarr.json", *_PARTS, *fresh):
         if name in there:
