@@ -1,16 +1,22 @@
 //! A disk in memory that can lose power: what was not made durable is then lost, kept, or torn.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, Names, OnDone, OpenMode, Operation, Request,
-    Result,
+    Result, crc32c,
 };
 
 /// What a disk writes whole or not at all, even if it loses power.
 const SECTOR_BYTES: u64 = 512;
+
+thread_local! {
+    /// Whether every checksum of a [`MemoryBuffer`] is that of zeros: a bug that simulations plant, and must find.
+    pub static SKIPS_CHECKSUMS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Memory of a test as a [`Buffer`].
 #[derive(Clone, Debug)]
@@ -65,6 +71,13 @@ impl Buffer for MemoryBuffer {
     fn copy_out(&self, at: usize, to: &mut [u8]) {
         assert!(at + to.len() <= self.len(), "{} bytes at {at} of {}", to.len(), self.len());
         to.copy_from_slice(&lock(&self.bytes)[self.start + at..][..to.len()]);
+    }
+
+    fn crc32c(&self, at: usize, bytes: usize) -> u32 {
+        if SKIPS_CHECKSUMS.get() {
+            return crc32c(&vec![0; bytes]);
+        }
+        crc32c(&lock(&self.bytes)[self.start + at..][..bytes])
     }
 }
 
@@ -151,6 +164,21 @@ impl Random {
     /// The next of the numbers below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.bits() % bound
+    }
+
+    /// The next of `low..=high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// Whether something happens that does so once in so many times.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of several.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len() as u64) as usize]
     }
 }
 

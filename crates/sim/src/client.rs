@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use outcore_core::crash_disk::Random;
 use outcore_core::{Grant, Handle, IoRequest, Layout, Level, Nested, Regions, ServerId, Stripes, Target};
 
 use crate::model::{FileModel, WriteId, pattern};
-use crate::random::Random;
 
 /// A file that clients share, and what it may be.
 pub struct SimFile {

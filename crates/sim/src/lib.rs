@@ -3,11 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod buffer;
 pub mod client;
-pub mod disk;
 pub mod model;
 pub mod node;
-pub mod random;
 pub mod seeds;
 pub mod world;

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outcore_core::{Buffer, Clock, Completion, IoReply, Request, Result, ServerId};
+use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
+use outcore_core::{
+    Clock, Completion, Disk, Error, IoReply, IoRequest, Operation, Request, Result, ServerId,
+};
 use outcore_server::grants::Key;
-use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, NameOperation};
+use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, NameOperation, perform};
 use outcore_server::once::Once;
-
-use crate::buffer::SimBuffer;
-use crate::disk::SimDisk;
-use crate::random::Random;
 
 /// The simulation's pool.
 pub const POOL: u128 = 0x0123_4567;
@@ -39,7 +38,7 @@ pub enum Wish {
     /// An operation on names likewise, then [`Node::name_done`].
     Name(u64),
     /// An answer for a client.
-    Answer(RequestKey, IoReply, SimBuffer),
+    Answer(RequestKey, IoReply, MemoryBuffer),
 }
 
 /// See the module.
@@ -48,11 +47,13 @@ pub struct Node {
     key: Key,
     limits: Limits,
     /// Its disk.
-    pub disk: SimDisk,
+    pub disk: CrashDisk,
+    /// Whether syncs are answered and not done: a planted bug.
+    pub skips_sync: bool,
     /// How often it has started: what was sent to an earlier one is lost.
     pub incarnation: u64,
-    machine: Option<IoServer<SimBuffer>>,
-    transfers: BTreeMap<u64, Request<SimBuffer>>,
+    machine: Option<IoServer<MemoryBuffer>>,
+    transfers: BTreeMap<u64, Request<MemoryBuffer>>,
     names: BTreeMap<u64, NameOperation>,
     calls: BTreeMap<u64, RequestKey>,
     next_call: u64,
@@ -67,7 +68,8 @@ impl Node {
             id,
             key,
             limits,
-            disk: SimDisk::default(),
+            disk: CrashDisk::default(),
+            skips_sync: false,
             incarnation: 0,
             machine: None,
             transfers: BTreeMap::new(),
@@ -91,7 +93,7 @@ impl Node {
             server: self.id,
             verify: Box::new(self.key.clone()),
             // What was in memory before: never zeros.
-            scratch: Arc::new(|bytes| Ok(SimBuffer::new(vec![0xAA; bytes]))),
+            scratch: Arc::new(|bytes| Ok(MemoryBuffer::new(vec![0xAA; bytes]))),
             limits: self.limits,
             clock: Arc::new(NoClock),
         };
@@ -103,8 +105,13 @@ impl Node {
     /// Ends it as a power cut does.
     pub fn crash(&mut self, random: &mut Random) {
         self.machine = None;
-        let under_way: Vec<_> = std::mem::take(&mut self.transfers).into_values().collect();
-        self.disk.crash(&under_way, random);
+        // What the disk had begun may have been done.
+        for request in std::mem::take(&mut self.transfers).into_values() {
+            if request.operation == Operation::Write && random.once_in(2) {
+                self.disk.submit(request, Box::new(drop));
+            }
+        }
+        self.disk.crash(random);
         self.names.clear();
         self.calls.clear();
         self.once = Once::new(64);
@@ -115,8 +122,8 @@ impl Node {
         &mut self,
         now_ns: u64,
         key: RequestKey,
-        request: outcore_core::IoRequest,
-        buffer: SimBuffer,
+        request: IoRequest,
+        buffer: MemoryBuffer,
     ) -> Vec<Wish> {
         self.next_call += 1;
         self.calls.insert(self.next_call, key);
@@ -124,25 +131,32 @@ impl Node {
     }
 
     /// Its disk has done a request, or failed with an error.
-    pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<outcore_core::Error>) -> Vec<Wish> {
-        let Some(mut request) = self.transfers.remove(&token) else { return vec![] };
-        let result = match fault {
-            Some(error) => Err(error),
-            None => self.disk.transfer(&mut request),
+    pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<Error>) -> Vec<Wish> {
+        let Some(request) = self.transfers.remove(&token) else { return vec![] };
+        let completion = match fault {
+            Some(error) => Completion::failed(request.buffer, error, now_ns),
+            None if self.skips_sync && request.operation == Operation::Sync => {
+                Completion { buffer: request.buffer, result: Ok(0), started_ns: now_ns, finished_ns: now_ns }
+            }
+            None => self.done(request),
         };
-        let completion =
-            Completion { buffer: request.buffer, result, started_ns: now_ns, finished_ns: now_ns };
         self.step(now_ns, Event::Disk { token, completion })
     }
 
     /// Its disk has done an operation on names.
     pub fn name_done(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
         let Some(operation) = self.names.remove(&token) else { return vec![] };
-        let result = self.disk.name(operation);
+        let result = perform(&self.disk, &self.disk, operation);
         self.step(now_ns, Event::Name { token, result })
     }
 
-    fn step(&mut self, now_ns: u64, event: Event<SimBuffer>) -> Vec<Wish> {
+    fn done(&self, request: Request<MemoryBuffer>) -> Completion<MemoryBuffer> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.disk.submit(request, Box::new(move |completion| drop(sender.send(completion))));
+        receiver.try_recv().expect("this disk finishes what it is given at once")
+    }
+
+    fn step(&mut self, now_ns: u64, event: Event<MemoryBuffer>) -> Vec<Wish> {
         let mut effects = Vec::new();
         if let Some(machine) = &mut self.machine {
             machine.step(now_ns, event, &mut effects);
@@ -150,12 +164,11 @@ impl Node {
         self.wishes(effects)
     }
 
-    fn wishes(&mut self, effects: Vec<Effect<SimBuffer>>) -> Vec<Wish> {
+    fn wishes(&mut self, effects: Vec<Effect<MemoryBuffer>>) -> Vec<Wish> {
         let mut wishes = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Disk { token, request } => {
-                    debug_assert!(request.buffer.len() < 1 << 30);
                     self.transfers.insert(token, request);
                     wishes.push(Wish::Disk(token));
                 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
 use outcore_core::{
     Error, ErrorKind, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ServerAddress,
     ServerId,
@@ -13,11 +14,9 @@ use outcore_server::manager::{Config, Manager, Now, User};
 use outcore_server::once::Arrival;
 use outcore_server::store::MemoryStore;
 
-use crate::buffer::{SKIPS_CHECKSUMS, SimBuffer};
 use crate::client::{Call, Client, Kind, SimFile, random_regions};
 use crate::model::{FileModel, pattern};
 use crate::node::{Node, POOL, RequestKey, Wish};
-use crate::random::Random;
 
 /// When the simulation begins: some day.
 const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
@@ -135,7 +134,7 @@ impl World {
         for id in (0..servers as u32).map(ServerId) {
             manager.add_server(ServerAddress { id, addresses: vec!["sim".into()] }).map_err(said)?;
             let mut node = Node::new(id, key.clone(), limits);
-            node.disk.skips_sync = plant == Some(Plant::SkipSync);
+            node.skips_sync = plant == Some(Plant::SkipSync);
             nodes.push(node);
         }
         let clients = random.between(1, 3) as usize;
@@ -368,7 +367,7 @@ impl World {
                 Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
                 Wish::Answer(key, reply, buffer) => {
                     self.nodes[server].once.done(key.client as u128, key.number, reply.clone());
-                    self.reply(server, key, reply, buffer.bytes());
+                    self.reply(server, key, reply, buffer.to_vec());
                 }
             }
         }
@@ -419,7 +418,7 @@ impl World {
         match arrival {
             Arrival::Done(reply) if !is_read => self.reply(server, key, reply, vec![]),
             Arrival::New | Arrival::Done(_) => {
-                let wishes = node.call(self.now_ns, key, call.request, SimBuffer::new(call.payload));
+                let wishes = node.call(self.now_ns, key, call.request, MemoryBuffer::new(call.payload));
                 self.fulfil(server, wishes);
             }
             Arrival::Again | Arrival::Late | Arrival::TooMany => {}
@@ -452,7 +451,16 @@ impl World {
         self.clients[client].left -= 1;
         if self.faults.flips && self.random.once_in(20) {
             let node = self.random.below(self.nodes.len() as u64) as usize;
-            self.flipped |= self.nodes[node].disk.flip(&mut self.random).is_some();
+            let disk = &self.nodes[node].disk;
+            let mut paths = disk.paths();
+            paths
+                .retain(|path| path.starts_with("data/") && !disk.content(path).is_none_or(|c| c.is_empty()));
+            if !paths.is_empty() {
+                let path = self.random.pick(&paths);
+                let length = disk.content(path).map_or(0, |content| content.len());
+                let (at, bit) = (self.random.below(length as u64) as usize, self.random.below(8) as u8);
+                self.flipped |= disk.flip(path, at, bit);
+            }
         }
         let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
         if !self.orphans.is_empty() && self.random.once_in(3) && others.all(|op| op.kind != Kind::Remove) {
