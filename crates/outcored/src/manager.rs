@@ -1,0 +1,166 @@
+//! A manager that listens: names and rights of a pool, in one directory.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outcore_core::wire::Role;
+use outcore_core::{Error, ErrorKind, ManagerReply, ManagerRequest, Names, Result};
+use outcore_disk::Directory;
+use outcore_net::{Address, Config, Handler, Key, Listening, User, Who, listen};
+use outcore_server::grants;
+use outcore_server::manager::{self, Manager, Now};
+use outcore_server::store::SqliteStore;
+
+use crate::Settings;
+
+/// Where a pool keeps what the manager knows, below the manager's directory.
+const LOCK: &str = "manager/lock";
+const METADATA: &str = "manager/metadata.sqlite";
+
+/// Requests that become durable together.
+const MOST_AT_ONCE: usize = 256;
+
+const KNOWN: &str = "directory, listen, key_file";
+
+/// What a manager is told.
+#[derive(Clone, Debug)]
+pub struct ManagerSettings {
+    /// Where it keeps what it knows; it may be an I/O server's too.
+    pub directory: PathBuf,
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// The pool's key: clients prove that they have it, and its servers know by it what the manager allows.
+    pub key: Key,
+}
+
+impl ManagerSettings {
+    /// From a file's settings.
+    pub fn from_settings(mut settings: Settings) -> Result<Self> {
+        let (directory, listen, key) = common(&mut settings)?;
+        settings.finish(KNOWN)?;
+        Ok(Self { directory, listen, key })
+    }
+}
+
+/// What both kinds of daemons are told.
+pub(crate) fn common(settings: &mut Settings) -> Result<(PathBuf, Vec<Address>, Key)> {
+    let (of_directory, of_listen) = ("\"/mnt/a\"", "[\"tcp:node1:7171\"]");
+    let directory = settings.text("directory", of_directory)?;
+    let directory = settings.required(directory, "directory", of_directory)?.into();
+    let listen = settings.list("listen", of_listen)?.filter(|list| !list.is_empty());
+    let listen = addresses(&settings.required(listen, "listen", of_listen)?)?;
+    let of_key = "\"/etc/outcore/pool.key\"";
+    let key_file = settings.text("key_file", of_key)?;
+    let key_file = settings.required(key_file, "key_file", of_key)?;
+    Ok((directory, listen, Key::from_file(key_file.as_ref())?))
+}
+
+pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
+    texts.iter().map(|text| text.parse()).collect()
+}
+
+/// A manager that listens until this is stopped or dropped.
+pub struct ManagerDaemon {
+    // Dropped in this order: nobody is served when the lock goes.
+    listening: Listening,
+    pool: u128,
+    _lock: Lock,
+}
+
+/// Held, and touched by nobody.
+struct Lock(#[expect(dead_code, reason = "held")] Mutex<Box<dyn Any + Send>>);
+
+impl ManagerDaemon {
+    /// Where it listens, with the ports that were taken.
+    pub fn addresses(&self) -> &[Address] {
+        self.listening.addresses()
+    }
+
+    /// Which pool it is of.
+    pub fn pool(&self) -> u128 {
+        self.pool
+    }
+
+    /// Answers what was asked, and stops.
+    pub fn stop(self) {
+        self.listening.stop();
+    }
+}
+
+/// Starts the manager of the pool in a directory, or makes a new pool.
+pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
+    let root = Directory::new(&settings.directory)?;
+    let lock = Lock(Mutex::new(root.lock(LOCK)?));
+    let store = SqliteStore::open(settings.directory.join(METADATA))?;
+    let owner = User::own();
+    let config = manager::Config {
+        owner: owner.uid,
+        group: owner.gids[0],
+        ..manager::Config::new(u128::from_le_bytes(
+            Key::random()?.bytes()[..16].try_into().unwrap_or_default(),
+        ))
+    };
+    let manager = Manager::open(store, signing_key(&settings.key), config)?;
+    let pool = manager.pool();
+    let handler = Arc::new(Managing { manager: Mutex::new(manager), waiting: Mutex::default() });
+    let listening =
+        listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
+    Ok(ManagerDaemon { listening, pool, _lock: lock })
+}
+
+/// The key of grants: the pool's.
+pub(crate) fn signing_key(key: &Key) -> grants::Key {
+    grants::Key::new(*key.bytes())
+}
+
+struct Managing {
+    manager: Mutex<Manager<SqliteStore>>,
+    waiting: Mutex<Vec<(manager::User, ManagerRequest, Sender<ManagerReply>)>>,
+}
+
+impl Managing {
+    fn waiting(&self) -> MutexGuard<'_, Vec<(manager::User, ManagerRequest, Sender<ManagerReply>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handler for Managing {
+    /// What comes in while the disk works on a commit is done together, in the next one.
+    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+        let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
+        let (sender, receiver) = channel();
+        self.waiting().push((user, request, sender));
+        loop {
+            let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
+            match receiver.try_recv() {
+                Ok(reply) => return reply,
+                Err(TryRecvError::Disconnected) => return ManagerReply::Failed(dropped()),
+                Err(TryRecvError::Empty) => {}
+            }
+            let mut waiting = self.waiting();
+            let count = waiting.len().min(MOST_AT_ONCE);
+            let (mut requests, mut senders) = (Vec::new(), Vec::new());
+            for (user, request, sender) in waiting.drain(..count) {
+                requests.push((user, request));
+                senders.push(sender);
+            }
+            drop(waiting);
+            for (sender, reply) in senders.into_iter().zip(manager.handle_many(now(), requests)) {
+                // Whoever waits is in this very function.
+                let _ = sender.send(reply);
+            }
+        }
+    }
+}
+
+fn dropped() -> Error {
+    Error::new(ErrorKind::Io, "the manager dropped the request; look at its log")
+}
+
+fn now() -> Now {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Now { unix_ns: since.map_or(0, |since| since.as_nanos() as u64) }
+}

@@ -1,0 +1,300 @@
+//! A served pool, from its daemons to a client's volume.
+
+#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outcore_client::PoolVolume;
+use outcore_core::{
+    Buffer, ErrorKind, Extent, FileId, OpenMode, Operation, Result, ServerId, Volume, VolumeRequest,
+    conformance,
+};
+use outcore_memory::{Arena, Region};
+use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
+use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, serve_io, serve_manager};
+
+struct Pool {
+    root: tempfile::TempDir,
+    key: Key,
+    manager: ManagerDaemon,
+    servers: Vec<IoDaemon>,
+}
+
+fn tcp() -> Vec<Address> {
+    vec!["tcp:127.0.0.1:0".parse().unwrap()]
+}
+
+fn directory(root: &Path, name: &str) -> PathBuf {
+    let path = root.join(name);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings {
+    IoSettings {
+        directory,
+        listen: tcp(),
+        advertise: None,
+        key: key.clone(),
+        manager: manager.to_vec(),
+        server: None,
+        threads: 2,
+        memory_bytes: Some(4 << 20),
+    }
+}
+
+impl Pool {
+    fn new(servers: usize) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let key = Key::random().unwrap();
+        let settings =
+            ManagerSettings { directory: directory(root.path(), "0"), listen: tcp(), key: key.clone() };
+        let manager = serve_manager(&settings).unwrap();
+        let start = |i: usize| {
+            let directory = directory(root.path(), &i.to_string());
+            serve_io(&io_settings(directory, manager.addresses(), &key)).unwrap()
+        };
+        let servers = (0..servers).map(start).collect();
+        Self { root, key, manager, servers }
+    }
+
+    fn volume(&self, credentials: Credentials) -> Result<PoolVolume<NetLink>> {
+        let link = NetLink::connect(self.manager.addresses(), Options::new(credentials))?;
+        PoolVolume::new(Arc::new(link), wall_clock())
+    }
+
+    fn own_volume(&self) -> PoolVolume<NetLink> {
+        self.volume(Credentials::Pool { key: self.key.clone(), user: User::own() }).unwrap()
+    }
+}
+
+fn wall_clock() -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64)
+}
+
+fn region(bytes: &[u8]) -> Region {
+    if bytes.is_empty() {
+        return Region::empty();
+    }
+    let arena = Arena::new(bytes.len().next_multiple_of(4096));
+    let mut region = Region::whole(Arc::new(arena.allocate(bytes.len()).unwrap()));
+    region.copy_in(0, bytes);
+    region
+}
+
+fn transfer(
+    volume: &PoolVolume<NetLink>,
+    file: FileId,
+    operation: Operation,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<Vec<u8>> {
+    let extents = match operation {
+        Operation::Sync => vec![],
+        _ => vec![Extent { offset, length: bytes.len() as u64 }],
+    };
+    let buffer =
+        conformance::complete(volume, VolumeRequest { file, operation, extents, buffer: region(bytes) })?;
+    let mut out = vec![0; buffer.len()];
+    buffer.copy_out(0, &mut out);
+    Ok(out)
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+#[test]
+fn a_served_pool_conforms() {
+    let pool = Pool::new(3);
+    assert_eq!(pool.servers.iter().map(IoDaemon::server).collect::<Vec<_>>(), [0, 1, 2].map(ServerId));
+    conformance::volume(&pool.own_volume(), &region);
+    for server in pool.servers {
+        server.stop();
+    }
+    pool.manager.stop();
+}
+
+#[test]
+fn files_survive_their_daemons() {
+    let Pool { root, key, manager, mut servers } = Pool::new(2);
+    let address = manager.addresses().to_vec();
+    let credentials = Credentials::Pool { key: key.clone(), user: User::own() };
+    let link = NetLink::connect(&address, Options::new(credentials)).unwrap();
+    let volume = PoolVolume::new(Arc::new(link), wall_clock()).unwrap();
+    let file = volume.open("a/b", OpenMode::Create { length: 500_000, reserve: false }).unwrap();
+    let data = pattern(500_000);
+    transfer(&volume, file, Operation::Write, 0, &data).unwrap();
+    transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
+
+    // One of the servers is started again, at the same place; what is under way meanwhile is done after that.
+    let stopped = servers.remove(1);
+    let listen = stopped.addresses().to_vec();
+    stopped.stop();
+    let again = IoSettings { listen, ..io_settings(root.path().join("1"), &address, &key) };
+    let reading = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| transfer(&volume, file, Operation::Read, 0, &vec![0; 500_000]));
+        servers.push(serve_io(&again).unwrap());
+        reading.join().unwrap()
+    });
+    assert_eq!(reading.unwrap(), data);
+    assert_eq!(servers[1].server(), ServerId(1), "as its directory says");
+
+    // And a directory has one server at a time.
+    let error = serve_io(&IoSettings { listen: tcp(), ..again }).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Busy);
+    let settings = ManagerSettings { directory: root.path().join("0"), listen: tcp(), key };
+    assert_eq!(serve_manager(&settings).err().unwrap().kind, ErrorKind::Busy);
+}
+
+#[test]
+fn what_a_user_may_do_is_what_the_key_says() {
+    let pool = Pool::new(1);
+    let user = |name: &str, uid| User { name: name.into(), uid, gids: vec![uid] };
+    let of = |user: &User| Credentials::User { key: pool.key.of_user(user), user: user.clone() };
+    let own = pool.own_volume();
+    own.open("mine", OpenMode::Create { length: 10, reserve: false }).unwrap();
+    let eve = pool.volume(of(&user("eve", 4242))).unwrap();
+    let denied = eve.open("mine", OpenMode::ReadWrite).unwrap_err();
+    assert_eq!(denied.kind, ErrorKind::Denied, "{denied}");
+    let denied = eve.open("hers", OpenMode::Create { length: 10, reserve: false }).unwrap_err();
+    assert_eq!(denied.kind, ErrorKind::Denied, "{denied}");
+    eve.open("mine", OpenMode::Read).unwrap();
+
+    // Nor does a user add servers.
+    let link = NetLink::connect(pool.manager.addresses(), Options::new(of(&user("eve", 4242)))).unwrap();
+    let server = outcore_core::ServerAddress { id: ServerId(0), addresses: vec!["tcp:evil:1".into()] };
+    let reply =
+        outcore_core::Link::manager(&link, outcore_core::ManagerRequest::AddServer { server }).unwrap();
+    assert!(matches!(reply, outcore_core::ManagerReply::Failed(error) if error.kind == ErrorKind::Denied));
+    let stranger = Credentials::Pool { key: Key::random().unwrap(), user: User::own() };
+    assert_eq!(pool.volume(stranger).err().unwrap().kind, ErrorKind::Denied);
+}
+
+#[test]
+fn servers_listen_where_clients_can_find_them() {
+    let pool = Pool::new(1);
+    let settings = IoSettings {
+        listen: vec!["tcp:0.0.0.0:0".parse().unwrap()],
+        ..io_settings(directory(pool.root.path(), "9"), pool.manager.addresses(), &pool.key)
+    };
+    let error = serve_io(&settings).err().unwrap();
+    assert!(error.message.contains("advertise ="), "{error}");
+    let other =
+        IoSettings { server: Some(ServerId(5)), ..io_settings(pool.root.path().join("9"), &[], &pool.key) };
+    let other = IoSettings { manager: pool.manager.addresses().to_vec(), ..other };
+    let error = serve_io(&other).err().unwrap();
+    assert!(error.message.contains("is of server 1, the settings say 5"), "{error}");
+}
+
+#[test]
+fn settings_are_read_strictly() {
+    let root = tempfile::tempdir().unwrap();
+    let key_file = root.path().join("key");
+    Key::random().unwrap().save(&key_file).unwrap();
+    let common =
+        format!("directory = \"/mnt/a\"\nlisten = \"tcp:a:1\"\nkey_file = \"{}\"\n", key_file.display());
+    let io = |text: &str| IoSettings::from_settings(Settings::from_text(text, "f").unwrap());
+    let settings =
+        io(&format!("{common}manager = [\"tcp:m:7171\"]\nserver = 7\nmemory_bytes = 8_388_608")).unwrap();
+    assert_eq!((settings.server, settings.memory_bytes), (Some(ServerId(7)), Some(8 << 20)));
+    assert_eq!(settings.manager[0].to_string(), "tcp:m:7171");
+    for (text, expected) in [
+        (common.clone(), "need manager = "),
+        (common.replace("directory", "folder"), "need directory = "),
+        (common.replace("tcp:a:1", "a:1"), "have \"a:1\""),
+        (common.replace(&key_file.display().to_string(), "/nowhere"), "cannot read the key file /nowhere"),
+        (format!("{common}manager = \"tcp:m:1\"\nserver = 4294967296"), "below 2^32"),
+        (format!("{common}manager = \"tcp:m:1\"\nthreads = 0"), "threads of 1 to 256"),
+        (format!("{common}manager = \"tcp:m:1\"\nthread = 4"), "thread is no setting"),
+    ] {
+        let error = io(&text).unwrap_err();
+        assert!(error.message.contains(expected), "{text}: {error}");
+    }
+    let manager = |text: &str| ManagerSettings::from_settings(Settings::from_text(text, "f").unwrap());
+    assert!(manager(&common).is_ok());
+    assert!(manager(&format!("{common}manager = \"tcp:m:1\"")).is_err());
+}
+
+/// A daemon as a process, and the line that it printed.
+fn spawn(role: &str, settings: &str, root: &Path) -> (Child, String) {
+    let file = root.join(format!("{role}.conf"));
+    std::fs::write(&file, settings).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outcored"))
+        .args([role, "--config"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line)
+}
+
+fn end(mut child: Child, signal: i32) -> std::process::ExitStatus {
+    let killed = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    assert!(killed.unwrap().success());
+    child.wait().unwrap()
+}
+
+#[test]
+fn the_binary_says_where_it_listens_and_stops_when_told() {
+    let root = tempfile::tempdir().unwrap();
+    let key_file = root.path().join("key");
+    let key = Key::random().unwrap();
+    key.save(&key_file).unwrap();
+    let (a, b) = (directory(root.path(), "a"), directory(root.path(), "b"));
+    let of = |directory: &Path, listen: &str| {
+        format!(
+            "directory = \"{}\"\nlisten = \"{listen}\"\nkey_file = \"{}\"\n",
+            directory.display(),
+            key_file.display()
+        )
+    };
+    let socket = root.path().join("manager.sock");
+    let place = format!("unix:{}", socket.display());
+    let (manager, line) = spawn("manager", &of(&a, &place), root.path());
+    assert!(line.starts_with("outcored: manager of pool ") && line.trim().ends_with(&place), "{line}");
+    let io = format!("{}manager = \"{place}\"\n", of(&b, "tcp:127.0.0.1:0"));
+    let (server, line) = spawn("io", &io, root.path());
+    assert!(line.contains("I/O server 0 of pool ") && line.contains("tcp:127.0.0.1:"), "{line}");
+
+    let connect = || {
+        let credentials = Credentials::Pool { key: key.clone(), user: User::own() };
+        let link = NetLink::connect(&[place.parse().unwrap()], Options::new(credentials)).unwrap();
+        PoolVolume::new(Arc::new(link), wall_clock()).unwrap()
+    };
+    let volume = connect();
+    let file = volume.open("f", OpenMode::Create { length: 100_000, reserve: false }).unwrap();
+    transfer(&volume, file, Operation::Write, 0, &pattern(100_000)).unwrap();
+    transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
+    drop(volume);
+
+    // Killed, and started again: what was synced is there.
+    end(server, 9);
+    let (server, _) = spawn("io", &io, root.path());
+    let volume = connect();
+    let file = volume.open("f", OpenMode::Read).unwrap();
+    assert_eq!(transfer(&volume, file, Operation::Read, 0, &vec![0; 100_000]).unwrap(), pattern(100_000));
+    assert!(end(server, 15).success());
+    assert!(end(manager, 15).success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_daemon_that_cannot_start_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_outcored")).args(arguments).output().unwrap();
+        (out.status.success(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (fine, said) = run(&["serve"]);
+    assert!(!fine && said.contains("outcored manager --config FILE"), "{said}");
+    let file = root.path().join("none.conf");
+    let (fine, said) = run(&["io", "--config", file.to_str().unwrap()]);
+    assert!(!fine && said.contains("cannot read the settings"), "{said}");
+}
