@@ -15,36 +15,68 @@ pub struct Segment {
     pub bytes: usize,
 }
 
-/// Runs of bytes of one block, in the order in which a request fills or drains them.
+/// A run, and where it begins among the bytes of all runs.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    at: usize,
+    segment: Segment,
+}
+
+/// Runs of bytes of one block, in the order in which a request fills or drains them. Views of it share the list of runs,
+/// which may be long: making one costs nothing, and finding a byte a bisection.
 #[derive(Clone)]
 pub struct Region {
     block: Option<Arc<Block>>,
-    segments: Vec<Segment>,
+    /// No empty ones.
+    runs: Arc<[Placed]>,
+    /// This view begins so many bytes after the first run does.
+    from: usize,
     bytes: usize,
 }
 
 impl Region {
     /// A region without bytes, for requests that move none.
     pub fn empty() -> Self {
-        Self { block: None, segments: Vec::new(), bytes: 0 }
+        Self { block: None, runs: Arc::default(), from: 0, bytes: 0 }
     }
 
     /// The given runs of `block`; each must lie inside it.
     pub fn new(block: Arc<Block>, segments: Vec<Segment>) -> Result<Self> {
-        let mut bytes = 0;
         for segment in &segments {
             if segment.offset.checked_add(segment.bytes).is_none_or(|end| end > block.len()) {
                 return Err(Error::invalid(format!("{segment:?} leaves its block of {} bytes", block.len())));
             }
-            bytes += segment.bytes;
         }
-        Ok(Self { block: Some(block), segments, bytes })
+        Ok(Self::of(Some(block), segments))
     }
 
     /// All of `block`.
     pub fn whole(block: Arc<Block>) -> Self {
-        let bytes = block.len();
-        Self { block: Some(block), segments: vec![Segment { offset: 0, bytes }], bytes }
+        let segment = Segment { offset: 0, bytes: block.len() };
+        Self::of(Some(block), vec![segment])
+    }
+
+    /// Runs that lie in the block.
+    fn of(block: Option<Arc<Block>>, segments: Vec<Segment>) -> Self {
+        let mut bytes = 0;
+        let placed = segments.into_iter().filter(|segment| segment.bytes > 0).map(|segment| {
+            let at = bytes;
+            bytes += segment.bytes;
+            Placed { at, segment }
+        });
+        let runs = placed.collect();
+        Self { block, runs, from: 0, bytes }
+    }
+
+    /// The runs of this view from byte `at` of it on, as long as `bytes` last.
+    fn segments(&self, at: usize, bytes: usize) -> impl Iterator<Item = Segment> + '_ {
+        let (start, end) = (self.from + at, self.from + at + bytes);
+        let first = self.runs.partition_point(|run| run.at + run.segment.bytes <= start);
+        self.runs[first..].iter().take_while(move |run| run.at < end).map(move |run| {
+            let skipped = start.saturating_sub(run.at);
+            let bytes = run.segment.bytes.min(end - run.at) - skipped;
+            Segment { offset: run.segment.offset + skipped, bytes }
+        })
     }
 
     /// `bytes` bytes from byte `from` on; both are cut to what is there.
@@ -57,20 +89,22 @@ impl Region {
 
     /// The runs as pointer and length, for system calls. Valid while the region lives.
     pub fn pointers(&self) -> impl Iterator<Item = (*mut u8, usize)> {
+        self.pointers_to(0, self.bytes)
+    }
+
+    fn pointers_to(&self, at: usize, bytes: usize) -> impl Iterator<Item = (*mut u8, usize)> {
         let start = self.block.as_ref().map_or(std::ptr::null_mut(), |block| block.as_ptr());
         // `new` checked that every segment lies in the block.
-        self.segments.iter().map(move |segment| (start.wrapping_add(segment.offset), segment.bytes))
+        self.segments(at, bytes).map(move |segment| (start.wrapping_add(segment.offset), segment.bytes))
     }
 
     fn for_overlap(&self, at: usize, bytes: usize, mut visit: impl FnMut(*mut u8, usize, usize)) {
-        let (mut begin, end) = (0, at + bytes);
+        let end = at.saturating_add(bytes);
         assert!(end <= self.bytes, "bytes {at}..{end} of a region of {} bytes", self.bytes);
-        for (pointer, length) in self.pointers() {
-            let (low, high) = (at.max(begin), end.min(begin + length));
-            if low < high {
-                visit(pointer.wrapping_add(low - begin), low - at, high - low);
-            }
-            begin += length;
+        let mut done = 0;
+        for (pointer, length) in self.pointers_to(at, bytes) {
+            visit(pointer, done, length);
+            done += length;
         }
     }
 }
@@ -82,31 +116,13 @@ impl Buffer for Region {
 
     fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes, "advance by {bytes} in a region of {} bytes", self.bytes);
+        self.from += bytes;
         self.bytes -= bytes;
-        let mut left = bytes;
-        let mut full = 0;
-        for segment in &mut self.segments {
-            let taken = left.min(segment.bytes);
-            segment.offset += taken;
-            segment.bytes -= taken;
-            left -= taken;
-            if segment.bytes > 0 {
-                break;
-            }
-            full += 1;
-        }
-        self.segments.drain(..full);
     }
 
     fn truncate(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes, "truncate a region of {} bytes to {bytes}", self.bytes);
         self.bytes = bytes;
-        let mut left = bytes;
-        for segment in &mut self.segments {
-            segment.bytes = segment.bytes.min(left);
-            left -= segment.bytes;
-        }
-        self.segments.retain(|segment| segment.bytes > 0);
     }
 
     fn copy_in(&mut self, at: usize, from: &[u8]) {
@@ -143,22 +159,22 @@ impl Gather for Region {
 
     fn gather(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
         let mut found: Vec<Segment> = Vec::new();
-        let mut bytes = 0;
-        let (mut number, mut begin) = (0, 0);
+        let (mut number, mut least) = (0, 0);
         for (start, length) in runs {
-            let end = start.checked_add(length).filter(|&end| start >= begin && end <= self.bytes);
-            let end = end.unwrap_or_else(|| panic!("a run of {length} bytes from {start} on of {}", self.bytes));
-            bytes += length;
-            let mut at = start;
+            let end = start.checked_add(length).filter(|&end| start >= least && end <= self.bytes);
+            let end =
+                end.unwrap_or_else(|| panic!("a run of {length} bytes from {start} on of {}", self.bytes));
+            least = start;
+            let (mut at, end) = (self.from + start, self.from + end);
             while at < end {
-                let segment = self.segments[number];
-                if begin + segment.bytes <= at {
-                    begin += segment.bytes;
+                let run = self.runs[number];
+                let run_end = run.at + run.segment.bytes;
+                if run_end <= at {
                     number += 1;
                     continue;
                 }
-                let taken = (begin + segment.bytes).min(end) - at;
-                let offset = segment.offset + at - begin;
+                let taken = run_end.min(end) - at;
+                let offset = run.segment.offset + at - run.at;
                 match found.last_mut() {
                     Some(last) if last.offset + last.bytes == offset => last.bytes += taken,
                     _ => found.push(Segment { offset, bytes: taken }),
@@ -166,7 +182,7 @@ impl Gather for Region {
                 at += taken;
             }
         }
-        Self { block: self.block.clone(), segments: found, bytes }
+        Self::of(self.block.clone(), found)
     }
 }
 
@@ -204,13 +220,28 @@ mod tests {
         assert_eq!(bytes(&region().gather([(0, 7)])), bytes(&region()));
         assert!(region().gather([]).is_empty());
         let joined = region().gather([(3, 2), (5, 2)]);
-        assert_eq!(joined.segments, [Segment { offset: 50, bytes: 4 }], "what is together is one run");
+        assert_eq!(joined.pointers().count(), 1, "what is together is one run");
+        assert_eq!(bytes(&joined), [50, 51, 52, 53]);
+        assert_eq!(bytes(&region().part(2, 4).gather([(0, 2), (3, 1)])), [12, 50, 52]);
     }
 
     #[test]
     #[should_panic(expected = "a run of 3 bytes from 5 on of 7")]
     fn runs_outside_are_refused() {
         region().gather([(5, 3)]);
+    }
+
+    #[test]
+    fn views_share_a_long_list_of_runs() {
+        let block = Arc::new(Arena::new(1 << 20).allocate(1 << 16).unwrap());
+        let segments = (0..1 << 15).map(|run| Segment { offset: 2 * run, bytes: run % 2 }).collect();
+        let region = Region::new(block, segments).unwrap();
+        let view = region.part(100, 1000).part(5, 10);
+        assert!(Arc::ptr_eq(&region.runs, &view.runs));
+        assert_eq!(view.pointers().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [1; 10]);
+        let offset_of = |start: *mut u8| start as usize - region.block.as_ref().unwrap().as_ptr() as usize;
+        let offsets: Vec<usize> = view.pointers().map(|(start, _)| offset_of(start)).collect();
+        assert_eq!(offsets, (105..115).map(|run| 4 * run + 2).collect::<Vec<_>>());
     }
 
     #[test]
