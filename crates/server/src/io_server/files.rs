@@ -1,7 +1,7 @@
 //! The data files in use: opened, made, and closed when there are too many.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use outcore_core::{Buffer, Error, ErrorKind, FileId, Handle, Result};
@@ -45,7 +45,7 @@ pub(super) struct File {
 /// The data files in use.
 #[derive(Default)]
 pub(super) struct Files {
-    table: RefCell<HashMap<Handle, Rc<File>>>,
+    table: RefCell<BTreeMap<Handle, Rc<File>>>,
     clock: Cell<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! The checksums of blocks, kept on disk beside each data file and in memory by pages, a bounded number of them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use outcore_core::{Buffer, FileId, Handle, Result};
@@ -45,7 +45,7 @@ impl Page {
 /// The pages in memory.
 pub(super) struct Sums<B> {
     most: usize,
-    pages: RefCell<HashMap<(Handle, u64), Rc<Page>>>,
+    pages: RefCell<BTreeMap<(Handle, u64), Rc<Page>>>,
     buffers: Scratch<B>,
     clock: Cell<u64>,
 }
@@ -72,10 +72,13 @@ impl<B: Buffer> Sums<B> {
         page.clone()
     }
 
+    /// The pages of a file, in their order.
     fn of(&self, handle: Handle) -> Vec<(u64, Rc<Page>)> {
         let pages = self.pages.borrow();
-        let of = pages.iter().filter(|((of, _), _)| *of == handle);
-        of.map(|((_, number), page)| (*number, page.clone())).collect()
+        pages
+            .range((handle, 0)..=(handle, u64::MAX))
+            .map(|((_, number), page)| (*number, page.clone()))
+            .collect()
     }
 
     /// The page that nobody uses and that was used longest ago, if there are too many.
@@ -160,9 +163,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Writes the changed pages of a file.
     pub async fn flush_sums(&self, handle: Handle) -> Result<()> {
-        let mut pages = self.sums.of(handle);
-        pages.sort_unstable_by_key(|(number, _)| *number);
-        for (_, page) in pages {
+        for (_, page) in self.sums.of(handle) {
             self.flush_page(&page).await?;
         }
         Ok(())
