@@ -53,7 +53,9 @@ fn calls_of_a_channel_that_is_cut_complete_on_another() {
     let mut round = 0;
     while begun.elapsed() < Duration::from_secs(2) {
         let calls: Vec<_> = (0..8_u64)
-            .map(|i| (i, start(&link, write_of(i, 0, 300_000), region(&pattern(round + i as usize, 300_000)))))
+            .map(|i| {
+                (i, start(&link, write_of(i, 0, 300_000), region(&pattern(round + i as usize, 300_000))))
+            })
             .collect();
         for (i, each) in &calls {
             assert_eq!(wait(each).reply, IoReply::Done, "{i} in round {round}");
@@ -166,7 +168,8 @@ fn a_client_that_dies_mid_write_changes_nothing_and_holds_nothing() {
         raw.send(&frame[..60_000]);
     }
     assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
-    let calls: Vec<_> = (0..4).map(|_| start(&link, write_of(2, 0, 100_000), region(&[3; 100_000]))).collect();
+    let calls: Vec<_> =
+        (0..4).map(|_| start(&link, write_of(2, 0, 100_000), region(&[3; 100_000]))).collect();
     assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done), "all of the memory is there");
     assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
 }

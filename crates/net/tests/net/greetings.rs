@@ -75,7 +75,8 @@ fn on_a_unix_socket_the_system_says_who_comes() {
     let place = [Address::Unix(root.path().join("manager.sock"))];
     let files = Arc::<Files>::default();
     *files.addresses.lock().unwrap() = vec![place[0].to_string()];
-    let server = listen(&place, Arc::new(Served(files.clone())), Config { key: None, ..config(Role::Manager) });
+    let server =
+        listen(&place, Arc::new(Served(files.clone())), Config { key: None, ..config(Role::Manager) });
     let server = server.unwrap();
     drop(NetLink::connect(&place, with(Credentials::Peer)).unwrap());
     let caller = files.callers.lock().unwrap()[0].clone();

@@ -103,7 +103,10 @@ impl Handler for Served {
         match request {
             ManagerRequest::Servers => ManagerReply::Servers {
                 pool: 77,
-                servers: vec![ServerAddress { id: SERVER, addresses: self.0.addresses.lock().unwrap().clone() }],
+                servers: vec![ServerAddress {
+                    id: SERVER,
+                    addresses: self.0.addresses.lock().unwrap().clone(),
+                }],
             },
             ManagerRequest::MakeDirectory { .. } => {
                 self.0.pass();

@@ -1,0 +1,189 @@
+//! Messages at random.
+
+use outcore_core::wire::{Challenge, Hello, KeyKind, Proof, Refused, Role, Welcome};
+use outcore_core::*;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn stripes() -> impl Strategy<Value = Stripes> {
+    (1_u64..=1 << 40, 1_u64..=4096).prop_map(|(unit, count)| Stripes::new(unit, count).unwrap())
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    (1_u64..=1 << 40, vec(any::<u32>().prop_map(ServerId), 1..5))
+        .prop_map(|(unit, servers)| Layout::new(unit, servers).unwrap())
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    (any::<u64>(), stripes(), any::<u64>()).prop_map(|(handle, stripes, entry)| Target {
+        handle: Handle(handle),
+        stripes,
+        entry,
+    })
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    (any::<u64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>())
+        .prop_map(|(handle, write, expires_s, mac)| Grant { handle: Handle(handle), write, expires_s, mac })
+}
+
+pub fn regions() -> impl Strategy<Value = Regions> {
+    let level =
+        (0_u64..9, any::<u32>()).prop_map(|(count, step)| Level { count, step_bytes: u64::from(step) });
+    let nested = (any::<u32>(), any::<u16>(), vec(level, 0..4)).prop_map(|(offset, run, levels)| Nested {
+        offset: u64::from(offset),
+        run_bytes: u64::from(run),
+        levels,
+    });
+    vec(nested, 0..6).prop_map(|parts| Regions::new(parts).unwrap())
+}
+
+pub fn error() -> impl Strategy<Value = Error> {
+    (0..ErrorKind::ALL.len(), any::<String>()).prop_map(|(i, message)| Error::new(ErrorKind::ALL[i], message))
+}
+
+pub fn io_request() -> impl Strategy<Value = IoRequest> {
+    (0..7, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
+        |(which, target, grant, regions, local_length, reserve)| match which {
+            0 => IoRequest::Read { target, grant, regions },
+            1 => IoRequest::Write { target, grant, regions },
+            2 => IoRequest::Sync { target, grant },
+            3 => IoRequest::Length { target, grant },
+            4 => IoRequest::SetLength { target, grant, local_length, reserve },
+            5 => IoRequest::Remove { target, grant },
+            _ => IoRequest::Status,
+        },
+    )
+}
+
+pub fn io_reply() -> impl Strategy<Value = IoReply> {
+    let status = any::<[u64; 5]>().prop_map(|n| {
+        IoReply::Status(IoStatus {
+            free_bytes: n[0],
+            requests: n[1],
+            bytes_read: n[2],
+            bytes_written: n[3],
+            damaged_blocks: n[4],
+        })
+    });
+    prop_oneof![
+        Just(IoReply::Done),
+        any::<u64>().prop_map(IoReply::Length),
+        status,
+        error().prop_map(IoReply::Failed)
+    ]
+}
+
+fn hints() -> impl Strategy<Value = Hints> {
+    (
+        option::of(any::<u64>()),
+        option::of(any::<u64>()),
+        option::of(any::<u64>()),
+        vec(any::<(String, String)>(), 0..3),
+    )
+        .prop_map(|(stripe_unit_bytes, stripe_count, base, others)| Hints {
+            stripe_unit_bytes,
+            stripe_count,
+            base,
+            others,
+        })
+}
+
+fn inode() -> impl Strategy<Value = Inode> {
+    (any::<u64>(), option::of(layout()), any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(
+        |(handle, layout, numbers, times)| Inode {
+            handle: Handle(handle),
+            layout,
+            owner: numbers[0],
+            group: numbers[1],
+            mode: numbers[2],
+            modified_ns: times[0],
+            changed_ns: times[1],
+        },
+    )
+}
+
+fn opened() -> impl Strategy<Value = Opened> {
+    (inode(), grant()).prop_map(|(inode, grant)| Opened { inode, grant })
+}
+
+pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
+    let path = any::<String>;
+    let flag = any::<bool>;
+    let number = any::<u32>;
+    let handle = || any::<u64>().prop_map(Handle);
+    prop_oneof![
+        Just(ManagerRequest::Servers),
+        (path(), flag()).prop_map(|(path, write)| ManagerRequest::Open { path, write }),
+        (path(), hints(), number()).prop_map(|(path, hints, mode)| ManagerRequest::Create {
+            path,
+            hints,
+            mode
+        }),
+        (handle(), flag()).prop_map(|(handle, write)| ManagerRequest::Renew { handle, write }),
+        path().prop_map(|path| ManagerRequest::Stat { path }),
+        (path(), path(), any::<u64>()).prop_map(|(path, after, most)| ManagerRequest::List {
+            path,
+            after,
+            most
+        }),
+        (path(), number()).prop_map(|(path, mode)| ManagerRequest::MakeDirectory { path, mode }),
+        (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
+        (vec(handle(), 0..4), handle(), any::<u64>())
+            .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
+        (path(), path()).prop_map(|(from, to)| ManagerRequest::Rename { from, to }),
+        (path(), any::<[Option<u32>; 3]>(), option::of(any::<u64>())).prop_map(|(path, n, modified_ns)| {
+            ManagerRequest::SetAttributes { path, mode: n[0], owner: n[1], group: n[2], modified_ns }
+        }),
+        (path(), hints()).prop_map(|(path, hints)| ManagerRequest::SetDefaultLayout { path, hints }),
+        (path(), path()).prop_map(|(path, name)| ManagerRequest::GetExtended { path, name }),
+        (path(), path(), option::of(any::<Vec<u8>>()))
+            .prop_map(|(path, name, value)| ManagerRequest::SetExtended { path, name, value }),
+        (number(), vec(path(), 0..3)).prop_map(|(id, addresses)| ManagerRequest::AddServer {
+            server: ServerAddress { id: ServerId(id), addresses }
+        }),
+    ]
+}
+
+pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
+    let server = (any::<u32>(), vec(any::<String>(), 0..3))
+        .prop_map(|(id, addresses)| ServerAddress { id: ServerId(id), addresses });
+    let named = (any::<String>(), inode()).prop_map(|(name, inode)| Named { name, inode });
+    prop_oneof![
+        Just(ManagerReply::Done),
+        (any::<u128>(), vec(server, 0..4))
+            .prop_map(|(pool, servers)| ManagerReply::Servers { pool, servers }),
+        opened().prop_map(|o| ManagerReply::Opened(Box::new(o))),
+        grant().prop_map(ManagerReply::Granted),
+        inode().prop_map(|i| ManagerReply::Inode(Box::new(i))),
+        (vec(named, 0..4), any::<bool>()).prop_map(|(names, more)| ManagerReply::Names { names, more }),
+        vec(opened(), 0..4).prop_map(ManagerReply::Orphans),
+        vec(any::<Vec<u8>>(), 0..3).prop_map(ManagerReply::Values),
+        error().prop_map(ManagerReply::Failed),
+    ]
+}
+
+pub fn hello() -> impl Strategy<Value = Hello> {
+    let key = prop_oneof![Just(KeyKind::Pool), Just(KeyKind::User), Just(KeyKind::Peer)];
+    (any::<u128>(), any::<[u8; 32]>(), key, any::<String>(), any::<u32>(), vec(any::<u32>(), 0..4))
+        .prop_map(|(client, nonce, key, name, uid, gids)| Hello { client, nonce, key, name, uid, gids })
+}
+
+pub fn challenge() -> impl Strategy<Value = Challenge> {
+    let role =
+        option::of(any::<u32>()).prop_map(|id| id.map_or(Role::Manager, |id| Role::IoServer(ServerId(id))));
+    (any::<[u8; 32]>(), role, any::<[u8; 32]>()).prop_map(|(nonce, role, proof)| Challenge {
+        nonce,
+        role,
+        proof,
+    })
+}
+
+pub fn ends_of_hello() -> impl Strategy<Value = (Proof, Welcome, Refused)> {
+    (any::<[u8; 32]>(), any::<u64>(), any::<u32>(), error()).prop_map(
+        |(proof, payload_bytes, working_ms, error)| {
+            (Proof { proof }, Welcome { payload_bytes, working_ms }, Refused { error })
+        },
+    )
+}
