@@ -115,8 +115,9 @@ impl Content {
     }
 
     fn sync(&mut self) {
-        self.durable.clone_from(&self.now);
-        self.changes.clear();
+        for change in self.changes.drain(..) {
+            apply(&mut self.durable, &change);
+        }
     }
 
     fn crash(&mut self, random: &mut Random) {
