@@ -17,6 +17,9 @@ use crate::client::link::Options;
 /// A call is sent at most so often: what breaks connection after connection is not the network.
 const MOST_ATTEMPTS: u32 = 8;
 
+/// Numbers from the oldest call that is not answered to the newest that was sent: servers remember no more answers.
+const MOST_NUMBERS: u64 = 2048;
+
 /// A server that was never reached may have another address.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -113,11 +116,13 @@ impl Peer {
             if state.is_closed || wire.is_dead() {
                 return None;
             }
+            let oldest = state.unsettled.first().copied().unwrap_or(state.next_number);
             if let Some(first) = state.queue.front()
+                && first.number() < oldest + MOST_NUMBERS
                 && wire.has_room(first.weight())
                 && let Some(mut call) = state.queue.pop_front()
             {
-                call.header.settled = state.unsettled.first().copied().unwrap_or(state.next_number);
+                call.header.settled = oldest;
                 wire.takes(call.weight());
                 return Some(call);
             }
@@ -158,6 +163,7 @@ impl Peer {
             let message = format!("{}; a request was sent {} times in vain", why.message, call.attempts);
             self.finish(call, Err(Error::new(why.kind, message)));
         }
+        self.look_again();
     }
 
     pub(crate) fn came_up(&self, payload_bytes: u64) {
