@@ -29,7 +29,7 @@ pub struct Limits {
     pub scratch_bytes: usize,
     /// Bytes of the checksums kept in memory, for data of 16,384 times as many bytes.
     pub sums_bytes: usize,
-    /// Most data files open at once, beside those in use.
+    /// Most data files open at once, beside those in use. Each takes up to four file descriptors.
     pub open_files: usize,
     /// Most calls in work at once.
     pub calls: usize,
@@ -44,8 +44,8 @@ impl Default for Limits {
         Self {
             scratch_bytes: 16 << 20,
             sums_bytes: 8 << 20,
-            open_files: 256,
-            calls: 256,
+            open_files: 32,
+            calls: 64,
             pieces: 64,
             pieces_of_call: 16,
         }

@@ -28,6 +28,8 @@ pub enum Event<B> {
         /// What came of it.
         result: Result<NameAnswer>,
     },
+    /// Some time has passed: a few seconds.
+    Tick,
     /// The server is to finish what it has, and to stop.
     Stop,
 }

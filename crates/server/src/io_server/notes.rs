@@ -10,6 +10,8 @@ use super::record::{Page, Record, What};
 
 /// Ranges of one file that are kept apart; with more, all from the first to the last is noted.
 const MAX_RANGES: usize = 1024;
+/// A noted file that is not written for so long is made durable unasked, and its notes go.
+const IDLE_NS: u64 = 10_000_000_000;
 /// Most regions noted beyond what is written now, where a file is written in order.
 const MAX_AHEAD: u64 = 256;
 
@@ -19,6 +21,8 @@ pub(super) struct Noted {
     pub regions: RangeSet,
     /// The number of the last record about it.
     pub last: u64,
+    /// When it was last going to be written, in nanoseconds since 1970.
+    written_ns: u64,
 }
 
 /// The regions noted.
@@ -67,14 +71,22 @@ impl Notes {
         self.files.keys().copied().collect()
     }
 
+    /// The files that have not been written for a while.
+    pub fn idle(&self, now_ns: u64) -> Vec<Handle> {
+        // A clock that was set back makes a file idle too early, which does no harm.
+        let is_idle = |noted: &Noted| now_ns.abs_diff(noted.written_ns) >= IDLE_NS;
+        self.files.iter().filter(|(_, noted)| is_idle(noted)).map(|(handle, _)| *handle).collect()
+    }
+
     /// How many files are noted.
     pub fn count(&self) -> usize {
         self.files.len()
     }
 
     /// Notes `regions`; the record to be written, if they were not noted yet.
-    pub fn note(&mut self, handle: Handle, regions: Range<u64>, number: u64) -> Option<Record> {
+    pub fn note(&mut self, handle: Handle, regions: Range<u64>, number: u64, now_ns: u64) -> Option<Record> {
         let noted = self.files.entry(handle).or_default();
+        noted.written_ns = now_ns;
         if noted.regions.covers(&regions) {
             return None;
         }
@@ -108,7 +120,7 @@ mod tests {
     #[test]
     fn a_file_written_in_order_is_noted_ahead() {
         let mut notes = Notes::default();
-        let records = (0..10_000).filter(|&n| notes.note(Handle(1), n..n + 1, n).is_some()).count();
+        let records = (0..10_000).filter(|&n| notes.note(Handle(1), n..n + 1, n, 0).is_some()).count();
         assert!(records < 60, "{records} records");
         let noted = &notes.of(Handle(1)).unwrap().regions;
         assert!(noted.covers(&(0..10_000)) && noted.span().end <= 10_000 + MAX_AHEAD);
@@ -118,7 +130,7 @@ mod tests {
     fn memory_is_bounded_where_a_file_is_written_here_and_there() {
         let mut notes = Notes::default();
         for n in 0..10_000 {
-            notes.note(Handle(1), 3 * n..3 * n + 1, n);
+            notes.note(Handle(1), 3 * n..3 * n + 1, n, 0);
             assert!(notes.of(Handle(1)).unwrap().regions.covers(&(3 * n..3 * n + 1)));
         }
         assert!(notes.of(Handle(1)).unwrap().regions.len() <= MAX_RANGES);
@@ -128,9 +140,9 @@ mod tests {
     fn replay_gives_what_was_noted() {
         let mut notes = Notes::default();
         let mut records = vec![];
-        records.extend(notes.note(Handle(1), 0..4, 1));
-        records.extend(notes.note(Handle(2), 7..8, 2));
-        records.extend(notes.note(Handle(1), 9..12, 3));
+        records.extend(notes.note(Handle(1), 0..4, 1, 0));
+        records.extend(notes.note(Handle(2), 7..8, 2, 0));
+        records.extend(notes.note(Handle(1), 9..12, 3, 0));
         notes.clear(Handle(1), 1..10);
         records.push(Record { what: What::Clear, handle: Handle(1), first: 1, count: 9 });
         let pages = [Page { generation: 1, first_pages: 0, records }];

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
     Answer, Clock, Disk, Error, ErrorKind, IoReply, IoRequest, Names, OnAnswer, Result, ServerId,
@@ -14,6 +14,9 @@ use super::config::Config;
 use super::event::{Effect, Event, NameOperation, perform};
 use super::format::{DATA, LOCK, MARKER, marker};
 use super::server::IoServer;
+
+/// How often the server is told that time passes.
+const TICK: Duration = Duration::from_secs(5);
 
 struct Call<B> {
     request: IoRequest,
@@ -128,6 +131,7 @@ impl<D: Disk + 'static> Driver<D> {
             Err(error) => return drop(ready.send(Err(error))),
         };
         let (mut calls, mut next, mut is_stopping) = (HashMap::new(), 0_u64, false);
+        let mut ticked = Instant::now();
         loop {
             for effect in effects.drain(..) {
                 match effect {
@@ -152,18 +156,23 @@ impl<D: Disk + 'static> Driver<D> {
                     }
                 }
             }
-            // The driver has a sender itself, so there is always a message to come.
-            let Ok(message) = messages.recv() else { return };
+            let left = TICK.saturating_sub(ticked.elapsed());
+            let message = if left.is_zero() { None } else { messages.recv_timeout(left).ok() };
             let event = match message {
-                Message::Event(event) => {
+                // The driver has a sender itself, so this is the end of the time.
+                None => {
+                    ticked = Instant::now();
+                    Event::Tick
+                }
+                Some(Message::Event(event)) => {
                     is_stopping |= matches!(event, Event::Stop);
                     event
                 }
-                Message::Call(call) if is_stopping => {
+                Some(Message::Call(call)) if is_stopping => {
                     call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
                     continue;
                 }
-                Message::Call(Call { request, buffer, started_ns, done }) => {
+                Some(Message::Call(Call { request, buffer, started_ns, done })) => {
                     next += 1;
                     calls.insert(next, Answered { done, started_ns });
                     Event::Call { call: next, request, buffer }

@@ -1,5 +1,6 @@
 //! An I/O server as a state machine, and how it serves a call.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use outcore_core::{Buffer, Error, Grant, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target};
@@ -11,7 +12,7 @@ use super::pieces::{Piece, Pieces};
 use super::scratch::zero;
 use super::shared::{Server, Shared};
 use super::task::Tasks;
-use super::wait::Group;
+use super::wait::{Group, Slot};
 
 /// Files with notes, beyond which one is made durable unasked, so that the notes stay few.
 const MOST_NOTED: usize = 1024;
@@ -26,11 +27,13 @@ pub struct IoServer<B> {
 
 #[derive(Default)]
 struct Started {
-    result: std::cell::RefCell<Option<Result<()>>>,
-    waiting: std::cell::RefCell<Vec<super::wait::Slot<()>>>,
+    result: RefCell<Option<Result<()>>>,
+    waiting: RefCell<Vec<Slot<()>>>,
     /// Calls in work.
-    calls: std::cell::Cell<u64>,
-    idle: std::cell::RefCell<Option<super::wait::Slot<()>>>,
+    calls: Cell<u64>,
+    idle: RefCell<Option<Slot<()>>>,
+    /// Whether idle files are being made durable.
+    is_settling: Cell<bool>,
 }
 
 impl Started {
@@ -39,7 +42,7 @@ impl Started {
         if let Some(result) = known {
             return result;
         }
-        let slot = super::wait::Slot::new();
+        let slot = Slot::new();
         self.waiting.borrow_mut().push(slot.clone());
         slot.await;
         self.result.borrow().clone().unwrap_or(Ok(()))
@@ -96,12 +99,23 @@ impl<B: Buffer> IoServer<B> {
                     started.call_done();
                 });
             }
+            Event::Tick => {
+                let (shared, started) = (self.shared.clone(), self.started.clone());
+                if !started.is_settling.replace(true) {
+                    self.shared.begin(async move {
+                        if started.wait().await.is_ok() {
+                            shared.settle_idle().await;
+                        }
+                        started.is_settling.set(false);
+                    });
+                }
+            }
             Event::Stop => {
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 self.shared.begin(async move {
                     if started.wait().await.is_ok() {
                         if started.calls.get() > 0 {
-                            let slot = super::wait::Slot::new();
+                            let slot = Slot::new();
                             *started.idle.borrow_mut() = Some(slot.clone());
                             slot.await;
                         }
@@ -314,16 +328,26 @@ impl<B: Buffer> Shared<B> {
             return;
         }
         if let Some(handle) = notes.handles().into_iter().find(|handle| *handle != written) {
-            let file = self.files.get(handle);
             let server = self.clone();
-            self.begin(async move {
-                if let Ok(true) = server.open(&file, false).await {
-                    // Unasked: an error is kept for those who ask.
-                    let _ = server.make_durable(&file).await;
-                }
-                server.files.let_go(&file);
-            });
+            self.begin(async move { server.make_durable_unasked(handle).await });
         }
+    }
+
+    /// Makes files that have not been written for a while durable, one after the other.
+    async fn settle_idle(self: &Rc<Self>) {
+        let idle = self.notes.borrow().idle(self.now_ns.get());
+        for handle in idle {
+            self.make_durable_unasked(handle).await;
+        }
+    }
+
+    async fn make_durable_unasked(self: &Rc<Self>, handle: Handle) {
+        let file = self.files.get(handle);
+        if let Ok(true) = self.open(&file, false).await {
+            // An error is kept for those who ask.
+            let _ = self.make_durable(&file).await;
+        }
+        self.files.let_go(&file);
     }
 
     /// Makes everything durable and closes all files.

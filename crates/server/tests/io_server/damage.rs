@@ -166,3 +166,16 @@ fn the_log_is_begun_anew_when_it_is_long() {
     }
     assert_eq!(world.read(3, 2 << 20, 2), Ok(vec![299_u64 as u8; 2]));
 }
+
+#[test]
+fn a_file_that_is_left_alone_is_not_looked_at_again_after_a_crash() {
+    for (seconds, is_examined) in [(1, true), (11, false)] {
+        let mut world = World::new(29, small_limits());
+        world.write(1, 0, &[1; 10]).unwrap();
+        world.tick(seconds);
+        assert!(world.disk.flip(&data_path(Handle(1)), 5, 0));
+        world.crash();
+        // Where it was being written, a block is what is there; elsewhere, damage.
+        assert_eq!(world.read(1, 0, 10).is_ok(), is_examined, "after {seconds} s");
+    }
+}

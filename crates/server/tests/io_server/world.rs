@@ -43,6 +43,7 @@ pub struct World {
     answers: HashMap<u64, (IoReply, MemoryBuffer)>,
     next_call: u64,
     pub disk_requests: u64,
+    pub now_s: u64,
     /// Bytes of scratch buffers ever made.
     pub scratch: Arc<Mutex<usize>>,
     stopped: bool,
@@ -104,6 +105,7 @@ impl World {
             answers: HashMap::new(),
             next_call: 0,
             disk_requests: 0,
+            now_s: NOW_S,
             scratch,
             stopped: false,
             started: false,
@@ -123,7 +125,7 @@ impl World {
 
     fn step(&mut self, event: Event<MemoryBuffer>) {
         let mut effects = Vec::new();
-        self.server.step(NOW_S * 1_000_000_000, event, &mut effects);
+        self.server.step(self.now_s * 1_000_000_000, event, &mut effects);
         for effect in effects {
             match effect {
                 Effect::Answer { call, reply, buffer } => {
@@ -284,6 +286,13 @@ impl World {
         let faults = std::mem::take(&mut self.faults);
         while !self.started && self.turn() {}
         self.faults = faults;
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, seconds: u64) {
+        self.now_s += seconds;
+        self.step(Event::Tick);
+        self.run();
     }
 
     pub fn stop(&mut self) {
