@@ -27,7 +27,7 @@ LuMethod: TypeAlias = Literal["auto", "slabs", "two-level", "tournament"]
 LEAST_BYTES = 256 << 20
 """Smaller matrices are factored in seconds either way, and by slabs unless told otherwise."""
 
-ONLY = "memory holds no panel"
+ONLY = "memory holds no column of panels, which all other methods need"
 """Why the plan says that tournament pivoting is taken where nobody asked for it."""
 
 # Two levels are chosen where they take so much of the time, or, where no rates are known, of the

@@ -27,7 +27,7 @@ from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import LU, LUFactor
 from outcore.linalg.factors.journal import Header
 from outcore.linalg.lu.checks import warn_of
-from outcore.linalg.lu.choice import LuMethod, chosen
+from outcore.linalg.lu.choice import ONLY, LuMethod, chosen
 from outcore.linalg.lu.conveyor import Source
 from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.segments import Layout
@@ -131,6 +131,7 @@ def lu_factor(
             factor = _run(files, _in_two_levels, left, threads, progress)
     else:
         with begin(_tournament(A)) as phased:
+            phased.why = ONLY if method == "auto" else ""
             left = phased.geometry.flops_left(phased.first_panel, phased.journal.trailing)
             factor = _run(phased, _by_tournament, left, threads, progress)
     warn_of(factor)

@@ -214,10 +214,11 @@ class TournamentFactorization:
                 self.kernels.trsm(U.T, B[:rows, :w].T, "L", lower=True, unit=False)
                 U[zeros, zeros] = 0
                 B[rows:] = 0
-                largest = column_extremes(B[:rows, :w].T, False)[1]
-                extremes.max_l = max(extremes.max_l, largest)
                 trace.record("compute", start_ns)
                 if top >= w:
+                    # Rows that only leave the top are seen where they stay.
+                    largest = column_extremes(B[:rows, :w].T, False)[1]
+                    extremes.max_l = max(extremes.max_l, largest)
                     start = [s.origin + top, s.origin]
                     wait(lower.submit_write(start, [1, 1], B), trace)
                 for K, places in enumerate(way.places):

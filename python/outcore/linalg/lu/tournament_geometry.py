@@ -88,9 +88,12 @@ class TournamentGeometry(SegmentedGeometry):
 
     def edges(self, s: BlockColumn) -> list[int]:
         """Cut the rows, counted in tiles, into blocks: as high as can be from below."""
+        return [0, *self._inner_edges(s), self.tiles]
+
+    def _inner_edges(self, s: BlockColumn) -> range:
         step, segment = self.block_rows(s) // self.rows, self.segment // self.rows
         last = max(math.ceil((self.tiles - step) / segment) * segment, 0)
-        return [0, *range(last % step or step, last + 1, step), self.tiles]
+        return range(last % step or step, last + 1, step)
 
     def update_memory(self, s: BlockColumn, rows: int) -> int:
         """Memory in which blocks of so many rows are updated, and factored if they are whole."""
@@ -195,9 +198,13 @@ class TournamentGeometry(SegmentedGeometry):
         """Words of L and U that stream by."""
         segments = s.origin // self.segment
         lower = self.segment * (segments * self.n - self.segment * segments * (segments - 1) // 2)
-        blocks = self.edges(s)[1:-1]
-        upper = sum(min(first * self.rows, s.origin) for first in blocks)
-        return lower + upper * self.tile_columns(s)
+        # Blocks that begin among the rows of U need those above them, others all of them.
+        tiles, edges = s.origin // self.rows, self._inner_edges(s)
+        inside = range(edges.start, min(edges.stop, tiles), edges.step)
+        upper = (len(edges) - len(inside)) * tiles
+        if inside:
+            upper += len(inside) * (inside[0] + inside[-1]) // 2
+        return lower + upper * self.rows * self.tile_columns(s)
 
     def lower_bytes(self, s: BlockColumn) -> tuple[int, int]:
         """Bytes moved in choosing pivots and making L: the spilled rows are read twice."""

@@ -16,11 +16,14 @@ from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometr
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 
-MOST_CUTS = 40
-"""Places where block columns are cut at most: as many are looked at."""
+MOST_CUTS, LEAST_WIDTHS = 40, 8
+"""About so many places are looked at where block columns may be cut, and so many widths."""
 
 LEAST_TILE_BYTES = 128 << 10
 """Smaller tiles are looked at only where the budget wants them."""
+
+MOST_TILES = 1 << 20
+"""Tiles in the file of the factors, whose index is not part of the budget: 16 bytes each."""
 
 TITLE = "tournament pivoting"
 """What the report and the plan call it, where the pivots are not those of partial pivoting."""
@@ -103,6 +106,8 @@ def _enough(n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout) -> 
     low = high = max(memory_bytes, 1 << 14)
     while _best(n, dtype, high, layout) is None:
         low, high = high, 2 * high
+        if high > n * n * dtype.itemsize + (1 << 30):
+            raise InvalidError(f"no tiles are large enough for an LU of order {n}")
     while high - low > high // 100:
         middle = (low + high) // 2
         if _best(n, dtype, middle, layout) is None:
@@ -120,13 +125,17 @@ def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[i
     least = min(most // 32, LEAST_TILE_BYTES)
     for times in (1, 2, 4):
         segment = times * unit
+        # Of a small matrix all tiles are small.
+        tile_bytes = segment * min(segment, full_columns(itemsize)) * itemsize
+        least = max(min(least, tile_bytes), SLOT_ALIGN_BYTES)
         for rows, columns in itertools.product(_halves(1024), _halves(full_columns(itemsize))):
             if (
                 columns <= rows
                 and segment % rows == 0
                 and least <= rows * columns * itemsize <= most
                 and rows * segment * itemsize <= min(MAX_TILE_BYTES, memory_bytes // 16)
-                and (segment < n or times == 1)
+                and rows * columns * itemsize % SLOT_ALIGN_BYTES == 0
+                and math.ceil(n / rows) * math.ceil(n / columns) <= MOST_TILES
             ):
                 yield rows, columns, segment
 
@@ -140,15 +149,19 @@ def _cut(bare: TournamentGeometry) -> TournamentGeometry | None:
     n, unit = bare.n, bare.segment
     if not bare.is_copied:
         unit = math.lcm(unit, bare.layout.chunks[1])
-    unit *= max(math.ceil(n / unit / MOST_CUTS), 1)
+    # As wide as the pivot rows fit.
+    widest = math.isqrt(bare.budget_bytes // bare.dtype.itemsize)
+    unit *= max(min(math.ceil(n / unit / MOST_CUTS), widest // unit // LEAST_WIDTHS), 1)
     found: dict[int, tuple[float, int]] = {n: (0.0, 0)}
     for origin in range((n - 1) // unit * unit, -1, -unit):
         found[origin] = (math.inf, 0)
-        for end in [*range(origin + unit, n, unit), n]:
+        for end in itertools.chain(range(origin + unit, n, unit), [n]):
             s = BlockColumn(origin, n - origin, end - origin)
             if not bare.fits_column(s):
-                # Wider ones do not fit either, but for the last, which is lower.
-                continue
+                # No wider one fits if not even a block of rows does.
+                if bare.block_rows(s):
+                    continue
+                break
             total = _words(bare, s) + found[end][0]
             if total < found[origin][0]:
                 found[origin] = (total, end)

@@ -25,10 +25,16 @@ class TournamentStorage(PhasedFiles[TournamentGeometry]):
 
     In the journal, the note of number k + 1 says that block column k is updated and spilled, that
     of number 0 that the matrix is copied.
+
+    Attributes
+    ----------
+    why
+        Why this method was taken where nobody asked for it.
     """
 
     method = "tournament"
     arrays = ("matrix", "factors", "rest", LOWER, SPILL)
+    why = ""
 
     def open_spill(self, s: BlockColumn, *, anew: bool = False) -> ArrayFile:
         """Open the spilled rows of a block column."""
@@ -78,4 +84,4 @@ class TournamentStorage(PhasedFiles[TournamentGeometry]):
     def notes(self, extremes: Extremes) -> list[str]:
         """Give what the report notes."""
         largest = [f"largest element of L: {extremes.max_l:.3g}"] if extremes.max_l else []
-        return super().notes(extremes) + largest
+        return super().notes(extremes) + largest + ([self.why] if self.why else [])

@@ -8,7 +8,7 @@ column-major transposed: C' <- C' - U' L'.
 import contextlib
 import itertools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,17 +90,24 @@ class ColumnUpdate:
         self.places = rows // g.rows
         self.shift = -self.edges[-2] % self.places
         self.lists: dict[int, list[Rows]] = {}
-        self.pieces = [piece for block in range(self.blocks) for piece in self._pieces(block)]
-        self.streamed = [
+        # What is still to be read, in the order in which the relays ask for it.
+        self.pieces = (piece for block in range(self.blocks) for piece in self._pieces(block))
+        self.streamed = (
             first
             for block in range(self.blocks)
             for first in range(0, min(self._first(block), self.s.origin), g.segment)
-        ]
+        )
         trace, shift = call.trace, self.shift
         count = shift + self.edges[-1]
         self.rows_relay = Relay(self.places, count, self._arrive_rows, trace, shift)
-        self.lower_relay = Relay(L_PIECES, len(self.pieces), self._arrive_lower, trace)
+        count = sum(
+            self.edges[block + 1] - max(self.edges[block], first // g.rows)
+            for block in range(self.blocks)
+            for first in range(0, self._end(block), g.segment)
+        )
+        self.lower_relay = Relay(L_PIECES, count, self._arrive_lower, trace)
         # U of the block column may be read once it is being written.
+        self.readable = 0
         self.upper_relay = Relay(U_PIECES, 0, self._arrive_upper, trace)
 
     def _allocate(self, rows: int, columns: int) -> Matrix:
@@ -141,7 +148,7 @@ class ColumnUpdate:
             raise
         finally:
             # They know this object: without the circles, memory goes back at once.
-            del self.rows_relay, self.lower_relay, self.upper_relay
+            del self.rows_relay, self.lower_relay, self.upper_relay, self.pieces, self.streamed
         if self.files.spill is not None:
             return self.C[:0]
         top = self.s.origin - self._first(self.blocks - 1)
@@ -155,14 +162,12 @@ class ColumnUpdate:
         """Row after the last of a block that is a row of U, or has an L left of it."""
         return min(self.edges[block + 1] * self.g.rows, self.s.origin)
 
-    def _pieces(self, block: int) -> list[tuple[int, int, int]]:
+    def _pieces(self, block: int) -> Iterator[tuple[int, int, int]]:
         """Pieces of L for a block, in order: block, first column, row in tiles."""
         g = self.g
-        return [
-            (block, first, i)
-            for first in range(0, self._end(block), g.segment)
-            for i in range(max(self.edges[block], first // g.rows), self.edges[block + 1])
-        ]
+        for first in range(0, self._end(block), g.segment):
+            for i in range(max(self.edges[block], first // g.rows), self.edges[block + 1]):
+                yield block, first, i
 
     def _rows(self, block: int) -> list[Rows]:
         """Places of a block's rows after the swaps of each block column, and rows of A at last."""
@@ -197,7 +202,7 @@ class ColumnUpdate:
         return self.files.source.submit_read_rows(rows, self.s.origin, room)
 
     def _arrive_lower(self, number: int) -> Ticket:
-        block, first, i = self.pieces[number]
+        block, first, i = next(self.pieces)
         column = bisect_right(self.origins, first) - 1
         rows = self._tile(i, self._rows(block)[self.k - 1 - column], block)
         assert self.files.lower is not None
@@ -207,7 +212,7 @@ class ColumnUpdate:
 
     def _arrive_upper(self, number: int) -> Ticket:
         room = self.U[number % U_PIECES][:, : self.g.tile_columns(self.s)]
-        start = [self.streamed[number], self.s.origin]
+        start = [next(self.streamed), self.s.origin]
         return self.files.factors.submit_read(start, [1, 1], room)
 
     def _update(
@@ -245,11 +250,8 @@ class ColumnUpdate:
             for i in tiles:
                 self._leave(i)
         if block + 1 < self.blocks:
-            reach = itertools.accumulate(
-                len(range(0, min(self._first(b), self.s.origin), g.segment))
-                for b in range(block + 2)
-            )
-            self.upper_relay.allow(max(reach))
+            self.readable += min(self._first(block + 1), self.s.origin) // g.segment
+            self.upper_relay.allow(self.readable)
 
     def _apply(self, first: int, i: int, L: Matrix, U: Matrix | None) -> None:
         """Apply a segment of L to a row of tiles; without U, its rows are in the block itself."""
