@@ -126,10 +126,15 @@ impl<S: Store> Manager<S> {
     /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
     pub fn handle_many(&mut self, now: Now, requests: Vec<(User, ManagerRequest)>) -> Vec<ManagerReply> {
         let count = requests.len();
-        let answered = self.together(|manager| {
+        let gains = requests.iter().filter(|(_, request)| is_change(request)).count() > 1;
+        let answer = |manager: &mut Self| {
             let answers = requests.into_iter().map(|(who, request)| manager.handle(now, &who, request));
-            Ok(answers.collect())
-        });
+            answers.collect()
+        };
+        if !gains {
+            return answer(self);
+        }
+        let answered = self.together(|manager| Ok(answer(manager)));
         answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count])
     }
 
@@ -271,6 +276,19 @@ impl<S: Store> Manager<S> {
         }
         ended.and(result)
     }
+}
+
+/// Whether a request may write to the store.
+fn is_change(request: &ManagerRequest) -> bool {
+    !matches!(
+        request,
+        ManagerRequest::Servers
+            | ManagerRequest::Open { .. }
+            | ManagerRequest::Renew { .. }
+            | ManagerRequest::Stat { .. }
+            | ManagerRequest::List { .. }
+            | ManagerRequest::GetExtended { .. }
+    )
 }
 
 /// Makes the root directory, and notes which pool it is. If another manager is faster, it is that one's.
