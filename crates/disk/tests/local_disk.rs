@@ -144,7 +144,10 @@ fn opening() {
     let (root, disk) = disk();
     assert_eq!(disk.open("none", OpenMode::Read).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(disk.open("../f", OpenMode::Read).unwrap_err().kind, ErrorKind::Invalid);
-    assert_eq!(disk.open("none", OpenMode::Resize { length: 1, reserve: true }).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(
+        disk.open("none", OpenMode::Resize { length: 1, reserve: true }).unwrap_err().kind,
+        ErrorKind::NotFound
+    );
     create(&disk, 100);
     let again = disk.open("f", OpenMode::Create { length: 1, reserve: false });
     assert_eq!(again.unwrap_err().kind, ErrorKind::Exists);
