@@ -306,18 +306,10 @@ impl<B: Buffer> Shared<B> {
 
     /// Files noted when the server started, one after the other, while it already serves.
     async fn examine_all(self: &Rc<Self>) {
-        loop {
-            let Some(handle) = self.notes.borrow().unexamined.first().copied() else { return };
-            let file = self.files.get(handle);
+        let noted = self.notes.borrow().handles();
+        for handle in noted {
             // An error is that of the call that needs the file next; its notes stay.
-            let settled = match self.open(&file, false).await {
-                Ok(true) => self.make_durable(&file).await,
-                other => other.map(|_| ()),
-            };
-            self.files.let_go(&file);
-            if settled.is_err() && self.notes.borrow().unexamined.contains(&handle) {
-                return;
-            }
+            self.make_durable_unasked(handle).await;
         }
     }
 

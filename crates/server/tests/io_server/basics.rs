@@ -191,3 +191,18 @@ fn files_that_were_closed_for_others_are_as_they_were() {
         assert_eq!(world.read(handle, handle * 1000, 500), Ok(vec![handle as u8 + 1; 500]));
     }
 }
+
+#[test]
+fn syncs_at_once_share_the_work() {
+    let mut world = World::new(11, small_limits());
+    world.write(1, 0, &[1; 100]).unwrap();
+    let before = world.syncs;
+    let calls: Vec<u64> =
+        (0..8).map(|_| world.call(IoRequest::Sync { target: target(1), grant: grant(1) }, vec![])).collect();
+    world.run();
+    for call in calls {
+        assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
+    }
+    // Of data and checksums, for the first and for all others; and of the log.
+    assert!(world.syncs - before <= 5, "{}", world.syncs - before);
+}

@@ -1,7 +1,7 @@
 //! Random calls, several at once, with crashes in the middle, against a model.
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{IoReply, IoRequest, Level, Nested, Regions};
+use outcore_core::{ErrorKind, IoReply, IoRequest, Level, Nested, Regions};
 use outcore_server::io_server::BLOCK_BYTES;
 
 use crate::world::{Faults, MAX, World, grant, noise, read_request, small_limits, target, write_request};
@@ -297,5 +297,54 @@ fn a_server_on_a_disk_that_stops_short_does_too() {
 fn a_server_on_a_disk_that_is_full_now_and_then_does_too() {
     for seed in seeds(10) {
         simulate(seed, Faults { full_of: 12, ..Faults::default() });
+    }
+}
+
+#[test]
+fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
+    for seed in seeds(60) {
+        let mut world = World::new(seed, small_limits());
+        let mut calls = vec![];
+        for round in 0..4 {
+            for _ in 0..20 {
+                let handle = 1 + world.random.below(2);
+                let regions = regions(&mut world.random);
+                let bytes = vec![round; regions.total_bytes() as usize];
+                let (target, grant) = (target(handle), grant(handle));
+                let local_length = world.random.below(MAX);
+                let (request, bytes) = match world.random.below(8) {
+                    0 => (IoRequest::Remove { target, grant }, vec![]),
+                    1 => (IoRequest::SetLength { target, grant, local_length, reserve: true }, vec![]),
+                    2 => (IoRequest::Sync { target, grant }, vec![]),
+                    3 => (IoRequest::Length { target, grant }, vec![]),
+                    4 | 5 => (read_request(handle, regions), bytes),
+                    _ => (write_request(handle, regions), bytes),
+                };
+                calls.push(world.call(request, bytes));
+                for _ in 0..world.random.below(4) {
+                    world.turn();
+                }
+            }
+            if round == 2 {
+                world.crash();
+                calls.clear();
+            }
+        }
+        world.run();
+        for call in calls {
+            match world.answer(call).unwrap_or_else(|| panic!("seed {seed}: not answered")).0 {
+                // A file may be removed before those in line for it.
+                IoReply::Failed(error) => assert_eq!(error.kind, ErrorKind::NotFound, "seed {seed}: {error}"),
+                IoReply::Done | IoReply::Length(_) => {}
+                other => panic!("seed {seed}: {other:?}"),
+            }
+        }
+        for handle in 1..3 {
+            world.read(handle, 0, MAX).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+        world.crash();
+        for handle in 1..3 {
+            world.read(handle, 0, MAX).unwrap_or_else(|e| panic!("seed {seed}, after a crash: {e}"));
+        }
     }
 }

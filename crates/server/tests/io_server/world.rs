@@ -44,6 +44,7 @@ pub struct World {
     next_call: u64,
     pub disk_requests: u64,
     pub now_s: u64,
+    pub syncs: u64,
     /// Bytes of scratch buffers ever made.
     pub scratch: Arc<Mutex<usize>>,
     stopped: bool,
@@ -106,6 +107,7 @@ impl World {
             next_call: 0,
             disk_requests: 0,
             now_s: NOW_S,
+            syncs: 0,
             scratch,
             stopped: false,
             started: false,
@@ -165,6 +167,7 @@ impl World {
         match self.pending.swap_remove(which) {
             Effect::Disk { token, mut request } => {
                 self.disk_requests += 1;
+                self.syncs += u64::from(request.operation == Operation::Sync);
                 let fault = self.fault(request.operation, request.buffer.len());
                 let (bytes, error) = match fault {
                     Ok(bytes) => (bytes, None),
