@@ -23,7 +23,7 @@ from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
-from outcore.pool import Pool, PoolStat  # noqa: E402
+from outcore.pool import Pool, PoolStat, connect  # noqa: E402
 from outcore.pool_file import PoolFile  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402
 from outcore.report import Report  # noqa: E402
@@ -45,6 +45,7 @@ __all__ = [
     "Report",
     "Verification",
     "compare_methods",
+    "connect",
     "create_array",
     "create_group",
     "export_array",

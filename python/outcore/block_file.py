@@ -25,7 +25,7 @@ from outcore.errors import (
     ReadOnlyError,
     TruncatedError,
 )
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, local_path
 
 _FLAGS = {
     "r": os.O_RDONLY,
@@ -117,10 +117,7 @@ class BlockInterface(Blocks):
         arrangement = Arrangement(grid, _record(record_bytes, dtype), "C", by_block=False)
         buffers = check_buffers(buffers, grid)
         memory_bytes = check_memory(memory, buffers, arrangement.buffer_bytes)
-        try:
-            path = Path(os.path.abspath(os.fspath(file)))
-        except TypeError as error:
-            raise InvalidError(f"{file!r} is not a path: {error}") from None
+        path = local_path(file, "files of records are")
         arena = Arena(memory_bytes)
         store = FileStore(path, arrangement, mode)
         try:

@@ -26,6 +26,7 @@ from outcore.errors import (
 )
 from outcore.longcall import long_call
 from outcore.open_source import HDF5_SUFFIXES, SEPARATOR, open_source
+from outcore.pool_path import is_url
 from outcore.progress import ProgressLike
 from outcore.sources import Source
 from outcore.targets import (
@@ -116,6 +117,11 @@ def export_array(
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidError(f"need a path, have {path!r}; name the file to make")
+    if is_url(os.fspath(path)):
+        raise InvalidError(
+            f"formats of others are written in plain directories only, have {path}; "
+            "oc.from_array copies to a pool"
+        )
     name, dataset = os.fspath(path), DATASET
     if SEPARATOR in name and format in (None, "hdf5"):
         name, _, dataset = name.rpartition(SEPARATOR)

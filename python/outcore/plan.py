@@ -5,7 +5,6 @@ import functools
 import json
 import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,10 @@ from outcore.linalg.slab_qr.form_q import form_q_cost
 from outcore.linalg.slab_qr.plan import slab_qr_cost
 from outcore.linalg.systems.plan import solve_cost, solve_notes
 from outcore.machine import nearest_directory
+from outcore.pool_path import PoolPath
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype
 
 PLANNERS: dict[str, Planner] = {
@@ -115,7 +115,11 @@ class Plan:
                 f"need {format_bytes(self.peak_memory_bytes)} of memory, "
                 f"{format_bytes(available)} are available; choose a smaller memory="
             )
-        free = shutil.disk_usage(nearest_directory(Path(self.path))).free
+        path = as_path(self.path)
+        if isinstance(path, PoolPath):
+            free = path.root.volume.free_bytes()
+        else:
+            free = shutil.disk_usage(nearest_directory(path)).free
         if self.disk_bytes > free:
             raise DiskFullError(
                 f"need {self.disk_bytes} bytes ({format_bytes(self.disk_bytes)}) on disk for the "

@@ -1,6 +1,7 @@
 """A pool: several disks as one place for files and arrays."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -60,8 +61,8 @@ class Pool:
     whatever else takes a path take as well; files go round the pool's servers in stripe units.
     """
 
-    def __init__(self, core: _core.Pool, url: str) -> None:
-        self._root = PoolRoot(url, core)
+    def __init__(self, core: _core.Pool, url: str, *, is_shared: bool = False) -> None:
+        self._root = PoolRoot(url, core, is_shared)
 
     @classmethod
     def embedded(cls, directories: Sequence[PathLike], *, threads: int = 4) -> "Pool":
@@ -210,3 +211,39 @@ class Pool:
         if path.root is not self._root:
             raise InvalidError(f"{path} is a name in another pool")
         return path
+
+
+_SERVED = re.compile(r"outcore:/{1,2}([^/]+:[0-9]+)/?")
+_SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
+
+
+def connect(url: str, *, key: PathLike | None = None) -> Pool:
+    """Connect to a pool that is served, on this machine or others.
+
+    Parameters
+    ----------
+    url
+        ``outcore://HOST:PORT``, where the pool's manager listens; or ``outcore:/PATH`` of its UNIX
+        socket on this machine.
+    key
+        File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
+        names. Over a UNIX socket none is needed.
+
+    Raises
+    ------
+    DiskError
+        If nobody answers.
+    DeniedError
+        If the key is another pool's, or there is none.
+    """
+    file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
+    if found := _SERVED.fullmatch(url):
+        address, name = f"tcp:{found[1]}", f"outcore://{found[1]}/"
+    elif found := _SOCKET.fullmatch(url):
+        address, name = f"unix:{found[1]}", f"outcore:{found[1]}::"
+    else:
+        raise InvalidError(
+            f"{url!r} is no address of a pool; write outcore://HOST:PORT, or outcore:/PATH of a "
+            "UNIX socket"
+        )
+    return Pool(_core.Pool.connect([address], file), name, is_shared=True)

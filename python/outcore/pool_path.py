@@ -4,16 +4,27 @@ As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
 ``outcore:/mnt/a::sim/u``, and one in a served pool ``outcore://host:port/sim/u``.
 """
 
+import contextlib
+import json
+import os
 import re
+import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from outcore import _core
-from outcore.errors import BusyError, InvalidError, NotFoundError
+from outcore.errors import (
+    BusyError,
+    ExistsError,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+)
 from outcore.pool_file import PoolFile, hints_of
 from outcore.sizes import parse_bytes
 
@@ -33,10 +44,13 @@ class PoolRoot:
         What comes before a name when it is written as text.
     core, volume
         The pool, and its files.
+    is_shared
+        Whether other processes may have it open too.
     """
 
     url: str
     core: _core.Pool
+    is_shared: bool = False
     volume: _core.Volume = field(init=False)
     _held: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -245,8 +259,13 @@ def named(url: str) -> PoolPath:
     return PoolPath(root, name)
 
 
-def hold(path: PoolPath, doing: str) -> None:
+@contextmanager
+def held(path: PoolPath, doing: str) -> Iterator[None]:
     """Hold a name for one call.
+
+    A pool in this process is in no other, so it is noted in memory. In a served pool there is a
+    file as well, ``lock``, which says who holds it; that of a process of this machine that is gone
+    is removed by the next who wants to hold the name.
 
     Raises
     ------
@@ -254,7 +273,75 @@ def hold(path: PoolPath, doing: str) -> None:
         If another call has it.
     """
     if not path.root.hold(path.inside):
-        raise BusyError(
-            f"{path} is in use by another call, so it cannot be used for {doing}; wait for the "
-            "other to end, or give another out="
-        )
+        raise _busy(path, doing, "another call")
+    try:
+        if path.root.is_shared:
+            _take(path, doing)
+        try:
+            yield
+        finally:
+            if path.root.is_shared:
+                with contextlib.suppress(OutcoreError):
+                    _remove(path / "lock")
+    finally:
+        path.root.let_go(path.inside)
+
+
+def is_held(path: PoolPath) -> bool:
+    """Whether a call holds the name."""
+    return path.root.is_held(path.inside) or (path.root.is_shared and (path / "lock").exists())
+
+
+def _take(path: PoolPath, doing: str) -> None:
+    lock = path / "lock"
+    while True:
+        try:
+            with lock.open("x") as file:
+                file.write(json.dumps(_this_process()).encode())
+            return
+        except ExistsError:
+            pass
+        try:
+            owner = json.loads(lock.read_bytes())
+            is_gone = owner["host"] == _this_process()["host"] and not _is_alive(owner)
+        except NotFoundError:
+            continue  # let go of meanwhile
+        except (ValueError, KeyError, TypeError):
+            # Being written, or written by a process that was killed at that moment.
+            raise _busy(path, doing, f"somebody who did not finish writing {lock}") from None
+        if not is_gone:
+            who = f"process {owner['process']} on {owner['host']} (if that is gone, remove {lock})"
+            raise _busy(path, doing, who)
+        with contextlib.suppress(NotFoundError):
+            _remove(lock)
+
+
+def _remove(lock: PoolPath) -> None:
+    """Remove a lock, and the directory that has only it."""
+    lock.root.volume.remove(lock.inside)
+    if lock.parent.name.startswith(".") and not lock.root.core.names(lock.parent.inside):
+        lock.root.volume.remove(lock.parent.inside)
+
+
+def _this_process() -> dict[str, Any]:
+    process = os.getpid()
+    return {"host": socket.gethostname(), "process": process, "started": _started(process)}
+
+
+def _is_alive(owner: dict[str, Any]) -> bool:
+    return bool(_started(int(owner["process"])) == owner["started"])
+
+
+def _started(process: int) -> str:
+    """When a process was started, in ticks: another one may have its number later."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _busy(path: PoolPath, doing: str, who: str) -> BusyError:
+    return BusyError(
+        f"{path} is in use by {who}, so it cannot be used for {doing}; wait for the other to end, "
+        "or give another out="
+    )

@@ -25,9 +25,10 @@ from outcore import blas_choice, lapack, machine
 from outcore._core import Arena, ArrayFile
 from outcore.create import create_array
 from outcore.errors import DiskFullError
+from outcore.pool_path import PoolPath
 from outcore.signals import stop_on_signals
 from outcore.streams import BlockStream, WriteBehind
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike, as_path, local_path, place
 from outcore.zarr_format import TILE_BYTES
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -96,7 +97,7 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     ReadOnlyError
         If nothing can be written there.
     """
-    where = machine.nearest_directory(Path(directory))
+    where = machine.nearest_directory(local_path(directory, "rates are measured"))
     read_bytes_s, write_bytes_s = _disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
     kernels, threads = blas_choice.in_use()
@@ -116,7 +117,10 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
 
 def stored(directory: PathLike) -> Rates | None:
     """Return the rates kept for this machine, the file system of `directory` and today's BLAS."""
-    where = machine.nearest_directory(Path(directory))
+    path = as_path(directory)
+    if isinstance(path, PoolPath):
+        return None  # rates are kept for disks, and a pool has several
+    where = machine.nearest_directory(path)
     return _parse(_read_cache().get(_key(where, *blas_choice.in_use())))
 
 

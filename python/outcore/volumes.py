@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from outcore import pool_path
 from outcore._core import Volume
 from outcore.errors import (
     BusyError,
@@ -19,7 +20,7 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool_path import PoolPath, hold, is_url, named
+from outcore.pool_path import PoolPath, held, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
@@ -64,6 +65,20 @@ def as_path(path: PathLike) -> AnyPath:
         return named(text) if is_url(text) else Path(os.path.abspath(text))
     except TypeError as error:
         raise InvalidError(f"{path!r} is not a path: {error}") from None
+
+
+def local_path(path: PathLike, what: str) -> Path:
+    """Make a path absolute, and refuse one in a pool; `what` is done in directories only.
+
+    Raises
+    ------
+    InvalidError
+        If it is a name in a pool.
+    """
+    full = as_path(path)
+    if isinstance(full, PoolPath):
+        raise InvalidError(f"{what} in plain directories only, have {full}; name one of these")
+    return full
 
 
 def place(path: PathLike) -> Place:
@@ -150,15 +165,11 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
 
     The lock is the kernel's (``flock``), so it goes with the process that held it. A directory that
-    is made here and left empty is removed again. In a pool embedded in this process, which no other
-    can open, the lock is in memory.
+    is made here and left empty is removed again. For pools see `outcore.pool_path.held`.
     """
     if isinstance(where.path, PoolPath):
-        hold(where.path, doing)
-        try:
+        with held(where.path, doing):
             yield
-        finally:
-            where.path.root.let_go(where.path.inside)
         return
     directory = where.path
     made = [above for above in (directory, *directory.parents) if not above.exists()]
@@ -183,7 +194,7 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
 def is_held(directory: AnyPath) -> bool:
     """Whether a call of any process holds a directory by `exclusive`."""
     if isinstance(directory, PoolPath):
-        return directory.root.is_held(directory.inside)
+        return pool_path.is_held(directory)
     try:
         handle = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
