@@ -1,7 +1,10 @@
-//! A client made of bytes, which need not keep any rule.
+//! A client, and a server, made of bytes, which need not keep any rule.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use hmac::{Hmac, Mac};
@@ -10,7 +13,7 @@ use outcore_core::*;
 use outcore_net::Address;
 use sha2::Sha256;
 
-use crate::pool::{KEY, write_of};
+use crate::pool::{KEY, SERVER, write_of};
 
 pub struct Raw(TcpStream);
 
@@ -110,6 +113,60 @@ impl Raw {
         assert_eq!(asked.proof, proof(&KEY, &[b"outcore server 1\0", &hello, &open]));
         let proof = proof(key, &[b"outcore client 1\0", &hello, &challenge]);
         self.send(&frame(Kind::Proof, &encode(&Proof { proof })));
+    }
+}
+
+/// A server that proves itself by some key, and answers every request with an error before it reads the payload.
+pub struct RawServer {
+    pub address: Address,
+    proofs: Arc<AtomicUsize>,
+}
+
+impl RawServer {
+    pub fn new(key: [u8; 32]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let proofs = Arc::<AtomicUsize>::default();
+        let server = Self { address, proofs: proofs.clone() };
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let proofs = proofs.clone();
+                thread::spawn(move || drop(serve(stream, &key, &proofs)));
+            }
+        });
+        server
+    }
+
+    /// How many clients proved that they have the key.
+    pub fn proofs(&self) -> usize {
+        self.proofs.load(Ordering::SeqCst)
+    }
+}
+
+fn serve(mut stream: TcpStream, key: &[u8], proofs: &AtomicUsize) -> std::io::Result<()> {
+    let next = |stream: &mut TcpStream| -> std::io::Result<(Header, Vec<u8>)> {
+        let mut bytes = [0; HEADER_BYTES];
+        stream.read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes).unwrap();
+        let mut control = vec![0; header.control_bytes as usize];
+        stream.read_exact(&mut control)?;
+        Ok((header, control))
+    };
+    let (_, hello) = next(&mut stream)?;
+    let open = Challenge { nonce: [6; 32], role: Role::IoServer(SERVER), proof: [0; 32] };
+    let proof = proof(key, &[b"outcore server 1\0", &hello, &encode(&open)]);
+    stream.write_all(&frame(Kind::Challenge, &encode(&Challenge { proof, ..open })))?;
+    next(&mut stream)?;
+    proofs.fetch_add(1, Ordering::SeqCst);
+    let welcome = Welcome { payload_bytes: MAX_PAYLOAD_BYTES, working_ms: 1000 };
+    stream.write_all(&frame(Kind::Welcome, &encode(&welcome)))?;
+    loop {
+        let (header, _) = next(&mut stream)?;
+        let control = encode(&IoReply::Failed(Error::invalid("not today")));
+        let answer = Header { request: header.request, ..Header::of(Kind::IoReply, &control) };
+        stream.write_all(&[&answer.encode().unwrap()[..], &control].concat())?;
+        thread::sleep(Duration::from_millis(20));
+        stream.read_exact(&mut vec![0; header.payload_bytes as usize])?;
     }
 }
 

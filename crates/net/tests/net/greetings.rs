@@ -7,7 +7,7 @@ use outcore_core::wire::*;
 use outcore_core::*;
 use outcore_net::{Address, Config, Credentials, Key, NetLink, Options, User, Who, listen};
 
-use crate::bytes::{Raw, frame};
+use crate::bytes::{Raw, RawServer, frame};
 use crate::pool::*;
 
 fn with(credentials: Credentials) -> Options {
@@ -30,7 +30,8 @@ fn a_wrong_key_is_refused_clearly_by_both_sides() {
     let pool = Pool::new(&tcp());
     let error = refused(&pool, Credentials::Pool { key: Key::new([1; 32]), user: ada() });
     assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("key") && error.message.contains("127.0.0.1"), "{error}");
+    let at = pool.manager.addresses()[0].to_string();
+    assert!(error.message.contains("whose server answers there") && error.message.contains(&at), "{error}");
 
     // And by the server, should the client not look.
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
@@ -38,6 +39,17 @@ fn a_wrong_key_is_refused_clearly_by_both_sides() {
     let error = raw.refusal();
     assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("give the pool's key file"), "{error}");
+}
+
+#[test]
+fn a_server_that_does_not_have_the_key_gets_no_request() {
+    let pool = Pool::new(&tcp());
+    let server = RawServer::new([2; 32]);
+    *pool.files.addresses.lock().unwrap() = vec![server.address.to_string()];
+    let error = failure(write(&pool.link(), 1, 0, &[1; 10]));
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains("whose server answers there"), "{error}");
+    assert_eq!(server.proofs(), 0, "nor a proof of the client's");
 }
 
 #[test]

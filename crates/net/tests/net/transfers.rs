@@ -10,7 +10,9 @@ use outcore_core::*;
 use outcore_memory::{Arena, Region, Segment};
 use outcore_net::{Address, Config};
 
+use crate::bytes::RawServer;
 use crate::pool::*;
+use crate::proxy::Proxy;
 
 fn there_and_back(places: &[Address]) {
     let pool = Pool::new(places);
@@ -127,6 +129,23 @@ fn memory_is_free_when_the_answer_is_there() {
 }
 
 #[test]
+fn an_answer_that_comes_before_all_was_sent_waits_for_the_memory() {
+    let pool = Pool::new(&tcp());
+    let server = RawServer::new(KEY);
+    *pool.files.addresses.lock().unwrap() = vec![server.address.to_string()];
+    let link = pool.link();
+    let bytes = 6 << 20;
+    let arena = Arena::new(bytes);
+    for _ in 0..5 {
+        // More than what lies in the sockets: the client still sends when it is answered.
+        let block = Arc::new(arena.allocate(bytes).unwrap());
+        let answer = call(&link, write_of(1, 0, bytes as u64), Region::whole(block));
+        assert_eq!(failure(answer.reply).message, "not today");
+        assert_eq!(answer.buffer.len(), bytes);
+    }
+}
+
+#[test]
 fn sixty_four_clients_share_bounded_memory() {
     let memory_bytes = 1 << 20;
     let pool = Pool::with(&tcp(), Config { memory_bytes, ..config(Role::IoServer(SERVER)) });
@@ -192,9 +211,12 @@ fn long_lists_of_regions_are_bounded_too() {
 #[test]
 fn a_slow_disk_is_not_taken_for_a_dead_server() {
     let pool = Pool::new(&tcp());
+    let proxy = Proxy::new(&pool.server.addresses()[0]);
+    *pool.files.addresses.lock().unwrap() = vec![proxy.address.to_string()];
     let link = pool.link();
     pool.files.delay_us.store(1_500_000, Ordering::SeqCst);
     assert_eq!(write(&link, 1, 0, &[1; 10]), IoReply::Done);
+    assert_eq!(proxy.accepted(), 2, "the two connections that it began with");
     assert_eq!(pool.files.writes.load(Ordering::SeqCst), 1, "sent once");
 }
 
