@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
+from click.testing import CliRunner
 from linpack import (
     Matrix,
     hpl_residual,
@@ -19,6 +20,7 @@ from linpack import (
 from tournament_cases import cut, factor, played
 
 import outcore as oc
+from outcore.cli import main
 from outcore.errors import (
     BudgetError,
     DiskFullError,
@@ -411,6 +413,17 @@ def test_the_plan_takes_it_where_nothing_else_fits() -> None:
         oc.plan("lu", n=n, memory=memory, overwrite_a=True, rates=RATES)
     # Where a panel fits, partial pivoting stays.
     assert "tournament" not in oc.plan("lu", n=n, memory="4 GiB", rates=RATES).method
+
+
+def test_the_command_line_plans_it() -> None:
+    words = ["plan", "lu", "-n", "16384", "--memory", "64MiB", "--option", "order=C"]
+    shown = CliRunner().invoke(main, [*words, "--method", "tournament"])
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"tournament pivoting in \d+ of", shown.output)
+    assert "1.78 x the lower bound" in shown.output
+    shown = CliRunner().invoke(main, [*words, "--method", "three-level"])
+    assert shown.exit_code != 0
+    assert "method must be one of" in shown.output
 
 
 def test_a_call_takes_it_where_nothing_else_fits(

@@ -214,18 +214,21 @@ def test_what_is_noted_is_durable_before(
     assert len(noted) >= 4
 
 
+@pytest.mark.parametrize("notes", [3, 4, 5])
 def test_another_budget_goes_on_if_it_suffices(
-    tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
+    tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]], notes: int
 ) -> None:
     source, _ = undisturbed
     out = tmp_path / "F"
-    with after_notes(4, interrupt), pytest.raises(Interrupted):
+    with after_notes(notes, interrupt), pytest.raises(Interrupted):
         factor(source, out=out)
     with pytest.raises(BudgetError, match="begun with more memory: its cuts need"):
-        factor(source, out=out, memory=150_000)
+        factor(source, out=out, memory=144_000)
     lu = factor(source, out=out, memory=300_000)
     assert lu.report is not None
     assert any("last bits may differ" in note for note in lu.report.notes)
+    assert lu.report.bytes_read == lu.report.planned_bytes_read
+    assert lu.report.bytes_written == lu.report.planned_bytes_written
     with oc.open_array(source) as A:
         assert lapack_ratio(A[...], lu) < 30
 

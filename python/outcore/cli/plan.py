@@ -48,6 +48,7 @@ def _value(text: str) -> Any:
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
 @click.option("--rhs", default=1, show_default=True, help="Right-hand sides.")
 @click.option("--overwrite-a", is_flag=True, help="The factors take the matrix's space.")
+@click.option("--method", help="Of lu: auto, slabs, two-level or tournament.  [default: auto]")
 @click.option(
     "--option", "options", metavar="NAME=VALUE", multiple=True, callback=_options,
     help="Further arguments of the function, such as assume_a=pos or sweeps=50.",
@@ -71,6 +72,7 @@ def command(
     memory: str | None,
     rhs: int,
     overwrite_a: bool,
+    method: str | None,
     options: dict[str, Any],
     compare: bool,
     steps: int | None,
@@ -83,6 +85,8 @@ def command(
     """
     if overwrite_a:
         options = options | {"overwrite_a": True}
+    if method is not None:
+        options = options | {"method": method}
     if compare:
         if verb not in COMPARABLE:
             raise click.UsageError(f"--compare is for {', '.join(COMPARABLE)}")

@@ -58,10 +58,12 @@ class TournamentFactorization:
             if s.origin < done:
                 self.moves.append(RowMoves.of(storage.swaps_of(s), s.origin))
                 continue
-            if begin != k + 1:
+            is_spilled = begin == k + 1
+            if not is_spilled:
                 with storage.phase():
                     self.update(k)
-            if not g.is_whole(s):
+            # With more memory than before, what was spilled might not have been.
+            if is_spilled or not g.is_whole(s):
                 with storage.phase():
                     pivots = self.play(s)
                 with storage.phase():

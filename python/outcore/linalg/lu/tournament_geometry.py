@@ -180,9 +180,10 @@ class TournamentGeometry(SegmentedGeometry):
         for k, s in enumerate(self.block_columns):
             if s.origin // self.columns < first_panel:
                 continue
-            if trailing != k + 1:
+            is_spilled = trailing == k + 1
+            if not is_spilled:
                 moved.append(self.update_bytes(k))
-            moved.append(self.lower_bytes(s))
+            moved.append(self.lower_bytes(s, is_spilled=is_spilled or not self.is_whole(s)))
         return sum(read for read, _ in moved), sum(written for _, written in moved)
 
     def update_bytes(self, k: int) -> tuple[int, int]:
@@ -206,10 +207,10 @@ class TournamentGeometry(SegmentedGeometry):
             upper += len(inside) * (inside[0] + inside[-1]) // 2
         return lower + upper * self.rows * self.tile_columns(s)
 
-    def lower_bytes(self, s: BlockColumn) -> tuple[int, int]:
-        """Bytes moved in choosing pivots and making L: the spilled rows are read twice."""
+    def lower_bytes(self, s: BlockColumn, *, is_spilled: bool) -> tuple[int, int]:
+        """Bytes moved in choosing pivots and making L: spilled rows are read twice."""
         high, wide, itemsize = self.whole_rows(self.n) - s.origin, self.wide(s), self.dtype.itemsize
-        read = 0 if self.is_whole(s) else (high + s.width + s.order) * wide
+        read = (high + s.width + s.order) * wide if is_spilled else 0
         copied = 0 if self.is_last(s) else wide
         return read * itemsize, high * (self.tile_columns(s) + copied) * itemsize
 

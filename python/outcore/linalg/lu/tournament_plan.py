@@ -201,7 +201,9 @@ def tournament_cost(g: TournamentGeometry) -> Cost:
             Phase(g.dtype, *g.update_bytes(k), update, update, lists * REQUEST_S / 8 + memory_s)
         )
         own_work = (own + g.tournament_flops(s)) / PANEL_SHARE
-        phases.append(Phase(g.dtype, *g.lower_bytes(s), own, own_work))
+        phases.append(
+            Phase(g.dtype, *g.lower_bytes(s, is_spilled=not g.is_whole(s)), own, own_work)
+        )
         played += not g.is_whole(s)
     columns = f"{len(g.block_columns)} block columns of at most "
     columns += f"{max(s.width for s in g.block_columns)}, tiles of {g.rows} x {g.columns}"
