@@ -3,6 +3,8 @@
 
 mod array_file;
 mod columns;
+mod connect;
+mod daemon;
 mod embedded;
 mod error;
 mod memory;
@@ -21,6 +23,8 @@ mod _core {
     use super::columns::{add_sums, column_extremes};
     #[pymodule_export]
     use super::crc32c;
+    #[pymodule_export]
+    use super::daemon::Daemon;
     #[pymodule_export]
     use super::error::error_kinds;
     #[pymodule_export]

@@ -7,6 +7,7 @@ use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
 use outcore_memory::Region;
 use pyo3::prelude::*;
 
+use crate::connect::ServedLink;
 use crate::embedded::EmbeddedLink;
 use crate::error::OrRaise;
 use crate::pool_file::{Client, PoolFile};
@@ -47,6 +48,19 @@ impl Pool {
     fn embedded(py: Python<'_>, directories: Vec<String>, threads: usize) -> PyResult<Self> {
         let opened = py.detach(|| {
             let link = Arc::new(EmbeddedLink::open(&directories, threads)?);
+            let closing = link.clone();
+            Self::over(link, Box::new(move || closing.close()))
+        });
+        opened.or_raise(py)
+    }
+
+    /// The pool whose manager listens at any of `addresses`, with the key in a file, or as who the operating system
+    /// says.
+    #[staticmethod]
+    #[pyo3(signature = (addresses, key_file = None))]
+    fn connect(py: Python<'_>, addresses: Vec<String>, key_file: Option<&str>) -> PyResult<Self> {
+        let opened = py.detach(|| {
+            let link = Arc::new(ServedLink::connect(&addresses, key_file)?);
             let closing = link.clone();
             Self::over(link, Box::new(move || closing.close()))
         });

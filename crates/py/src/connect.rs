@@ -1,0 +1,55 @@
+//! A pool whose servers are elsewhere, reached over the network.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outcore_core::{
+    Answer, Error, ErrorKind, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OnAnswer, Result,
+    ServerId,
+};
+use outcore_memory::Region;
+use outcore_net::{Address, Credentials, NetLink, Options};
+
+/// The link of a pool, until it is closed.
+pub struct ServedLink(Mutex<Option<Arc<NetLink>>>);
+
+impl ServedLink {
+    /// Connects to the manager at any of `addresses`, with the key in a file, or as who the operating system says.
+    pub fn connect(addresses: &[String], key_file: Option<&str>) -> Result<Self> {
+        let addresses: Vec<Address> = addresses.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+        let credentials = match key_file {
+            Some(file) => Credentials::from_file(Path::new(file))?,
+            None => Credentials::Peer,
+        };
+        let link = NetLink::connect(&addresses, Options::new(credentials))?;
+        Ok(Self(Mutex::new(Some(Arc::new(link)))))
+    }
+
+    /// Ends the connections; what is not answered fails.
+    pub fn close(&self) {
+        let link = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(link);
+    }
+
+    fn link(&self) -> Result<Arc<NetLink>> {
+        let closed = || Error::new(ErrorKind::Closed, "the pool was closed; connect again");
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
+    }
+}
+
+impl Link for ServedLink {
+    type Buffer = Region;
+
+    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        match self.link() {
+            Ok(link) => link.io(server, request, buffer, done),
+            Err(error) => {
+                done(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+            }
+        }
+    }
+
+    fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        self.link()?.manager(request)
+    }
+}
