@@ -323,8 +323,10 @@ mod tests {
         store.begin_group().unwrap();
         let _ = store.commit(&[guard(b"in", None)], &[put(b"in", b"1")]).unwrap();
         assert_eq!(store.commit(&[], &[large]).unwrap_err().kind, ErrorKind::DiskFull);
+        let later = store.commit(&[], &[put(b"later", b"1")]);
         let kept = store.end_group().is_ok();
         assert_eq!(store.get(b"in").unwrap().is_some(), kept, "what the end of the group says is so");
+        assert_eq!(store.get(b"later").unwrap().is_some(), kept && later.is_ok());
         assert_eq!(store.get(b"before").unwrap().unwrap().value, b"1");
         store.connection.pragma_update(None, "max_page_count", 1000).unwrap();
         let done = store.commit(&[], &[put(b"after", b"1")]).unwrap();
