@@ -89,6 +89,11 @@ where
         }
     }
 
+    /// Removes a file, or a directory that nothing is in.
+    pub fn remove_one(&self, path: &str) -> Result<()> {
+        self.0.remove(&checked(path)?, false)
+    }
+
     /// The names in a directory, sorted, and what they are; their lengths are with the servers.
     pub fn names(&self, path: &str) -> Result<Vec<Named>> {
         self.0.names(&checked(path)?)
@@ -190,7 +195,7 @@ where
     }
 
     fn remove(&self, path: &str) -> Result<()> {
-        self.0.remove(&checked(path)?)
+        self.0.remove(&checked(path)?, true)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -49,7 +49,7 @@ where
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| self.rename(&file.path, &path));
         if replaced.is_err() {
             // The first error is the one to tell.
-            let _ = self.remove(&file.path);
+            let _ = self.remove(&file.path, false);
         }
         replaced
     }
@@ -121,8 +121,8 @@ where
         Ok(entries)
     }
 
-    pub(crate) fn remove(&self, path: &str) -> Result<()> {
-        let request = ManagerRequest::Remove { path: path.into(), recursive: true };
+    pub(crate) fn remove(&self, path: &str, recursive: bool) -> Result<()> {
+        let request = ManagerRequest::Remove { path: path.into(), recursive };
         self.remove_data(request, true)
     }
 

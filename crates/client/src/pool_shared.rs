@@ -102,7 +102,7 @@ where
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
         if let Err(error) = self.set_length(&file, length, reserve) {
             // The first error is the one to tell.
-            let _ = self.remove(&file.path);
+            let _ = self.remove(&file.path, false);
             return Err(error);
         }
         Ok(file)

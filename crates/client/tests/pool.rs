@@ -298,3 +298,13 @@ fn what_extents_and_buffer_must_be_is_checked() {
     assert_eq!(pool.open("d", OpenMode::Read).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(pool.list("d").unwrap()[0].name, "e");
 }
+
+#[test]
+fn one_file_or_empty_directory_is_removed() {
+    let (pool, link) = pool(2);
+    pool.replace_small("d/f", b"x").unwrap();
+    assert_eq!(pool.remove_one("d").unwrap_err().kind, ErrorKind::Exists);
+    pool.remove_one("d/f").unwrap();
+    pool.remove_one("d").unwrap();
+    assert_eq!((pool.exists("d"), link.data_files()), (Ok(false), 0));
+}

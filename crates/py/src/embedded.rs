@@ -203,11 +203,8 @@ fn assign(directories: &[PathBuf], known: &[ServerId], pool: u128) -> Result<Vec
             missing.join(", ")
         )));
     }
-    let mut next = servers.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0);
-    for path in fresh {
-        servers.push((ServerId(next), path.clone()));
-        next += 1;
-    }
+    let next = servers.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0);
+    servers.extend((next..).map(ServerId).zip(fresh.into_iter().cloned()));
     Ok(servers)
 }
 

@@ -121,6 +121,11 @@ impl Pool {
         py.detach(|| self.client.make_directory(path)).or_raise(py)
     }
 
+    /// Removes a file, or a directory that nothing is in.
+    fn remove_one(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| self.client.remove_one(path)).or_raise(py)
+    }
+
     fn servers(&self, py: Python<'_>) -> PyResult<Vec<Server>> {
         let each = py.detach(|| self.client.status()).or_raise(py)?;
         let server = |(id, s): (outcore_core::ServerId, outcore_core::IoStatus)| {

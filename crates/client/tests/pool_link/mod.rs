@@ -194,8 +194,12 @@ impl MemoryLink {
                 names.make_above(&format!("{path}/x"));
                 Ok(ManagerReply::Done)
             }
-            ManagerRequest::Remove { path, .. } => {
+            ManagerRequest::Remove { path, recursive } => {
                 find(&names, &path)?;
+                let below = format!("{path}/");
+                if !recursive && names.inodes.keys().any(|name| name.starts_with(&below)) {
+                    return Err(Error::new(ErrorKind::Exists, format!("{path} is not empty")));
+                }
                 names.forget(&path);
                 Ok(self.orphans(&names, Handle(0)))
             }
