@@ -41,7 +41,7 @@ pub struct IoSettings {
     pub server: Option<ServerId>,
     /// Transfers that the disk works on at once.
     pub threads: usize,
-    /// Bytes of payloads that are in memory at once.
+    /// Bytes of payloads that are in memory at once: at least 32 MiB, since clients send up to 8 MiB in one message.
     pub memory_bytes: Option<usize>,
 }
 
@@ -65,9 +65,9 @@ impl IoSettings {
         settings.finish(KNOWN)?;
         if threads == 0
             || threads > 256
-            || memory_bytes.is_some_and(|bytes| !(1 << 20..1 << 40).contains(&bytes))
+            || memory_bytes.is_some_and(|bytes| !(32 << 20..1 << 40).contains(&bytes))
         {
-            return Err(Error::invalid("need threads of 1 to 256, and memory_bytes of 1 MiB to 1 TiB"));
+            return Err(Error::invalid("need threads of 1 to 256, and memory_bytes of 32 MiB to 1 TiB"));
         }
         let (threads, memory_bytes) = (threads as usize, memory_bytes.map(|bytes| bytes as usize));
         Ok(Self { directory, listen, advertise, key, manager, server, threads, memory_bytes })

@@ -43,7 +43,7 @@ fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings
         manager: manager.to_vec(),
         server: None,
         threads: 2,
-        memory_bytes: Some(4 << 20),
+        memory_bytes: Some(32 << 20),
     }
 }
 
@@ -200,8 +200,8 @@ fn settings_are_read_strictly() {
         format!("directory = \"/mnt/a\"\nlisten = \"tcp:a:1\"\nkey_file = \"{}\"\n", key_file.display());
     let io = |text: &str| IoSettings::from_settings(Settings::from_text(text, "f").unwrap());
     let settings =
-        io(&format!("{common}manager = [\"tcp:m:7171\"]\nserver = 7\nmemory_bytes = 8_388_608")).unwrap();
-    assert_eq!((settings.server, settings.memory_bytes), (Some(ServerId(7)), Some(8 << 20)));
+        io(&format!("{common}manager = [\"tcp:m:7171\"]\nserver = 7\nmemory_bytes = 67_108_864")).unwrap();
+    assert_eq!((settings.server, settings.memory_bytes), (Some(ServerId(7)), Some(64 << 20)));
     assert_eq!(settings.manager[0].to_string(), "tcp:m:7171");
     for (text, expected) in [
         (common.clone(), "need manager = "),

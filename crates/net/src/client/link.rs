@@ -9,12 +9,13 @@ use std::time::Duration;
 use outcore_core::wire::{Kind, MAX_CONTROL_BYTES, Role, decode, encode};
 use outcore_core::{
     Answer, Buffer, Clock, Error, ErrorKind, IoRequest, Layout, Link, ManagerReply, ManagerRequest, OnAnswer,
-    Result, ServerAddress, ServerId,
+    Regions, Result, ServerAddress, ServerId,
 };
 use outcore_memory::Region;
 
 use crate::client::call::{Call, Moves};
 use crate::client::channel::io_reply;
+use crate::client::divide::{Joined, MOST_BYTES, MOST_REGIONS, PART_BYTES, divide};
 use crate::client::peer::{Peer, closed};
 use crate::system::{MonotonicClock, random};
 use crate::{Address, Credentials};
@@ -165,34 +166,8 @@ impl NetLink {
         decode(&control)
     }
 
-    /// Whether files of a reply lie on servers that are not known yet.
-    fn has_news(&self, reply: &ManagerReply) -> bool {
-        let known = self.lock();
-        let is_new = |layout: &Option<Layout>| {
-            layout.iter().flat_map(|layout| &layout.servers).any(|id| !known.addresses.contains_key(id))
-        };
-        match reply {
-            ManagerReply::Opened(opened) => is_new(&opened.inode.layout),
-            ManagerReply::Orphans(files) => files.iter().any(|file| is_new(&file.inode.layout)),
-            _ => false,
-        }
-    }
-}
-
-fn check_control(control: &[u8]) -> Result<()> {
-    if control.len() > MAX_CONTROL_BYTES as usize {
-        return Err(Error::invalid(format!(
-            "need at most {MAX_CONTROL_BYTES} bytes to describe a request, have {}; divide it",
-            control.len()
-        )));
-    }
-    Ok(())
-}
-
-impl Link for NetLink {
-    type Buffer = Region;
-
-    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+    /// One message.
+    fn send(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let clock = self.options.clock.clone();
         let started_ns = clock.now_ns();
         let answer = move |result: Result<Vec<u8>>, buffer| {
@@ -225,6 +200,64 @@ impl Link for NetLink {
                 drop(request);
                 peer.call(Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer)));
             }
+        }
+    }
+
+    /// Whether files of a reply lie on servers that are not known yet.
+    fn has_news(&self, reply: &ManagerReply) -> bool {
+        let known = self.lock();
+        let is_new = |layout: &Option<Layout>| {
+            layout.iter().flat_map(|layout| &layout.servers).any(|id| !known.addresses.contains_key(id))
+        };
+        match reply {
+            ManagerReply::Opened(opened) => is_new(&opened.inode.layout),
+            ManagerReply::Orphans(files) => files.iter().any(|file| is_new(&file.inode.layout)),
+            _ => false,
+        }
+    }
+}
+
+fn check_control(control: &[u8]) -> Result<()> {
+    if control.len() > MAX_CONTROL_BYTES as usize {
+        return Err(Error::invalid(format!(
+            "need at most {MAX_CONTROL_BYTES} bytes to describe a request, have {}; divide it",
+            control.len()
+        )));
+    }
+    Ok(())
+}
+
+impl Link for NetLink {
+    type Buffer = Region;
+
+    /// What is too large for one message goes as several, and is answered once.
+    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        let (target, grant, regions, is_write) = match &request {
+            IoRequest::Read { target, grant, regions } => (*target, *grant, regions, false),
+            IoRequest::Write { target, grant, regions } => (*target, *grant, regions, true),
+            _ => return self.send(server, request, buffer, done),
+        };
+        let most_bytes = self.payload_bytes(server).unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        if buffer.len() as u64 <= most_bytes && regions.parts().len() <= MOST_REGIONS {
+            return self.send(server, request, buffer, done);
+        }
+        let parts = match divide(&target, regions, most_bytes.min(PART_BYTES)) {
+            Ok(parts) if parts.iter().map(Regions::total_bytes).sum::<u64>() == buffer.len() as u64 => parts,
+            // What it is refused for is better said where all requests are looked at.
+            _ => return self.send(server, request, buffer, done),
+        };
+        let joined = Joined::new(parts.len(), buffer.clone(), done);
+        let mut rest = buffer;
+        for regions in parts {
+            let bytes = regions.total_bytes() as usize;
+            let part = rest.part(0, bytes);
+            rest.advance(bytes);
+            let request = if is_write {
+                IoRequest::Write { target, grant, regions }
+            } else {
+                IoRequest::Read { target, grant, regions }
+            };
+            self.send(server, request, part, joined.part());
         }
     }
 

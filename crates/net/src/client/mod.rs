@@ -2,6 +2,7 @@
 
 mod call;
 mod channel;
+mod divide;
 mod link;
 mod peer;
 mod timeout;

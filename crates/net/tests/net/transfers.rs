@@ -91,6 +91,23 @@ fn strided_requests_move_their_bytes_only() {
 }
 
 #[test]
+fn what_is_too_large_for_one_message_goes_as_several() {
+    let pool = Pool::new(&tcp());
+    let link = pool.link();
+    let data = pattern(2, 30 << 20);
+    assert_eq!(write(&link, 1, 7, &data), IoReply::Done);
+    assert_eq!(pool.files.writes.load(Ordering::SeqCst), 8, "messages of 4 MiB");
+    // Every second MiB, backwards.
+    let part = |i: u64| Nested { offset: 7 + ((28 - 2 * i) << 20), run_bytes: 1 << 20, levels: vec![] };
+    let regions = Regions::new((0..15).map(part).collect()).unwrap();
+    let request = IoRequest::Read { target: target(1), grant: grant(), regions };
+    let answer = call(&link, request, region(&vec![0; 15 << 20]));
+    assert_eq!(answer.reply, IoReply::Done);
+    let expected: Vec<u8> = (0..15).flat_map(|i| data[(28 - 2 * i) << 20..][..1 << 20].to_vec()).collect();
+    assert!(bytes_of(&answer.buffer) == expected);
+}
+
+#[test]
 fn many_calls_at_once_each_get_their_own_answer() {
     let pool = Pool::new(&tcp());
     pool.files.delay_us.store(300, Ordering::SeqCst);
@@ -176,14 +193,13 @@ fn sixty_four_clients_share_bounded_memory() {
 fn more_than_a_server_moves_at_once_is_refused_with_its_limit() {
     let pool = Pool::with(&tcp(), Config { memory_bytes: 400_000, ..config(Role::IoServer(SERVER)) });
     let link = pool.link();
-    write(&link, 1, 0, &[1; 100_000]);
+    // Before the first answer the client does not know the limit.
+    let error = failure(call(&link, write_of(1, 0, 100_001), region(&[1; 100_001])).reply);
+    assert_eq!(error.kind, ErrorKind::Budget);
+    assert!(error.message.contains("100001") && error.message.contains("100000"), "{error}");
     assert_eq!(link.payload_bytes(SERVER), Ok(100_000));
-    for request in [write_of(1, 0, 100_001), read_of(1, 0, 100_001)] {
-        let error = failure(call(&link, request, region(&[1; 100_001])).reply);
-        assert_eq!(error.kind, ErrorKind::Budget);
-        assert!(error.message.contains("100001") && error.message.contains("100000"), "{error}");
-    }
-    assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000], "and the connection goes on");
+    assert_eq!(write(&link, 1, 0, &[1; 250_000]), IoReply::Done, "then it divides what is larger");
+    assert_eq!(read(&link, 1, 0, 250_000), [1; 250_000]);
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! Requests that are too large for one message, as several that are answered as one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outcore_core::{Answer, Error, IoReply, Nested, OnAnswer, Regions, Result, Target};
+use outcore_memory::Region;
+
+/// Bytes that every server moves at once.
+pub(crate) const MOST_BYTES: u64 = 8 << 20;
+
+/// What is larger is divided into messages of this many bytes, so that a server works on some while others are on
+/// their way.
+pub(crate) const PART_BYTES: u64 = 4 << 20;
+
+/// Regions that every server takes in one message.
+pub(crate) const MOST_REGIONS: usize = 1 << 20;
+
+/// What of `regions` lies on the target's entry, in its order, as regions of at most `most_bytes` bytes each.
+pub(crate) fn divide(target: &Target, regions: &Regions, most_bytes: u64) -> Result<Vec<Regions>> {
+    let (mut all, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for run in regions.local_runs(target.stripes, target.entry) {
+        let (mut local, end) = (run.offset, run.offset + run.length);
+        while local < end {
+            let offset = target
+                .stripes
+                .offset_of(target.entry, local)
+                .ok_or_else(|| Error::invalid("a request reaches past the end of what a file can hold"))?;
+            let run_bytes = (end - local).min(target.stripes.left_in_unit(offset)).min(most_bytes - bytes);
+            parts.push(Nested { offset, run_bytes, levels: vec![] });
+            local += run_bytes;
+            bytes += run_bytes;
+            if bytes == most_bytes || parts.len() == MOST_REGIONS {
+                all.push(Regions::new(std::mem::take(&mut parts))?);
+                bytes = 0;
+            }
+        }
+    }
+    if !parts.is_empty() {
+        all.push(Regions::new(parts)?);
+    }
+    Ok(all)
+}
+
+/// The answers of a request's parts, until the last is there.
+pub(crate) struct Joined(Arc<Mutex<State>>);
+
+struct State {
+    left: usize,
+    error: Option<Error>,
+    started_ns: u64,
+    finished_ns: u64,
+    end: Option<(Region, OnAnswer<Region>)>,
+}
+
+impl Joined {
+    /// Of `parts` parts; `buffer` is that of the whole request.
+    pub(crate) fn new(parts: usize, buffer: Region, done: OnAnswer<Region>) -> Self {
+        let end = Some((buffer, done));
+        Self(Arc::new(Mutex::new(State {
+            left: parts,
+            error: None,
+            started_ns: u64::MAX,
+            finished_ns: 0,
+            end,
+        })))
+    }
+
+    /// Takes the answer of one part.
+    pub(crate) fn part(&self) -> OnAnswer<Region> {
+        let joined = self.0.clone();
+        Box::new(move |answer: Answer<Region>| {
+            // Whoever gets the whole buffer gets all of it.
+            drop(answer.buffer);
+            let mut state = joined.lock().unwrap_or_else(PoisonError::into_inner);
+            state.left -= 1;
+            state.started_ns = state.started_ns.min(answer.started_ns);
+            state.finished_ns = state.finished_ns.max(answer.finished_ns);
+            match answer.reply {
+                IoReply::Done => {}
+                IoReply::Failed(error) => drop(state.error.get_or_insert(error)),
+                other => {
+                    let error = Error::invalid(format!("a server answered {other:?} to a transfer"));
+                    state.error.get_or_insert(error);
+                }
+            }
+            if state.left == 0
+                && let Some((buffer, done)) = state.end.take()
+            {
+                let reply = state.error.take().map_or(IoReply::Done, IoReply::Failed);
+                let (started_ns, finished_ns) = (state.started_ns, state.finished_ns);
+                drop(state);
+                done(Answer { reply, buffer, started_ns, finished_ns });
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_core::{Handle, Level, Stripes};
+    use proptest::prelude::*;
+
+    fn bytes(regions: &Regions, target: &Target) -> Vec<u64> {
+        let runs = regions.local_runs(target.stripes, target.entry);
+        runs.flat_map(|run| run.offset..run.offset + run.length).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_the_whole_in_its_order(
+            parts in prop::collection::vec((0_u64..200, 0_u64..40, 0_u64..4, 0_u64..60), 0..5),
+            unit in 1_u64..30, count in 1_u64..5, most in 1_u64..50,
+        ) {
+            let nested = |&(offset, run_bytes, count, step_bytes): &(u64, u64, u64, u64)| {
+                Nested { offset, run_bytes, levels: vec![Level { count, step_bytes }] }
+            };
+            let regions = Regions::new(parts.iter().map(nested).collect()).unwrap();
+            for entry in 0..count {
+                let target = Target { handle: Handle(1), stripes: Stripes::new(unit, count).unwrap(), entry };
+                let divided = divide(&target, &regions, most).unwrap();
+                let mut found = vec![];
+                for part in &divided {
+                    prop_assert!(part.local_bytes(target.stripes, entry) <= most);
+                    prop_assert_eq!(part.total_bytes(), part.local_bytes(target.stripes, entry));
+                    found.extend(bytes(part, &target));
+                }
+                prop_assert_eq!(found, bytes(&regions, &target));
+            }
+        }
+    }
+}
