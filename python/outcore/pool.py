@@ -175,9 +175,15 @@ class Pool:
         where = self._at(path)
         if not where.inside:
             raise InvalidError("the root of a pool cannot be removed; name what is in it")
-        if not recursive and where.is_dir() and self.ls(where):
-            raise InvalidError(f"{where} is not empty; pass recursive=True to remove what it holds")
-        self._root.volume.remove(where.inside)
+        if recursive:
+            self._root.volume.remove(where.inside)
+            return
+        try:
+            self._root.core.remove_one(where.inside)
+        except ExistsError:
+            raise InvalidError(
+                f"{where} is not empty; pass recursive=True to remove what it holds"
+            ) from None
 
     def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:
         """Rename a file or directory; a file of the new name is replaced at once."""

@@ -317,10 +317,10 @@ def _take(path: PoolPath, doing: str) -> None:
 
 
 def _remove(lock: PoolPath) -> None:
-    """Remove a lock, and the directory that has only it."""
-    lock.root.volume.remove(lock.inside)
-    if lock.parent.name.startswith(".") and not lock.root.core.names(lock.parent.inside):
-        lock.root.volume.remove(lock.parent.inside)
+    """Remove a lock, and its directory if there is nothing else in it."""
+    lock.root.core.remove_one(lock.inside)
+    with contextlib.suppress(ExistsError):
+        lock.root.core.remove_one(lock.parent.inside)
 
 
 def _this_process() -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""A pool that is served: the same from two clients at once, and who may write where."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linpack import on_disk, one_thread, packed, random_matrix
+
+import outcore as oc
+from outcore import _core
+from outcore.errors import BusyError, ClosedError, DeniedError, InvalidError, OutcoreError
+from outcore.volumes import being_made, exclusive, is_held, place
+
+__all__ = ["one_thread"]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Address and key of a pool of two servers."""
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+
+    def daemon(role: str, name: str, **more: str) -> _core.Daemon:
+        (tmp_path / name).mkdir(exist_ok=True)
+        values = {
+            "directory": f'"{tmp_path / name}"',
+            "listen": '["tcp:127.0.0.1:0"]',
+            "key_file": f'"{key}"',
+        }
+        config = tmp_path / f"{role}-{name}.conf"
+        lines = [f"{setting} = {value}\n" for setting, value in (values | more).items()]
+        config.write_text("".join(lines))
+        return _core.Daemon(role, str(config))
+
+    manager = daemon("manager", "a")
+    where = f'["{manager.addresses[0]}"]'
+    servers = [daemon("io", name, manager=where) for name in "ab"]
+    yield manager.addresses[0].replace("tcp:", "outcore://"), key
+    for each in (*servers, manager):
+        each.stop()
+
+
+def test_two_clients_share_a_pool(served: tuple[str, Path]) -> None:
+    url, key = served
+    with oc.connect(url, key=key) as one, oc.connect(url + "/", key=key) as other:
+        data = np.random.default_rng(0).random((200, 300))
+        with oc.from_array(data, one / "A", chunks=(64, 64), progress=False) as A:
+            assert (oc.open_array(other / "A")[...] == data).all()
+            A[3:5, 7] = 1
+            A.flush()
+        with oc.open_array(other / "A") as B:
+            assert (B[3:5, 7] == 1).all()
+        with one.open("f", "w", hints={"stripe_unit_bytes": 4096}) as file:
+            file.write(bytes(range(256)) * 64)
+            before = one.messages
+            assert (file.read_strided(5, 0, 3, 16, 1024) == [5, 6, 7] * 16).all()
+            assert one.messages - before == 2
+        assert other.stat("f").nbytes == 256 * 64
+        assert str(one / "f") == f"{url}/f"
+    with pytest.raises(ClosedError):
+        one.ls()
+
+
+def test_lu_on_a_served_pool_is_the_same_to_the_bit(
+    served: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, key = served
+    a, found = random_matrix(200, "c16"), []
+    with oc.connect(url, key=key) as pool:
+        for where in (tmp_path, pool):
+            on_disk(where / "Z", a, (32, 16)).close()
+            lu = oc.linalg.lu_factor(where / "Z", memory=400_000, threads=1, progress=False)
+            found.append(packed(lu))
+    assert (found[0] == found[1]).all()
+
+
+def test_a_name_is_held_against_other_clients(served: tuple[str, Path]) -> None:
+    url, key = served
+    with oc.connect(url, key=key) as one, oc.connect(f"{url}/", key=key) as other:
+        with exclusive(place(one / "A.lu"), "one"):
+            assert is_held(other / "A.lu")
+            with pytest.raises(BusyError, match="process"), exclusive(place(other / "A.lu"), "x"):
+                pass
+        with exclusive(place(other / "A.lu"), "other"):
+            pass
+        with being_made(place(one / "B"), "one"):
+            pass
+        assert one.ls() == []
+        # Of a process that is gone, the lock is taken over.
+        (one / "C" / "lock").write_bytes(b'{"host": "%s", "process": 1, "started": "-1"}' % host())
+        with exclusive(place(other / "C"), "other"):
+            pass
+        (one / "C" / "lock").write_bytes(b'{"host": "elsewhere", "process": 1, "started": "-1"}')
+        with pytest.raises(BusyError, match="elsewhere"), exclusive(place(other / "C"), "other"):
+            pass
+
+
+def host() -> bytes:
+    return oc.pool_path.socket.gethostname().encode()
+
+
+def test_a_key_is_needed(served: tuple[str, Path], tmp_path: Path) -> None:
+    url, _ = served
+    wrong = tmp_path / "wrong"
+    wrong.touch(0o600)
+    wrong.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+    with pytest.raises(DeniedError):
+        oc.connect(url, key=wrong)
+    with pytest.raises(OutcoreError):
+        oc.connect(url)
+    with pytest.raises(InvalidError, match="no address of a pool"):
+        oc.connect("host:7171")
