@@ -3,7 +3,19 @@
 import click
 
 import outcore
-from outcore.cli import convert, demo, doctor, info, plan, report, rm, solve, verify
+from outcore.cli import (
+    convert,
+    demo,
+    doctor,
+    info,
+    plan,
+    pool,
+    report,
+    rm,
+    serve,
+    solve,
+    verify,
+)
 from outcore.cli.invocation import Verbs
 
 
@@ -13,5 +25,5 @@ def main() -> None:
     """Arrays larger than memory, and solvers that run out of core at in-core speed."""
 
 
-for verb in (convert, demo, doctor, info, plan, report, rm, solve, verify):
+for verb in (convert, demo, doctor, info, plan, pool, report, rm, serve, solve, verify):
     main.add_command(verb.command)

@@ -1,0 +1,95 @@
+"""``outcore pool``: the daemons of a pool on this machine."""
+
+from pathlib import Path
+
+import click
+
+from outcore import local_pool
+from outcore.cli.invocation import json_option, print_json
+from outcore.local_pool import DaemonProcess
+
+DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+
+
+@click.group("pool", short_help="Start, look at, and stop the daemons of a pool on this machine.")
+def command() -> None:
+    """Start, look at, and stop the daemons of a pool on this machine."""
+
+
+@command.command("up", short_help="Start the daemons of a pool.")
+@click.option("--dirs", is_flag=True, expose_value=False, help="Says that directories follow.")
+@click.argument(
+    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--listen",
+    metavar="HOST[:PORT]",
+    help="Where other machines reach this one; by default only this machine does.",
+)
+@json_option
+def up(directories: tuple[Path, ...], listen: str | None, as_json: bool) -> None:
+    """Start a manager and an I/O server for each DIR, best each on a disk of its own.
+
+    The first DIR has the manager's files too, and in its directory "pool" the key, the settings and
+    the logs. What was a pool is the same pool again; new directories become new servers.
+    """
+    started = []
+    for daemon in local_pool.start(directories, listen):
+        started.append(daemon)
+        if not as_json:
+            click.echo(_as_line(daemon))
+    url = local_pool.url_of(directories[0])
+    key = str(Path(directories[0]).absolute() / local_pool.STATE / "key")
+    if as_json:
+        daemons = [daemon.to_dict() for daemon in started]
+        print_json({"url": url, "key": key, "daemons": daemons})
+    else:
+        click.echo(f"the pool is {url}, its key {key}")
+
+
+@command.command("status", short_help="Say which daemons of a pool run.")
+@DIRECTORY
+@json_option
+def status(directory: Path, as_json: bool) -> None:
+    """Say which daemons run of the pool whose first directory is DIRECTORY.
+
+    The exit code is 1 if one does not run that was started.
+    """
+    daemons = local_pool.running(directory)
+    if as_json:
+        print_json({"daemons": [daemon.to_dict() for daemon in daemons]})
+    else:
+        for daemon in daemons:
+            click.echo(_as_line(daemon))
+        if not daemons:
+            click.echo(f"nothing runs in {directory}")
+    if not all(daemon.is_alive for daemon in daemons):
+        raise click.exceptions.Exit(1)
+
+
+@command.command("down", short_help="Stop the daemons of a pool.")
+@DIRECTORY
+@json_option
+def down(directory: Path, as_json: bool) -> None:
+    """Stop the daemons of the pool whose first directory is DIRECTORY.
+
+    Each finishes what it was asked, and makes it durable.
+    """
+    stopped = local_pool.stop(directory)
+    if as_json:
+        print_json({"stopped": [daemon.to_dict() for daemon in stopped]})
+    else:
+        for daemon in reversed(stopped):
+            click.echo(f"stopped {_who(daemon)}")
+        if not stopped:
+            click.echo(f"nothing ran in {directory}")
+
+
+def _who(daemon: DaemonProcess) -> str:
+    return "manager" if daemon.server is None else f"I/O server {daemon.server}"
+
+
+def _as_line(daemon: DaemonProcess) -> str:
+    line = f"{_who(daemon)} in {daemon.directory}, process {daemon.pid}"
+    where = " ".join(daemon.addresses)
+    return f"{line}, listens on {where}" if daemon.is_alive else f"{line}, IS GONE; see its log"

@@ -1,0 +1,41 @@
+"""``outcore serve``."""
+
+import contextlib
+import signal
+from pathlib import Path
+
+import click
+
+from outcore import _core
+from outcore.cli.invocation import json_option, print_json
+
+
+@click.command("serve", short_help="Run the manager or an I/O server of a pool, until stopped.")
+@click.argument("role", type=click.Choice(["manager", "io"]))
+@click.option(
+    "--config",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Settings: lines of name = value.",
+)
+@json_option
+def command(role: str, config: Path, as_json: bool) -> None:
+    """Run the manager or an I/O server of a pool, until Ctrl-C or SIGTERM.
+
+    One line says where it listens. The settings of both are directory, listen and key_file; of an
+    I/O server also manager, and if wanted server, advertise, threads and memory_bytes. See
+    docs/operations.md.
+    """
+    daemon = _core.Daemon(role, str(config))
+    said = {"role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses}
+    # Ctrl-C and SIGTERM are how it ends.
+    with contextlib.suppress(KeyboardInterrupt):
+        if as_json:
+            print_json(said)
+        else:
+            who = "manager" if daemon.server is None else f"I/O server {daemon.server}"
+            click.echo(f"{who} of pool {daemon.pool} listens on {' '.join(daemon.addresses)}")
+        while True:
+            signal.pause()
+    daemon.stop()

@@ -1,0 +1,294 @@
+"""The daemons of a pool on this machine: started, found again, and stopped.
+
+All of it is in a directory ``pool`` in the first of the pool's directories: the key, a file of
+settings and a log for each daemon, and who runs.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+
+STATE = "pool"
+"""Name of the directory in the pool's first one."""
+
+PORT = 7171
+"""Of the manager, where none is given; the I/O servers take the ones after it."""
+
+_RUNNING = "running.json"
+_KEY = "key"
+_START_S = 30.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True)
+class DaemonProcess:
+    """A daemon, as it was started.
+
+    Attributes
+    ----------
+    role
+        ``"manager"`` or ``"io"``.
+    server
+        Number of an I/O server; `None` for the manager.
+    directory
+        Where it keeps its files.
+    pid, started_ticks
+        Its process, and when that was started: another process may have the number by now.
+    addresses
+        Where it listens.
+    """
+
+    role: str
+    server: int | None
+    directory: str
+    pid: int
+    started_ticks: int
+    addresses: tuple[str, ...]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is still the one that was started."""
+        return _started_ticks(self.pid) == self.started_ticks
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, and whether it is alive."""
+        return asdict(self) | {"is_alive": self.is_alive}
+
+
+def start(directories: Sequence[Path], listen: str | None = None) -> Iterator[DaemonProcess]:
+    """Start the daemons of the pool in some directories, a new one where there is none.
+
+    Parameters
+    ----------
+    directories
+        One for each I/O server. The first has the manager's files as well.
+    listen
+        ``HOST`` or ``HOST:PORT`` that other machines reach this one by; by default the daemons
+        listen on this machine only.
+
+    Yields
+    ------
+    DaemonProcess
+        Each as soon as it listens.
+
+    Raises
+    ------
+    BusyError
+        If they run already.
+    OutcoreError
+        If one does not start, with what it said. Those that were started are stopped again.
+    """
+    places = [Path(os.path.abspath(directory)) for directory in directories]
+    if not places:
+        raise InvalidError("need at least one directory for the pool")
+    if len(set(places)) < len(places):
+        raise InvalidError("a directory is there twice; give each I/O server one of its own")
+    state = places[0] / STATE
+    for directory in (state, *places):
+        directory.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)
+    if alive := [daemon for daemon in running(places[0]) if daemon.is_alive]:
+        raise BusyError(
+            f"the pool in {places[0]} runs already ({len(alive)} daemons); "
+            f"stop it with: outcore pool down {places[0]}"
+        )
+    _make_key(state / _KEY)
+    host, port = _host_and_port(listen)
+    started: list[DaemonProcess] = []
+    try:
+        manager = _addresses(state / "manager.sock", host, port)
+        settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / _KEY)}
+        started.append(_start_one(state, "manager", "manager", settings))
+        yield started[-1]
+        for number, directory in enumerate(places):
+            its_port = port and port + 1 + number
+            address = _addresses(
+                state / f"io{number}.sock", host, None if listen is None else its_port
+            )
+            settings = {
+                "directory": str(directory), "listen": address, "key_file": str(state / _KEY),
+                "manager": list(started[0].addresses[:1]),
+            }  # fmt: skip
+            started.append(_start_one(state, f"io{number}", "io", settings))
+            yield started[-1]
+    except BaseException:
+        for daemon in reversed(started):
+            _stop_one(daemon)
+        raise
+    finally:
+        _write(state, [daemon for daemon in started if daemon.is_alive])
+
+
+def running(directory: Path) -> list[DaemonProcess]:
+    """List the daemons that were started in a pool's first directory, alive or not."""
+    try:
+        documents = json.loads((directory / STATE / _RUNNING).read_bytes())
+        return [
+            DaemonProcess(**document | {"addresses": tuple(document["addresses"])})
+            for document in documents
+        ]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError):
+        raise InvalidError(
+            f"{directory / STATE / _RUNNING} is damaged; stop the daemons by hand, and remove it"
+        ) from None
+
+
+def stop(directory: Path) -> list[DaemonProcess]:
+    """Stop the daemons of the pool whose first directory this is; return those that ran.
+
+    Each finishes what it was asked, and makes it durable.
+
+    Raises
+    ------
+    NotFoundError
+        If none was started there.
+    """
+    directory = Path(os.path.abspath(directory))
+    if not (directory / STATE).is_dir():
+        raise NotFoundError(f"no pool was started in {directory}; name its first directory")
+    alive = [daemon for daemon in running(directory) if daemon.is_alive]
+    # The I/O servers before the manager: a server that starts needs it, one that stops does not.
+    for daemon in reversed(alive):
+        _stop_one(daemon)
+    _write(directory / STATE, [])
+    return alive
+
+
+def url_of(directory: Path) -> str:
+    """Give the address of the pool that runs in a directory.
+
+    Raises
+    ------
+    NotFoundError
+        If none runs there.
+    """
+    for daemon in running(Path(os.path.abspath(directory))):
+        if daemon.role == "manager" and daemon.is_alive:
+            for address in daemon.addresses:
+                if address.startswith("tcp:"):
+                    return f"outcore://{address.removeprefix('tcp:')}"
+    raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up --dirs ...")
+
+
+def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:
+    """Start a daemon, and wait until it listens."""
+    config, log = state / f"{name}.conf", state / f"{name}.log"
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
+    config.write_text("".join(lines))
+    for address in settings["listen"]:
+        if address.startswith("unix:"):
+            # What a killed daemon left; one that lives holds its directory's lock.
+            Path(address.removeprefix("unix:")).unlink(missing_ok=True)
+    main = "import sys; from outcore.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "serve", role, "--config", str(config), "--json"]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            start_new_session=True, cwd="/", text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    said = _first_document(process)
+    process.stdout.close()
+    if said is None or "error" in said:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        why = said["error"]["message"] if said else _last_line(log)
+        raise OutcoreError(f"the {role} daemon in {settings['directory']} does not start: {why}")
+    # It goes on by itself; nobody waits for it here.
+    process.returncode = 0
+    ticks = _started_ticks(process.pid)
+    return DaemonProcess(
+        role, said["server"], settings["directory"], process.pid, ticks or 0, tuple(said["listen"])
+    )
+
+
+def _first_document(process: "subprocess.Popen[str]") -> dict[str, Any] | None:
+    """Read the JSON document that a daemon prints when it listens, or when it cannot."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        with contextlib.suppress(ValueError):
+            document = json.loads(text)
+            return document if isinstance(document, dict) else None
+    return None
+
+
+def _stop_one(daemon: DaemonProcess) -> None:
+    """Ask a daemon to stop, and wait; end it if it does not."""
+    until = time.monotonic() + _STOP_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(daemon.pid, signal.SIGTERM)
+        while daemon.is_alive and time.monotonic() < until:
+            _reap(daemon.pid)
+            time.sleep(0.01)
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+    _reap(daemon.pid)
+
+
+def _reap(pid: int) -> None:
+    """Take note that a child of this process has ended, if it is one."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _started_ticks(pid: int) -> int | None:
+    """Clock ticks from the start of the machine to that of a process; `None` if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _write(state: Path, daemons: list[DaemonProcess]) -> None:
+    fresh = state / f"{_RUNNING}.new"
+    fresh.write_text(json.dumps([asdict(daemon) for daemon in daemons], indent=2) + "\n")
+    fresh.replace(state / _RUNNING)
+
+
+def _make_key(path: Path) -> None:
+    """Make the pool's key, 32 random bytes in hexadecimal digits, unless it is there."""
+    with contextlib.suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w") as file:
+            file.write(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+
+
+def _host_and_port(listen: str | None) -> tuple[str, int]:
+    if listen is None:
+        return "127.0.0.1", PORT
+    host, _, port = listen.rpartition(":") if ":" in listen else (listen, "", str(PORT))
+    if not host or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise InvalidError(f"need HOST or HOST:PORT to listen on, have {listen!r}")
+    return host, int(port)
+
+
+def _addresses(socket: Path, host: str, port: int | None) -> list[str]:
+    """Choose where a daemon listens: on a socket for this machine, and on a port."""
+    # The path of a UNIX socket is at most 107 bytes.
+    found = [f"unix:{socket}"] if len(os.fsencode(socket)) < 108 else []
+    if port is not None or not found:
+        found.append(f"tcp:{host}:{port or 0}")
+    return found
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,144 @@
+"""The daemons of a pool on this machine: `outcore pool` and `outcore serve`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import outcore as oc
+from outcore import local_pool
+from outcore.cli import main
+from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+
+SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
+
+
+def outcore(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[list[Path]]:
+    """Directories of a pool, whose daemons are gone at the end whatever happens."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    yield places
+    for daemon in local_pool.running(places[0]):
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+
+
+def up(directories: list[Path]) -> list[dict[str, Any]]:
+    """Start them by the command line, on any free port."""
+    result = outcore("pool", "up", "--json", "--listen", "127.0.0.1:0", "--dirs", *directories)
+    assert result.exit_code == 0, result.output
+    daemons: list[dict[str, Any]] = json.loads(result.stdout)["daemons"]
+    return daemons
+
+
+def connect(directories: list[Path]) -> oc.Pool:
+    return oc.connect(
+        local_pool.url_of(directories[0]), key=directories[0] / local_pool.STATE / "key"
+    )
+
+
+def test_a_pool_is_started_used_stopped_and_started_again(directories: list[Path]) -> None:
+    daemons = up(directories)
+    assert [(d["role"], d["server"]) for d in daemons] == [("manager", None), ("io", 0), ("io", 1)]
+    status = json.loads(outcore("pool", "status", directories[0], "--json").stdout)["daemons"]
+    assert status == daemons
+    assert all(daemon["is_alive"] for daemon in status)
+    a = np.random.default_rng(0).random((150, 150))
+    with connect(directories) as pool:
+        oc.from_array(a, pool / "A", chunks=(32, 32), progress=False).close()
+        lu = oc.linalg.lu_factor(pool / "A", memory=200_000, progress=False)
+        x = oc.linalg.lu_solve(lu, np.ones(150), progress=False)
+        np.testing.assert_allclose(a @ x, 1, atol=1e-10)
+
+    result = outcore("pool", "down", directories[0])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "stopped I/O server 1", "stopped I/O server 0", "stopped manager"
+    ]  # fmt: skip
+    assert not any(Path(f"/proc/{daemon['pid']}").exists() for daemon in daemons)
+    with oc.Pool.embedded(directories) as pool, oc.open_array(pool / "A") as A:
+        np.testing.assert_array_equal(A[...], a)
+        with pytest.raises(OutcoreError):
+            list(local_pool.start(directories, "127.0.0.1:0"))
+    up(directories)
+    with connect(directories) as pool, oc.open_array(pool / "A") as A:
+        np.testing.assert_array_equal(A[...], a)
+    with pytest.raises(BusyError):
+        oc.Pool.embedded(directories)
+
+
+def test_a_killed_daemon_is_seen_and_clients_go_on_when_it_is_back(directories: list[Path]) -> None:
+    daemons = up(directories)
+    with connect(directories) as pool:
+        A = oc.from_array(np.arange(1000.0), pool / "A", progress=False)
+        A.flush()
+        os.kill(daemons[2]["pid"], signal.SIGKILL)
+        while Path(f"/proc/{daemons[2]['pid']}/exe").exists():
+            time.sleep(0.01)
+        result = outcore("pool", "status", directories[0])
+        assert result.exit_code == 1
+        assert "IS GONE" in result.stdout.splitlines()[2]
+        config = directories[0] / local_pool.STATE / "io1.conf"
+        command = [sys.executable, "-c", SERVE, "serve", "io", "--config", config]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as again:
+            assert again.stdout is not None
+            try:
+                assert again.stdout.readline().startswith("I/O server 1 of pool")
+                np.testing.assert_array_equal(A[...], np.arange(1000.0))
+                A.close()
+            finally:
+                again.terminate()
+            assert again.wait() == 0, "SIGTERM is how it ends"
+    assert outcore("pool", "down", directories[0]).exit_code == 0
+
+
+def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no pool was started"):
+        local_pool.stop(tmp_path)
+    with pytest.raises(NotFoundError, match="pool up"):
+        local_pool.url_of(tmp_path)
+    for listen in ("host:port", ":1", "h:70000"):
+        with pytest.raises(InvalidError, match="HOST"):
+            list(local_pool.start(directories, listen))
+    with pytest.raises(InvalidError, match="twice"):
+        list(local_pool.start([directories[0]] * 2))
+    up(directories)
+    with pytest.raises(BusyError, match="outcore pool down"):
+        list(local_pool.start(directories))
+    result = outcore("serve", "io", "--config", tmp_path / "none.conf")
+    assert result.exit_code == 1
+    assert "none.conf" in result.stderr
+    (tmp_path / "bad.conf").write_text('directory = "x"\nlisten = ["tcp:127.0.0.1:0"]\nkee = 1\n')
+    assert outcore("serve", "manager", "--config", tmp_path / "bad.conf").exit_code == 1
+
+
+def test_a_daemon_that_cannot_start_takes_the_others_along(directories: list[Path]) -> None:
+    directories[1].mkdir()
+    other = {"format": 1, "pool": "0" * 32, "server": 1}
+    (directories[1] / "server.json").write_text(json.dumps(other) + "\n")
+    with pytest.raises(OutcoreError, match="does not start"):
+        list(local_pool.start(directories, "127.0.0.1:0"))
+    assert not any(daemon.is_alive for daemon in local_pool.running(directories[0]))
+
+
+def test_only_the_owner_reads_the_key(directories: list[Path]) -> None:
+    up(directories)
+    key = directories[0] / local_pool.STATE / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.parent.stat().st_mode & 0o777 == 0o700
+    key.chmod(0o644)
+    with pytest.raises(OutcoreError, match="chmod 600"):
+        connect(directories)
