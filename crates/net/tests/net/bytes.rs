@@ -29,10 +29,14 @@ pub fn frame(kind: Kind, control: &[u8]) -> Vec<u8> {
 }
 
 pub fn frame_of_write(handle: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
+    numbered_write(1, 1, handle, offset, payload)
+}
+
+pub fn numbered_write(request: u64, settled: u64, handle: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
     let control = encode(&write_of(handle, offset, payload.len() as u64));
     let header = Header {
-        request: 1,
-        settled: 1,
+        request,
+        settled,
         payload_bytes: payload.len() as u64,
         payload_crc: crc32c(payload),
         ..Header::of(Kind::IoRequest, &control)

@@ -9,7 +9,7 @@ use outcore_core::wire::Role;
 use outcore_core::*;
 use outcore_net::{Address, Config, NetLink, Options};
 
-use crate::bytes::{Raw, frame_of_write};
+use crate::bytes::{Raw, frame_of_write, numbered_write};
 use crate::pool::*;
 use crate::proxy::Proxy;
 
@@ -108,6 +108,23 @@ fn what_a_given_up_connection_holds_does_not_undo_later_writes() {
     assert_eq!(write(&link, 1, 0, &[3; 10]), IoReply::Done);
     thread::sleep(Duration::from_millis(200));
     assert_eq!(read(&link, 1, 0, 10), [3; 10]);
+}
+
+#[test]
+fn a_write_that_comes_late_is_not_done() {
+    let pool = Pool::new(&tcp());
+    let place = &pool.server.addresses()[0];
+    let (mut old, mut new) = (Raw::introduced_as(place, 5), Raw::introduced_as(place, 5));
+    let ask = |raw: &mut Raw, request, settled, byte| -> IoReply {
+        raw.send(&numbered_write(request, settled, 1, 0, &[byte; 10]));
+        outcore_core::wire::decode(&raw.receive().1).unwrap()
+    };
+    assert_eq!(ask(&mut new, 1, 1, 1), IoReply::Done);
+    assert_eq!(ask(&mut old, 1, 1, 9), IoReply::Done, "answered as before, and not done again");
+    assert_eq!(ask(&mut new, 2, 2, 2), IoReply::Done);
+    assert!(failure(ask(&mut old, 1, 1, 9)).message.contains("so late"));
+    assert_eq!(pool.files.writes.load(Ordering::SeqCst), 2);
+    assert_eq!(read(&pool.link(), 1, 0, 10), [2; 10]);
 }
 
 #[test]
