@@ -11,7 +11,6 @@ from linpack import Matrix, on_disk, one_thread, packed, random_matrix
 from tall import tall
 from test_arrays import (
     test_an_unwritten_array_is_zeros,
-    test_large_boxes_go_round_every_path,
     test_many_arrays_in_use_at_once,
     test_memory_of_any_layout_is_written,
     test_values_are_broadcast,
@@ -43,7 +42,6 @@ __all__ = [
     "test_four_types",
     "test_from_disk",
     "test_kms",
-    "test_large_boxes_go_round_every_path",
     "test_many_arrays_in_use_at_once",
     "test_memory_of_any_layout_is_written",
     "test_rows_by_a_list",
