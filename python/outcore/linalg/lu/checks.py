@@ -1,8 +1,8 @@
 """What LU looks out for: NaN and infinities, exact singularity, and growing pivots."""
 
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import LinAlgWarning
@@ -55,6 +55,10 @@ class Extremes:
         self.max_u = max(self.max_u, other.max_u)
         self.info = self.info or other.info
         self.max_l = max(self.max_l, other.max_l)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what the journal says of them."""
+        return {name: value for name, value in asdict(self).items() if name != "max_l" or value}
 
     @property
     def growth(self) -> float:

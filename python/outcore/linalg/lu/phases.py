@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from outcore._core import ArrayFile, Grid
@@ -123,7 +123,7 @@ class PhasedFiles(LuFiles[G]):
         """Note that trailing matrix `k`, and the rows of U above it, are durable."""
         self.sync()
         done = self.journal.panels_done
-        self.journal.append(Record(done, done, None, [], asdict(extremes), k))
+        self.journal.append(Record(done, done, None, [], extremes.to_json(), k))
 
     def _remove(self, name: str) -> None:
         if self.target.volume.exists(self.target.inside(name)):

@@ -6,7 +6,6 @@ part is): rows, columns and panels are counted from the part's first.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ class SlabFactorization:
         panels = Slab(slab.first + self.before, slab.last + self.before)
         places = self.storage.places_of(panels)
         self.storage.commit_later(
-            Record(panels.first, panels.last, pivots, places, asdict(extremes))
+            Record(panels.first, panels.last, pivots, places, extremes.to_json())
         )
 
     def update(self, K: int, L: Iterator[tuple[int, Matrix]], C: Matrix) -> None:

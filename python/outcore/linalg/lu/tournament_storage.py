@@ -1,7 +1,5 @@
 """The files of an LU with tournament pivoting."""
 
-from dataclasses import asdict
-
 import numpy as np
 import numpy.typing as npt
 
@@ -59,7 +57,7 @@ class TournamentStorage(PhasedFiles[TournamentGeometry]):
         self.sync()
         places = self.places_of(panels)
         swaps = piv + np.int32(s.origin)
-        self.journal.append(Record(panels.first, panels.last, swaps, places, asdict(extremes)))
+        self.journal.append(Record(panels.first, panels.last, swaps, places, extremes.to_json()))
 
     def keep_only(self, k: int | None) -> None:
         """Remove workspaces that are not needed to go on after the note of number `k`."""
