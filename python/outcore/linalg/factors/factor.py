@@ -139,8 +139,8 @@ class LUFactor(Factor):
     piv
         (n,) int32: row i was swapped with row ``piv[i]``, as `scipy.linalg.lu_factor` has it.
     growth
-        Largest element of U over the largest of A (for complex types, bounds within √2 of them); with
-        tournament pivoting times the largest of L.
+        Largest element of U over the largest of A (for complex types, bounds within √2 of them);
+        with tournament pivoting times the largest of L.
     info
         LAPACK's: 0, or the first exactly zero pivot, counted from 1.
     path, n, dtype, tile, norm1, source, places, report
