@@ -23,7 +23,7 @@ BENCHMARKS = {
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "rivals": "array strips against TensorStore and zarr-python",
-    "pool_embedded": "a pool embedded over two directories against a plain directory: streams and LU",
+    "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
 }
 

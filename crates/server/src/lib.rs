@@ -8,5 +8,4 @@
 pub mod grants;
 pub mod io_server;
 pub mod manager;
-pub mod once;
 pub mod store;

@@ -7,9 +7,9 @@ use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
 use outcore_core::{
     Clock, Completion, Disk, Error, IoReply, IoRequest, Operation, Request, Result, ServerId,
 };
+use outcore_net::session::{Session, Sessions};
 use outcore_server::grants::Key;
 use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, NameOperation, perform};
-use outcore_server::once::Once;
 
 /// The simulation's pool.
 pub const POOL: u128 = 0x0123_4567;
@@ -58,7 +58,7 @@ pub struct Node {
     calls: BTreeMap<u64, RequestKey>,
     next_call: u64,
     /// What was done of what clients sent.
-    pub once: Once<IoReply>,
+    sessions: Sessions<usize, ()>,
 }
 
 impl Node {
@@ -76,7 +76,7 @@ impl Node {
             names: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 0,
-            once: Once::new(64),
+            sessions: Sessions::default(),
         }
     }
 
@@ -114,7 +114,12 @@ impl Node {
         self.disk.crash(random);
         self.names.clear();
         self.calls.clear();
-        self.once = Once::new(64);
+        self.sessions = Sessions::default();
+    }
+
+    /// What is known of a client.
+    pub fn session(&self, client: usize) -> Arc<Session<()>> {
+        self.sessions.enter(client)
     }
 
     /// A call that is new arrives.

@@ -2,16 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
+use outcore_core::wire::{decode, encode};
 use outcore_core::{
     Error, ErrorKind, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ServerAddress,
     ServerId,
 };
+use outcore_net::session::Begin;
 use outcore_server::grants::Key;
 use outcore_server::io_server::Limits;
 use outcore_server::manager::{Config, Manager, Now, User};
-use outcore_server::once::Arrival;
 use outcore_server::store::MemoryStore;
 
 use crate::client::{Call, Client, Kind, SimFile, random_regions};
@@ -366,7 +368,7 @@ impl World {
                 Wish::Disk(token) => self.later(after, Happening::Disk { server, incarnation, token }),
                 Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
                 Wish::Answer(key, reply, buffer) => {
-                    self.nodes[server].once.done(key.client as u128, key.number, reply.clone());
+                    self.nodes[server].session(key.client).finish(key.number, Arc::new(encode(&reply)));
                     self.reply(server, key, reply, buffer.to_vec());
                 }
             }
@@ -407,21 +409,25 @@ impl World {
         if node.incarnation != incarnation || !node.is_up() {
             return;
         }
-        let arrival = match self.plant {
-            Some(Plant::DoTwice) => Arrival::New,
-            _ => node.once.arrived(key.client as u128, key.number, oldest),
+        let begun = match self.plant {
+            Some(Plant::DoTwice) => Begin::Run,
+            _ => node.session(key.client).begin(key.number, oldest, ()),
         };
+        self.say(|| format!("server {server}: request {key:?} arrives: {begun:?}"));
+        let node = &mut self.nodes[server];
         // The bytes of a read are not kept: it is done again.
         let is_read = matches!(call.request, IoRequest::Read { .. });
-        self.say(|| format!("server {server}: request {key:?} arrives: {arrival:?}"));
-        let node = &mut self.nodes[server];
-        match arrival {
-            Arrival::Done(reply) if !is_read => self.reply(server, key, reply, vec![]),
-            Arrival::New | Arrival::Done(_) => {
+        match begun {
+            Begin::Done(reply) if !is_read => {
+                if let Ok(reply) = decode::<IoReply>(&reply) {
+                    self.reply(server, key, reply, vec![]);
+                }
+            }
+            Begin::Run | Begin::Done(_) => {
                 let wishes = node.call(self.now_ns, key, call.request, MemoryBuffer::new(call.payload));
                 self.fulfil(server, wishes);
             }
-            Arrival::Again | Arrival::Late | Arrival::TooMany => {}
+            Begin::Running | Begin::Late => {}
         }
     }
 

@@ -19,6 +19,8 @@ fn a_million_regions() {
         let decoded = begun.elapsed() - made - encoded;
         let local = again.local_bytes(Stripes::new(65_536, 4).unwrap(), 1);
         let counted = begun.elapsed() - made - encoded - decoded;
-        println!("made {made:?}, encoded {encoded:?}, decoded {decoded:?}, {local} bytes counted {counted:?}");
+        println!(
+            "made {made:?}, encoded {encoded:?}, decoded {decoded:?}, {local} bytes counted {counted:?}"
+        );
     }
 }

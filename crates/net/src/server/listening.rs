@@ -100,7 +100,7 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
         controls: Admission::new(config.control_bytes, config.control_bytes),
         payload_bytes,
         config,
-        sessions: Sessions::new(),
+        sessions: Sessions::default(),
         connections: Mutex::default(),
         is_stopping: AtomicBool::new(false),
     });

@@ -5,7 +5,7 @@ mod answer;
 mod connection;
 mod listening;
 mod requests;
-mod session;
+pub mod session;
 
 use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer};
 use outcore_memory::Region;

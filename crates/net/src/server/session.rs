@@ -16,7 +16,7 @@ const IDLE_TIME: Duration = Duration::from_secs(600);
 
 /// What to do with a request that came in.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Begin {
+pub enum Begin {
     /// It is new.
     Run,
     /// It is being done; who sent it now is answered too.
@@ -29,8 +29,9 @@ pub(crate) enum Begin {
 
 /// One client, whatever connections it has. `W` is who waits for an answer.
 #[derive(Debug)]
-pub(crate) struct Session<W> {
-    pub(crate) number: u64,
+pub struct Session<W> {
+    /// Differs from that of every other client of a server.
+    pub number: u64,
     state: Mutex<State<W>>,
 }
 
@@ -63,7 +64,7 @@ impl<W> Session<W> {
     }
 
     /// A request came in; the client will not send those before `settled` again.
-    pub(crate) fn begin(&self, request: u64, settled: u64, waiting: W) -> Begin {
+    pub fn begin(&self, request: u64, settled: u64, waiting: W) -> Begin {
         let mut state = self.lock();
         state.settle(settled);
         if let Some(answer) = state.done.get(&request) {
@@ -82,7 +83,7 @@ impl<W> Session<W> {
     }
 
     /// A request was done. Returns who else waits for its answer.
-    pub(crate) fn finish(&self, request: u64, answer: Arc<Vec<u8>>) -> Vec<W> {
+    pub fn finish(&self, request: u64, answer: Arc<Vec<u8>>) -> Vec<W> {
         let mut state = self.lock();
         let waiting = state.running.remove(&request).unwrap_or_default();
         if request >= state.floor {
@@ -111,7 +112,7 @@ impl<W> State<W> {
 
 /// All clients, by who they are.
 #[derive(Debug)]
-pub(crate) struct Sessions<K, W>(Mutex<All<K, W>>);
+pub struct Sessions<K, W>(Mutex<All<K, W>>);
 
 #[derive(Debug)]
 struct All<K, W> {
@@ -119,17 +120,19 @@ struct All<K, W> {
     sessions: HashMap<K, Arc<Session<W>>>,
 }
 
-impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
-    pub(crate) fn new() -> Self {
+impl<K, W> Default for Sessions<K, W> {
+    fn default() -> Self {
         Self(Mutex::new(All { next_number: 0, sessions: HashMap::new() }))
     }
+}
 
+impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
     fn lock(&self) -> MutexGuard<'_, All<K, W>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client has one connection more.
-    pub(crate) fn enter(&self, key: K) -> Arc<Session<W>> {
+    pub fn enter(&self, key: K) -> Arc<Session<W>> {
         let mut all = self.lock();
         let number = all.next_number;
         all.next_number += 1;
@@ -153,7 +156,7 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
     }
 
     /// A client has one connection less.
-    pub(crate) fn leave(&self, session: &Session<W>) {
+    pub fn leave(&self, session: &Session<W>) {
         // Under the lock of all, so that nobody looks at the client halfway.
         let _all = self.lock();
         let mut state = session.lock();
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn clients_that_left_are_forgotten_in_time() {
-        let sessions = Sessions::<usize, ()>::new();
+        let sessions = Sessions::<usize, ()>::default();
         let stays = sessions.enter(0);
         assert_eq!(stays.begin(1, 1, ()), Begin::Run);
         sessions.leave(&stays);
