@@ -17,7 +17,7 @@ from outcore.longcall import LongCall
 from outcore.report import Report
 from outcore.streams import wait
 from outcore.volumes import Place
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 G = TypeVar("G", bound=Geometry)
 
@@ -169,8 +169,9 @@ class FactorStorage(Generic[G]):
             "generation": header.generation,
             "modified_ns": header.modified_ns,
             "places": [self.places[panel] for panel in range(g.panels)],
-            "slot_align_bytes": self._target.volume.slot_align_bytes,
         }
+        if self._target.volume.slot_align_bytes != SLOT_ALIGN_BYTES:
+            own["slot_align_bytes"] = self._target.volume.slot_align_bytes
         values = own | values | {"report": report.to_dict()}
         write_group(self._target, self.kind, "complete", values)
         self.journal.remove()
