@@ -1,6 +1,6 @@
 //! An I/O server that listens: the data files of one directory, and its place in the pool.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use outcore_core::wire::Role;
@@ -18,9 +18,6 @@ use outcore_server::io_server::{self, Limits, Runner};
 
 use crate::Settings;
 use crate::manager::{addresses, common, signing_key};
-
-/// What an I/O server writes into its directory, which says whose it is.
-const MARKER: &str = "server.json";
 
 const KNOWN: &str = "directory, listen, key_file, manager, server, advertise, threads, memory_bytes";
 
@@ -112,9 +109,8 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let credentials = Credentials::Pool { key: settings.key.clone(), user: User::own() };
     let manager = NetLink::connect(&settings.manager, Options::new(credentials))?;
     let pool = manager.pool();
-    let server = which(settings, &manager)?;
-
     let directory = Directory::new(&settings.directory)?;
+    let server = which(settings, &directory, &manager)?;
     let disk = Arc::new(LocalDisk::new(directory.clone(), settings.threads)?);
     let config = io_server::Config {
         pool,
@@ -150,9 +146,11 @@ impl Handler for Serving {
 }
 
 /// The number of the server: what the settings say, what the directory says, or the next.
-fn which(settings: &IoSettings, manager: &NetLink) -> Result<ServerId> {
-    let marked = marked(&settings.directory)?;
-    match (settings.server, marked) {
+fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Result<ServerId> {
+    let named = |error: Error| Error::new(error.kind, format!("{}: {error}", settings.directory.display()));
+    // Of which pool it is, is checked when it starts.
+    let marked = io_server::marked(directory).map_err(named)?;
+    match (settings.server, marked.map(|(_, server)| server)) {
         (Some(told), Some(found)) if told != found => Err(Error::invalid(format!(
             "{} is of server {}, the settings say {}; give the directory of that server, or an empty one",
             settings.directory.display(),
@@ -169,24 +167,6 @@ fn which(settings: &IoSettings, manager: &NetLink) -> Result<ServerId> {
             _ => Err(Error::new(ErrorKind::Corrupt, "the manager does not say which servers there are")),
         },
     }
-}
-
-/// The server that a directory is of; `None` if it is of none yet. Of which pool is checked when it starts.
-fn marked(directory: &Path) -> Result<Option<ServerId>> {
-    let name = directory.join(MARKER);
-    let text = match std::fs::read_to_string(&name) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            let text = format!("cannot read {}: {error}; check its permissions", name.display());
-            return Err(Error::new(ErrorKind::Io, text));
-        }
-    };
-    let number = text.split_once("\"server\":").map(|(_, rest)| rest.trim_start());
-    let number = number.and_then(|rest| rest.split([',', '}', '\n']).next()?.trim().parse().ok());
-    number.map(|number| Some(ServerId(number))).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, format!("{} is damaged; restore it from a copy", name.display()))
-    })
 }
 
 /// Where clients are to look for the server.

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,8 +20,6 @@ use outcore_server::store::SqliteStore;
 /// What a pool keeps in its first directory, beside that server's files.
 const MANAGER: &str = "manager";
 const METADATA: &str = "metadata.sqlite";
-/// What an I/O server writes into its directory, which says whose it is.
-const MARKER: &str = "server.json";
 
 /// The manager and the servers of a pool, in this process.
 pub struct EmbeddedLink {
@@ -46,12 +43,12 @@ impl EmbeddedLink {
         let first = Directory::new(&directories[0])?;
         let lock = Shared(first.lock(&format!("{MANAGER}/lock"))?);
         let store = SqliteStore::open(directories[0].join(MANAGER).join(METADATA))?;
-        let key = Key::new(random()?);
+        let key = Key::new(*outcore_net::Key::random()?.bytes());
         let user = this_user();
         let config = manager::Config {
             owner: user.uid,
             group: user.gids.first().copied().unwrap_or(0),
-            ..manager::Config::new(u128::from_le_bytes(random()?))
+            ..manager::Config::new(new_pool()?)
         };
         let mut manager = Manager::open(store, key.clone(), config)?;
         let known = servers_of(&mut manager, &user)?;
@@ -209,32 +206,23 @@ fn assign(directories: &[PathBuf], known: &[ServerId], pool: u128) -> Result<Vec
 }
 
 /// The server that a directory is of; `None` if it is of none yet.
-fn marked(directory: &Path, pool: u128) -> Result<Option<ServerId>> {
-    let name = directory.join(MARKER);
-    let text = match std::fs::read_to_string(&name) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            let text = format!("cannot read {}: {error}; check its permissions", name.display());
-            return Err(Error::new(ErrorKind::Io, text));
-        }
-    };
-    let field = |name: &str| {
-        let (_, rest) = text.split_once(&format!("\"{name}\":"))?;
-        Some(rest.trim_start().split([',', '}']).next()?.trim().trim_matches('"').to_string())
-    };
-    let server = field("server").and_then(|number| number.parse().ok());
-    match (field("pool"), server) {
-        (Some(of), Some(server)) if of == format!("{pool:032x}") => Ok(Some(ServerId(server))),
-        (Some(_), Some(_)) => Err(Error::invalid(format!(
+fn marked(path: &Path, pool: u128) -> Result<Option<ServerId>> {
+    let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
+    match Directory::new(path).and_then(|directory| io_server::marked(&directory)).map_err(named)? {
+        None => Ok(None),
+        Some((of, server)) if of == pool => Ok(Some(server)),
+        Some(_) => Err(Error::invalid(format!(
             "{} is of another pool; give an empty directory, or name the first directory of that pool first",
-            directory.display()
+            path.display()
         ))),
-        _ => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("{} is damaged; restore it from a copy", name.display()),
-        )),
     }
+}
+
+/// A number for a new pool.
+fn new_pool() -> Result<u128> {
+    let random = outcore_net::Key::random()?;
+    let [number, ..] = random.bytes().as_chunks::<16>().0 else { unreachable!() };
+    Ok(u128::from_le_bytes(*number))
 }
 
 fn now() -> Now {
@@ -246,12 +234,4 @@ fn this_user() -> User {
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     User { uid, gids: vec![gid], is_root: uid == 0 }
-}
-
-/// Random bytes fit for secrets.
-fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-    let failed = |error| Error::new(ErrorKind::Io, format!("cannot read /dev/urandom: {error}; check /dev"));
-    read.map(|()| bytes).map_err(failed)
 }

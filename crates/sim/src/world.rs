@@ -1,5 +1,7 @@
 //! The world: everything that happens, in the order of its time, all of it decided by one seed.
 
+mod clients;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -16,8 +18,8 @@ use outcore_server::io_server::Limits;
 use outcore_server::manager::{Config, Manager, Now, User};
 use outcore_server::store::MemoryStore;
 
-use crate::client::{Call, Client, Kind, SimFile, random_regions};
-use crate::model::{FileModel, pattern};
+use crate::client::{Call, Client, Kind, SimFile};
+use crate::model::FileModel;
 use crate::node::{Node, POOL, RequestKey, Wish};
 
 /// When the simulation begins: some day.
@@ -429,197 +431,6 @@ impl World {
             }
             Begin::Running | Begin::Late => {}
         }
-    }
-
-    fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
-        let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
-        let op = self.clients[client].begin(&files[file], file, kind, regions, self.now_ns);
-        let numbers: Vec<u64> = op.calls.keys().copied().collect();
-        let about = (op.kind.clone(), op.regions.parts().to_vec());
-        if let Kind::Write(write) = op.kind {
-            for run in op.regions.runs() {
-                self.files[file].model.sent(write, run.offset, run.offset + run.length);
-            }
-        }
-        self.say(|| {
-            format!("client {client}: {:?} of file {file}, {:?}, requests {numbers:?}", about.0, about.1)
-        });
-        for number in numbers {
-            self.send(RequestKey { client, number });
-        }
-    }
-
-    /// A client begins its next operation.
-    fn think(&mut self, client: usize) -> Result<(), Finding> {
-        if self.clients[client].left == 0 || self.clients[client].op.is_some() {
-            return Ok(());
-        }
-        self.clients[client].left -= 1;
-        if self.faults.flips && self.random.once_in(20) {
-            let node = self.random.below(self.nodes.len() as u64) as usize;
-            let disk = &self.nodes[node].disk;
-            let mut paths = disk.paths();
-            paths
-                .retain(|path| path.starts_with("data/") && !disk.content(path).is_none_or(|c| c.is_empty()));
-            if !paths.is_empty() {
-                let path = self.random.pick(&paths);
-                let length = disk.content(path).map_or(0, |content| content.len());
-                let (at, bit) = (self.random.below(length as u64) as usize, self.random.below(8) as u8);
-                self.flipped |= disk.flip(path, at, bit);
-            }
-        }
-        let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
-        if !self.orphans.is_empty() && self.random.once_in(3) && others.all(|op| op.kind != Kind::Remove) {
-            self.begin(client, 0, Kind::Remove, Regions::default());
-            return Ok(());
-        }
-        let number = self.random.below(self.files.len() as u64) as usize;
-        if !self.files[number].is_made {
-            self.later(MS, Happening::Think { client });
-            self.clients[client].left += 1;
-            return Ok(());
-        }
-        let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
-        if self.random.once_in(20) && others.all(|op| op.file != number || op.kind == Kind::Remove) {
-            return self.replace(client, number);
-        }
-        let file = &self.files[number];
-        let (kind, start, end) = match self.random.below(10) {
-            0..5 => {
-                // Its own parts of the file, so that writes never meet.
-                let own: Vec<usize> =
-                    (0..file.parts.len()).filter(|part| part % self.clients.len() == client).collect();
-                if own.is_empty() {
-                    (Kind::Read, 0, file.model.length())
-                } else {
-                    let part = *self.random.pick(&own);
-                    let start = if part == 0 { 0 } else { file.parts[part - 1] };
-                    self.next_write += 1;
-                    (Kind::Write(self.next_write), start, file.parts[part])
-                }
-            }
-            5..8 => (Kind::Read, 0, file.model.length()),
-            _ => (Kind::Sync, 0, file.model.length()),
-        };
-        let regions = random_regions(&mut self.random, start, end);
-        self.begin(client, number, kind, regions);
-        Ok(())
-    }
-
-    fn answered(
-        &mut self,
-        key: RequestKey,
-        incarnation: u64,
-        reply: IoReply,
-        bytes: &[u8],
-    ) -> Result<(), Finding> {
-        let client = &mut self.clients[key.client];
-        let Some(op) = &mut client.op else { return Ok(()) };
-        let Some(call) = op.calls.remove(&key.number) else { return Ok(()) };
-        let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
-        if self.trace {
-            println!(
-                "{:>10.3} ms  {key:?} is answered: {reply:?}",
-                (self.now_ns - BEGIN_NS) as f64 / MS as f64
-            );
-        }
-        let regions = op.regions.clone();
-        op.has_failed |= !matches!(reply, IoReply::Done);
-        let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
-        if is_done {
-            client.op = None;
-            self.operations += 1;
-            let after = self.random.between(1, 5 * MS);
-            self.later(after, Happening::Think { client: key.client });
-        }
-        if is_done && has_failed && kind == Kind::Make {
-            self.begin(key.client, file, Kind::Make, regions.clone());
-        } else if is_done && !has_failed {
-            match kind {
-                Kind::Make => self.files[file].is_made = true,
-                Kind::Remove => {
-                    let gone = self.orphans.remove(file).handle;
-                    self.ask(ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 });
-                }
-                _ => {}
-            }
-        }
-        // What a server did before it lost power, it may have lost.
-        let node = &self.nodes[call.server.0 as usize];
-        let is_lost = !node.is_up() || node.incarnation != incarnation;
-        match reply {
-            IoReply::Done if is_lost && !matches!(kind, Kind::Read) => Ok(()),
-            IoReply::Done => self.check(&call, &kind, file, &regions, begun_ns, bytes),
-            IoReply::Failed(error) => self.excuse(&error).map_or(Ok(()), |why| {
-                Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
-            }),
-            other => Err(format!("the answer to {kind:?} is {other:?}")),
-        }
-    }
-
-    /// Why an error is none that may be; `None` if it may.
-    fn excuse(&self, error: &Error) -> Option<&'static str> {
-        match error.kind {
-            ErrorKind::Corrupt if self.flipped => None,
-            ErrorKind::Corrupt => Some("though no disk changed a bit"),
-            ErrorKind::DiskFull if self.faults.full => None,
-            _ => Some("without reason"),
-        }
-    }
-
-    /// What a server says it did must be so.
-    fn check(
-        &mut self,
-        call: &Call,
-        kind: &Kind,
-        file: usize,
-        regions: &Regions,
-        begun_ns: u64,
-        bytes: &[u8],
-    ) -> Result<(), Finding> {
-        if *kind == Kind::Remove {
-            return Ok(());
-        }
-        // What an operation under way may still see is not forgotten.
-        let ops = self.clients.iter().filter_map(|client| client.op.as_ref());
-        let oldest_ns = ops.map(|op| op.begun_ns).fold(begun_ns, u64::min);
-        let SimFile { layout, model, .. } = &mut self.files[file];
-        let (stripes, entry) = (layout.stripes, call.entry);
-        match kind {
-            Kind::Make | Kind::Remove => {}
-            Kind::Write(write) => {
-                for run in regions.runs() {
-                    for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
-                    {
-                        model.answered(*write, start, end, self.now_ns);
-                    }
-                }
-            }
-            Kind::Sync => {
-                for (start, end) in SimFile::on_entry(stripes, entry, 0, model.length()) {
-                    model.synced(start, end, oldest_ns);
-                }
-            }
-            Kind::Read => {
-                let mut at = 0;
-                for run in regions.runs() {
-                    for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
-                    {
-                        let part = &bytes[at..at + (end - start) as usize];
-                        at += part.len();
-                        if let Some((offset, byte, writes)) = model.unexplained(start, part, begun_ns) {
-                            return Err(format!(
-                                "byte {offset} of file {file}, on server {}, reads as {byte}; it could be of \
-                                 the writes {writes:?}, which are {:?}",
-                                call.server.0,
-                                writes.iter().map(|w| pattern(*w, offset)).collect::<Vec<_>>(),
-                            ));
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 }
 

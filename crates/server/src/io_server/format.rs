@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use outcore_core::{Handle, ServerId, crc32c};
+use outcore_core::{Error, ErrorKind, Handle, Names, Result, ServerId, crc32c};
 
 /// Bytes of a data file that have a checksum in common.
 pub const BLOCK_BYTES: u64 = 64 << 10;
@@ -52,4 +52,27 @@ pub fn sums_path(handle: Handle) -> String {
 /// Content of the marker.
 pub(super) fn marker(pool: u128, server: ServerId) -> String {
     format!("{{\"format\": 1, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)
+}
+
+/// Whose a directory is, as its marker says: the pool, and which server of it. `None` if it is nobody's yet.
+pub fn marked(directory: &dyn Names) -> Result<Option<(u128, ServerId)>> {
+    let found = match directory.read_small(MARKER) {
+        Ok(found) => found,
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = String::from_utf8_lossy(&found);
+    let field = |name: &str| {
+        let (_, rest) = text.split_once(&format!("\"{name}\":"))?;
+        Some(rest.trim_start().split([',', '}']).next()?.trim().trim_matches('"').to_owned())
+    };
+    let pool = field("pool").and_then(|digits| u128::from_str_radix(&digits, 16).ok());
+    let server = field("server").and_then(|number| number.parse().ok());
+    match (pool, server) {
+        (Some(pool), Some(server)) => Ok(Some((pool, ServerId(server)))),
+        _ => {
+            let text = format!("{MARKER} is damaged; restore it from a copy");
+            Err(Error::new(ErrorKind::Corrupt, text))
+        }
+    }
 }

@@ -4,16 +4,19 @@ Columns that rows are gathered from are kept in row-major chunks of a tile's row
 columns: a row of a chunk is whole pages, and a list of rows reads each by itself.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from outcore._core import Grid
+from outcore.errors import BudgetError
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, LuGeometry, lu_bounce_bytes
+from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 TRANSPOSE_BYTES = (4 * SLOT_ALIGN_BYTES, 1 << 20)
@@ -101,6 +104,10 @@ class SegmentedGeometry(ABC):
     def panels(self) -> int:
         """Panels in the matrix."""
         return math.ceil(self.n / self.columns)
+
+    @abstractmethod
+    def fits(self) -> bool:
+        """Whether the budget suffices."""
 
     @property
     @abstractmethod
@@ -229,3 +236,26 @@ class SegmentedGeometry(ABC):
 def file_bytes(grid: Grid) -> int:
     """Length of the files of a grid."""
     return grid.shards * grid.shard_bytes
+
+
+G = TypeVar("G", bound=SegmentedGeometry)
+
+
+def cut_again(g: G) -> G:
+    """Check that the cuts of a run before fit the budget of today.
+
+    Raises
+    ------
+    BudgetError
+        If they need more.
+    """
+    if g.fits():
+        return g
+    need = g.budget_bytes
+    while not dataclasses.replace(g, budget_bytes=need).fits():
+        need += need // 32
+    raise BudgetError(
+        f"the stopped run was begun with more memory: its cuts need {need} bytes "
+        f"({format_bytes(need)}), have {g.budget_bytes} ({format_bytes(g.budget_bytes)}); raise "
+        "memory=, or pass resume=False to begin anew"
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import Cost, Phase
 from outcore.linalg.lu.plan import DTYPES, PANEL_SHARE, REQUEST_S, LuGeometry, memory_seconds
-from outcore.linalg.lu.segments import Layout, unit_bytes
+from outcore.linalg.lu.segments import Layout, cut_again, unit_bytes
 from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometry
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
@@ -72,16 +72,7 @@ def tournament_again(
         n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
         memory_bytes,
     )  # fmt: skip
-    if g.fits():
-        return g
-    need = memory_bytes
-    while not dataclasses.replace(g, budget_bytes=need).fits():
-        need += need // 32
-    raise BudgetError(
-        f"the stopped run was begun with more memory: its cuts need {need} bytes "
-        f"({format_bytes(need)}), have {memory_bytes} ({format_bytes(memory_bytes)}); raise "
-        "memory=, or pass resume=False to begin anew"
-    )
+    return cut_again(g)
 
 
 def _best(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase
 from outcore.linalg.lu.plan import (
     REQUEST_S,
@@ -19,9 +18,8 @@ from outcore.linalg.lu.plan import (
     memory_seconds,
     update_flops,
 )
-from outcore.linalg.lu.segments import Layout, unit_bytes
+from outcore.linalg.lu.segments import Layout, cut_again, unit_bytes
 from outcore.linalg.lu.two_level_geometry import SuperSlab, TwoLevelGeometry
-from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 
 MOST_SEGMENTS = 32
@@ -75,16 +73,7 @@ def two_level_again(
         n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
         memory_bytes,
     )  # fmt: skip
-    if g.fits():
-        return g
-    need = memory_bytes
-    while not dataclasses.replace(g, budget_bytes=need).fits():
-        need += need // 32
-    raise BudgetError(
-        f"the stopped run was begun with more memory: its cuts need {need} bytes "
-        f"({format_bytes(need)}), have {memory_bytes} ({format_bytes(memory_bytes)}); raise "
-        "memory=, or pass resume=False to begin anew"
-    )
+    return cut_again(g)
 
 
 def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[int, int, int]]:

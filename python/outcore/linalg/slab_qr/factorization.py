@@ -29,6 +29,7 @@ from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.slab_qr.conveyor import Conveyor
+from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import (
     SlabQrGeometry,
     flops,
@@ -189,7 +190,7 @@ class _Factorization:
         if slab.first:
             here = max(arrivals)
         for K in range(min(slab.first, g.reflecting)):
-            self.update(K, self.tiles_of(K), C[K * g.columns :])
+            self.update(K, tiles_of(self.stream, g, K), C[K * g.columns :])
             self.storage.commit_if_durable()
 
         self.read_ahead(range(slab.first) if following else range(0))
@@ -261,18 +262,4 @@ class _Factorization:
         """Schedule reflections: tiles from the diagonal block down, panel by panel."""
         g = self.g
         for K in panels[: max(g.reflecting - panels.start, 0)]:
-            place = self.storage.places[K]
-            columns = slice(place * g.columns, (place + 1) * g.columns)
-            self.stream.extend(
-                (slice(tile * g.rows, (tile + 1) * g.rows), columns) for tile in g.tiles_below(K)
-            )
-
-    def tiles_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
-        """Take panel K from the stream: (row counted from the panel's first, tile)."""
-        g = self.g
-        o, k = K * g.columns, g.reflections(K)
-        for tile in g.tiles_below(K):
-            first = tile * g.rows
-            top = max(o, first)
-            # No name is left for the tile here: its memory goes back after its second use.
-            yield top - o, self.stream.take().data[top - first : g.m - first, :k]
+            schedule_panel(self.stream, g, K, self.storage.places[K])

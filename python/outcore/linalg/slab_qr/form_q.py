@@ -8,7 +8,6 @@ that a slab begins with the panel of its last column (as LAPACK's orgqr does): w
 those of the factorization, words written those of Q.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
+from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
 from outcore.linalg.slab_qr.reflections import Reflections
 from outcore.longcall import LongCall, long_call
@@ -185,25 +185,12 @@ class _Forming:
         for K in range(slab.last)[::-1]:
             o, e = g.extent(K)
             columns = slice(max(o - left, 0), right - left)
-            self.reflections.apply(self.tiles_of(K), self.qr.tau[o:e], C[o : g.m, columns], "N")
+            V = tiles_of(self.stream, g, K)
+            self.reflections.apply(V, self.qr.tau[o:e], C[o : g.m, columns], "N")
             self.call.meter.advance(update_flops(g, K) * (columns.stop - columns.start))
         wait(self.file.submit_write([0, left], [1, 1], C), self.call.trace)
 
     def schedule(self, slab: Slab) -> None:
         """Read ahead what a slab takes: panels from the last to the first."""
-        g = self.g
         for K in range(slab.last)[::-1]:
-            columns = slice(K * g.columns, (K + 1) * g.columns)
-            self.stream.extend(
-                (slice(tile * g.rows, (tile + 1) * g.rows), columns) for tile in g.tiles_below(K)
-            )
-
-    def tiles_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
-        """Take panel K from the stream: (row counted from the panel's first, tile)."""
-        g = self.g
-        o, k = K * g.columns, g.reflections(K)
-        for tile in g.tiles_below(K):
-            first = tile * g.rows
-            top = max(o, first)
-            # No name is left for the tile here: its memory goes back after its second use.
-            yield top - o, self.stream.take().data[top - first : g.m - first, :k]
+            schedule_panel(self.stream, self.g, K, K)
