@@ -24,13 +24,17 @@ BENCHMARKS = {
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "rivals": "array strips against TensorStore and zarr-python",
     "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",
+    "pool_served": "LU in a pool served on this machine against a plain path",
+    "pool_disks": "1 to 8 servers with slow disks against the sum of the disks' rates",
+    "pool_network": "the wire against disk and TCP, and two channels against one",
+    "pool_requests": "strided requests against one a piece, lists, and creates a second",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
 }
 
 
 def main() -> int:
     listed = {**BENCHMARKS, "report": "a Markdown table of the results in --output"}
-    rows = "\n".join(f"  {name:<10} {text}" for name, text in listed.items())
+    rows = "\n".join(f"  {name:<13} {text}" for name, text in listed.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Benchmarks:\n{rows}",

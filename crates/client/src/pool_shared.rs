@@ -100,7 +100,10 @@ where
         let path = checked(path)?;
         let request = ManagerRequest::Create { path: path.clone(), hints, mode: FILE_MODE };
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
-        if let Err(error) = self.set_length(&file, length, reserve) {
+        // An empty file needs no data files: they are made when it is written to.
+        if length > 0
+            && let Err(error) = self.set_length(&file, length, reserve)
+        {
             // The first error is the one to tell.
             let _ = self.remove(&file.path, false);
             return Err(error);

@@ -176,7 +176,7 @@ pub enum ManagerRequest {
         /// Whether to write it, not only to read it.
         write: bool,
     },
-    /// A new file. Directories above it are made. Its data files are made by the client, by `SetLength`.
+    /// A new file. Directories above it are made. Its data files are made when the client sets its length or writes.
     Create {
         /// Which.
         path: String,

@@ -1,8 +1,9 @@
 //! A manager that listens: names and rights of a pool, in one directory.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -105,7 +106,7 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     };
     let manager = Manager::open(store, signing_key(&settings.key), config)?;
     let pool = manager.pool();
-    let handler = Arc::new(Managing { manager: Mutex::new(manager), waiting: Mutex::default() });
+    let handler = Arc::new(Managing { manager: Mutex::new(manager), line: Mutex::default() });
     let listening =
         listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
     Ok(ManagerDaemon { listening, pool, _lock: lock })
@@ -118,12 +119,62 @@ pub(crate) fn signing_key(key: &Key) -> grants::Key {
 
 struct Managing {
     manager: Mutex<Manager<SqliteStore>>,
-    waiting: Mutex<Vec<(manager::User, ManagerRequest, Sender<ManagerReply>)>>,
+    line: Mutex<Line>,
+}
+
+/// Requests that wait for the next commit. Of those who brought them one works for all.
+#[derive(Default)]
+struct Line {
+    is_served: bool,
+    waiting: VecDeque<Waiting>,
+}
+
+struct Waiting {
+    user: manager::User,
+    request: ManagerRequest,
+    told: Sender<Told>,
+}
+
+enum Told {
+    Reply(ManagerReply),
+    /// It is your turn to serve the line.
+    Serve,
 }
 
 impl Managing {
-    fn waiting(&self) -> MutexGuard<'_, Vec<(manager::User, ManagerRequest, Sender<ManagerReply>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what waits in one commit, and leaves the line to the next.
+    fn serve(&self) {
+        let _hand_over = HandOver(self);
+        let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.line();
+        let count = line.waiting.len().min(MOST_AT_ONCE);
+        let (mut requests, mut tell) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for Waiting { user, request, told } in line.waiting.drain(..count) {
+            requests.push((user, request));
+            tell.push(told);
+        }
+        drop(line);
+        for (told, reply) in tell.into_iter().zip(manager.handle_many(now(), requests)) {
+            // Whoever asked waits for it.
+            let _ = told.send(Told::Reply(reply));
+        }
+    }
+}
+
+/// Sees to it that somebody serves the line, however the one before ended.
+struct HandOver<'a>(&'a Managing);
+
+impl Drop for HandOver<'_> {
+    fn drop(&mut self) {
+        let mut line = self.0.line();
+        match line.waiting.front() {
+            Some(next) => drop(next.told.send(Told::Serve)),
+            None => line.is_served = false,
+        }
     }
 }
 
@@ -131,26 +182,19 @@ impl Handler for Managing {
     /// What comes in while the disk works on a commit is done together, in the next one.
     fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
         let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
-        let (sender, receiver) = channel();
-        self.waiting().push((user, request, sender));
+        let (told, tells) = channel();
+        let mut line = self.line();
+        line.waiting.push_back(Waiting { user, request, told });
+        let is_mine = !std::mem::replace(&mut line.is_served, true);
+        drop(line);
+        if is_mine {
+            self.serve();
+        }
         loop {
-            let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
-            match receiver.try_recv() {
-                Ok(reply) => return reply,
-                Err(TryRecvError::Disconnected) => return ManagerReply::Failed(dropped()),
-                Err(TryRecvError::Empty) => {}
-            }
-            let mut waiting = self.waiting();
-            let count = waiting.len().min(MOST_AT_ONCE);
-            let (mut requests, mut senders) = (Vec::new(), Vec::new());
-            for (user, request, sender) in waiting.drain(..count) {
-                requests.push((user, request));
-                senders.push(sender);
-            }
-            drop(waiting);
-            for (sender, reply) in senders.into_iter().zip(manager.handle_many(now(), requests)) {
-                // Whoever waits is in this very function.
-                let _ = sender.send(reply);
+            match tells.recv() {
+                Ok(Told::Reply(reply)) => return reply,
+                Ok(Told::Serve) => self.serve(),
+                Err(_) => return ManagerReply::Failed(dropped()),
             }
         }
     }

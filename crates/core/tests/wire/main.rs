@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a strategy that fails is a test that fails")]
 
-mod figures;
 mod messages;
 mod page;
 

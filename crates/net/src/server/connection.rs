@@ -90,7 +90,6 @@ impl Connection {
             return Err(Error::new(ErrorKind::Io, "the connection was ended"));
         }
         state.owed += 1;
-        self.wake.notify_all();
         Ok(())
     }
 
@@ -148,10 +147,7 @@ impl Connection {
             if let Some(outgoing) = state.queue.pop_front() {
                 return Some(Some(outgoing));
             }
-            if state.owed == 0 {
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
+            // Also with nothing to do: who brings a request need not wake this thread.
             let waited = self.wake.wait_timeout(state, self.working);
             let (again, result) = waited.unwrap_or_else(PoisonError::into_inner);
             if result.timed_out() && again.queue.is_empty() && again.owed > 0 && !again.is_over {

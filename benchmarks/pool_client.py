@@ -1,0 +1,168 @@
+"""A client of a pool in a process of its own, which does what it is told, and takes the time.
+
+It reads lines of JSON, each one thing to do, and answers each with a line: when it began and ended,
+on the clock that all processes share.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import outcore as oc
+from outcore._core import Regions
+
+CALL_BYTES = 32 << 20
+"""Of one request to the pool; two are under way."""
+
+
+class PoolClient:
+    """The process, as the benchmark that started it sees it; use it as a context manager.
+
+    Parameters
+    ----------
+    url, key_file
+        The pool.
+    prefix
+        What comes before the command: what runs it on a host of a testbed.
+    """
+
+    def __init__(self, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
+        command = [*prefix, sys.executable, "-m", "benchmarks.pool_client", url, str(key_file)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to, self._from = self._process.stdin, self._process.stdout
+        self._from.readline()
+
+    def begin(self, do: str, **what: Any) -> None:
+        """Tell it to do something."""
+        self._to.write(json.dumps({"do": do, **what}) + "\n")
+        self._to.flush()
+
+    def end(self) -> tuple[float, float]:
+        """Wait until it is done; return when it began and ended."""
+        line = self._from.readline()
+        if not line:
+            raise RuntimeError(f"a client ended with {self._process.wait()}")
+        begin, end = json.loads(line)
+        return begin, end
+
+    def seconds(self, do: str, **what: Any) -> float:
+        """Have something done; return how long it took."""
+        self.begin(do, **what)
+        begin, end = self.end()
+        return end - begin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._to.close()
+        self._from.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def together(clients: Sequence[PoolClient], calls: Sequence[dict[str, Any]]) -> float:
+    """Have several do things at once; return how long it took from the first to the last."""
+    for client, call in zip(clients, calls, strict=True):
+        client.begin(**call)
+    times = [client.end() for client in clients]
+    return max(end for _, end in times) - min(begin for begin, _ in times)
+
+
+class Work:
+    """What a client can be told to do."""
+
+    def __init__(self, pool: oc.Pool) -> None:
+        self.pool = pool
+        self.data = np.random.default_rng(1).integers(0, 256, CALL_BYTES, dtype=np.uint8)
+
+    def make(self, name: str, nbytes: int, **hints: Any) -> None:
+        """Make a file of random bytes."""
+        with self.pool.open(name, "w", hints=hints) as file:
+            file.truncate(nbytes)
+        self.write(name, 0, nbytes)
+
+    def write(self, name: str, offset: int, nbytes: int) -> None:
+        """Write, and sync."""
+        with self.pool.open(name, "r+") as file:
+            self._move(file.start_write, [self.data] * 2, offset, nbytes)
+            file.sync()
+
+    def read(self, name: str, offset: int, nbytes: int) -> None:
+        """Read."""
+        buffers = [np.empty_like(self.data) for _ in range(2)]
+        with self.pool.open(name) as file:
+            self._move(file.start_read, buffers, offset, nbytes)
+
+    def _move(
+        self, start: Callable[..., Any], buffers: list[Any], offset: int, nbytes: int
+    ) -> None:
+        tickets: list[Any] = []
+        for number, at in enumerate(range(0, nbytes, CALL_BYTES)):
+            if len(tickets) > 1:
+                tickets.pop(0).wait()
+            count = min(CALL_BYTES, nbytes - at)
+            regions = Regions.contiguous(offset + at, count)
+            tickets.append(start(regions, buffers[number % 2][:count]))
+        for ticket in tickets:
+            ticket.wait()
+
+    def read_strided(self, name: str, piece: int, stride: int, count: int) -> None:
+        """Read many pieces by one request."""
+        with self.pool.open(name) as file:
+            file.read_strided(0, 0, piece, count, stride)
+
+    def write_strided(self, name: str, piece: int, stride: int, count: int) -> None:
+        """Write many pieces by one request, and sync."""
+        with self.pool.open(name, "r+") as file:
+            file.write_strided(0, 0, piece, count, stride, data=self.data[: piece * count])
+            file.sync()
+
+    def read_pieces(self, name: str, piece: int, stride: int, count: int) -> None:
+        """Read each piece by a request of its own."""
+        out = np.empty(piece, np.uint8)
+        with self.pool.open(name) as file:
+            for number in range(count):
+                file.read_at(number * stride, out=out)
+
+    def write_pieces(self, name: str, piece: int, stride: int, count: int) -> None:
+        """Write each piece by a request of its own, and sync."""
+        with self.pool.open(name, "r+") as file:
+            for number in range(count):
+                file.write_at(number * stride, self.data[:piece])
+            file.sync()
+
+    def create(self, directory: str, count: int) -> None:
+        """Make empty files."""
+        for number in range(count):
+            self.pool.open(f"{directory}/{number:06}", "x").close()
+
+
+def main() -> None:
+    url, key = sys.argv[1:]
+    with oc.connect(url, key=key) as pool:
+        work = Work(pool)
+        print("ready", flush=True)
+        for line in sys.stdin:
+            call = json.loads(line)
+            run = getattr(work, call.pop("do"))
+            begin = time.monotonic()
+            run(**call)
+            print(json.dumps([begin, time.monotonic()]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Requests: many small pieces by one request against one request a piece, and creates a second.
+
+Strided requests as in Ross et al. (2001) and Cettei et al. (1997): the server is told of all pieces
+at once.
+"""
+
+import functools
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.benchmark import Outcome, Setting, main
+from benchmarks.figures import Figure, Target
+from benchmarks.pool_client import PoolClient, together
+from benchmarks.rounds import Contender, alternate
+from benchmarks.testbed import Testbed, why_not
+from benchmarks.testbed.pool import BedPool
+
+PIECE_BYTES = 512
+STRIDE_BYTES = 2048
+PIECES = {"full": 16384, "quick": 4096, "tiny": 64}
+SERVERS = 2
+CLIENTS = 8
+LISTED = 1_000_000
+LISTED_SHARE = {"full": 1 / 4, "quick": 1 / 16, "tiny": 1 / 512}
+"""How much of the bytes are moved; the time is scaled."""
+
+CREATES = {"full": 1000, "quick": 250, "tiny": 5}
+RECORD = bytes(80)
+"""About as many bytes as the manager keeps of a file."""
+
+
+def measure(setting: Setting) -> Outcome:
+    if lacking := why_not():
+        return Outcome([Figure("requests to a pool", skipped=lacking)])
+    with Testbed(setting.scratch) as bed:
+        directories = [setting.scratch / f"data{number}" for number in range(SERVERS)]
+        pool = BedPool(bed, setting.scratch / "state", directories)
+        return Outcome([*pieces(setting, pool), listed(setting, pool), creates(setting, pool)])
+
+
+def pieces(setting: Setting, pool: BedPool) -> list[Figure]:
+    """Move pieces of 512 bytes."""
+    count = PIECES[setting.size]
+    rounds = 1 if setting.size == "tiny" else 5
+    figures = []
+    with PoolClient(pool.url, pool.key_file) as client:
+        client.seconds("make", name="f", nbytes=count * STRIDE_BYTES, stripe_unit_bytes=64 << 10)
+        what: dict[str, Any] = {
+            "name": "f",
+            "piece": PIECE_BYTES,
+            "stride": STRIDE_BYTES,
+            "count": count,
+        }
+        for direction in ("write", "read"):
+            runs: dict[str, Contender] = {
+                how: functools.partial(client.seconds, f"{direction}_{how}", **what)
+                for how in ("strided", "pieces")
+            }
+            found = alternate(f"{direction}, pieces", runs, rounds=rounds)
+            figures.append(
+                Figure(
+                    f"{direction} {count} pieces of {PIECE_BYTES} bytes: "
+                    "time of a request each over that of one strided request",
+                    found.ratios("pieces", "strided"),
+                    Target("≥", 20),
+                    ours=f"{found.median('strided'):.4f} s",
+                    rival=f"{found.median('pieces'):.2f} s",
+                    details=dict(found.measures),
+                )
+            )
+    return figures
+
+
+def listed(setting: Setting, pool: BedPool) -> Figure:
+    """Describe and decode a list of a million regions, against moving as many bytes."""
+    what = (
+        f"describing and decoding a list of {LISTED} regions of 4 KiB, against moving their bytes"
+    )
+    if shutil.which("cargo") is None:
+        return Figure(what, skipped="cargo is not installed")
+    run = subprocess.run(
+        ["cargo", "run", "--release", "-q", "-p", "outcore-core", "--example", "list_request"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    described = [float(line) for line in run.stdout.split()]
+    nbytes = LISTED_SHARE[setting.size] * LISTED * 4096
+    with PoolClient(pool.url, pool.key_file) as client:
+        client.seconds("make", name="listed", nbytes=int(nbytes))
+        seconds = client.seconds("read", name="listed", offset=0, nbytes=int(nbytes))
+    moved = seconds * LISTED * 4096 / nbytes
+    return Figure(
+        what,
+        [value / moved for value in described],
+        Target("≤", 0.1),
+        ours=f"{statistics.median(described) * 1e3:.0f} ms",
+        rival=f"{moved:.2f} s",
+        details={"described": described, "moved": moved},
+    )
+
+
+def creates(setting: Setting, pool: BedPool) -> Figure:
+    """Create files by several clients at once, each of them durable when it is answered."""
+    count = CREATES[setting.size]
+    clients = [PoolClient(pool.url, pool.key_file) for _ in range(CLIENTS)]
+    numbers = iter(range(1000))
+
+    def ours() -> float:
+        round_ = next(numbers)
+        calls = [
+            {"do": "create", "directory": f"r{round_}/c{number}", "count": count}
+            for number in range(CLIENTS)
+        ]
+        return CLIENTS * count / together(clients, calls)
+
+    def bare() -> float:
+        path = setting.scratch / f"bare{next(numbers)}"
+        with sqlite3.connect(path, isolation_level=None) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute(
+                "CREATE TABLE files (name BLOB PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID"
+            )
+            begin = time.monotonic()
+            for number in range(count):
+                database.execute("BEGIN IMMEDIATE")
+                for client in range(CLIENTS):
+                    name = f"c{client}/{number:06}".encode()
+                    database.execute("INSERT INTO files VALUES (?, ?)", (name, RECORD))
+                database.execute("COMMIT")
+            seconds = time.monotonic() - begin
+        database.close()
+        return CLIENTS * count / seconds
+
+    try:
+        found = alternate(
+            "creates",
+            {"pool": ours, "SQLite": bare},
+            rounds=1 if setting.size == "tiny" else 5,
+            show=a_second,
+        )
+    finally:
+        for client in clients:
+            client.__exit__()
+    return Figure(
+        f"durable creates by {CLIENTS} clients, against bare SQLite commits of {CLIENTS} rows: "
+        "files a second",
+        found.ratios("pool", "SQLite"),
+        Target("≥", 0.5),
+        ours=a_second(found.median("pool")),
+        rival=a_second(found.median("SQLite")),
+        details=dict(found.measures),
+    )
+
+
+def a_second(value: float) -> str:
+    """Write how many there are in a second."""
+    return f"{value:.0f} /s"
+
+
+if __name__ == "__main__":
+    main("pool_requests", measure)

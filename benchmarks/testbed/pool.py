@@ -1,0 +1,82 @@
+"""The daemons of a pool on a testbed: on its limited disks, and on one of its hosts."""
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.testbed.bed import Testbed
+from benchmarks.testbed.hosts import Host
+
+MAIN = "import sys; from outcore.cli import main; sys.exit(main())"
+
+
+class BedPool:
+    """A manager, and an I/O server in each directory, until the testbed ends.
+
+    Parameters
+    ----------
+    bed
+        Where they run.
+    state
+        Directory for the manager's files, the key and the settings; it is made.
+    directories
+        One for each I/O server.
+    host
+        The host that all of them run on; by default this machine.
+    networks
+        Those of the host's networks in which the I/O servers listen: their channels.
+
+    Attributes
+    ----------
+    url, key_file
+        What a client needs.
+    """
+
+    def __init__(
+        self,
+        bed: Testbed,
+        state: Path,
+        directories: Sequence[Path],
+        *,
+        host: Host | None = None,
+        networks: Sequence[int] = (0,),
+    ) -> None:
+        state.mkdir()
+        self.key_file = state / "key"
+        self.key_file.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+        self.key_file.chmod(0o600)
+        self._bed, self._host, self._state = bed, host, state
+        names = [host.addresses[network] for network in networks] if host else ["127.0.0.1"]
+        listen = [f"tcp:{name}:0" for name in names]
+        manager = self._start("manager", "manager", directory=str(state), listen=listen[:1])
+        for number, directory in enumerate(directories):
+            directory.mkdir(exist_ok=True)
+            where = {"directory": str(directory), "manager": manager["listen"]}
+            self._start("io", f"io{number}", **where, listen=listen)
+        self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
+
+    def _start(self, role: str, name: str, **settings: Any) -> dict[str, Any]:
+        config = self._state / f"{name}.conf"
+        settings["key_file"] = str(self.key_file)
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
+        config.write_text("".join(lines))
+        process = self._bed.start(
+            [sys.executable, "-c", MAIN, "serve", role, "--config", config, "--json"],
+            self._host,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        text = ""
+        for line in process.stdout:
+            text += line
+            if line == "}\n":
+                break
+        said: dict[str, Any] = json.loads(text or "{}")
+        if "listen" not in said:
+            raise OSError(f"{name} does not start: {said or 'it said nothing'}")
+        return said
