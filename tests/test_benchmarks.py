@@ -29,7 +29,22 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["lu", "cholesky", "matmul", "streaming", "blocks", "lstsq", "mixed", "rivals"]
+    "name",
+    [
+        "lu",
+        "cholesky",
+        "matmul",
+        "streaming",
+        "blocks",
+        "lstsq",
+        "mixed",
+        "rivals",
+        "pool_embedded",
+        "pool_served",
+        "pool_disks",
+        "pool_network",
+        "pool_requests",
+    ],
 )
 def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, name)
