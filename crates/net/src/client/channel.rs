@@ -104,15 +104,15 @@ impl Watch for Wire {
 }
 
 /// Keeps one channel of a server open until the peer is closed.
-pub(crate) fn keep_channel(peer: &Arc<Peer>, address: &Address) {
+pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: usize, address: &Address) {
     let mut pause = FIRST_PAUSE;
     let mut timeout = Timeout::default();
     while !peer.is_closed() {
         match open(peer, address, timeout) {
-            Err(error) => peer.did_not_come_up(error),
+            Err(error) => peer.did_not_come_up(channel, error),
             Ok((wire, payload_bytes)) => {
                 let wire = Arc::new(wire);
-                peer.came_up(payload_bytes);
+                peer.came_up(channel, payload_bytes);
                 let was_useful = use_channel(peer, &wire);
                 timeout = *wire.timeout();
                 if was_useful {

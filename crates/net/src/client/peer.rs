@@ -23,6 +23,17 @@ const MOST_NUMBERS: u64 = 2048;
 /// A server that was never reached may have another address.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The last try to open a channel.
+#[derive(Clone)]
+enum Try {
+    /// There was none yet.
+    Untried,
+    /// The channel came up, or the network failed: trying again may help.
+    Passing,
+    /// A server said no: trying again is of no use.
+    Refused(Error),
+}
+
 pub(crate) struct Peer {
     pub(crate) role: Role,
     pub(crate) client: u128,
@@ -39,8 +50,8 @@ struct State {
     /// Numbers of calls that may still be sent.
     unsettled: BTreeSet<u64>,
     channels_up: usize,
-    /// Why no channel could be opened, if trying again is of no use.
-    refusal: Option<Error>,
+    /// What became of each channel's last try.
+    tries: Vec<Try>,
     down_since: Instant,
     was_up: bool,
     is_closed: bool,
@@ -57,6 +68,8 @@ impl Peer {
         if addresses.is_empty() {
             return Err(Error::invalid(format!("{role:?} has no address; give one to the manager")));
         }
+        let is_manager = role == Role::Manager;
+        let each = if is_manager { 1 } else { options.connections_per_address.max(1) };
         let peer = Arc::new(Self {
             role,
             client,
@@ -67,24 +80,20 @@ impl Peer {
                 next_number: 1,
                 unsettled: BTreeSet::new(),
                 channels_up: 0,
-                refusal: None,
+                tries: vec![Try::Untried; addresses.len() * each],
                 down_since: Instant::now(),
                 was_up: false,
                 is_closed: false,
             }),
             wake: Condvar::new(),
         });
-        let is_manager = role == Role::Manager;
-        let each = if is_manager { 1 } else { options.connections_per_address.max(1) };
-        for address in addresses {
-            for _ in 0..each {
-                let (peer, address) = (peer.clone(), address.clone());
-                let name = "outcore-channel".to_owned();
-                let thread = thread::Builder::new().name(name).stack_size(1 << 20);
-                thread.spawn(move || keep_channel(&peer, &address)).map_err(|error| {
-                    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
-                })?;
-            }
+        for (channel, address) in addresses.iter().flat_map(|address| vec![address; each]).enumerate() {
+            let (peer, address) = (peer.clone(), address.clone());
+            let name = "outcore-channel".to_owned();
+            let thread = thread::Builder::new().name(name).stack_size(1 << 20);
+            thread.spawn(move || keep_channel(&peer, channel, &address)).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+            })?;
         }
         Ok(peer)
     }
@@ -166,12 +175,12 @@ impl Peer {
         self.look_again();
     }
 
-    pub(crate) fn came_up(&self, payload_bytes: u64) {
+    pub(crate) fn came_up(&self, channel: usize, payload_bytes: u64) {
         self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.channels_up += 1;
         state.was_up = true;
-        state.refusal = None;
+        state.tries[channel] = Try::Passing;
     }
 
     pub(crate) fn went_down(&self) {
@@ -181,14 +190,14 @@ impl Peer {
     }
 
     /// A channel could not be opened. Where no other is open, calls that waited for too long are given up.
-    pub(crate) fn did_not_come_up(&self, error: Error) {
+    pub(crate) fn did_not_come_up(&self, channel: usize, error: Error) {
         let mut state = self.lock();
-        // What the network does may pass; what a server says does not.
-        state.refusal = (!matches!(error.kind, ErrorKind::Io | ErrorKind::Busy)).then(|| error.clone());
+        let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy);
+        state.tries[channel] = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };
         if state.channels_up > 0 {
             return;
         }
-        let (refusal, down_since) = (state.refusal.clone(), state.down_since);
+        let (refusal, down_since) = (state.refusal_now(), state.down_since);
         let most = if state.was_up { Duration::MAX } else { FIRST_PATIENCE };
         let patience = self.options.patience.min(most);
         let is_over = |call: &Call| refusal.is_some() || call.called.max(down_since).elapsed() > patience;
@@ -196,6 +205,7 @@ impl Peer {
         state.queue = waiting;
         drop(state);
         let over: VecDeque<Call> = over;
+        let error = refusal.unwrap_or(error);
         for call in over {
             self.finish(call, Err(error.clone()));
         }
@@ -233,8 +243,16 @@ impl Peer {
 }
 
 impl State {
+    /// Why no call can be sent: no channel is up, all were tried, and a server said no.
     fn refusal_now(&self) -> Option<Error> {
-        if self.channels_up == 0 { self.refusal.clone() } else { None }
+        let is_tried = self.tries.iter().all(|found| !matches!(found, Try::Untried));
+        if self.channels_up > 0 || !is_tried {
+            return None;
+        }
+        self.tries.iter().find_map(|found| match found {
+            Try::Refused(error) => Some(error.clone()),
+            _ => None,
+        })
     }
 }
 

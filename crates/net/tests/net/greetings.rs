@@ -1,6 +1,9 @@
 //! Who is let in, and what the others are told.
 
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::*;
@@ -178,4 +181,34 @@ fn a_stale_socket_is_taken_over_and_a_live_one_is_not() {
     let error = listen(&place, handler, config(Role::Manager)).err().unwrap();
     assert!(error.kind == ErrorKind::Busy && error.message.contains("io.sock"), "{error}");
     first.stop();
+}
+
+/// Whoever has no key comes by the UNIX socket, though the TCP address of the same server says no first.
+#[test]
+fn one_address_that_refuses_does_not_stand_for_the_others() {
+    let root = tempfile::tempdir().unwrap();
+    let near: Address = format!("unix:{}", root.path().join("near").display()).parse().unwrap();
+    let pool = Pool::new(&[tcp()[0].clone(), near.clone()]);
+    let slow = root.path().join("slow");
+    let far = pool.server.addresses()[0].to_string();
+    *pool.files.addresses.lock().unwrap() = vec![far, format!("unix:{}", slow.display())];
+    let listener = UnixListener::bind(&slow).unwrap();
+    thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let Address::Unix(near) = near else { unreachable!() };
+        let server = UnixStream::connect(near).unwrap();
+        let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || std::io::copy(&mut from, &mut to));
+        let _ = std::io::copy(&mut &server, &mut &client);
+    });
+    let manager = listen_near(root.path(), &pool);
+    let link = NetLink::connect(manager.addresses(), with(Credentials::Peer)).unwrap();
+    assert_eq!(write(&link, 1, 0, &[1; 10]), IoReply::Done);
+    assert_eq!(read(&link, 1, 0, 10), [1; 10]);
+}
+
+fn listen_near(root: &Path, pool: &Pool) -> outcore_net::Listening {
+    let place: Address = format!("unix:{}", root.join("manager").display()).parse().unwrap();
+    listen(&[place], Arc::new(Served(pool.files.clone())), config(Role::Manager)).unwrap()
 }
