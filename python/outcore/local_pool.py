@@ -47,6 +47,8 @@ class DaemonProcess:
         Its process, and when that was started: another process may have the number by now.
     addresses
         Where it listens.
+    metrics
+        Where its metrics are; `None`: nowhere.
     """
 
     role: str
@@ -55,6 +57,7 @@ class DaemonProcess:
     pid: int
     started_ticks: int
     addresses: tuple[str, ...]
+    metrics: str | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -66,7 +69,9 @@ class DaemonProcess:
         return asdict(self) | {"is_alive": self.is_alive}
 
 
-def start(directories: Sequence[Path], listen: str | None = None) -> Iterator[DaemonProcess]:
+def start(
+    directories: Sequence[Path], listen: str | None = None, metrics: int | None = None
+) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories, a new one where there is none.
 
     Parameters
@@ -76,6 +81,9 @@ def start(directories: Sequence[Path], listen: str | None = None) -> Iterator[Da
     listen
         ``HOST`` or ``HOST:PORT`` that other machines reach this one by; by default the daemons
         listen on this machine only.
+    metrics
+        Port of this machine at which the manager's metrics are; those of the I/O servers are at the
+        ports after it. With 0, each is at any free port; by default there are none.
 
     Yields
     ------
@@ -109,6 +117,7 @@ def start(directories: Sequence[Path], listen: str | None = None) -> Iterator[Da
     try:
         manager = _addresses(state / "manager.sock", host, port)
         settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / _KEY)}
+        settings |= _metrics(metrics, 0)
         started.append(_start_one(state, "manager", "manager", settings))
         yield started[-1]
         for number, directory in enumerate(places):
@@ -120,6 +129,7 @@ def start(directories: Sequence[Path], listen: str | None = None) -> Iterator[Da
                 "directory": str(directory), "listen": address, "key_file": str(state / _KEY),
                 "manager": list(started[0].addresses[:1]),
             }  # fmt: skip
+            settings |= _metrics(metrics, 1 + number)
             started.append(_start_one(state, f"io{number}", "io", settings))
             yield started[-1]
     except BaseException:
@@ -212,8 +222,9 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
     process.returncode = 0
     ticks = _started_ticks(process.pid)
     return DaemonProcess(
-        role, said["server"], settings["directory"], process.pid, ticks or 0, tuple(said["listen"])
-    )
+        role, said["server"], settings["directory"], process.pid, ticks or 0,
+        tuple(said["listen"]), said["metrics"],
+    )  # fmt: skip
 
 
 def _first_document(process: "subprocess.Popen[str]") -> dict[str, Any] | None:
@@ -287,6 +298,11 @@ def _addresses(socket: Path, host: str, port: int | None) -> list[str]:
     if port is not None or not found:
         found.append(f"tcp:{host}:{port or 0}")
     return found
+
+
+def _metrics(first: int | None, number: int) -> dict[str, str]:
+    """Say where the metrics of a daemon are."""
+    return {} if first is None else {"metrics": f"127.0.0.1:{first and first + number}"}
 
 
 def _last_line(log: Path) -> str:

@@ -94,6 +94,11 @@ class Pool:
         return cls(core, f"outcore:{os.path.realpath(names[0])}::")
 
     @property
+    def core(self) -> _core.Pool:
+        """The compiled part."""
+        return self._root.core
+
+    @property
     def url(self) -> str:
         """What names in the pool begin with as text."""
         return self._root.url

@@ -6,6 +6,7 @@ mod local;
 mod piece;
 mod pool;
 mod pool_call;
+mod pool_check;
 mod pool_file;
 mod pool_names;
 mod pool_shared;

@@ -99,6 +99,11 @@ where
         self.0.names(&checked(path)?)
     }
 
+    /// The I/O servers that there were when the pool was opened.
+    pub fn servers(&self) -> &[ServerId] {
+        &self.0.ids
+    }
+
     /// What each I/O server says of itself.
     pub fn status(&self) -> Result<Vec<(ServerId, IoStatus)>> {
         let ids = self.0.ids.iter();

@@ -131,6 +131,12 @@ where
         self.remove_data(request, false)
     }
 
+    /// Removes the data files of all files without a name that the user may remove.
+    pub(crate) fn finish_removals(&self) -> Result<()> {
+        let first = ManagerRequest::Orphans { gone: vec![], after: Handle(0), most: PAGE };
+        self.remove_data(first, true)
+    }
+
     /// Makes a request that leaves files without a name, and removes their data files. What cannot be removed now
     /// stays listed with the manager.
     fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {

@@ -14,6 +14,7 @@ mod disk;
 pub mod doubles;
 mod error;
 mod grid;
+mod inventory;
 mod layout;
 mod link;
 mod message;
@@ -29,6 +30,7 @@ pub use clock::Clock;
 pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
+pub use inventory::{Damage, DataFile, Inspection, Known, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use message::{

@@ -2,7 +2,9 @@
 //!
 //! A message is a record here, and a payload of bytes beside it: those of a read or a write, which no record holds.
 
-use crate::{Error, Handle, Layout, Regions, ServerId, Stripes};
+use crate::{
+    DataFile, Error, Handle, Inspection, Known, Layout, Regions, ScrubPlace, Scrubbed, ServerId, Stripes,
+};
 
 /// What a request to an I/O server is for: one entry of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +85,26 @@ pub enum IoRequest {
     },
     /// How much room is left, and what the server did so far.
     Status,
+    /// Compares blocks with their checksums, from a place on: a bounded number of them, in the order of [`DataFile`]s.
+    /// Who holds the pool's key, or runs the server, may ask.
+    Scrub {
+        /// Where the request before came to; first handle 0, byte 0.
+        from: ScrubPlace,
+        /// About how many, rounded up to groups of blocks; the server has a bound of its own.
+        most_bytes: u64,
+    },
+    /// Which data files there are. Who holds the pool's key, or runs the server, may ask.
+    DataFiles {
+        /// The last one of the page before; handle 0 for the first page.
+        after: Handle,
+        /// Of a page.
+        most: u64,
+    },
+    /// What there is of some data files. Who holds the pool's key, or runs the server, may ask.
+    Inspect {
+        /// Which, at most 1000.
+        handles: Vec<Handle>,
+    },
 }
 
 /// What an I/O server says of itself.
@@ -98,6 +120,10 @@ pub struct IoStatus {
     pub bytes_written: u64,
     /// Blocks whose checksum was found wrong.
     pub damaged_blocks: u64,
+    /// Files of which regions were noted as being written when the server started.
+    pub noted_files: u64,
+    /// Whether the log can be written; if not, since the disk is full, nothing else is written either.
+    pub is_writable: bool,
 }
 
 /// The answer of an I/O server.
@@ -111,6 +137,17 @@ pub enum IoReply {
     Status(IoStatus),
     /// Not done.
     Failed(Error),
+    /// Of `Scrub`.
+    Scrubbed(Box<Scrubbed>),
+    /// Of `DataFiles`.
+    DataFiles {
+        /// In their order.
+        files: Vec<DataFile>,
+        /// Whether there are more after them.
+        more: bool,
+    },
+    /// Of `Inspect`, in the order of the handles.
+    Inspected(Vec<Inspection>),
 }
 
 /// Where a server listens: several addresses are parallel channels to one server.
@@ -279,6 +316,26 @@ pub enum ManagerRequest {
         /// Which, and where.
         server: ServerAddress,
     },
+    /// A number for a new I/O server, which nobody else gets. Only root may.
+    NewServer,
+    /// The files in the order of their handles, also those without a name whose data files may still be there. Only root
+    /// may.
+    Files {
+        /// The last handle of the page before; 0 for the first page.
+        after: Handle,
+        /// Of a page.
+        most: u64,
+    },
+    /// What is known of some handles. Only root may.
+    Know {
+        /// Which, at most 1000.
+        handles: Vec<Handle>,
+    },
+    /// The paths of some files. Only root may.
+    Paths {
+        /// Whose, at most 100.
+        handles: Vec<Handle>,
+    },
 }
 
 /// A file that was opened or made: what a client needs to go to the I/O servers.
@@ -321,4 +378,15 @@ pub enum ManagerReply {
     Values(Vec<Vec<u8>>),
     /// Not done.
     Failed(Error),
+    /// Of `NewServer`.
+    NewServer(ServerId),
+    /// Of `Files`, and of `Know` in the order of the handles.
+    Known {
+        /// What is known.
+        known: Vec<Known>,
+        /// Of `Files`: whether there are more after them.
+        more: bool,
+    },
+    /// Of `Paths`, in the order of the handles; `None`: there is no way to it from the root.
+    Paths(Vec<Option<String>>),
 }

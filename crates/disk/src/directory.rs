@@ -102,7 +102,11 @@ impl Directory {
             let mut entries = Vec::new();
             for item in fs::read_dir(&full)? {
                 let item = item?;
-                let status = item.metadata()?;
+                let status = match item.metadata() {
+                    Ok(status) => status,
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue, // gone meanwhile
+                    Err(error) => return Err(error),
+                };
                 entries.push(Entry {
                     name: item.file_name().to_string_lossy().into_owned(),
                     is_directory: status.is_dir(),

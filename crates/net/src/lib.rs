@@ -15,5 +15,5 @@ mod system;
 pub use address::Address;
 pub use client::{NetLink, Options};
 pub use keys::{Credentials, Key, User};
-pub use server::{Config, Handler, Listening, Who, listen, session};
+pub use server::{ChannelCounts, Config, Handler, Listening, Watcher, Who, listen, session};
 pub use system::{MonotonicClock, wait_for_termination};

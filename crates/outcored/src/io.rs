@@ -1,12 +1,15 @@
 //! An I/O server that listens: the data files of one directory, and its place in the pool.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use outcore_core::wire::Role;
 use outcore_core::{
-    Error, ErrorKind, Gather, IoRequest, Link, ManagerReply, ManagerRequest, OnAnswer, Result, ServerAddress,
-    ServerId,
+    Answer, Buffer, Error, ErrorKind, Gather, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
+    OnAnswer, Result, ServerAddress, ServerId,
 };
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
 use outcore_memory::Region;
@@ -17,9 +20,16 @@ use outcore_net::{
 use outcore_server::io_server::{self, Limits, Runner};
 
 use crate::Settings;
-use crate::manager::{addresses, common, signing_key};
+use crate::exposition::Page;
+use crate::http::PageServer;
+use crate::manager::{OF_METRICS, addresses, common, signing_key};
+use crate::metrics::{Identity, serve_metrics};
+use crate::requests::{Requests, kind_of_io};
 
-const KNOWN: &str = "directory, listen, key_file, manager, server, advertise, threads, memory_bytes";
+/// How long the page of metrics waits for the disk.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+
+const KNOWN: &str = "directory, listen, key_file, manager, server, advertise, threads, memory_bytes, metrics";
 
 /// What an I/O server is told.
 #[derive(Clone, Debug)]
@@ -40,6 +50,8 @@ pub struct IoSettings {
     pub threads: usize,
     /// Bytes of payloads that are in memory at once: at least 32 MiB, since clients send up to 8 MiB in one message.
     pub memory_bytes: Option<usize>,
+    /// `HOST:PORT` at which Prometheus finds its metrics, if anywhere.
+    pub metrics: Option<String>,
 }
 
 impl IoSettings {
@@ -59,6 +71,7 @@ impl IoSettings {
         };
         let threads = settings.number("threads", "4")?.unwrap_or(DEFAULT_THREADS as u64);
         let memory_bytes = settings.number("memory_bytes", "50_331_648")?;
+        let metrics = settings.text("metrics", OF_METRICS)?;
         settings.finish(KNOWN)?;
         if threads == 0
             || threads > 256
@@ -67,13 +80,14 @@ impl IoSettings {
             return Err(Error::invalid("need threads of 1 to 256, and memory_bytes of 32 MiB to 1 TiB"));
         }
         let (threads, memory_bytes) = (threads as usize, memory_bytes.map(|bytes| bytes as usize));
-        Ok(Self { directory, listen, advertise, key, manager, server, threads, memory_bytes })
+        Ok(Self { directory, listen, advertise, key, manager, server, threads, memory_bytes, metrics })
     }
 }
 
 /// An I/O server that listens until this is stopped or dropped.
 pub struct IoDaemon {
     // Dropped in this order: what was asked is answered before the server stops.
+    metrics: Option<PageServer>,
     listening: Listening,
     runner: Arc<Runner<LocalDisk>>,
     pool: u128,
@@ -84,6 +98,11 @@ impl IoDaemon {
     /// Where it listens, with the ports that were taken.
     pub fn addresses(&self) -> &[Address] {
         self.listening.addresses()
+    }
+
+    /// Where its metrics are, with the port that was taken.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(PageServer::address)
     }
 
     /// Which pool it is of.
@@ -98,6 +117,7 @@ impl IoDaemon {
 
     /// Answers what was asked, makes everything durable, and stops.
     pub fn stop(self) {
+        drop(self.metrics);
         self.listening.stop();
         self.runner.stop();
     }
@@ -124,12 +144,22 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let role = Role::IoServer(server);
     let mut config = Config::new(role, Some(settings.key.clone()));
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
-    let listening = listen(&settings.listen, Arc::new(Serving(runner.clone())), config)?;
+    let requests = Arc::new(Requests::default());
+    let serving = Serving { runner: runner.clone(), requests: requests.clone() };
+    let listening = listen(&settings.listen, Arc::new(serving), config)?;
+    let metrics = settings.metrics.as_ref().map(|address| {
+        let identity = Identity { role: "io", pool, server: Some(server.0) };
+        let runner = runner.clone();
+        serve_metrics(address, identity, requests, listening.watcher(), move |page| {
+            describe_disk(page, &runner);
+        })
+    });
+    let metrics = metrics.transpose()?;
 
     let addresses = advertised(settings, listening.addresses())?;
     let request = ManagerRequest::AddServer { server: ServerAddress { id: server, addresses } };
     match manager.manager(request)? {
-        ManagerReply::Done => Ok(IoDaemon { listening, runner, pool, server }),
+        ManagerReply::Done => Ok(IoDaemon { metrics, listening, runner, pool, server }),
         ManagerReply::Failed(error) => Err(error),
         reply => {
             Err(Error::new(ErrorKind::Corrupt, format!("the manager answered {reply:?} to a new server")))
@@ -137,12 +167,53 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     }
 }
 
-struct Serving(Arc<Runner<LocalDisk>>);
+struct Serving {
+    runner: Arc<Runner<LocalDisk>>,
+    requests: Arc<Requests>,
+}
 
 impl Handler for Serving {
-    fn io(&self, _who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
-        self.0.call(request, buffer, done);
+    fn io(&self, who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        let (requests, begun) = (self.requests.clone(), self.requests.begin(kind_of_io(&request)));
+        let (is_write, is_read) =
+            (matches!(request, IoRequest::Write { .. }), matches!(request, IoRequest::Read { .. }));
+        let counted = move |answer: Answer<Region>| {
+            let error = match &answer.reply {
+                IoReply::Failed(error) => Some(error),
+                _ => None,
+            };
+            let bytes = answer.buffer.len() as u64;
+            requests.end(&begun, error, u64::from(is_write) * bytes, u64::from(is_read) * bytes);
+            done(answer);
+        };
+        let is_check = matches!(
+            request,
+            IoRequest::Scrub { .. } | IoRequest::DataFiles { .. } | IoRequest::Inspect { .. }
+        );
+        if is_check && !who.is_root {
+            let error = Error::new(
+                ErrorKind::Denied,
+                "only who has the pool's key, or runs it, may check it; use the pool's key file",
+            );
+            return counted(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+        }
+        self.runner.call(request, buffer, Box::new(counted));
     }
+}
+
+/// What a server says of its disk; nothing if it does not say so in time.
+fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
+    let (sender, receiver) = channel();
+    runner.call(IoRequest::Status, Region::empty(), Box::new(move |answer| drop(sender.send(answer.reply))));
+    let Ok(IoReply::Status(status)) = receiver.recv_timeout(STATUS_PATIENCE) else { return };
+    page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
+    let help = "Blocks whose checksum was found wrong.";
+    page.single("outcore_damaged_blocks_total", "counter", help, status.damaged_blocks);
+    let help =
+        "Files whose checksums were looked at again since they were being written when the server ended.";
+    page.single("outcore_log_replayed_files", "gauge", help, status.noted_files);
+    let help = "1 if the disk takes writes; 0 if it is too full for the log.";
+    page.single("outcore_writable", "gauge", help, u8::from(status.is_writable));
 }
 
 /// The number of the server: what the settings say, what the directory says, or the next.
@@ -158,13 +229,11 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
             told.0
         ))),
         (Some(id), _) | (None, Some(id)) => Ok(id),
-        (None, None) => match manager.manager(ManagerRequest::Servers)? {
-            ManagerReply::Servers { servers, .. } => {
-                let next = servers.iter().map(|server| server.id.0 + 1).max().unwrap_or(0);
-                Ok(ServerId(next))
-            }
+        // Taken in one commit: of two that join at once, each gets its own.
+        (None, None) => match manager.manager(ManagerRequest::NewServer)? {
+            ManagerReply::NewServer(id) => Ok(id),
             ManagerReply::Failed(error) => Err(error),
-            _ => Err(Error::new(ErrorKind::Corrupt, "the manager does not say which servers there are")),
+            _ => Err(Error::new(ErrorKind::Corrupt, "the manager gives no number for a new server")),
         },
     }
 }

@@ -2,10 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod exposition;
+mod http;
 mod io;
 mod manager;
+mod metrics;
+mod notify;
+mod requests;
 mod settings;
 
+pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};
 pub use manager::{ManagerDaemon, ManagerSettings, serve_manager};
+pub use notify::notify_ready;
 pub use settings::Settings;

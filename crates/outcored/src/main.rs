@@ -1,21 +1,25 @@
 //! The daemon of a pool: its manager, or one of its I/O servers.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use outcore_core::{Error, Result};
 use outcore_net::wait_for_termination;
-use outcored::{IoSettings, ManagerSettings, Settings, serve_io, serve_manager};
+use outcored::{IoSettings, ManagerSettings, Settings, notify_ready, serve_io, serve_manager};
 
-const USAGE: &str = "outcored manager --config FILE\noutcored io --config FILE";
+const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --config FILE [--check]\n\
+                     --check only reads the settings";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ended = match words[..] {
-        ["manager", "--config", file] => run_manager(Path::new(file)),
-        ["io", "--config", file] => run_io(Path::new(file)),
+        ["manager", "--config", file] => run_manager(file),
+        ["io", "--config", file] => run_io(file),
+        ["manager", "--config", file, "--check"] => read(file, ManagerSettings::from_settings).map(drop),
+        ["io", "--config", file, "--check"] => read(file, IoSettings::from_settings).map(drop),
         ["--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -31,23 +35,35 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_manager(file: &Path) -> Result<()> {
-    let settings = ManagerSettings::from_settings(Settings::from_file(file)?)?;
+fn read<T>(file: &str, settings: impl FnOnce(Settings) -> Result<T>) -> Result<T> {
+    settings(Settings::from_file(Path::new(file))?)
+}
+
+fn run_manager(file: &str) -> Result<()> {
+    let settings = read(file, ManagerSettings::from_settings)?;
     let daemon = wait_for_termination(|| {
         let daemon = serve_manager(&settings)?;
-        say(&format!("manager of pool {:032x} listens on {}", daemon.pool(), list(daemon.addresses())))?;
+        let metrics = at(daemon.metrics());
+        say(&format!(
+            "manager of pool {:032x} listens on {}{metrics}",
+            daemon.pool(),
+            list(daemon.addresses())
+        ))?;
+        notify_ready();
         Ok(daemon)
     })?;
     daemon.stop();
     Ok(())
 }
 
-fn run_io(file: &Path) -> Result<()> {
-    let settings = IoSettings::from_settings(Settings::from_file(file)?)?;
+fn run_io(file: &str) -> Result<()> {
+    let settings = read(file, IoSettings::from_settings)?;
     let daemon = wait_for_termination(|| {
         let daemon = serve_io(&settings)?;
         let (server, pool) = (daemon.server().0, daemon.pool());
-        say(&format!("I/O server {server} of pool {pool:032x} listens on {}", list(daemon.addresses())))?;
+        let (addresses, metrics) = (list(daemon.addresses()), at(daemon.metrics()));
+        say(&format!("I/O server {server} of pool {pool:032x} listens on {addresses}{metrics}"))?;
+        notify_ready();
         Ok(daemon)
     })?;
     daemon.stop();
@@ -56,6 +72,10 @@ fn run_io(file: &Path) -> Result<()> {
 
 fn list(addresses: &[outcore_net::Address]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn at(metrics: Option<SocketAddr>) -> String {
+    metrics.map_or(String::new(), |address| format!("; metrics at http://{address}/metrics"))
 }
 
 /// One line, at once: whoever started this waits for it.

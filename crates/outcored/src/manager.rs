@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,9 @@ use outcore_server::manager::{self, Manager, Now};
 use outcore_server::store::SqliteStore;
 
 use crate::Settings;
+use crate::http::PageServer;
+use crate::metrics::{Identity, serve_metrics};
+use crate::requests::{Requests, kind_of_manager};
 
 /// Where a pool keeps what the manager knows, below the manager's directory.
 const LOCK: &str = "manager/lock";
@@ -24,7 +28,10 @@ const METADATA: &str = "manager/metadata.sqlite";
 /// Requests that become durable together.
 const MOST_AT_ONCE: usize = 256;
 
-const KNOWN: &str = "directory, listen, key_file";
+const KNOWN: &str = "directory, listen, key_file, metrics";
+
+/// What the setting of that name is like.
+pub(crate) const OF_METRICS: &str = "\"127.0.0.1:9471\"";
 
 /// What a manager is told.
 #[derive(Clone, Debug)]
@@ -35,14 +42,17 @@ pub struct ManagerSettings {
     pub listen: Vec<Address>,
     /// The pool's key: clients prove that they have it, and its servers know by it what the manager allows.
     pub key: Key,
+    /// `HOST:PORT` at which Prometheus finds its metrics, if anywhere.
+    pub metrics: Option<String>,
 }
 
 impl ManagerSettings {
     /// From a file's settings.
     pub fn from_settings(mut settings: Settings) -> Result<Self> {
         let (directory, listen, key) = common(&mut settings)?;
+        let metrics = settings.text("metrics", OF_METRICS)?;
         settings.finish(KNOWN)?;
-        Ok(Self { directory, listen, key })
+        Ok(Self { directory, listen, key, metrics })
     }
 }
 
@@ -66,6 +76,7 @@ pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 /// A manager that listens until this is stopped or dropped.
 pub struct ManagerDaemon {
     // Dropped in this order: nobody is served when the lock goes.
+    metrics: Option<PageServer>,
     listening: Listening,
     pool: u128,
     _lock: Lock,
@@ -80,6 +91,11 @@ impl ManagerDaemon {
         self.listening.addresses()
     }
 
+    /// Where its metrics are, with the port that was taken.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(PageServer::address)
+    }
+
     /// Which pool it is of.
     pub fn pool(&self) -> u128 {
         self.pool
@@ -87,6 +103,7 @@ impl ManagerDaemon {
 
     /// Answers what was asked, and stops.
     pub fn stop(self) {
+        drop(self.metrics);
         self.listening.stop();
     }
 }
@@ -106,10 +123,17 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     };
     let manager = Manager::open(store, signing_key(&settings.key), config)?;
     let pool = manager.pool();
-    let handler = Arc::new(Managing { manager: Mutex::new(manager), line: Mutex::default() });
+    let requests = Arc::new(Requests::default());
+    let managing =
+        Managing { manager: Mutex::new(manager), line: Mutex::default(), requests: requests.clone() };
+    let handler = Arc::new(managing);
     let listening =
         listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
-    Ok(ManagerDaemon { listening, pool, _lock: lock })
+    let metrics = settings.metrics.as_ref().map(|address| {
+        let identity = Identity { role: "manager", pool, server: None };
+        serve_metrics(address, identity, requests, listening.watcher(), |_| {})
+    });
+    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, pool, _lock: lock })
 }
 
 /// The key of grants: the pool's.
@@ -120,6 +144,7 @@ pub(crate) fn signing_key(key: &Key) -> grants::Key {
 struct Managing {
     manager: Mutex<Manager<SqliteStore>>,
     line: Mutex<Line>,
+    requests: Arc<Requests>,
 }
 
 /// Requests that wait for the next commit. Of those who brought them one works for all.
@@ -179,8 +204,21 @@ impl Drop for HandOver<'_> {
 }
 
 impl Handler for Managing {
-    /// What comes in while the disk works on a commit is done together, in the next one.
     fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+        let begun = self.requests.begin(kind_of_manager(&request));
+        let reply = self.answer(who, request);
+        let error = match &reply {
+            ManagerReply::Failed(error) => Some(error),
+            _ => None,
+        };
+        self.requests.end(&begun, error, 0, 0);
+        reply
+    }
+}
+
+impl Managing {
+    /// What comes in while the disk works on a commit is done together, in the next one.
+    fn answer(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
         let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
         let (told, tells) = channel();
         let mut line = self.line();

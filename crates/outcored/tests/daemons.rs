@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Buffer, ErrorKind, Extent, FileId, OpenMode, Operation, Result, ServerId, Volume, VolumeRequest,
-    conformance,
+    Buffer, ErrorKind, Extent, FileId, Handle, IoReply, IoRequest, Link, OpenMode, Operation, Result,
+    ScrubPlace, ServerId, Volume, VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region};
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
@@ -44,15 +44,19 @@ fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings
         server: None,
         threads: 2,
         memory_bytes: Some(32 << 20),
+        metrics: None,
     }
+}
+
+fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
+    ManagerSettings { directory, listen: tcp(), key: key.clone(), metrics: None }
 }
 
 impl Pool {
     fn new(servers: usize) -> Self {
         let root = tempfile::tempdir().unwrap();
         let key = Key::random().unwrap();
-        let settings =
-            ManagerSettings { directory: directory(root.path(), "0"), listen: tcp(), key: key.clone() };
+        let settings = manager_settings(directory(root.path(), "0"), &key);
         let manager = serve_manager(&settings).unwrap();
         let start = |i: usize| {
             let directory = directory(root.path(), &i.to_string());
@@ -147,8 +151,58 @@ fn files_survive_their_daemons() {
     // And a directory has one server at a time.
     let error = serve_io(&IoSettings { listen: tcp(), ..again }).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Busy);
-    let settings = ManagerSettings { directory: root.path().join("0"), listen: tcp(), key };
+    let settings = manager_settings(root.path().join("0"), &key);
     assert_eq!(serve_manager(&settings).err().unwrap().kind, ErrorKind::Busy);
+}
+
+#[test]
+fn servers_that_join_at_one_moment_get_numbers_of_their_own() {
+    let mut pool = Pool::new(1);
+    let join = |i: usize| {
+        let directory = directory(pool.root.path(), &format!("new{i}"));
+        serve_io(&io_settings(directory, pool.manager.addresses(), &pool.key)).unwrap()
+    };
+    let joined: Vec<IoDaemon> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6).map(|i| scope.spawn(move || join(i))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut numbers: Vec<u32> = joined.iter().map(|server| server.server().0).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    pool.servers.extend(joined);
+    conformance::volume(&pool.own_volume(), &region);
+}
+
+#[test]
+fn only_root_checks_a_server() {
+    let pool = Pool::new(1);
+    let (me, other) = (User::own(), User { name: "u".into(), uid: 12345, gids: vec![12345] });
+    let requests = || {
+        let from = ScrubPlace { handle: Handle(0), offset: 0 };
+        [
+            IoRequest::Scrub { from, most_bytes: 1 },
+            IoRequest::DataFiles { after: Handle(0), most: 1 },
+            IoRequest::Inspect { handles: vec![Handle(1)] },
+        ]
+    };
+    let ask = |credentials: &Credentials, request: IoRequest| {
+        let link = NetLink::connect(pool.manager.addresses(), Options::new(credentials.clone())).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        link.io(
+            ServerId(0),
+            request,
+            Region::empty(),
+            Box::new(move |answer| sender.send(answer.reply).unwrap()),
+        );
+        receiver.recv().unwrap()
+    };
+    let of_other = Credentials::User { key: pool.key.of_user(&other), user: other };
+    let of_pool = Credentials::Pool { key: pool.key.clone(), user: me };
+    for request in requests() {
+        let refused = ask(&of_other, request.clone());
+        assert!(matches!(&refused, IoReply::Failed(error) if error.kind == ErrorKind::Denied), "{refused:?}");
+        assert!(!matches!(ask(&of_pool, request), IoReply::Failed(_)));
+    }
 }
 
 #[test]
@@ -291,8 +345,7 @@ fn an_io_server_with_64_busy_clients_stays_below_128_mib() {
     let key_file = root.path().join("key");
     let key = Key::random().unwrap();
     key.save(&key_file).unwrap();
-    let settings =
-        ManagerSettings { directory: directory(root.path(), "m"), listen: tcp(), key: key.clone() };
+    let settings = manager_settings(directory(root.path(), "m"), &key);
     let manager = serve_manager(&settings).unwrap();
     let text = format!(
         "directory = \"{}\"\nlisten = \"tcp:127.0.0.1:0\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",

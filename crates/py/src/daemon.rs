@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, serve_io, serve_manager};
+use outcored::{
+    IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, notify_ready, serve_io, serve_manager,
+};
 use pyo3::prelude::*;
 
 use crate::error::{OrRaise, raise};
@@ -20,6 +22,7 @@ pub struct Daemon {
     pool: u128,
     server: Option<u32>,
     addresses: Vec<String>,
+    metrics: Option<String>,
 }
 
 #[pymethods]
@@ -37,21 +40,27 @@ impl Daemon {
         };
         py.detach(|| {
             let settings = Settings::from_file(Path::new(config))?;
-            if is_manager {
+            let started = if is_manager {
                 let daemon = serve_manager(&ManagerSettings::from_settings(settings)?)?;
-                let (pool, addresses) = (daemon.pool(), texts(daemon.addresses()));
-                Ok(Self {
-                    running: Mutex::new(Some(Running::Manager(daemon))),
-                    pool,
+                Self {
+                    pool: daemon.pool(),
                     server: None,
-                    addresses,
-                })
+                    addresses: texts(daemon.addresses()),
+                    metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+                    running: Mutex::new(Some(Running::Manager(daemon))),
+                }
             } else {
                 let daemon = serve_io(&IoSettings::from_settings(settings)?)?;
-                let (pool, server) = (daemon.pool(), Some(daemon.server().0));
-                let addresses = texts(daemon.addresses());
-                Ok(Self { running: Mutex::new(Some(Running::Io(daemon))), pool, server, addresses })
-            }
+                Self {
+                    pool: daemon.pool(),
+                    server: Some(daemon.server().0),
+                    addresses: texts(daemon.addresses()),
+                    metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+                    running: Mutex::new(Some(Running::Io(daemon))),
+                }
+            };
+            notify_ready();
+            Ok(started)
         })
         .or_raise(py)
     }
@@ -72,6 +81,12 @@ impl Daemon {
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.addresses.clone()
+    }
+
+    /// Where its metrics are; `None`: nowhere.
+    #[getter]
+    fn metrics(&self) -> Option<String> {
+        self.metrics.clone()
     }
 
     /// Answers what was asked, makes everything durable, and stops.

@@ -53,7 +53,7 @@ impl EmbeddedLink {
         let mut manager = Manager::open(store, key.clone(), config)?;
         let known = servers_of(&mut manager, &user)?;
         let mut servers = HashMap::new();
-        for (id, path) in assign(&directories, &known, manager.pool())? {
+        for (id, path) in assign(&directories, &known, &mut manager)? {
             let directory = Directory::new(&path)?;
             let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
             let config = io_server::Config {
@@ -128,9 +128,18 @@ impl Link for EmbeddedLink {
     }
 
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        // Who runs the servers checks the pool, as with daemons.
+        let is_check = matches!(
+            request,
+            ManagerRequest::Files { .. }
+                | ManagerRequest::Know { .. }
+                | ManagerRequest::Paths { .. }
+                | ManagerRequest::Orphans { .. }
+        );
         self.parts(|parts| {
             let mut manager = parts.manager.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(manager.handle(now(), &parts.user, request))
+            let user = User { is_root: parts.user.is_root || is_check, ..parts.user.clone() };
+            Ok(manager.handle(now(), &user, request))
         })
     }
 }
@@ -172,11 +181,15 @@ fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<Vec<Ser
 }
 
 /// Which directory is of which server: by what they say themselves, and new servers for those that say nothing.
-fn assign(directories: &[PathBuf], known: &[ServerId], pool: u128) -> Result<Vec<(ServerId, PathBuf)>> {
+fn assign(
+    directories: &[PathBuf],
+    known: &[ServerId],
+    manager: &mut Manager<SqliteStore>,
+) -> Result<Vec<(ServerId, PathBuf)>> {
     let mut servers: Vec<(ServerId, PathBuf)> = Vec::new();
     let mut fresh = Vec::new();
     for path in directories {
-        let Some(id) = marked(path, pool)? else {
+        let Some(id) = marked(path, manager.pool())? else {
             fresh.push(path);
             continue;
         };
@@ -200,8 +213,9 @@ fn assign(directories: &[PathBuf], known: &[ServerId], pool: u128) -> Result<Vec
             missing.join(", ")
         )));
     }
-    let next = servers.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0);
-    servers.extend((next..).map(ServerId).zip(fresh.into_iter().cloned()));
+    for path in fresh {
+        servers.push((manager.new_server()?, path.clone()));
+    }
     Ok(servers)
 }
 

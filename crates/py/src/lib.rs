@@ -9,6 +9,7 @@ mod embedded;
 mod error;
 mod memory;
 mod pool;
+mod pool_check;
 mod pool_file;
 mod stream;
 mod volume;
@@ -31,6 +32,8 @@ mod _core {
     use super::memory::{Arena, Buffer};
     #[pymodule_export]
     use super::pool::Pool;
+    #[pymodule_export]
+    use super::pool_check::PoolCheck;
     #[pymodule_export]
     use super::pool_file::{PoolFile, Regions};
     #[pymodule_export]

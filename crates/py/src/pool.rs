@@ -38,6 +38,11 @@ impl Pool {
         });
         Ok(Self { client: Arc::new(Client::new(link, clock)?), close })
     }
+
+    /// The way to its servers.
+    pub fn client(&self) -> Arc<Client> {
+        self.client.clone()
+    }
 }
 
 #[pymethods]

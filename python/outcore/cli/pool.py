@@ -1,19 +1,24 @@
-"""``outcore pool``: the daemons of a pool on this machine."""
+"""``outcore pool``: the daemons of a pool on this machine, and checks of any pool."""
 
 from pathlib import Path
 
 import click
 
 from outcore import local_pool
+from outcore.cli import pool_check
 from outcore.cli.invocation import json_option, print_json
 from outcore.local_pool import DaemonProcess
 
 DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
 
-@click.group("pool", short_help="Start, look at, and stop the daemons of a pool on this machine.")
+@click.group("pool", short_help="Start, look at, stop, and check the daemons of a pool.")
 def command() -> None:
-    """Start, look at, and stop the daemons of a pool on this machine."""
+    """Start, look at, and stop the daemons of a pool on this machine; check any pool."""
+
+
+command.add_command(pool_check.scrub)
+command.add_command(pool_check.fsck)
 
 
 @command.command("up", short_help="Start the daemons of a pool.")
@@ -26,15 +31,23 @@ def command() -> None:
     metavar="HOST[:PORT]",
     help="Where other machines reach this one; by default only this machine does.",
 )
+@click.option(
+    "--metrics",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help="Where Prometheus finds the manager's metrics; those of the I/O servers are at the next.",
+)
 @json_option
-def up(directories: tuple[Path, ...], listen: str | None, as_json: bool) -> None:
+def up(
+    directories: tuple[Path, ...], listen: str | None, metrics: int | None, as_json: bool
+) -> None:
     """Start a manager and an I/O server for each DIR, best each on a disk of its own.
 
     The first DIR has the manager's files too, and in its directory "pool" the key, the settings and
     the logs. What was a pool is the same pool again; new directories become new servers.
     """
     started = []
-    for daemon in local_pool.start(directories, listen):
+    for daemon in local_pool.start(directories, listen, metrics):
         started.append(daemon)
         if not as_json:
             click.echo(_as_line(daemon))
@@ -92,4 +105,7 @@ def _who(daemon: DaemonProcess) -> str:
 def _as_line(daemon: DaemonProcess) -> str:
     line = f"{_who(daemon)} in {daemon.directory}, process {daemon.pid}"
     where = " ".join(daemon.addresses)
-    return f"{line}, listens on {where}" if daemon.is_alive else f"{line}, IS GONE; see its log"
+    if not daemon.is_alive:
+        return f"{line}, IS GONE; see its log"
+    metrics = f", metrics at {daemon.metrics}" if daemon.metrics else ""
+    return f"{line}, listens on {where}{metrics}"

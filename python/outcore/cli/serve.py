@@ -23,19 +23,24 @@ from outcore.cli.invocation import json_option, print_json
 def command(role: str, config: Path, as_json: bool) -> None:
     """Run the manager or an I/O server of a pool, until Ctrl-C or SIGTERM.
 
-    One line says where it listens. The settings of both are directory, listen and key_file; of an
-    I/O server also manager, and if wanted server, advertise, threads and memory_bytes. See
-    docs/operations.md.
+    One line says where it listens. The settings of both are directory, listen and key_file, and if
+    wanted metrics; of an I/O server also manager, and if wanted server, advertise, threads and
+    memory_bytes. See docs/operations.md.
     """
     daemon = _core.Daemon(role, str(config))
-    said = {"role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses}
+    said = {
+        "role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses,
+        "metrics": daemon.metrics,
+    }  # fmt: skip
     # Ctrl-C and SIGTERM are how it ends.
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
             print_json(said)
         else:
             who = "manager" if daemon.server is None else f"I/O server {daemon.server}"
-            click.echo(f"{who} of pool {daemon.pool} listens on {' '.join(daemon.addresses)}")
+            metrics = f"; metrics at {daemon.metrics}" if daemon.metrics else ""
+            where = " ".join(daemon.addresses)
+            click.echo(f"{who} of pool {daemon.pool} listens on {where}{metrics}")
         while True:
             signal.pause()
     daemon.stop()

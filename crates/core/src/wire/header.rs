@@ -92,6 +92,11 @@ impl Header {
         }
     }
 
+    /// Bytes of the whole frame.
+    pub fn frame_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.control_bytes) + self.payload_bytes
+    }
+
     /// As bytes. Refuses a frame that is too long.
     pub fn encode(&self) -> Result<[u8; HEADER_BYTES]> {
         self.check_lengths()?;

@@ -2,7 +2,7 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Hints, Inode, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress, ServerId,
+    Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress, ServerId,
 };
 
 structure!(ServerAddress { id, addresses });
@@ -27,6 +27,17 @@ choice!(ManagerRequest {
     13 = SetExtended { path, name, value },
     14 = Orphans { gone, after, most },
     15 = AddServer { server },
+    16 = NewServer,
+    17 = Files { after, most },
+    18 = Know { handles },
+    19 = Paths { handles },
+});
+
+choice!(Known {
+    1 = Inode(inode),
+    2 = Removed(file),
+    3 = Gone(grant),
+    4 = Unused,
 });
 
 choice!(ManagerReply {
@@ -39,6 +50,9 @@ choice!(ManagerReply {
     7 = Orphans(files),
     8 = Values(values),
     9 = Failed(error),
+    10 = NewServer(id),
+    11 = Known { known, more },
+    12 = Paths(paths),
 });
 
 impl Record for Layout {

@@ -2,15 +2,29 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus, Result, ServerId, Stripes, Target,
+    Damage, DataFile, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus, Result,
+    ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 
 structure!(ServerId { 0 });
 structure!(Handle { 0 });
 structure!(Target { handle, stripes, entry });
 structure!(Grant { handle, write, expires_s, mac });
-structure!(IoStatus { free_bytes, requests, bytes_read, bytes_written, damaged_blocks });
+structure!(IoStatus {
+    free_bytes,
+    requests,
+    bytes_read,
+    bytes_written,
+    damaged_blocks,
+    noted_files,
+    is_writable,
+});
 structure!(Error { kind, message });
+structure!(ScrubPlace { handle, offset });
+structure!(DataFile { handle, length });
+structure!(Inspection { file, sums_length, summed_past_end });
+structure!(Damage { handle, offset, bytes, what });
+structure!(Scrubbed { next, files, bytes, damage });
 
 choice!(IoRequest {
     1 = Read { target, grant, regions },
@@ -20,6 +34,9 @@ choice!(IoRequest {
     5 = SetLength { target, grant, local_length, reserve },
     6 = Remove { target, grant },
     7 = Status,
+    8 = Scrub { from, most_bytes },
+    9 = DataFiles { after, most },
+    10 = Inspect { handles },
 });
 
 choice!(IoReply {
@@ -27,6 +44,9 @@ choice!(IoReply {
     2 = Length(bytes),
     3 = Status(status),
     4 = Failed(error),
+    5 = Scrubbed(scrubbed),
+    6 = DataFiles { files, more },
+    7 = Inspected(files),
 });
 
 impl Record for Stripes {

@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..400), tag in 0_u8..16) {
+    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..400), tag in 0_u8..24) {
         decides_all(&bytes)?;
         let tagged: Vec<u8> = [tag].into_iter().chain(bytes).collect();
         decides_all(&tagged)?;

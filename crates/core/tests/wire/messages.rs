@@ -44,7 +44,7 @@ pub fn error() -> impl Strategy<Value = Error> {
 }
 
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
-    (0..7, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
+    (0..10, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
         |(which, target, grant, regions, local_length, reserve)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
@@ -52,26 +52,51 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
             3 => IoRequest::Length { target, grant },
             4 => IoRequest::SetLength { target, grant, local_length, reserve },
             5 => IoRequest::Remove { target, grant },
-            _ => IoRequest::Status,
+            6 => IoRequest::Status,
+            7 => IoRequest::Scrub {
+                from: ScrubPlace { handle: target.handle, offset: target.entry },
+                most_bytes: local_length,
+            },
+            8 => IoRequest::DataFiles { after: target.handle, most: local_length },
+            _ => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
         },
     )
 }
 
 pub fn io_reply() -> impl Strategy<Value = IoReply> {
-    let status = any::<[u64; 5]>().prop_map(|n| {
+    let status = any::<([u64; 6], bool)>().prop_map(|(n, is_writable)| {
         IoReply::Status(IoStatus {
             free_bytes: n[0],
             requests: n[1],
             bytes_read: n[2],
             bytes_written: n[3],
             damaged_blocks: n[4],
+            noted_files: n[5],
+            is_writable,
         })
+    });
+    let file = (any::<u64>(), option::of(any::<u64>()))
+        .prop_map(|(handle, length)| DataFile { handle: Handle(handle), length });
+    let inspection = (file.clone(), option::of(any::<u64>()), any::<u64>())
+        .prop_map(|(file, sums_length, summed_past_end)| Inspection { file, sums_length, summed_past_end });
+    let damage = (any::<[u64; 3]>(), any::<String>()).prop_map(|(n, what)| Damage {
+        handle: Handle(n[0]),
+        offset: n[1],
+        bytes: n[2],
+        what,
+    });
+    let place = any::<[u64; 2]>().prop_map(|n| ScrubPlace { handle: Handle(n[0]), offset: n[1] });
+    let scrubbed = (option::of(place), any::<[u64; 2]>(), vec(damage, 0..4)).prop_map(|(next, n, damage)| {
+        IoReply::Scrubbed(Box::new(Scrubbed { next, files: n[0], bytes: n[1], damage }))
     });
     prop_oneof![
         Just(IoReply::Done),
         any::<u64>().prop_map(IoReply::Length),
         status,
-        error().prop_map(IoReply::Failed)
+        error().prop_map(IoReply::Failed),
+        scrubbed,
+        (vec(file, 0..4), any::<bool>()).prop_map(|(files, more)| IoReply::DataFiles { files, more }),
+        vec(inspection, 0..4).prop_map(IoReply::Inspected),
     ]
 }
 
@@ -106,6 +131,15 @@ fn inode() -> impl Strategy<Value = Inode> {
 
 fn opened() -> impl Strategy<Value = Opened> {
     (inode(), grant()).prop_map(|(inode, grant)| Opened { inode, grant })
+}
+
+fn known() -> impl Strategy<Value = Known> {
+    prop_oneof![
+        inode().prop_map(|inode| Known::Inode(Box::new(inode))),
+        opened().prop_map(|file| Known::Removed(Box::new(file))),
+        grant().prop_map(Known::Gone),
+        Just(Known::Unused),
+    ]
 }
 
 pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
@@ -143,6 +177,10 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (number(), vec(path(), 0..3)).prop_map(|(id, addresses)| ManagerRequest::AddServer {
             server: ServerAddress { id: ServerId(id), addresses }
         }),
+        Just(ManagerRequest::NewServer),
+        (handle(), any::<u64>()).prop_map(|(after, most)| ManagerRequest::Files { after, most }),
+        vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Know { handles }),
+        vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Paths { handles }),
     ]
 }
 
@@ -161,6 +199,9 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),
         vec(any::<Vec<u8>>(), 0..3).prop_map(ManagerReply::Values),
         error().prop_map(ManagerReply::Failed),
+        any::<u32>().prop_map(|id| ManagerReply::NewServer(ServerId(id))),
+        (vec(known(), 0..4), any::<bool>()).prop_map(|(known, more)| ManagerReply::Known { known, more }),
+        vec(option::of(any::<String>()), 0..4).prop_map(ManagerReply::Paths),
     ]
 }
 

@@ -114,6 +114,11 @@ impl Admission {
         }
     }
 
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().queue.len()
+    }
+
     /// Nobody waits any more.
     pub(crate) fn close(&self) {
         let mut state = self.lock();

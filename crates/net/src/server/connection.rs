@@ -10,6 +10,7 @@ use outcore_core::{Buffer, Error, ErrorKind, Result, crc32c};
 use outcore_memory::Region;
 
 use crate::server::admission::Lease;
+use crate::server::channel::Channel;
 use crate::socket::{Socket, Watch};
 
 /// Requests of one connection that may be under way at once; no more are read.
@@ -27,6 +28,7 @@ pub(crate) struct Outgoing {
 
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
+    pub(crate) channel: Arc<Channel>,
     state: Mutex<State>,
     wake: Condvar,
     /// How long the other side may take nothing, or send nothing inside a frame.
@@ -67,8 +69,9 @@ impl Watch for Stall<'_> {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, patience: Duration, working: Duration) -> Self {
-        Self { socket, state: Mutex::default(), wake: Condvar::new(), patience, working }
+    pub(crate) fn new(socket: Socket, channel: Arc<Channel>, patience: Duration, working: Duration) -> Self {
+        channel.began();
+        Self { socket, channel, state: Mutex::default(), wake: Condvar::new(), patience, working }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,10 +177,19 @@ impl Connection {
         };
         debug_assert_eq!(header.control_crc, crc32c(&control));
         let sent = self.socket.send_frame(&header, &control, &payload, &self.watch());
+        if sent.is_ok() {
+            self.channel.sent(header.frame_bytes());
+        }
         drop(payload);
         drop(leases);
         self.lock().owed -= 1;
         self.wake.notify_all();
         sent
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.channel.ended();
     }
 }

@@ -11,6 +11,7 @@ use outcore_memory::Arena;
 
 use crate::handshake::{Host, admit, refuse};
 use crate::server::admission::Admission;
+use crate::server::channel::{Channel, ChannelCounts};
 use crate::server::connection::Connection;
 use crate::server::requests::Requests;
 use crate::server::session::Sessions;
@@ -72,7 +73,29 @@ pub(crate) struct Shared {
     config: Config,
     sessions: Sessions<(Who, u128), Arc<Connection>>,
     connections: Mutex<Vec<Weak<Connection>>>,
+    channels: Vec<Arc<Channel>>,
     is_stopping: AtomicBool,
+}
+
+/// Looks at a server that listens.
+#[derive(Clone)]
+pub struct Watcher(Arc<Shared>);
+
+impl Watcher {
+    /// What went over each of its addresses.
+    pub fn channels(&self) -> Vec<ChannelCounts> {
+        self.0.channels.iter().map(|channel| channel.counts()).collect()
+    }
+
+    /// Bytes of payloads in memory, and how many there may be.
+    pub fn memory_bytes(&self) -> (usize, usize) {
+        (self.0.arena.used_bytes(), self.0.arena.budget_bytes())
+    }
+
+    /// Requests that wait for memory.
+    pub fn waiting(&self) -> usize {
+        self.0.payloads.waiting() + self.0.controls.waiting()
+    }
 }
 
 /// A server that listens until this is stopped or dropped.
@@ -91,7 +114,7 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
         ));
     }
     let listeners: Vec<Listener> = addresses.iter().map(Listener::bind).collect::<Result<_>>()?;
-    let addresses = listeners.iter().map(Listener::address).collect::<Result<_>>()?;
+    let addresses: Vec<Address> = listeners.iter().map(Listener::address).collect::<Result<_>>()?;
     let payload_bytes = (config.memory_bytes / SHARE).min(MAX_PAYLOAD_BYTES as usize);
     let shared = Arc::new(Shared {
         handler,
@@ -102,11 +125,12 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
         config,
         sessions: Sessions::default(),
         connections: Mutex::default(),
+        channels: addresses.iter().cloned().map(|address| Arc::new(Channel::new(address))).collect(),
         is_stopping: AtomicBool::new(false),
     });
-    let acceptors = listeners.into_iter().map(|listener| {
-        let shared = shared.clone();
-        start("outcore-accept", move || accept(&shared, &listener))
+    let acceptors = listeners.into_iter().zip(&shared.channels).map(|(listener, channel)| {
+        let (shared, channel) = (shared.clone(), channel.clone());
+        start("outcore-accept", move || accept(&shared, &listener, &channel))
     });
     let acceptors = acceptors.collect::<Result<_>>()?;
     Ok(Listening { shared, addresses, acceptors })
@@ -119,13 +143,13 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<thread::Joi
     })
 }
 
-fn accept(shared: &Arc<Shared>, listener: &Listener) {
+fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
     while !shared.is_stopping() {
         match listener.accept(TICK) {
             Ok(Some(socket)) => {
-                let shared = shared.clone();
+                let (shared, channel) = (shared.clone(), channel.clone());
                 // Without a thread the socket closes, and the client tries again.
-                drop(start("outcore-connection", move || shared.host(socket)));
+                drop(start("outcore-connection", move || shared.host(socket, channel)));
             }
             Ok(None) => {}
             // Out of descriptors, say: some will come back.
@@ -144,11 +168,12 @@ impl Shared {
     }
 
     /// One connection, from its beginning to its end.
-    fn host(self: &Arc<Self>, socket: Socket) {
+    fn host(self: &Arc<Self>, socket: Socket, channel: Arc<Channel>) {
         if socket.prepare(TICK).is_err() {
             return;
         }
-        let connection = Arc::new(Connection::new(socket, self.config.patience, self.config.working));
+        let (patience, working) = (self.config.patience, self.config.working);
+        let connection = Arc::new(Connection::new(socket, channel, patience, working));
         {
             let mut all = self.lock();
             all.retain(|other| other.strong_count() > 0);
@@ -199,6 +224,11 @@ impl Listening {
     /// Most bytes of payloads that were in memory at once so far.
     pub fn peak_bytes(&self) -> usize {
         self.shared.arena.peak_bytes()
+    }
+
+    /// Looks at it, also from elsewhere.
+    pub fn watcher(&self) -> Watcher {
+        Watcher(self.shared.clone())
     }
 
     /// Takes no more requests, answers those it has, and ends all connections.

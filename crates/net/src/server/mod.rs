@@ -2,6 +2,7 @@
 
 mod admission;
 mod answer;
+mod channel;
 mod connection;
 mod listening;
 mod requests;
@@ -10,7 +11,8 @@ pub mod session;
 use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer};
 use outcore_memory::Region;
 
-pub use listening::{Config, Listening, listen};
+pub use channel::ChannelCounts;
+pub use listening::{Config, Listening, Watcher, listen};
 
 /// Who asks. It was proved.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

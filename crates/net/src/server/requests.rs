@@ -86,6 +86,7 @@ impl Requests {
             }
         }
         let control = self.connection.socket.receive_control(header, &self.connection.watch())?;
+        self.connection.channel.received(header.frame_bytes() - header.payload_bytes);
         if is_io { self.take_io(header, &control, due) } else { self.take_manager(header, &control, due) }
     }
 
@@ -123,6 +124,7 @@ impl Requests {
         let is_read = matches!(request, IoRequest::Read { .. });
         if header.payload_bytes > 0 {
             self.connection.socket.receive_payload(header, &buffer, &self.connection.watch())?;
+            self.connection.channel.received(header.payload_bytes);
         }
         let changes = matches!(
             request,
@@ -246,7 +248,10 @@ fn changes(request: &ManagerRequest) -> bool {
         | ManagerRequest::Renew { .. }
         | ManagerRequest::Stat { .. }
         | ManagerRequest::List { .. }
-        | ManagerRequest::GetExtended { .. } => false,
+        | ManagerRequest::GetExtended { .. }
+        | ManagerRequest::Files { .. }
+        | ManagerRequest::Know { .. }
+        | ManagerRequest::Paths { .. } => false,
         ManagerRequest::Create { .. }
         | ManagerRequest::MakeDirectory { .. }
         | ManagerRequest::Remove { .. }
@@ -255,6 +260,7 @@ fn changes(request: &ManagerRequest) -> bool {
         | ManagerRequest::SetAttributes { .. }
         | ManagerRequest::SetDefaultLayout { .. }
         | ManagerRequest::SetExtended { .. }
-        | ManagerRequest::AddServer { .. } => true,
+        | ManagerRequest::AddServer { .. }
+        | ManagerRequest::NewServer => true,
     }
 }

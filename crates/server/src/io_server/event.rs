@@ -1,6 +1,13 @@
 //! What goes into the state machine of an I/O server, and what comes out.
 
-use outcore_core::{Buffer, Completion, Disk, FileId, IoReply, IoRequest, Names, OpenMode, Request, Result};
+use std::collections::BTreeMap;
+
+use outcore_core::{
+    Buffer, Completion, DataFile, Disk, ErrorKind, FileId, Handle, IoReply, IoRequest, Names, OpenMode,
+    Request, Result,
+};
+
+use super::format::{data_directory, handle_in};
 
 /// What happened.
 #[derive(Debug)]
@@ -105,10 +112,19 @@ pub enum NameOperation {
     },
     /// How much can still be written.
     Free,
+    /// Which data files there are in one of the directories, after one.
+    List {
+        /// The directory: the last byte of their handles.
+        directory: u8,
+        /// The last one that is known.
+        after: Handle,
+        /// Most of them.
+        most: usize,
+    },
 }
 
 /// What came of an operation on names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
     /// Done.
     Done,
@@ -121,6 +137,8 @@ pub enum NameAnswer {
     },
     /// Bytes: of `Length` and `Free`.
     Bytes(u64),
+    /// Data files in the order of their handles.
+    Files(Vec<DataFile>),
 }
 
 /// Does an operation on the names of `disk`, which `names` names too.
@@ -144,7 +162,28 @@ where
         }
         NameOperation::Length { file } => disk.length(file).map(NameAnswer::Bytes),
         NameOperation::Free => disk.free_bytes().map(NameAnswer::Bytes),
+        NameOperation::List { directory, after, most } => {
+            list(names, directory, after, most).map(NameAnswer::Files)
+        }
     }
+}
+
+fn list(names: &dyn Names, directory: u8, after: Handle, most: usize) -> Result<Vec<DataFile>> {
+    let entries = match names.list(&data_directory(directory)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(error),
+    };
+    let mut files = BTreeMap::new();
+    for entry in entries {
+        let Some((handle, is_data)) = handle_in(&entry.name) else { continue };
+        if handle > after && handle.0 as u8 == directory {
+            let length = files.entry(handle).or_insert(None);
+            *length = if is_data { Some(entry.length) } else { *length };
+        }
+    }
+    let found = files.into_iter().map(|(handle, length)| DataFile { handle, length });
+    Ok(found.take(most).collect())
 }
 
 fn opened<D: Disk>(disk: &D, file: FileId) -> Result<NameAnswer> {

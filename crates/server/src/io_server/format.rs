@@ -39,14 +39,30 @@ pub(super) fn sum(crc: u32) -> u32 {
     crc ^ *ZEROS_CRC
 }
 
+/// What the name of a file of checksums ends with.
+const SUMS_SUFFIX: &str = ".sums";
+
+/// The directory of the data files whose handles end with a byte.
+pub(super) fn data_directory(byte: u8) -> String {
+    format!("{DATA}/{byte:02x}")
+}
+
 /// Path of the data file of a handle.
 pub fn data_path(handle: Handle) -> String {
-    format!("{DATA}/{:02x}/{:016x}", handle.0 & 0xFF, handle.0)
+    format!("{}/{:016x}", data_directory(handle.0 as u8), handle.0)
 }
 
 /// Path of the checksums of a data file.
 pub fn sums_path(handle: Handle) -> String {
-    format!("{}.sums", data_path(handle))
+    format!("{}{SUMS_SUFFIX}", data_path(handle))
+}
+
+/// The handle that a name is of, and whether it is that of the data file; otherwise it is that of its checksums.
+pub(super) fn handle_in(name: &str) -> Option<(Handle, bool)> {
+    let digits = name.strip_suffix(SUMS_SUFFIX);
+    let handle = Handle(u64::from_str_radix(digits.unwrap_or(name), 16).ok()?);
+    let is_ours = data_path(handle).ends_with(&format!("/{}", digits.unwrap_or(name)));
+    is_ours.then_some((handle, digits.is_none()))
 }
 
 /// Content of the marker.

@@ -34,6 +34,8 @@ struct State<B> {
     writing: bool,
     /// The active file must not be appended to: an append to it failed, or it is of an earlier run.
     anew: bool,
+    /// The last attempt to write failed.
+    is_stuck: bool,
     waiting: Vec<(u64, Slot<Result<()>>)>,
     buffer: Option<B>,
 }
@@ -57,6 +59,7 @@ impl<B: Buffer> Log<B> {
             durable: 0,
             writing: false,
             anew: true,
+            is_stuck: false,
             waiting: Vec::new(),
             buffer: None,
         };
@@ -70,7 +73,8 @@ impl<B: Buffer> Log<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Reads the log and takes what it notes; then begins it anew, so that nothing left over is ever read again.
+    /// Reads the log and takes what it notes; then begins it anew, so that nothing left over is ever read again. On a
+    /// disk that is too full for that, the log stays as it is and counts, and the next who writes tries again.
     pub async fn open_log(self: &Rc<Self>) -> Result<()> {
         let buffer = (self.log.make)(WRITE_PAGES * PAGE_BYTES)?;
         let mut files = [FileId(0); 2];
@@ -78,17 +82,18 @@ impl<B: Buffer> Shared<B> {
         let mut highest = 0;
         for (which, path) in LOGS.into_iter().enumerate() {
             let path = path.to_owned();
-            files[which] = match self.opened(NameOperation::Open { path: path.clone() }).await {
-                Ok((file, _)) => file,
+            let (file, has_bytes) = match self.opened(NameOperation::Open { path: path.clone() }).await {
                 Err(error) if error.kind == ErrorKind::NotFound => {
-                    let made = self.opened(NameOperation::Make { path: path.clone() }).await?.0;
-                    // Without room the log grows as it can.
-                    let length = LEAST_PAGES * PAGE_BYTES as u64;
-                    let _ = self.name(NameOperation::Resize { path, length, reserve: true }).await;
-                    made
+                    self.opened(NameOperation::Make { path: path.clone() }).await?
                 }
-                Err(error) => return Err(error),
+                found => found?,
             };
+            files[which] = file;
+            let length = LEAST_PAGES * PAGE_BYTES as u64;
+            if has_bytes < length {
+                // Without room the log grows as it can, and tries again at the next start.
+                let _ = self.name(NameOperation::Resize { path, length, reserve: true }).await;
+            }
             let pages = self.read_log(files[which], buffer.clone()).await?;
             highest = pages.iter().map(|(_, page)| page.generation).fold(highest, u64::max);
             if let Some((generation, notes)) = newest(&pages)
@@ -104,12 +109,21 @@ impl<B: Buffer> Shared<B> {
             state.generation = highest;
             if let Some((_, which, notes)) = best {
                 state.active = which;
+                self.status.borrow_mut().noted_files = notes.count() as u64;
                 *self.notes.borrow_mut() = notes;
             }
             state.taken += 1;
         }
         let number = self.log.state.borrow().taken;
-        self.log_durable(number).await
+        match self.log_durable(number).await {
+            Err(error) if error.kind == ErrorKind::DiskFull => Ok(()),
+            begun => begun,
+        }
+    }
+
+    /// Whether the log cannot be written: then nothing else is written either.
+    pub fn log_is_stuck(&self) -> bool {
+        self.log.state.borrow().is_stuck
     }
 
     /// Every whole page, with its number.
@@ -177,8 +191,16 @@ impl<B: Buffer> Shared<B> {
             (batch, state.taken, state.anew || state.pages + pages > state.most_pages)
         };
         let written = if anew { self.begin_log_anew().await } else { self.append(&batch).await };
+        let written = written.map_err(|error| {
+            let message = format!(
+                "server {}: what is going to be written cannot be noted, and so is not written: {}",
+                self.server.0, error.message
+            );
+            Error::new(error.kind, message)
+        });
         let mut state = self.log.state.borrow_mut();
         let state = &mut *state;
+        state.is_stuck = written.is_err();
         match &written {
             Ok(()) => {
                 state.anew = false;

@@ -189,6 +189,9 @@ impl<B: Buffer> Shared<B> {
                     .await
             }
             IoRequest::Status => self.status().await,
+            IoRequest::Scrub { from, most_bytes } => self.scrub(from, most_bytes).await,
+            IoRequest::DataFiles { after, most } => self.data_files(after, most).await,
+            IoRequest::Inspect { handles } => self.inspect(&handles).await,
         }
     }
 
@@ -301,7 +304,8 @@ impl<B: Buffer> Shared<B> {
             NameAnswer::Bytes(bytes) => bytes,
             _ => 0,
         };
-        Ok(IoReply::Status(IoStatus { free_bytes, ..*self.status.borrow() }))
+        let is_writable = !self.log_is_stuck();
+        Ok(IoReply::Status(IoStatus { free_bytes, is_writable, ..*self.status.borrow() }))
     }
 
     /// Files noted when the server started, one after the other, while it already serves.

@@ -140,6 +140,19 @@ impl<B: Buffer> Shared<B> {
         Ok(words.collect())
     }
 
+    /// Takes what the disk has of a page for what counts, unless the page was changed and not written yet.
+    pub async fn refresh_sums(&self, page: &Page) -> Result<()> {
+        let _gate = page.gate.take().await;
+        if !page.dirty.get() {
+            let read = self.read_sums(page).await?;
+            // Changed meanwhile?
+            if !page.dirty.get() {
+                *page.sums.borrow_mut() = Some(read);
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a page, if it was changed; also waits for who is writing it already.
     async fn flush_page(&self, page: &Page) -> Result<()> {
         let _gate = page.gate.take().await;

@@ -15,7 +15,7 @@ use super::sums::Page;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// Bytes of `blocks` that a data file of `length` bytes has.
-fn present(blocks: &Range<u64>, length: u64) -> usize {
+pub(super) fn present(blocks: &Range<u64>, length: u64) -> usize {
     (length.min(blocks.end * BLOCK_BYTES)).saturating_sub(blocks.start * BLOCK_BYTES) as usize
 }
 

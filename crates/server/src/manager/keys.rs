@@ -14,6 +14,9 @@ pub(super) const SERVERS_CHANGED: &[u8] = b"v";
 /// Written when a directory moves to another one: of two that move at once, one tries again.
 pub(super) const DIRECTORY_MOVED: &[u8] = b"m";
 
+/// The number that no new I/O server was given yet.
+pub(super) const NEXT_SERVER: &[u8] = b"k";
+
 /// Keys from the first to before the second.
 pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
 
@@ -28,6 +31,17 @@ fn below(letter: u8, number: u64, rest: &[u8]) -> Vec<u8> {
 fn all_below(letter: u8, number: u64) -> KeyRange {
     let until = number.checked_add(1).map_or(vec![letter + 1], |next| below(letter, next, &[]));
     (below(letter, number, &[]), until)
+}
+
+/// The records of files and directories after one.
+pub(super) fn inodes(after: Handle) -> KeyRange {
+    all_after(b'i', after)
+}
+
+/// All keys of a letter with a number after `after`.
+fn all_after(letter: u8, after: Handle) -> KeyRange {
+    let until = vec![letter + 1];
+    (after.0.checked_add(1).map_or(until.clone(), |next| below(letter, next, &[])), until)
 }
 
 /// The record of a file or directory.
@@ -73,7 +87,7 @@ pub(super) fn orphan(handle: Handle) -> Vec<u8> {
 
 /// The files after one that have no name any more.
 pub(super) fn orphans(after: Handle) -> KeyRange {
-    (after.0.checked_add(1).map_or(b"p".to_vec(), |next| below(b'o', next, &[])), b"p".to_vec())
+    all_after(b'o', after)
 }
 
 /// A directory that has no name any more, and perhaps something in it.
@@ -86,7 +100,7 @@ pub(super) fn all_detached() -> KeyRange {
     (b"t".to_vec(), b"u".to_vec())
 }
 
-/// The handle in a key of [`orphan`] or [`detached`].
+/// The handle in a key of [`inode`], [`orphan`] or [`detached`].
 pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
     Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
 }
@@ -128,6 +142,8 @@ mod tests {
             assert!(!holds(&all, &extended(Handle(handle), "a")));
             assert!(holds(&orphans(Handle(handle - 1)), &orphan(Handle(handle))));
             assert!(!holds(&orphans(Handle(handle)), &orphan(Handle(handle))));
+            assert!(holds(&inodes(Handle(handle - 1)), &inode(Handle(handle))));
+            assert!(!holds(&inodes(Handle(handle)), &inode(Handle(handle))));
             assert_eq!(handle_in(&detached(Handle(handle))), Some(Handle(handle)));
             assert!(holds(&all_detached(), &detached(Handle(handle))));
         }

@@ -7,23 +7,22 @@
 mod access;
 mod attributes;
 mod files;
+mod inventory;
 mod keys;
 mod layouts;
 mod paths;
 mod record;
 mod removal;
 mod rename;
+mod servers;
 mod step;
 mod walk;
 
-use outcore_core::{
-    Error, ErrorKind, Handle, Hints, Inode, MAX_STRIPE_COUNT, ManagerReply, ManagerRequest, Result,
-    ServerAddress,
-};
+use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Result};
 
 use crate::grants::Key;
 use crate::store::{Guard, Outcome, Store, Write};
-use record::{Node, Ways};
+use record::Node;
 use step::{Memory, Step, take_handles};
 
 pub use attributes::{MAX_EXTENDED, MAX_EXTENDED_BYTES};
@@ -40,10 +39,6 @@ pub const MAX_PAGE: u64 = 1000;
 const TRIES: usize = 32;
 /// So many handles are taken from the store at once.
 const HANDLES_AT_ONCE: u64 = 1024;
-/// Most addresses of a server.
-const MAX_ADDRESSES: usize = 16;
-/// Most bytes of an address.
-const MAX_ADDRESS_BYTES: usize = 255;
 
 /// The time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,32 +133,6 @@ impl<S: Store> Manager<S> {
         answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count])
     }
 
-    /// Adds an I/O server, or changes where it listens. New files use it; old files stay where they are.
-    pub fn add_server(&mut self, server: ServerAddress) -> Result<()> {
-        let ServerAddress { id, addresses } = server;
-        let is_long = |address: &String| address.is_empty() || address.len() > MAX_ADDRESS_BYTES;
-        if addresses.len() > MAX_ADDRESSES || addresses.iter().any(is_long) {
-            return Err(Error::invalid(format!(
-                "need at most {MAX_ADDRESSES} addresses of 1 to {MAX_ADDRESS_BYTES} bytes for a server, have {} or longer \
-                 ones; leave some out",
-                addresses.len()
-            )));
-        }
-        let root = User { uid: 0, gids: vec![], is_root: true };
-        self.change(Now { unix_ns: 0 }, &root, |step| {
-            let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);
-            let known = step.get::<Ways>(&keys::server(id))?;
-            if known.is_none() && step.servers()?.len() >= MAX_STRIPE_COUNT {
-                return Err(Error::invalid(format!(
-                    "need at most {MAX_STRIPE_COUNT} I/O servers in a pool, have as many; make another pool"
-                )));
-            }
-            step.put(keys::server(id), &Ways(addresses.clone()));
-            step.put(keys::SERVERS_CHANGED.to_vec(), &(changes + 1));
-            Ok(())
-        })
-    }
-
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
         match request {
             ManagerRequest::Servers => {
@@ -189,14 +158,30 @@ impl<S: Store> Manager<S> {
             ManagerRequest::SetExtended { path, name, value } => {
                 self.set_extended(now, who, &path, &name, value.as_deref())
             }
-            ManagerRequest::AddServer { .. } if !who.is_root => Err(Error::new(
-                ErrorKind::Denied,
-                "only who has the pool's key, or runs it, may add I/O servers; use the pool's key file",
-            )),
+            ManagerRequest::AddServer { .. }
+            | ManagerRequest::NewServer
+            | ManagerRequest::Files { .. }
+            | ManagerRequest::Know { .. }
+            | ManagerRequest::Paths { .. }
+                if !who.is_root =>
+            {
+                Err(Error::new(
+                    ErrorKind::Denied,
+                    format!(
+                        "need the pool's key, or who runs it, to add I/O servers and to check the pool, have user {}; use \
+                         the pool's key file",
+                        who.uid
+                    ),
+                ))
+            }
             ManagerRequest::AddServer { server } => {
                 self.add_server(server)?;
                 Ok(ManagerReply::Done)
             }
+            ManagerRequest::NewServer => self.new_server().map(ManagerReply::NewServer),
+            ManagerRequest::Files { after, most } => self.files(now, who, after, most),
+            ManagerRequest::Know { handles } => self.know(now, who, &handles),
+            ManagerRequest::Paths { handles } => self.paths(now, who, &handles),
         }
     }
 
@@ -288,6 +273,9 @@ fn is_change(request: &ManagerRequest) -> bool {
             | ManagerRequest::Stat { .. }
             | ManagerRequest::List { .. }
             | ManagerRequest::GetExtended { .. }
+            | ManagerRequest::Files { .. }
+            | ManagerRequest::Know { .. }
+            | ManagerRequest::Paths { .. }
     )
 }
 

@@ -6,5 +6,8 @@ mod basics;
 mod crashes;
 mod damage;
 mod format;
+mod full_log;
+mod inventory;
 mod runner;
+mod scrub;
 mod world;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
 use outcore_core::{
     Buffer, Clock, Completion, Disk, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus,
-    Operation, Regions, Result, ServerId, Stripes, Target,
+    Operation, Regions, Request, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 use outcore_server::grants::Key;
 use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, perform};
@@ -29,8 +29,12 @@ pub struct Faults {
     pub short_of: u64,
     /// Writes fail after half of their bytes, of every so many.
     pub full_of: u64,
+    /// Nothing is written, since the disk is full.
+    pub is_full: bool,
     /// Nothing is made durable, and the disk says so.
     pub sync_fails: bool,
+    /// Reads of this byte of any file fail; 0 for none.
+    pub unreadable: u64,
 }
 
 pub struct World {
@@ -144,10 +148,18 @@ impl World {
         }
     }
 
-    fn fault(&mut self, operation: Operation, length: usize) -> std::result::Result<usize, (usize, Error)> {
+    fn fault(&mut self, request: &Request<MemoryBuffer>) -> std::result::Result<usize, (usize, Error)> {
+        let (operation, length) = (request.operation, request.buffer.len());
         let faults = self.faults;
+        let bytes = request.offset..request.offset + length as u64;
+        if operation == Operation::Read && faults.unreadable > 0 && bytes.contains(&faults.unreadable) {
+            return Err((0, Error::new(ErrorKind::Io, "injected: cannot read")));
+        }
         if operation == Operation::Sync && faults.sync_fails {
             return Err((0, Error::new(ErrorKind::Io, "injected: cannot sync")));
+        }
+        if operation == Operation::Write && faults.is_full {
+            return Err((0, Error::new(ErrorKind::DiskFull, "injected: the disk is full")));
         }
         if operation == Operation::Write && faults.full_of > 0 && self.random.below(faults.full_of) == 0 {
             return Err((length / 2, Error::new(ErrorKind::DiskFull, "injected: the disk is full")));
@@ -168,7 +180,7 @@ impl World {
             Effect::Disk { token, mut request } => {
                 self.disk_requests += 1;
                 self.syncs += u64::from(request.operation == Operation::Sync);
-                let fault = self.fault(request.operation, request.buffer.len());
+                let fault = self.fault(&request);
                 let (bytes, error) = match fault {
                     Ok(bytes) => (bytes, None),
                     Err((bytes, error)) => (bytes, Some(error)),
@@ -262,6 +274,13 @@ impl World {
         }
     }
 
+    pub fn scrub(&mut self, from: ScrubPlace, most_bytes: u64) -> Scrubbed {
+        match self.ask(IoRequest::Scrub { from, most_bytes }, vec![]).0 {
+            IoReply::Scrubbed(scrubbed) => *scrubbed,
+            other => panic!("answered by {other:?}"),
+        }
+    }
+
     /// Loses power, in the middle of whatever is going on, and starts again.
     pub fn crash(&mut self) {
         // What the disk had begun may have been done.
@@ -279,16 +298,21 @@ impl World {
 
     /// Begins anew with what is in the files.
     pub fn restart(&mut self) {
+        // A server whose log cannot be written because the disk fails does not start.
+        let faults = std::mem::take(&mut self.faults);
+        self.restart_with_faults();
+        self.faults = faults;
+    }
+
+    /// Begins anew with what is in the files, and a disk that may be full.
+    pub fn restart_with_faults(&mut self) {
         self.answers.clear();
         self.pending.clear();
         (self.stopped, self.started) = (false, false);
         let mut effects = Vec::new();
         self.server = IoServer::start(config(self.limits, self.scratch.clone()), &mut effects).unwrap();
         self.pending = effects;
-        // A server whose log cannot be written does not start.
-        let faults = std::mem::take(&mut self.faults);
         while !self.started && self.turn() {}
-        self.faults = faults;
     }
 
     /// Lets time pass.

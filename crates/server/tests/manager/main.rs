@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batches;
+mod inventory;
 mod model;
 mod operations;
 mod orphans;
@@ -10,3 +11,4 @@ mod pool;
 mod races;
 mod rejections;
 mod rights;
+mod servers;

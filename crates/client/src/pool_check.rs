@@ -1,0 +1,91 @@
+//! Checks of a pool: what its servers and its manager say of what they keep, and the removal of what nobody owns. Who holds
+//! the pool's key, or runs it, may.
+
+use outcore_core::{
+    DataFile, Gather, Handle, Inspection, IoReply, IoRequest, Known, Link, ManagerReply, ManagerRequest,
+    Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+};
+
+use crate::pool::PoolVolume;
+use crate::pool_call::{Call, unexpected};
+use crate::pool_shared::is_done;
+
+impl<L: Link + ?Sized + 'static> PoolVolume<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    fn ask_one(&self, server: ServerId, request: IoRequest) -> Result<IoReply> {
+        let buffer = self.0.none.clone();
+        let mut replies = self.0.servers.wait_all(vec![Call { server, request, buffer }])?;
+        Ok(replies.remove(0))
+    }
+
+    /// Compares blocks of a server with their checksums, from a place on; first handle 0, byte 0.
+    pub fn scrub(&self, server: ServerId, from: ScrubPlace, most_bytes: u64) -> Result<Scrubbed> {
+        match self.ask_one(server, IoRequest::Scrub { from, most_bytes })? {
+            IoReply::Scrubbed(scrubbed) => Ok(*scrubbed),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// A page of the data files of a server, and whether there are more; first after handle 0.
+    pub fn data_files(&self, server: ServerId, after: Handle, most: u64) -> Result<(Vec<DataFile>, bool)> {
+        match self.ask_one(server, IoRequest::DataFiles { after, most })? {
+            IoReply::DataFiles { files, more } => Ok((files, more)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// What a server has of some data files, at most 1000.
+    pub fn inspect(&self, server: ServerId, handles: Vec<Handle>) -> Result<Vec<Inspection>> {
+        let count = handles.len();
+        match self.ask_one(server, IoRequest::Inspect { handles })? {
+            IoReply::Inspected(found) if found.len() == count => Ok(found),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// A page of the files that the manager has, with a name or without, and whether there are more.
+    pub fn files(&self, after: Handle, most: u64) -> Result<(Vec<Known>, bool)> {
+        match self.0.manager(ManagerRequest::Files { after, most })? {
+            ManagerReply::Known { known, more } => Ok((known, more)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// What the manager knows of some handles, at most 1000.
+    pub fn know(&self, handles: Vec<Handle>) -> Result<Vec<Known>> {
+        let count = handles.len();
+        match self.0.manager(ManagerRequest::Know { handles })? {
+            ManagerReply::Known { known, .. } if known.len() == count => Ok(known),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The paths of some files, at most 100.
+    pub fn paths(&self, handles: Vec<Handle>) -> Result<Vec<Option<String>>> {
+        let count = handles.len();
+        match self.0.manager(ManagerRequest::Paths { handles })? {
+            ManagerReply::Paths(paths) if paths.len() == count => Ok(paths),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Removes data files of a server that no file owns, if the manager still says so; which of them were.
+    pub fn remove_strays(&self, server: ServerId, handles: Vec<Handle>) -> Result<Vec<Handle>> {
+        let mut removed = Vec::new();
+        for (handle, known) in handles.iter().zip(self.know(handles.clone())?) {
+            if let Known::Gone(grant) = known {
+                let target = Target { handle: *handle, stripes: Stripes::new(1, 1)?, entry: 0 };
+                is_done(&self.ask_one(server, IoRequest::Remove { target, grant })?)?;
+                removed.push(*handle);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes the data files of all files without a name, and what is left of removed directories.
+    pub fn finish_removals(&self) -> Result<()> {
+        self.0.finish_removals()
+    }
+}

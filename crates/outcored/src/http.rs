@@ -1,0 +1,140 @@
+//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Requests are short, and served one after the other.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use outcore_core::{Error, ErrorKind, Result};
+
+use crate::exposition::CONTENT_TYPE;
+
+/// Most bytes of a request's head.
+const MOST_BYTES: usize = 8 << 10;
+
+/// How long one client may take, from its connection to the end of its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves the page until it is dropped.
+#[derive(Debug)]
+pub struct PageServer {
+    address: SocketAddr,
+    is_stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PageServer {
+    /// Listens at `HOST:PORT`; `page` makes the page anew for each request.
+    pub(crate) fn start(address: &str, page: impl Fn() -> String + Send + 'static) -> Result<Self> {
+        let cannot = |error: std::io::Error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::AddrInUse => ErrorKind::Busy,
+                _ => ErrorKind::Invalid,
+            };
+            Error::new(
+                kind,
+                format!(
+                    "cannot serve metrics at {address}: {error}; need metrics = \"HOST:PORT\" of this machine"
+                ),
+            )
+        };
+        let listener = TcpListener::bind(address).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let stops = is_stopping.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                if stops.load(Ordering::SeqCst) {
+                    return;
+                }
+                match stream {
+                    // Who goes away in the middle gets nothing.
+                    Ok(stream) => drop(answer(&stream, &page)),
+                    // Out of descriptors, say: some will come back.
+                    Err(_) => thread::sleep(Duration::from_millis(200)),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("outcore-metrics".into()).spawn(serve).map_err(cannot)?;
+        Ok(Self { address, is_stopping, thread: Some(thread) })
+    }
+
+    /// Where it listens, with the port that was taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for PageServer {
+    fn drop(&mut self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        // Wakes the thread, which waits for a connection.
+        let woken = TcpStream::connect_timeout(&self.address, PATIENCE);
+        if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut stream: &TcpStream, page: &impl Fn() -> String) -> std::io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let (status, body) = match read_head(stream, until)? {
+        Some(head) => respond(&head, page),
+        None => ("431 Request Header Fields Too Large", String::new()),
+    };
+    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{allow}Content-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.set_write_timeout(Some(left(until)?))?;
+    stream.write_all((head + &body).as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    // What was not read would reset the connection, and the answer might be lost.
+    let mut rest = [0; 4096];
+    loop {
+        stream.set_read_timeout(Some(left(until)?))?;
+        if stream.read(&mut rest)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn respond(head: &str, page: &impl Fn() -> String) -> (&'static str, String) {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    let is_http = version.is_some_and(|version| version.starts_with("HTTP/1.")) && words.next().is_none();
+    match (is_http, method, target) {
+        (false, ..) => ("400 Bad Request", String::new()),
+        (true, Some("GET"), Some(target)) if target.split('?').next() == Some("/metrics") => {
+            ("200 OK", page())
+        }
+        (true, Some("GET"), _) => ("404 Not Found", "the metrics are at /metrics\n".into()),
+        _ => ("405 Method Not Allowed", String::new()),
+    }
+}
+
+/// The head of a request; `None` if it is too long.
+fn read_head(mut stream: &TcpStream, until: Instant) -> std::io::Result<Option<String>> {
+    let mut head = Vec::new();
+    let mut some = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() >= MOST_BYTES {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left(until)?))?;
+        match stream.read(&mut some)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            bytes => head.extend_from_slice(&some[..bytes]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&head).into_owned()))
+}
+
+/// The time that is left; an error if there is none.
+fn left(until: Instant) -> std::io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}

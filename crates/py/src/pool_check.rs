@@ -1,0 +1,121 @@
+//! Checks of a pool.
+
+use std::sync::Arc;
+
+use outcore_core::{Handle, Inode, Known, ScrubPlace, ServerId};
+use pyo3::prelude::*;
+
+use crate::error::OrRaise;
+use crate::pool::Pool;
+use crate::pool_file::Client;
+
+/// (where to go on: handle and byte, or `None`; files that were come to the end of; bytes compared; damage: handle, first
+/// byte, bytes, what).
+type Scrubbed = (Option<(u64, u64)>, u64, u64, Vec<(u64, u64, u64, String)>);
+
+/// (handle, bytes of the data file, bytes of its checksums, the end of the last block past its end that has one).
+type Inspection = (u64, Option<u64>, Option<u64>, u64);
+
+/// (handle, "file", "directory", "removed", "gone" or "unused", bytes of a stripe unit, numbers of the servers): the last
+/// two of what is no file, removed or not, are 0 and empty.
+type Record = (u64, &'static str, u64, Vec<u32>);
+
+/// (handle and bytes of each data file, whether there are more).
+type DataFiles = (Vec<(u64, Option<u64>)>, bool);
+
+/// What the servers of a pool say of what they keep, to who may check it.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct PoolCheck(Arc<Client>);
+
+#[pymethods]
+impl PoolCheck {
+    #[new]
+    fn new(pool: &Pool) -> Self {
+        Self(pool.client())
+    }
+
+    /// The numbers of the I/O servers.
+    #[getter]
+    fn servers(&self) -> Vec<u32> {
+        self.0.servers().iter().map(|id| id.0).collect()
+    }
+
+    /// Compares blocks of a server with their checksums, from a place on; first handle 0, byte 0.
+    fn scrub(
+        &self,
+        py: Python<'_>,
+        server: u32,
+        handle: u64,
+        offset: u64,
+        most_bytes: u64,
+    ) -> PyResult<Scrubbed> {
+        let from = ScrubPlace { handle: Handle(handle), offset };
+        let found = py.detach(|| self.0.scrub(ServerId(server), from, most_bytes)).or_raise(py)?;
+        let damage = found.damage.into_iter().map(|d| (d.handle.0, d.offset, d.bytes, d.what));
+        let next = found.next.map(|place| (place.handle.0, place.offset));
+        Ok((next, found.files, found.bytes, damage.collect()))
+    }
+
+    /// A page of the data files of a server, each with its handle and length, and whether there are more.
+    fn data_files(&self, py: Python<'_>, server: u32, after: u64, most: u64) -> PyResult<DataFiles> {
+        let page = py.detach(|| self.0.data_files(ServerId(server), Handle(after), most));
+        let (files, more) = page.or_raise(py)?;
+        Ok((files.into_iter().map(|file| (file.handle.0, file.length)).collect(), more))
+    }
+
+    /// What a server has of some data files.
+    fn inspect(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<Vec<Inspection>> {
+        let found = py.detach(|| self.0.inspect(ServerId(server), of(&handles))).or_raise(py)?;
+        let each = found.into_iter();
+        Ok(each.map(|i| (i.file.handle.0, i.file.length, i.sums_length, i.summed_past_end)).collect())
+    }
+
+    /// A page of the files that the manager has, and whether there are more.
+    fn files(&self, py: Python<'_>, after: u64, most: u64) -> PyResult<(Vec<Record>, bool)> {
+        let (known, more) = py.detach(|| self.0.files(Handle(after), most)).or_raise(py)?;
+        Ok((known.into_iter().map(|known| record(0, known)).collect(), more))
+    }
+
+    /// What the manager knows of some handles.
+    fn know(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Record>> {
+        let known = py.detach(|| self.0.know(of(&handles))).or_raise(py)?;
+        Ok(handles.iter().zip(known).map(|(handle, known)| record(*handle, known)).collect())
+    }
+
+    /// The paths of some files; `None` where no names lead to one.
+    fn paths(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Option<String>>> {
+        py.detach(|| self.0.paths(of(&handles))).or_raise(py)
+    }
+
+    /// Removes data files of a server that no file owns, if the manager still says so; which of them were.
+    fn remove_strays(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<Vec<u64>> {
+        let removed = py.detach(|| self.0.remove_strays(ServerId(server), of(&handles))).or_raise(py)?;
+        Ok(removed.into_iter().map(|handle| handle.0).collect())
+    }
+
+    /// Removes the data files of all files without a name.
+    fn finish_removals(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.finish_removals()).or_raise(py)
+    }
+}
+
+fn of(handles: &[u64]) -> Vec<Handle> {
+    handles.iter().copied().map(Handle).collect()
+}
+
+/// `handle` is that of what has none in what is known.
+fn record(handle: u64, known: Known) -> Record {
+    let of_inode = |inode: &Inode, what| match &inode.layout {
+        Some(layout) => {
+            let servers = layout.servers.iter().map(|server| server.0).collect();
+            (inode.handle.0, what, layout.stripes.unit_bytes(), servers)
+        }
+        None => (inode.handle.0, "directory", 0, vec![]),
+    };
+    match known {
+        Known::Inode(inode) => of_inode(&inode, "file"),
+        Known::Removed(file) => of_inode(&file.inode, "removed"),
+        Known::Gone(_) => (handle, "gone", 0, vec![]),
+        Known::Unused => (handle, "unused", 0, vec![]),
+    }
+}

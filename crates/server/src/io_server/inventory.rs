@@ -1,0 +1,88 @@
+//! Which data files there are, and whether all that belongs to one is there.
+
+use std::rc::Rc;
+
+use outcore_core::{Buffer, DataFile, Error, ErrorKind, Handle, Inspection, IoReply, Result};
+
+use super::event::NameOperation;
+use super::files::File;
+use super::format::{BLOCK_BYTES, SUMS_PER_PAGE, data_path, sums_path};
+use super::shared::Shared;
+
+/// Most data files in an answer.
+const MAX_PAGE: usize = 1000;
+
+impl<B: Buffer> Shared<B> {
+    /// A page of the data files.
+    pub async fn data_files(&self, after: Handle, most: u64) -> Result<IoReply> {
+        let most = most.clamp(1, MAX_PAGE as u64) as usize;
+        let (files, more) = self.list_files(after, most).await?;
+        Ok(IoReply::DataFiles { files, more })
+    }
+
+    /// What there is of some data files.
+    pub async fn inspect(self: &Rc<Self>, handles: &[Handle]) -> Result<IoReply> {
+        if handles.len() > MAX_PAGE {
+            return Err(Error::invalid(format!(
+                "need at most {MAX_PAGE} handles at once, have {}; ask for them in parts",
+                handles.len()
+            )));
+        }
+        let mut found = Vec::with_capacity(handles.len());
+        for handle in handles {
+            let file = self.files.get(*handle);
+            let was_open = file.ids.get().is_some();
+            let inspected = self.inspect_one(&file).await;
+            if !was_open {
+                self.close(&file).await;
+            }
+            self.files.let_go(&file);
+            found.push(inspected?);
+        }
+        Ok(IoReply::Inspected(found))
+    }
+
+    async fn inspect_one(self: &Rc<Self>, file: &Rc<File>) -> Result<Inspection> {
+        let handle = file.handle;
+        match self.open(file, false).await {
+            Ok(true) => {}
+            // Without a data file or without checksums.
+            Ok(false) => return self.inspect_parts(handle).await,
+            Err(error) if error.kind == ErrorKind::Corrupt => return self.inspect_parts(handle).await,
+            Err(error) => return Err(error),
+        }
+        let _lock = file.locks.take(0..u64::MAX, false).await;
+        let Some(ids) = file.ids.get() else { return self.inspect_parts(handle).await };
+        let end = file.length.get().div_ceil(BLOCK_BYTES);
+        let sums_length = file.sums_length.get();
+        let mut summed_past_end = 0;
+        let mut block = end;
+        while block < sums_length.div_ceil(4) {
+            let page = self.sums_of(file, ids, block).await?;
+            let page_end = (block / SUMS_PER_PAGE + 1) * SUMS_PER_PAGE;
+            for block in (block..page_end).filter(|block| page.get(*block) != 0) {
+                summed_past_end = (block + 1) * BLOCK_BYTES;
+            }
+            block = page_end;
+        }
+        let file = DataFile { handle, length: Some(file.length.get()) };
+        Ok(Inspection { file, sums_length: Some(sums_length), summed_past_end })
+    }
+
+    async fn inspect_parts(&self, handle: Handle) -> Result<Inspection> {
+        let length = self.length_of(data_path(handle)).await?;
+        let sums_length = self.length_of(sums_path(handle)).await?;
+        Ok(Inspection { file: DataFile { handle, length }, sums_length, summed_past_end: 0 })
+    }
+
+    async fn length_of(&self, path: String) -> Result<Option<u64>> {
+        match self.opened(NameOperation::Open { path }).await {
+            Ok((file, length)) => {
+                self.name(NameOperation::Close { file }).await?;
+                Ok(Some(length))
+            }
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the manager knows of handles, whatever their names are: for those who check a pool.
+
+use std::collections::BTreeMap;
+
+use outcore_core::{Error, Handle, Known, ManagerReply, Result};
+
+use super::paths::MAX_PATH_BYTES;
+use super::record::{Node, Orphan};
+use super::step::Step;
+use super::{MAX_PAGE, Manager, Now, ROOT, User, keys, record};
+use crate::store::Store;
+
+/// Most files whose paths are looked for at once: each takes a look at all names of a directory.
+const MOST_PATHS: usize = 100;
+
+/// What is known of a handle, before rights are signed.
+enum Found {
+    Inode(Node),
+    Removed(Node),
+    Gone(Handle),
+    Unused,
+}
+
+impl<S: Store> Step<'_, S> {
+    /// A page of the files, and whether there are more.
+    fn files(&self, after: Handle, most: usize) -> Result<(Vec<Found>, bool)> {
+        // Files before those without a name: one that loses its name meanwhile is in the second look, if not in the first.
+        let mut found = BTreeMap::new();
+        for (from, until) in [keys::inodes(after), keys::orphans(after)] {
+            for (key, versioned) in self.store.range(&from, &until, most + 1)? {
+                let Some(handle) = keys::handle_in(&key) else { continue };
+                let node = if key[0] == b'i' {
+                    Found::Inode(record::read(&key, &versioned.value)?)
+                } else {
+                    Found::Removed(record::read::<Orphan>(&key, &versioned.value)?.node)
+                };
+                found.insert(handle, node);
+            }
+        }
+        let more = found.len() > most;
+        Ok((found.into_values().take(most).collect(), more))
+    }
+
+    fn find_handle(&self, handle: Handle) -> Result<Found> {
+        // In the order in which a file goes through them.
+        if let Some(node) = self.look(&keys::inode(handle))? {
+            return Ok(Found::Inode(node));
+        }
+        if let Some(orphan) = self.look::<Orphan>(&keys::orphan(handle))? {
+            return Ok(Found::Removed(orphan.node));
+        }
+        let next = self.look::<u64>(keys::NEXT_HANDLE)?.unwrap_or(ROOT.0 + 1);
+        Ok(if handle.0 < next { Found::Gone(handle) } else { Found::Unused })
+    }
+
+    /// The path of a file; `None` if no names lead to it.
+    fn path_of(&self, handle: Handle) -> Result<Option<String>> {
+        let mut names = Vec::new();
+        let mut at = handle;
+        while at != ROOT {
+            let Some(node) = self.look::<Node>(&keys::inode(at))? else { return Ok(None) };
+            let Some(name) = self.name_of(node.parent, at)? else { return Ok(None) };
+            names.push(name);
+            if names.len() > MAX_PATH_BYTES {
+                return Ok(None);
+            }
+            at = node.parent;
+        }
+        names.reverse();
+        Ok(Some(names.join("/")))
+    }
+
+    /// The name of something in a directory.
+    fn name_of(&self, directory: Handle, wanted: Handle) -> Result<Option<String>> {
+        let (mut from, until) = keys::names(directory, "");
+        loop {
+            let found = self.store.range(&from, &until, MAX_PAGE as usize)?;
+            let Some((last, _)) = found.last() else { return Ok(None) };
+            from = [last.as_slice(), &[0]].concat();
+            for (key, versioned) in &found {
+                if record::read::<u64>(key, &versioned.value)? == wanted.0 {
+                    return Ok(keys::name_in(key).map(str::to_owned));
+                }
+            }
+        }
+    }
+}
+
+fn check_count(handles: &[Handle], most: usize) -> Result<()> {
+    if handles.len() <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "need at most {most} handles at once, have {}; ask for them in parts",
+        handles.len()
+    )))
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn files(&mut self, now: Now, who: &User, after: Handle, most: u64) -> Result<ManagerReply> {
+        let most = most.clamp(1, MAX_PAGE) as usize;
+        let (found, more) = self.view(now, who, |step| step.files(after, most))?;
+        Ok(ManagerReply::Known { known: self.signed(now, found), more })
+    }
+
+    pub(super) fn know(&mut self, now: Now, who: &User, handles: &[Handle]) -> Result<ManagerReply> {
+        check_count(handles, MAX_PAGE as usize)?;
+        let each = |step: &mut Step<'_, S>| handles.iter().map(|handle| step.find_handle(*handle)).collect();
+        let found = self.view(now, who, each)?;
+        Ok(ManagerReply::Known { known: self.signed(now, found), more: false })
+    }
+
+    pub(super) fn paths(&mut self, now: Now, who: &User, handles: &[Handle]) -> Result<ManagerReply> {
+        check_count(handles, MOST_PATHS)?;
+        let each = |step: &mut Step<'_, S>| handles.iter().map(|handle| step.path_of(*handle)).collect();
+        self.view(now, who, each).map(ManagerReply::Paths)
+    }
+
+    fn signed(&self, now: Now, found: Vec<Found>) -> Vec<Known> {
+        let signed = |found| match found {
+            Found::Inode(node) => Known::Inode(Box::new(node.inode)),
+            Found::Removed(node) => Known::Removed(Box::new(self.removable(now, node.inode))),
+            // Handles are never used again: nobody will own what there is of it.
+            Found::Gone(handle) => Known::Gone(self.grant(now, handle, true)),
+            Found::Unused => Known::Unused,
+        };
+        found.into_iter().map(signed).collect()
+    }
+}

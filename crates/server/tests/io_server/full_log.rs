@@ -1,0 +1,66 @@
+//! A disk so full that the log cannot be begun anew: the server starts, reads and removes, and writes when there is room.
+
+use outcore_core::ErrorKind;
+use outcore_server::io_server::{BLOCK_BYTES, data_path};
+
+use crate::world::{Faults, World, small_limits};
+
+const FULL: Faults = Faults { short_of: 0, full_of: 0, is_full: true, sync_fails: false, unreadable: 0 };
+
+/// Some files, one of which was being written, on a server that starts on a full disk.
+fn started_full(seed: u64) -> World {
+    let mut world = World::new(seed, small_limits());
+    world.write(1, 0, &[1; 100_000]).unwrap();
+    world.sync(1).unwrap();
+    world.write(2, 0, &[2; 100_000]).unwrap();
+    world.faults = FULL;
+    world.restart_with_faults();
+    world
+}
+
+#[test]
+fn it_is_read_and_refuses_writes_until_there_is_room() {
+    let mut world = started_full(1);
+    assert!(!world.status().is_writable);
+    assert_eq!(world.status().noted_files, 1);
+    assert_eq!(world.read(1, 0, 100_000), Ok(vec![1; 100_000]));
+    assert_eq!(world.read(2, 0, 100_000), Ok(vec![2; 100_000]));
+    for handle in [1, 3] {
+        let error = world.write(handle, 9 << 20, &[3; 10]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::DiskFull);
+        assert!(error.message.contains("server 3") && error.message.contains("cannot be noted"), "{error}");
+    }
+    assert_eq!(world.read(1, 0, 100_000), Ok(vec![1; 100_000]), "still");
+    world.remove(1).unwrap();
+    world.faults = Faults::default();
+    world.write(3, 0, &[3; 10]).unwrap();
+    assert!(world.status().is_writable);
+    world.sync(3).unwrap();
+    world.crash();
+    assert_eq!(world.read(3, 0, 10), Ok(vec![3; 10]));
+    assert_eq!(world.read(2, 0, 100_000), Ok(vec![2; 100_000]));
+    assert_eq!(world.length(1), 0);
+}
+
+#[test]
+fn what_the_log_said_before_counts_until_it_can_be_written() {
+    for seed in 0..40 {
+        let mut world = started_full(seed);
+        for _ in 0..3 {
+            world.restart_with_faults();
+            assert_eq!(world.status().noted_files, 1, "seed {seed}");
+        }
+        // As a crash in the middle of a write leaves it: noted, so what is there counts.
+        world.stop();
+        assert!(world.disk.flip(&data_path(outcore_core::Handle(2)), 5, 0));
+        world.restart_with_faults();
+        assert!(world.read(2, 0, BLOCK_BYTES).is_ok(), "seed {seed}: its region is still noted");
+        world.faults = Faults::default();
+        world.write(2, 0, &[4; 100]).unwrap();
+        world.sync(2).unwrap();
+        world.stop();
+        assert!(world.disk.flip(&data_path(outcore_core::Handle(2)), 5, 0));
+        world.restart();
+        assert!(world.read(2, 0, BLOCK_BYTES).is_err(), "seed {seed}: nothing is noted any more");
+    }
+}

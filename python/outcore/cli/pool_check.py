@@ -1,0 +1,91 @@
+"""``outcore pool scrub`` and ``outcore pool fsck``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from outcore import local_pool
+from outcore.cli.invocation import json_option, print_json
+from outcore.errors import InvalidError
+from outcore.pool import Pool, connect
+from outcore.pool_fsck import fsck as check
+from outcore.pool_scrub import scrub as compare
+
+_TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
+_KEY = click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The pool's key; by default what OUTCORE_KEY names.",
+)
+
+
+@click.command("scrub", short_help="Compare everything in a pool with its checksums.")
+@_TARGETS
+@_KEY
+@click.option(
+    "--rate", metavar="BYTES/s", help="Most that each server reads for it, such as 50MB/s."
+)
+@json_option
+def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json: bool) -> None:
+    """Compare every block of a pool's servers with its checksum, while the pool is used.
+
+    Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
+    all of one that does not run. The exit code is 1 if something is damaged.
+    """
+    bytes_per_s = None if rate is None else rate.removesuffix("/s")
+    with _open(targets, key) as pool:
+        report = compare(pool, rate=bytes_per_s, progress=not as_json)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        for damage in report.damage:
+            click.echo(str(damage))
+        click.echo(str(report))
+    if report.damage:
+        raise click.exceptions.Exit(1)
+
+
+@click.command("fsck", short_help="Compare what a pool knows of its files with what there is.")
+@_TARGETS
+@_KEY
+@click.option("--repair", is_flag=True, help="Remove data that no file owns, and finish removals.")
+@json_option
+def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool) -> None:
+    """Compare what a pool's manager knows of its files with what its servers have.
+
+    Name the pool as for scrub; it may be in use. Without --repair nothing is changed, and what
+    would be done is said. The exit code is 1 if something is left that is not as it must be.
+    """
+    with _open(targets, key) as pool:
+        report = check(pool, repair=repair)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        for finding in report.findings:
+            click.echo(str(finding))
+        click.echo(str(report))
+    if report.unrepaired:
+        raise click.exceptions.Exit(1)
+
+
+def _open(targets: Sequence[str], key: Path | None) -> Pool:
+    """Open the pool that a command line names."""
+    if targets[0].startswith("outcore:"):
+        if len(targets) > 1:
+            raise InvalidError("need one address of a pool, or its directories")
+        return connect(targets[0], key=key)
+    directories = [Path(target) for target in targets]
+    if any(daemon.is_alive for daemon in local_pool.running(directories[0])):
+        own_key = directories[0] / local_pool.STATE / "key"
+        return connect(local_pool.url_of(directories[0]), key=key or own_key)
+    for directory in directories:
+        # An empty directory would become a new server.
+        if not (directory / "server.json").is_file():
+            raise InvalidError(f"{directory} is no directory of a pool; name all that it has")
+    if not (directories[0] / "manager" / "metadata.sqlite").is_file():
+        raise InvalidError(
+            f"{directories[0]} has no files of a manager; name the pool's first directory first"
+        )
+    return Pool.embedded(directories)

@@ -1,0 +1,313 @@
+"""Checking a pool: what its manager knows against what its servers have, while it is used.
+
+Why a file that is made or removed meanwhile is no finding: a data file is made after the record of
+its file, and its handle is never used again. So a data file that was listed before the manager was
+asked, and of which the manager knows nothing, is gone by a second look, or nobody's. What is judged
+by the data files of a file is looked at twice, some time apart, and must not have changed.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from outcore._core import PoolCheck
+from outcore.pool import Pool
+
+Kind: TypeAlias = Literal[
+    "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
+    "missing data", "missing checksums", "short data", "impossible length",
+]  # fmt: skip
+"""What can be wrong with a file."""
+
+PATIENCE_S = 3.0
+"""Time between two looks at what may be about to change."""
+
+_PAGE = 1000
+_PATHS = 100
+_MOST_LENGTH = (1 << 63) - 1
+
+# (bytes of the data file, bytes of its checksums, end of the checksums past its end)
+_State: TypeAlias = tuple[int | None, int | None, int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it must be.
+
+    Attributes
+    ----------
+    kind
+        What.
+    handle
+        Handle of the file, as its data files are called, in hexadecimal digits.
+    server
+        Number of the I/O server; `None`: not of one server.
+    path
+        The name of the file in the pool, if it has one.
+    text
+        The same in words.
+    repair
+        What is done about it by who asks for repairs; `None`: nothing.
+    is_repaired
+        Whether that was done.
+    """
+
+    kind: Kind
+    handle: str
+    server: int | None
+    path: str | None
+    text: str
+    repair: str | None = None
+    is_repaired: bool = False
+
+    def __str__(self) -> str:
+        name = self.path or f"file {self.handle}"
+        where = name if self.server is None else f"server {self.server}, {name}"
+        end = (
+            ""
+            if self.repair is None
+            else f" ({'done' if self.is_repaired else 'repair'}: {self.repair})"
+        )
+        return f"{self.kind}: {where}: {self.text}{end}"
+
+
+@dataclass(frozen=True)
+class FsckReport:
+    """What `fsck` found: servers, files and data files looked at, and what is wrong."""
+
+    servers: int
+    files: int
+    data_files: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def unrepaired(self) -> tuple[Finding, ...]:
+        """The findings that are still so."""
+        return tuple(finding for finding in self.findings if not finding.is_repaired)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        repaired = count - len(self.unrepaired)
+        found = f"{count} findings, {repaired} of them repaired" if count else "all is well"
+        return (
+            f"{self.files} files, {self.data_files} data files on {self.servers} servers: {found}"
+        )
+
+
+def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) -> FsckReport:
+    """Compare what a pool's manager knows of its files with what its servers have.
+
+    Parameters
+    ----------
+    pool
+        A pool, whose key the caller has, or which the caller runs. It may be in use.
+    repair
+        Whether to remove data files that no file owns, and to finish removals that were begun.
+        Nothing else is ever changed, and no data that a file may own is touched.
+    patience_s
+        Time between two looks at what may be about to change, in seconds.
+
+    Raises
+    ------
+    DeniedError
+        If the caller only has the key of a user.
+    """
+    check = _Check(PoolCheck(pool.core))
+    findings = [*check.strays(), *check.files(patience_s)]
+    findings = check.named(findings)
+    if repair:
+        findings = check.repaired(findings)
+    return FsckReport(len(check.servers), check.file_count, check.data_file_count, tuple(findings))
+
+
+class _Check:
+    """One check, and what it counts."""
+
+    def __init__(self, core: PoolCheck) -> None:
+        self._core = core
+        self.servers = core.servers
+        self.file_count = self.data_file_count = 0
+
+    def strays(self) -> Iterator[Finding]:
+        """Find data files that are where no file has one."""
+        for server in self.servers:
+            after, more = 0, True
+            while more:
+                listed, more = self._core.data_files(server, after, _PAGE)
+                handles = [handle for handle, _ in listed]
+                after = handles[-1] if handles else after
+                self.data_file_count += len(handles)
+                yield from self._strays_of(server, handles)
+
+    def _strays_of(self, server: int, handles: list[int]) -> Iterator[Finding]:
+        odd: dict[int, tuple[Kind, str, str | None]] = {}
+        for handle, state, _, layout in self._core.know(handles):
+            if state == "gone":
+                text = "no file has this handle any more"
+                odd[handle] = ("stray data", text, "remove the data file")
+            elif state == "unused":
+                text = (
+                    "no file was given this handle yet: the manager's metadata is older than the "
+                    "data; restore a newer copy of it"
+                )
+                odd[handle] = ("newer data", text, None)
+            elif server not in layout:
+                text = "the file does not lie on this server"
+                odd[handle] = ("misplaced data", text, None)
+        if not odd:
+            return
+        for handle, length, sums_length, _ in self._core.inspect(server, list(odd)):
+            if length is not None or sums_length is not None:
+                kind, text, repair = odd[handle]
+                size = "checksums only" if length is None else f"{length} bytes"
+                yield Finding(kind, _digits(handle), server, None, f"{text} ({size})", repair)
+
+    def files(self, patience_s: float) -> Iterator[Finding]:
+        """Find files whose data files are not as they must be, and removals that do not end."""
+        suspects: dict[int, list[Finding]] = {}
+        after, more = 0, True
+        while more:
+            records, more = self._core.files(after, _PAGE)
+            after = records[-1][0] if records else after
+            self.file_count += sum(record[1] == "file" for record in records)
+            suspects |= self._suspects(records)
+        if not suspects:
+            return
+        time.sleep(patience_s)
+        handles = list(suspects)
+        for first in range(0, len(handles), _PAGE):
+            some = handles[first : first + _PAGE]
+            again = self._suspects(self._core.know(some))
+            for handle in some:
+                if suspects[handle] == again.get(handle):
+                    yield from suspects[handle]
+
+    def _suspects(self, records: list[tuple[int, str, int, list[int]]]) -> dict[int, list[Finding]]:
+        """Find what is wrong with each of some files at this moment."""
+        files = [record for record in records if record[1] == "file"]
+        states: dict[tuple[int, int], _State] = {}
+        for server in self.servers:
+            there = [handle for handle, _, _, layout in files if server in layout]
+            if there:
+                for handle, length, sums_length, past_end in self._core.inspect(server, there):
+                    states[server, handle] = (length, sums_length, past_end)
+        found = {}
+        for handle, _, unit, layout in files:
+            wrong = list(self._wrong(handle, unit, layout, states))
+            if wrong:
+                found[handle] = wrong
+        for handle, state, _, _ in records:
+            if state == "removed":
+                text = "it was removed, and perhaps not all of its data files are gone"
+                found[handle] = [
+                    Finding(
+                        "unfinished removal",
+                        _digits(handle),
+                        None,
+                        None,
+                        text,
+                        "finish removing it",
+                    )
+                ]
+        return found
+
+    def _wrong(
+        self, handle: int, unit: int, layout: list[int], states: dict[tuple[int, int], _State]
+    ) -> Iterator[Finding]:
+        digits, count = _digits(handle), len(layout)
+        lengths = {
+            server: length
+            for server in layout
+            if (length := states.get((server, handle), (None, None, 0))[0]) is not None
+        }
+        least = [
+            _length_from(entry, lengths.get(s, 0), unit, count) for entry, s in enumerate(layout)
+        ]
+        length = max(least)
+        for entry, server in enumerate(layout):
+            if server not in self.servers:
+                yield Finding(
+                    "missing server", digits, server, None, "the pool has no server of this number"
+                )
+                continue
+            local, sums_length, past_end = states[server, handle]
+            if local is None:
+                # What is empty is made when it is written to.
+                if need := _local_length(entry, length, unit, count):
+                    text = (
+                        f"its data file of {need} bytes is not there: it is lost, or nothing was "
+                        "written there; it reads as zeros"
+                    )
+                    yield Finding("missing data", digits, server, None, text)
+                continue
+            if least[entry] > _MOST_LENGTH:
+                text = f"its data file has {local} bytes, which no file can have"
+                yield Finding("impossible length", digits, server, None, text)
+            if sums_length is None:
+                text = f"there are no checksums of its data file of {local} bytes"
+                yield Finding("missing checksums", digits, server, None, text)
+            elif past_end:
+                text = f"its data file has {local} bytes, and there are checksums up to {past_end}"
+                yield Finding("short data", digits, server, None, text)
+
+    def named(self, findings: list[Finding]) -> list[Finding]:
+        """Add the names of files that have one."""
+        handles = sorted({int(finding.handle, 16) for finding in findings})
+        paths: dict[str, str | None] = {}
+        for first in range(0, len(handles), _PATHS):
+            some = handles[first : first + _PATHS]
+            paths |= zip(map(_digits, some), self._core.paths(some), strict=True)
+        return [replace(finding, path=paths[finding.handle]) for finding in findings]
+
+    def repaired(self, findings: list[Finding]) -> list[Finding]:
+        """Do what can be done without touching what a file may own."""
+        removed: set[tuple[int | None, int]] = set()
+        for server in self.servers:
+            strays = [
+                int(finding.handle, 16)
+                for finding in findings
+                if finding.kind == "stray data" and finding.server == server
+            ]
+            for first in range(0, len(strays), _PAGE):
+                gone = self._core.remove_strays(server, strays[first : first + _PAGE])
+                removed |= {(server, handle) for handle in gone}
+        unfinished = [
+            int(finding.handle, 16) for finding in findings if finding.kind == "unfinished removal"
+        ]
+        if unfinished:
+            self._core.finish_removals()
+            for first in range(0, len(unfinished), _PAGE):
+                some = self._core.know(unfinished[first : first + _PAGE])
+                removed |= {(None, handle) for handle, state, _, _ in some if state == "gone"}
+        return [
+            replace(
+                finding,
+                is_repaired=finding.repair is not None
+                and (finding.server, int(finding.handle, 16)) in removed,
+            )
+            for finding in findings
+        ]
+
+
+def _digits(handle: int) -> str:
+    return f"{handle:016x}"
+
+
+def _local_length(entry: int, length: int, unit: int, count: int) -> int:
+    """Bytes of a file that lie on an entry of its servers (docs/format.md, files of a pool)."""
+    units, rest = divmod(length, unit)
+    whole = units // count + (entry < units % count)
+    return whole * unit + (rest if units % count == entry else 0)
+
+
+def _length_from(entry: int, local_length: int, unit: int, count: int) -> int:
+    """Find the least length of a file of which an entry has so many bytes."""
+    if local_length == 0:
+        return 0
+    units, rest = divmod(local_length - 1, unit)
+    return (units * count + entry) * unit + rest + 1

@@ -1,0 +1,195 @@
+"""Scrubbing a pool: every block of its servers compared with its checksum, while it is used."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from outcore._core import PoolCheck
+from outcore.pool import Pool
+from outcore.progress import Meter, ProgressLike
+from outcore.sizes import format_bytes, format_seconds, parse_bytes
+
+_MOST_BYTES = 16 << 20
+_LEAST_BYTES = 64 << 10
+_PIECES_PER_S = 8
+_PAGE = 1000
+_PATHS = 100
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes that are not what was written.
+
+    Attributes
+    ----------
+    server
+        Number of the I/O server.
+    handle
+        Handle of the file, as its data file is called, in hexadecimal digits.
+    path
+        Its name in the pool; `None` if it has none any more.
+    offset, nbytes
+        Which bytes of its data file on that server; with `nbytes` 0, all of them.
+    file_offset
+        Where in the file `offset` is; `None` if that is not known.
+    text
+        What is wrong.
+    """
+
+    server: int
+    handle: str
+    path: str | None
+    offset: int
+    nbytes: int
+    file_offset: int | None
+    text: str
+
+    def __str__(self) -> str:
+        name = self.path or f"file {self.handle}"
+        where = f"server {self.server}, {name}, byte {self.offset} of its data file {self.handle}"
+        if self.file_offset is not None:
+            where += f" (byte {self.file_offset} of the file)"
+        return f"{where}: {self.text}"
+
+
+@dataclass(frozen=True)
+class ScrubReport:
+    """What `scrub` did: files and bytes compared, damage found, and how long it took."""
+
+    servers: int
+    files: int
+    nbytes: int
+    seconds: float
+    damage: tuple[Damage, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        found = f"{len(self.damage)} places are damaged" if self.damage else "nothing is damaged"
+        return (
+            f"{self.files} data files on {self.servers} servers, {format_bytes(self.nbytes)} in "
+            f"{format_seconds(self.seconds)}: {found}"
+        )
+
+
+def scrub(
+    pool: Pool, *, rate: int | str | None = None, progress: ProgressLike = True
+) -> ScrubReport:
+    """Compare every block that the servers of a pool have with its checksum.
+
+    The pool is used meanwhile. A block that is being written is not damaged. The servers are asked
+    for a piece at a time, all at once; who stops asking stops it, and nothing is left behind.
+
+    Parameters
+    ----------
+    pool
+        A pool, whose key the caller has, or which the caller runs.
+    rate
+        Most bytes per second that each server reads for it, such as ``"50 MB"``; by default as
+        fast as they can.
+    progress
+        See `outcore.progress.ProgressLike`.
+
+    Raises
+    ------
+    DeniedError
+        If the caller only has the key of a user.
+    """
+    bytes_per_s = None if rate is None else parse_bytes(rate)
+    check = PoolCheck(pool.core)
+    started = time.monotonic()
+    stop = threading.Event()
+    total = sum(_length(check, server) for server in check.servers)
+    with (
+        Meter("scrub", total, progress) as meter,
+        ThreadPoolExecutor(max(len(check.servers), 1), "outcore-scrub") as threads,
+    ):
+        walks = [_Walk(check, server, bytes_per_s, stop) for server in check.servers]
+        running = [threads.submit(walk.run) for walk in walks]
+        try:
+            _watch(walks, running, meter)
+        finally:
+            stop.set()
+    found = [(walk.server, each) for walk in walks for each in walk.damage]
+    return ScrubReport(
+        len(walks), sum(walk.files for walk in walks), sum(walk.nbytes for walk in walks),
+        time.monotonic() - started, tuple(_named(check, found)),
+    )  # fmt: skip
+
+
+def _length(check: PoolCheck, server: int) -> int:
+    """Bytes of the data files of a server."""
+    total, after, more = 0, 0, True
+    while more:
+        files, more = check.data_files(server, after, _PAGE)
+        total += sum(length or 0 for _, length in files)
+        after = files[-1][0] if files else after
+    return total
+
+
+class _Walk:
+    """The way through one server, on a thread of its own."""
+
+    def __init__(
+        self, check: PoolCheck, server: int, bytes_per_s: int | None, stop: threading.Event
+    ) -> None:
+        self.server = server
+        self.files = self.nbytes = 0
+        self.damage: list[tuple[int, int, int, str]] = []
+        self._check, self._bytes_per_s, self._stop = check, bytes_per_s, stop
+
+    def run(self) -> None:
+        rate = self._bytes_per_s
+        piece = min(max(rate // _PIECES_PER_S, _LEAST_BYTES), _MOST_BYTES) if rate else _MOST_BYTES
+        place: tuple[int, int] | None = (0, 0)
+        started = time.monotonic()
+        while place is not None and not self._stop.is_set():
+            place, files, nbytes, damage = self._check.scrub(self.server, *place, piece)
+            self.files += files
+            self.nbytes += nbytes
+            self.damage += damage
+            if rate:
+                early = started + self.nbytes / rate - time.monotonic()
+                self._stop.wait(max(early, 0.0))
+
+
+def _watch(walks: list[_Walk], running: "list[Future[None]]", meter: Meter) -> None:
+    """Wait for the threads, and show how far they are. The first error ends all of it."""
+    done = 0
+    while True:
+        is_over = all(each.done() for each in running)
+        before, done = done, sum(walk.nbytes for walk in walks)
+        meter.advance(done - before)
+        for each in running:
+            if each.done():
+                each.result()
+        if is_over:
+            return
+        time.sleep(0.02)
+
+
+def _named(check: PoolCheck, found: list[tuple[int, tuple[int, int, int, str]]]) -> list[Damage]:
+    """Add what the manager knows of the files."""
+    handles = sorted({handle for _, (handle, *_) in found})
+    paths: dict[int, str | None] = {}
+    layouts: dict[int, tuple[int, list[int]]] = {}
+    for first in range(0, len(handles), _PATHS):
+        some = handles[first : first + _PATHS]
+        paths |= zip(some, check.paths(some), strict=True)
+        for handle, state, unit, servers in check.know(some):
+            if state == "file":
+                layouts[handle] = (unit, servers)
+    named = []
+    for server, (handle, offset, nbytes, text) in found:
+        file_offset = None
+        unit, servers = layouts.get(handle, (0, []))
+        if server in servers:
+            units, rest = divmod(offset, unit)
+            file_offset = (units * len(servers) + servers.index(server)) * unit + rest
+        digits = f"{handle:016x}"
+        named.append(Damage(server, digits, paths[handle], offset, nbytes, file_offset, text))
+    return named

@@ -1,0 +1,28 @@
+"""The files of a pool's servers, and how tests damage them by hand."""
+
+from pathlib import Path
+
+
+def data_files(directory: Path) -> list[Path]:
+    """The data files of a server, in the order of their handles."""
+    return sorted(
+        (path for path in directory.glob("data/*/*") if path.suffix != ".sums"),
+        key=lambda path: path.name,
+    )
+
+
+def sums_of(path: Path) -> Path:
+    """The checksums of a data file."""
+    return path.with_name(path.name + ".sums")
+
+
+def with_handle(directory: Path, handle: int) -> Path:
+    """Where a server has the data file of a handle."""
+    return directory / "data" / f"{handle & 0xFF:02x}" / f"{handle:016x}"
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flip a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 4
+    path.write_bytes(content)

@@ -1,0 +1,226 @@
+"""Metrics of a pool's daemons, read by Prometheus' own parsers and compared with what was done."""
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pool_files import data_files, flip
+from prometheus_client.parser import text_string_to_metric_families
+
+import outcore as oc
+from outcore import local_pool
+from outcore.cli import main
+from outcore.errors import CorruptError, NotFoundError
+from outcore.local_pool import DaemonProcess
+
+FILES, NBYTES = 7, 100_000
+
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[list[Path]]:
+    """Directories of a pool, whose daemons are gone at the end whatever happens."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    yield places
+    for daemon in local_pool.running(places[0]):
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def daemons(directories: list[Path]) -> list[DaemonProcess]:
+    """A manager and two I/O servers, with metrics at any free ports."""
+    return list(local_pool.start(directories, "127.0.0.1:0", 0))
+
+
+def connect(directories: list[Path]) -> oc.Pool:
+    key = directories[0] / local_pool.STATE / "key"
+    return oc.connect(local_pool.url_of(directories[0]), key=key)
+
+
+def page(daemon: DaemonProcess) -> str:
+    assert daemon.metrics is not None
+    with urllib.request.urlopen(daemon.metrics) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text: str = answer.read().decode()
+    return text
+
+
+def values(daemon: DaemonProcess) -> Values:
+    """All samples, once the parser has found each in its family and of its type."""
+    found: Values = {}
+    for family in text_string_to_metric_families(page(daemon)):
+        assert family.type in ("counter", "gauge", "histogram"), family
+        assert family.documentation
+        for sample in family.samples:
+            assert sample.name.startswith("outcore_")
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def value(of: Values, name: str, **labels: str) -> float:
+    return of[name, frozenset(labels.items())]
+
+
+def total(of: Values, name: str, **labels: str) -> float:
+    wanted = labels.items()
+    return sum(value for (known, its), value in of.items() if known == name and its >= wanted)
+
+
+def test_counts_are_those_of_what_was_done(
+    directories: list[Path], daemons: list[DaemonProcess]
+) -> None:
+    manager, first, second = daemons
+    with connect(directories) as pool:
+        for i in range(FILES):
+            with pool.open(f"f{i}", "w", hints={"stripe_count": 1, "base": 0}) as file:
+                file.write(bytes(NBYTES))
+        for i in range(FILES):
+            with pool.open(f"f{i}") as file:
+                assert file.read() == bytes(NBYTES)
+        with pytest.raises(NotFoundError):
+            pool.open("none")
+        of = values(first)
+        assert value(of, "outcore_requests_total", kind="write", outcome="ok") == FILES
+        assert value(of, "outcore_requests_total", kind="read", outcome="ok") == FILES
+        assert total(of, "outcore_requests_total", outcome="not_found") == 0
+        for direction in ("in", "out"):
+            moved = value(of, "outcore_payload_bytes_total", direction=direction)
+            assert moved == FILES * NBYTES
+            # Each frame has 48 bytes of header and a record of less than 500.
+            over = total(of, "outcore_channel_bytes_total", direction=direction)
+            frames = total(of, "outcore_requests_total")
+            assert moved + 48 * frames <= over <= moved + 548 * frames
+        assert total(of, "outcore_channel_connections") >= 1
+        assert value(of, "outcore_requests_in_work") == 0
+        assert value(of, "outcore_memory_limit_bytes") == 48 << 20
+        assert value(of, "outcore_memory_bytes") == 0
+        assert value(of, "outcore_damaged_blocks_total") == 0
+        assert value(of, "outcore_log_replayed_files") == 0
+        assert value(of, "outcore_writable") == 1
+        free = os.statvfs(directories[0])
+        free_bytes = value(of, "outcore_disk_free_bytes")
+        assert free_bytes == pytest.approx(free.f_bavail * free.f_frsize, rel=0.2)
+        assert total(values(second), "outcore_requests_total", kind="write") == 0
+
+        of = values(manager)
+        assert value(of, "outcore_requests_total", kind="create", outcome="ok") == FILES
+        assert value(of, "outcore_requests_total", kind="open", outcome="not_found") == 1
+    info = [labels for name, labels in values(second) if name == "outcore_build_info"]
+    assert [dict(labels) for labels in info] == [
+        {"version": oc.__version__, "role": "io", "pool": _pool_id(directories), "server": "1"}
+    ]
+    up = [value(values(second), "outcore_uptime_seconds") for _ in range(2)]
+    assert 0 < up[0] < up[1] < 1000
+
+
+def _pool_id(directories: list[Path]) -> str:
+    document: dict[str, Any] = json.loads((directories[0] / "server.json").read_text())
+    return str(document["pool"])
+
+
+def test_each_request_is_in_a_bucket(directories: list[Path], daemons: list[DaemonProcess]) -> None:
+    with connect(directories) as pool:
+        for _ in range(5):
+            pool.servers()
+        pool.mkdir("d")
+    for daemon, kind, count in ((daemons[1], "status", 5), (daemons[0], "make_directory", 1)):
+        of = values(daemon)
+        name = "outcore_request_seconds"
+        buckets = sorted(
+            (float(dict(labels)["le"]), number)
+            for (known, labels), number in of.items()
+            if known == f"{name}_bucket" and dict(labels)["kind"] == kind
+        )
+        assert len(buckets) == 14
+        assert [number for _, number in buckets] == sorted(number for _, number in buckets)
+        assert buckets[-1] == (float("inf"), count)
+        assert value(of, f"{name}_count", kind=kind) == count
+        assert 0 < value(of, f"{name}_sum", kind=kind) < 60
+
+
+def test_damage_and_what_a_crash_left_are_told(
+    directories: list[Path], daemons: list[DaemonProcess]
+) -> None:
+    with connect(directories) as pool:
+        with pool.open("f", "w", hints={"stripe_count": 1, "base": 1}) as file:
+            file.write(bytes(NBYTES))
+            file.sync()
+        flip(data_files(directories[1])[0], 5)
+        with pool.open("f") as file, pytest.raises(CorruptError):
+            file.read()
+    of = values(daemons[2])
+    assert value(of, "outcore_damaged_blocks_total") == 1
+    assert value(of, "outcore_requests_total", kind="read", outcome="corrupt") == 1
+
+
+def ask(daemon: DaemonProcess, request: bytes) -> bytes:
+    """What comes back until the other side has nothing more to say."""
+    assert daemon.metrics is not None
+    host, port = re.findall(r"//(.*):(\d+)/", daemon.metrics)[0]
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(request)
+        found = b""
+        while some := connection.recv(4096):
+            found += some
+    return found
+
+
+def test_nothing_else_is_answered(directories: list[Path], daemons: list[DaemonProcess]) -> None:
+    manager = daemons[0]
+    for request, status in (
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK"),
+        (b"GET /metrics?name=a HTTP/1.0\r\n\r\n", b"200 OK"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"GET /metrics/../key HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"405 Method Not Allowed"),
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"GET /metrics\r\n\r\n", b"400 Bad Request"),
+        (b"\x16\x03\x01\x02\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 3000, b"431 Request Header Fields Too Large"),
+    ):
+        answer = ask(manager, request)
+        assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n"), answer
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert b"Connection: close" in head
+    # Who says nothing keeps others waiting for a few seconds only.
+    host, port = re.findall(r"//(.*):(\d+)/", str(manager.metrics))[0]
+    with socket.create_connection((host, int(port))):
+        assert "outcore_build_info" in page(manager)
+    assert CliRunner().invoke(main, ["pool", "down", str(directories[0])]).exit_code == 0
+    with pytest.raises(urllib.error.URLError):
+        page(manager)
+
+
+def test_they_are_off_unless_asked_for_and_say_where_they_are(directories: list[Path]) -> None:
+    daemons = list(local_pool.start(directories, "127.0.0.1:0"))
+    assert [daemon.metrics for daemon in daemons] == [None] * 3
+    local_pool.stop(directories[0])
+    arguments = ["pool", "up", "--listen", "127.0.0.1:0", "--metrics", "0", "--dirs"]
+    result = CliRunner().invoke(main, [*arguments, *map(str, directories)])
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if "process" in line]
+    assert len(lines) == 3
+    for line, daemon in zip(lines, local_pool.running(directories[0]), strict=True):
+        assert line.endswith(f", metrics at {daemon.metrics}")
+        assert "outcore_uptime_seconds" in page(daemon)
+
+
+def test_a_port_that_is_taken_is_said(directories: list[Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(oc.OutcoreError, match=f"cannot serve metrics at 127.0.0.1:{port}"):
+            list(local_pool.start(directories, "127.0.0.1:0", port))
