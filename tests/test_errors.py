@@ -11,6 +11,7 @@ KINDS = [
     "error", "budget", "disk_full", "io", "not_found", "truncated", "corrupt", "read_only",
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",
     "non_finite", "singular", "missing_package", "divergence", "not_positive_definite", "denied",
+    "lost",
 ]  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_every_error_has_a_kind_of_its_own() -> None:
 def test_every_kind_of_rust_is_an_exception_here() -> None:
     kinds = _core.error_kinds()
     assert kinds == [k for k in KINDS if k in kinds]
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     for kind in kinds:
         error = errors.from_kind(kind, "a message")
         assert type(error).kind == kind
@@ -56,6 +57,7 @@ def test_every_kind_of_rust_is_an_exception_here() -> None:
         (errors.ForkedError, RuntimeError),
         (errors.ClosedError, ValueError),
         (errors.DeniedError, PermissionError),
+        (errors.LostError, OSError),
         (errors.IncompleteError, ValueError),
         (errors.ConsumedError, ValueError),
         (errors.JournalError, ValueError),

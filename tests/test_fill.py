@@ -26,6 +26,7 @@ from outcore.errors import (
     Interrupted,
     InvalidError,
     JournalError,
+    LostError,
 )
 
 SHAPE, CHUNKS = (50, 30), (8, 10)
@@ -233,6 +234,41 @@ def test_no_more_than_the_last_moments_are_lost(
     assemble(tmp_path / "A", watched)
     assert seen[-1] >= BLOCKS - 4
     assert seen == sorted(seen)
+
+
+def test_what_could_not_be_made_durable_is_not_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful:
+        """A file of which the third sync fails, once: what was written before may be gone."""
+
+        def __init__(self, file: Any) -> None:
+            self._file, self._syncs = file, 0
+
+        def submit_write(self, *arguments: Any) -> Any:
+            return self._file.submit_write(*arguments)
+
+        def submit_sync(self) -> Any:
+            self._syncs += 1
+            return self if self._syncs == 3 else self._file.submit_sync()
+
+        def wait(self) -> None:
+            raise LostError("a server was started again")
+
+    monkeypatch.setattr(fill_module, "NOTE_S", 0.0)
+    writer = fill_module._Writer
+    monkeypatch.setattr(
+        fill_module, "_Writer", lambda array, file, done: writer(array, Forgetful(file), done)
+    )
+    first, second = Recorder(), Recorder()
+    with pytest.raises(LostError, match="started again"):
+        assemble(tmp_path / "A", first, threads=1)
+    noted = json.loads((tmp_path / "A/outcore.fill").read_text().splitlines()[-1])["blocks_done"]
+    assert 0 < noted < len(first.calls)
+    monkeypatch.undo()
+    array = assemble(tmp_path / "A", second, threads=1)
+    assert len(second.calls) == BLOCKS - noted
+    np.testing.assert_array_equal(array[...], WHOLE)
 
 
 @pytest.mark.parametrize(

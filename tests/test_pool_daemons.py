@@ -1,5 +1,6 @@
 """The daemons of a pool on this machine: `outcore pool` and `outcore serve`."""
 
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 import outcore as oc
 from outcore import local_pool
 from outcore.cli import main
-from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
 
 SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
 
@@ -42,6 +43,26 @@ def up(directories: list[Path]) -> list[dict[str, Any]]:
     assert result.exit_code == 0, result.output
     daemons: list[dict[str, Any]] = json.loads(result.stdout)["daemons"]
     return daemons
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    while Path(f"/proc/{pid}/exe").exists():
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def started_again(directories: list[Path], server: int) -> Iterator[subprocess.Popen[str]]:
+    """An I/O server that was killed; in the end it is told to stop."""
+    config = directories[0] / local_pool.STATE / f"io{server}.conf"
+    command = [sys.executable, "-c", SERVE, "serve", "io", "--config", config]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        try:
+            assert daemon.stdout.readline().startswith(f"I/O server {server} of pool")
+            yield daemon
+        finally:
+            daemon.terminate()
 
 
 def connect(directories: list[Path]) -> oc.Pool:
@@ -85,24 +106,48 @@ def test_a_killed_daemon_is_seen_and_clients_go_on_when_it_is_back(directories: 
     with connect(directories) as pool:
         A = oc.from_array(np.arange(1000.0), pool / "A", progress=False)
         A.flush()
-        os.kill(daemons[2]["pid"], signal.SIGKILL)
-        while Path(f"/proc/{daemons[2]['pid']}/exe").exists():
-            time.sleep(0.01)
+        kill(daemons[2]["pid"])
         result = outcore("pool", "status", directories[0])
         assert result.exit_code == 1
         assert "IS GONE" in result.stdout.splitlines()[2]
-        config = directories[0] / local_pool.STATE / "io1.conf"
-        command = [sys.executable, "-c", SERVE, "serve", "io", "--config", config]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as again:
-            assert again.stdout is not None
-            try:
-                assert again.stdout.readline().startswith("I/O server 1 of pool")
-                np.testing.assert_array_equal(A[...], np.arange(1000.0))
-                A.close()
-            finally:
-                again.terminate()
-            assert again.wait() == 0, "SIGTERM is how it ends"
+        with started_again(directories, 1) as again:
+            np.testing.assert_array_equal(A[...], np.arange(1000.0))
+            A.close()
+        assert again.wait() == 0, "SIGTERM is how it ends"
     assert outcore("pool", "down", directories[0]).exit_code == 0
+
+
+def test_who_wrote_to_a_killed_daemon_is_told(directories: list[Path]) -> None:
+    pids = {daemon["server"]: daemon["pid"] for daemon in up(directories)}
+    with connect(directories) as pool, contextlib.ExitStack() as daemons:
+
+        def restart() -> None:
+            kill(pids[server])
+            pids[server] = daemons.enter_context(started_again(directories, server)).pid
+
+        a = np.eye(100)
+        A = oc.from_array(a, pool / "A", progress=False)
+        server = pool.stat("A/c/0/0").servers[0]
+        a *= 2
+        A[:] = a
+        restart()
+        with pytest.raises(LostError, match=rf"server {server} was started .* since A/.*again"):
+            A.flush()
+        A[:] = a
+        A.flush()
+        restart()
+        A.flush()
+        np.testing.assert_array_equal(A[...], a)
+        # A solver makes its matrix durable first, and does not go on from what may be gone.
+        A[0, 0] = a[0, 0] = 3
+        restart()
+        with pytest.raises(LostError, match="A/"):
+            oc.linalg.lu_factor(pool / "A", memory="1 MiB", progress=False)
+        A[0, 0] = 3
+        A.close()
+        lu = oc.linalg.lu_factor(pool / "A", memory="1 MiB", progress=False)
+        x = oc.linalg.lu_solve(lu, np.ones(100), progress=False)
+        np.testing.assert_allclose(a @ x, 1)
 
 
 def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> None:

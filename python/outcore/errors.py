@@ -158,6 +158,15 @@ class DeniedError(OutcoreError, PermissionError):
     kind = "denied"
 
 
+class LostError(OutcoreError, OSError):
+    """What was written to a pool and not synced may be gone: an I/O server was started again.
+
+    It is told once to each open file. Write again what was written since the last sync.
+    """
+
+    kind = "lost"
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
 

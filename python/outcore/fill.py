@@ -140,6 +140,7 @@ class _Writer:
         self._unsynced = 0
         self._noted = time.monotonic()
         self._notes = 0
+        self._is_doubtful = False  # whether blocks that were written may be gone
 
     def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
         while len(self._tickets) >= most:
@@ -157,15 +158,22 @@ class _Writer:
         self._unsynced += nbytes
 
     def note(self) -> None:
-        """Wait for the blocks on their way, make them durable, and note it."""
+        """Wait for the blocks on their way, make them durable, and note it.
+
+        Where that failed once, nothing is noted any more: a system that could not make something
+        durable may drop it, and not say so again.
+        """
         try:
             while self._tickets:
                 self._reap()
         finally:
             # What was written before a block that failed counts.
-            self._file.submit_sync().wait()
-            self._record()
-            self._unsynced, self._noted = 0, time.monotonic()
+            if not self._is_doubtful:
+                self._is_doubtful = True
+                self._file.submit_sync().wait()
+                self._is_doubtful = False
+                self._record()
+                self._unsynced, self._noted = 0, time.monotonic()
 
     def _record(self) -> None:
         """Add a line to the journal: on a full disk, the block that it has is room enough."""

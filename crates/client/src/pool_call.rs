@@ -1,13 +1,17 @@
 //! Calls to several servers at once, until the last is answered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use outcore_core::{Error, ErrorKind, Gather, IoReply, IoRequest, Link, Result, ServerId};
+use outcore_core::{
+    Answer, Error, ErrorKind, Gather, Handle, IoReply, IoRequest, Link, Result, ServerId, Unsynced,
+};
 
 /// A message to one I/O server.
 pub(crate) struct Call<B> {
     pub(crate) server: ServerId,
+    /// The file that it is about, for people.
+    pub(crate) path: Arc<str>,
     pub(crate) request: IoRequest,
     pub(crate) buffer: B,
 }
@@ -25,25 +29,37 @@ struct Pending {
     replies: Vec<Option<IoReply>>,
     left: usize,
     error: Option<Error>,
+    /// Servers, and the file, of which a sync found that writes may be lost. It is told once, so it comes before errors
+    /// that may pass.
+    lost: Option<(Arc<str>, Vec<ServerId>)>,
     started_ns: u64,
     finished_ns: u64,
     then: Option<Then>,
 }
 
 impl Pending {
-    fn answered(pending: &Mutex<Self>, number: usize, reply: IoReply, started_ns: u64, finished_ns: u64) {
+    fn answered<B>(
+        pending: &Mutex<Self>,
+        number: usize,
+        answer: Answer<B>,
+        lost: Option<(Arc<str>, ServerId)>,
+    ) {
         let mut state = pending.lock().unwrap_or_else(PoisonError::into_inner);
         state.left -= 1;
-        state.started_ns = state.started_ns.min(started_ns);
-        state.finished_ns = state.finished_ns.max(finished_ns);
-        match reply {
+        state.started_ns = state.started_ns.min(answer.started_ns);
+        state.finished_ns = state.finished_ns.max(answer.finished_ns);
+        if let Some((path, server)) = lost {
+            state.lost.get_or_insert((path, vec![])).1.push(server);
+        }
+        match answer.reply {
             IoReply::Failed(error) => drop(state.error.get_or_insert(error)),
             reply => state.replies[number] = Some(reply),
         }
         if state.left > 0 {
             return;
         }
-        let replies = match state.error.take() {
+        let loss = state.lost.take().map(|(path, servers)| loss(&path, &servers));
+        let replies = match loss.or(state.error.take()) {
             Some(error) => Err(error),
             None => Ok(std::mem::take(&mut state.replies).into_iter().flatten().collect()),
         };
@@ -55,18 +71,19 @@ impl Pending {
     }
 }
 
-/// The way to the servers, which counts what goes it.
-pub(crate) struct Counted<L: ?Sized> {
+/// The way to the servers: counts what goes it, and notes what is not durable.
+pub(crate) struct Servers<L: ?Sized> {
     link: Arc<L>,
     messages: AtomicU64,
+    unsynced: Arc<Mutex<Unsynced>>,
 }
 
-impl<L: Link + ?Sized> Counted<L>
+impl<L: Link + ?Sized> Servers<L>
 where
     L::Buffer: Gather,
 {
     pub(crate) fn new(link: Arc<L>) -> Self {
-        Self { link, messages: AtomicU64::new(0) }
+        Self { link, messages: AtomicU64::new(0), unsynced: Arc::default() }
     }
 
     pub(crate) fn link(&self) -> &L {
@@ -76,6 +93,11 @@ where
     /// Messages sent to I/O servers so far.
     pub(crate) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
+    }
+
+    /// How often it was told that writes to a file may be lost.
+    pub(crate) fn losses(&self, handle: Handle) -> u64 {
+        lock(&self.unsynced).losses(handle)
     }
 
     /// Sends all calls; `then` is called once, when the last is answered, and must not block.
@@ -88,16 +110,21 @@ where
             replies: calls.iter().map(|_| None).collect(),
             left: calls.len(),
             error: None,
+            lost: None,
             started_ns: u64::MAX,
             finished_ns: 0,
             then: Some(then),
         }));
-        for (number, Call { server, request, buffer }) in calls.into_iter().enumerate() {
-            let pending = pending.clone();
-            let done = Box::new(move |answer: outcore_core::Answer<L::Buffer>| {
+        for (number, Call { server, path, request, buffer }) in calls.into_iter().enumerate() {
+            let (pending, unsynced) = (pending.clone(), self.unsynced.clone());
+            let sent = lock(&unsynced).sent(server, &request);
+            let done = Box::new(move |answer: Answer<L::Buffer>| {
+                let Answer { reply, buffer, incarnation, started_ns, finished_ns } = answer;
                 // Who learns that the work is done may count on its memory being free.
-                drop(answer.buffer);
-                Pending::answered(&pending, number, answer.reply, answer.started_ns, answer.finished_ns);
+                drop(buffer);
+                let is_lost = lock(&unsynced).answered(sent, incarnation, &reply);
+                let answer = Answer { reply, buffer: (), incarnation, started_ns, finished_ns };
+                Pending::answered(&pending, number, answer, is_lost.then_some((path, server)));
             });
             self.link.io(server, request, buffer, done);
         }
@@ -107,11 +134,32 @@ where
     pub(crate) fn wait_all(&self, calls: Vec<Call<L::Buffer>>) -> Result<Vec<IoReply>> {
         let (sender, receiver) = mpsc::channel();
         self.call_all(calls, Box::new(move |outcome| drop(sender.send(outcome.replies))));
-        receiver.recv().unwrap_or_else(|_| Err(lost()))
+        receiver.recv().unwrap_or_else(|_| Err(dropped()))
     }
 }
 
-fn lost() -> Error {
+fn lock(unsynced: &Mutex<Unsynced>) -> MutexGuard<'_, Unsynced> {
+    unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error for a sync before which servers were started again.
+pub(crate) fn loss(path: &str, servers: &[ServerId]) -> Error {
+    let numbers: Vec<String> = servers.iter().map(|server| server.0.to_string()).collect();
+    let which = match servers {
+        [] => String::from("an I/O server was"),
+        [_] => format!("I/O server {} was", numbers[0]),
+        _ => format!("I/O servers {} were", numbers.join(", ")),
+    };
+    Error::new(
+        ErrorKind::Lost,
+        format!(
+            "{which} started again since {path} was written to and before it was synced, and may have lost that; write \
+             again what was written to it since the last sync, and sync again"
+        ),
+    )
+}
+
+fn dropped() -> Error {
     Error::new(ErrorKind::Io, "a request to the pool was dropped unanswered; open the pool again")
 }
 

@@ -1,13 +1,13 @@
 //! An open file of a pool: its layout, its grant, and what is known of its length.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
     Error, ErrorKind, Gather, Grant, Handle, IoReply, IoRequest, Layout, Opened, Regions, Result, Target,
 };
 
-use crate::pool_call::{Call, unexpected};
+use crate::pool_call::{Call, loss, unexpected};
 
 /// A grant is renewed in the background when so little, or a quarter, of its time is left.
 const RENEW_BEFORE_S: u64 = 60;
@@ -21,12 +21,14 @@ const AGAIN_AFTER_S: u64 = 5;
 pub(crate) type OnGrant = Box<dyn FnOnce(Result<Grant>) + Send>;
 
 pub(crate) struct PoolFile {
-    pub(crate) path: String,
+    pub(crate) path: Arc<str>,
     pub(crate) handle: Handle,
     pub(crate) layout: Layout,
     pub(crate) writable: bool,
     /// The file is at least this long.
     length: AtomicU64,
+    /// How often who uses it knows that writes to the file may be lost.
+    losses: AtomicU64,
     rights: Mutex<Rights>,
 }
 
@@ -49,11 +51,12 @@ impl PoolFile {
             waiting: Vec::new(),
         };
         Ok(Self {
-            path,
+            path: path.into(),
             handle: opened.inode.handle,
             layout,
             writable,
             length: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             rights: Mutex::new(rights),
         })
     }
@@ -124,13 +127,23 @@ impl PoolFile {
         self.length.fetch_max(length, Ordering::AcqRel);
     }
 
+    /// Takes how often it was told, to whomever, that writes to the file may be lost. An error if that was not told here.
+    pub(crate) fn told(&self, losses: u64) -> Result<()> {
+        if self.losses.fetch_max(losses, Ordering::AcqRel) < losses {
+            Err(loss(&self.path, &[]))
+        } else {
+            Ok(())
+        }
+    }
+
     /// One call to each of the file's servers: all that `make` has something to say to.
     pub(crate) fn calls<B>(&self, make: impl Fn(Target) -> Option<(IoRequest, B)>) -> Vec<Call<B>> {
         let servers = self.layout.servers.iter().zip(0..);
         servers
             .filter_map(|(&server, entry)| {
                 let target = Target { handle: self.handle, stripes: self.layout.stripes, entry };
-                make(target).map(|(request, buffer)| Call { server, request, buffer })
+                let path = self.path.clone();
+                make(target).map(|(request, buffer)| Call { server, path, request, buffer })
             })
             .collect()
     }
@@ -198,7 +211,6 @@ fn renew_at_s(grant: &Grant, now_s: u64) -> u64 {
 mod tests {
     use super::*;
     use outcore_core::{Inode, ServerId};
-    use std::sync::Arc;
 
     fn file(expires_s: u64, now_s: u64) -> PoolFile {
         let inode = Inode {

@@ -1,6 +1,8 @@
 //! Names in a pool, and its small files, which lie on one server each.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use outcore_core::{
     Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest,
@@ -13,6 +15,8 @@ use crate::pool_shared::{Shared, is_done};
 
 /// Names and orphans are asked for by so many.
 const PAGE: u64 = 1000;
+/// Files whose lengths are asked for at once.
+const LENGTHS_AT_ONCE: usize = 16;
 /// What is larger is not read as a small file.
 const MOST_SMALL_BYTES: u64 = 1 << 30;
 
@@ -100,25 +104,51 @@ where
         }
     }
 
-    /// All names in a directory, and the lengths of its files, which the servers know.
+    /// All names in a directory, and the lengths of its files, which the servers know: several are asked for at once.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for Named { name, inode } in self.names(path)? {
-            let is_directory = inode.layout.is_none();
-            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-            let length = if is_directory {
-                Ok(0)
-            } else {
-                self.open(&below, false).and_then(|file| self.length(&file))
-            };
-            match length {
-                Ok(length) => entries.push(Entry { name, is_directory, length }),
-                Err(error) if error.kind == ErrorKind::NotFound => {} // gone meanwhile
-                Err(error) => return Err(error),
+        let names = self.names(path)?;
+        let files = names.iter().filter(|named| named.inode.layout.is_some()).count();
+        let (names, found) = (Mutex::new(names.into_iter()), Mutex::new(Vec::new()));
+        let next = || names.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some(named) = next() {
+                let entry = self.entry(path, named);
+                let has_failed = entry.is_err();
+                found.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+                if has_failed {
+                    return;
+                }
             }
-        }
+        };
+        thread::scope(|scope| {
+            // This thread works too: where no other can be started, it does all.
+            for _ in 1..files.min(LENGTHS_AT_ONCE) {
+                let helper = thread::Builder::new().name("outcore-list".into());
+                if helper.spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut entries: Vec<Entry> =
+            found.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
         entries.sort();
         Ok(entries)
+    }
+
+    /// A name in a directory; `None` if it is gone meanwhile.
+    fn entry(&self, path: &str, named: Named) -> Result<Option<Entry>> {
+        let Named { name, inode } = named;
+        if inode.layout.is_none() {
+            return Ok(Some(Entry { name, is_directory: true, length: 0 }));
+        }
+        let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+        match self.open(&below, false).and_then(|file| self.length(&file)) {
+            Ok(length) => Ok(Some(Entry { name, is_directory: false, length })),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn remove(&self, path: &str, recursive: bool) -> Result<()> {
@@ -166,7 +196,7 @@ where
             for (&server, entry) in layout.servers.iter().zip(0..) {
                 let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
                 let request = IoRequest::Remove { target, grant: *grant };
-                calls.push(Call { server, request, buffer: self.none.clone() });
+                calls.push(Call { server, path: "".into(), request, buffer: self.none.clone() });
             }
         }
         self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;

@@ -10,14 +10,14 @@ use outcore_core::{
 };
 
 use crate::pool::WallClock;
-use crate::pool_call::{Counted, unexpected};
+use crate::pool_call::{Servers, unexpected};
 use crate::pool_file::PoolFile;
 
 /// Permission bits of new files.
 const FILE_MODE: u32 = 0o644;
 
 pub(crate) struct Shared<L: Link + ?Sized> {
-    pub(crate) servers: Counted<L>,
+    pub(crate) servers: Servers<L>,
     pub(crate) clock: WallClock,
     /// An empty buffer, for messages without a payload.
     pub(crate) none: L::Buffer,
@@ -31,7 +31,7 @@ pub(crate) struct Shared<L: Link + ?Sized> {
 
 #[derive(Clone, PartialEq)]
 struct Written {
-    path: String,
+    path: Arc<str>,
     last_ns: u64,
 }
 
@@ -47,7 +47,7 @@ where
             reply => return Err(unexpected(&reply)),
         };
         Ok(Self {
-            servers: Counted::new(link),
+            servers: Servers::new(link),
             clock,
             none: L::Buffer::allocate(1)?.gather([]),
             pool,
@@ -79,6 +79,8 @@ where
 
     pub(crate) fn add(&self, file: PoolFile) -> FileId {
         let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
+        // What was told of earlier writes is of no concern to who has made none.
+        let _ = file.told(self.servers.losses(file.handle));
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(file));
         id
     }
@@ -218,7 +220,7 @@ where
 
     /// Tells the manager all that it does not know.
     pub(crate) fn tell_all_written(&self) {
-        let paths: Vec<String> = self.written().values().map(|written| written.path.clone()).collect();
+        let paths: Vec<Arc<str>> = self.written().values().map(|written| written.path.clone()).collect();
         for path in paths {
             // A file may be gone by now, or have another name.
             let _ = self.tell_written(&path);

@@ -108,7 +108,12 @@ where
         };
         let (shared, file) = (self.clone(), file.clone());
         let then = move |outcome: Outcome| {
-            let moved = outcome.replies.and_then(|replies| replies.iter().try_for_each(is_done));
+            let mut moved = outcome.replies.and_then(|replies| replies.iter().try_for_each(is_done));
+            let is_told = !matches!(&moved, Err(error) if error.kind != ErrorKind::Lost);
+            if operation == Operation::Sync && is_told {
+                // Who syncs first finds it; all others who have the file open are told as well.
+                moved = moved.and(file.told(shared.servers.losses(file.handle)));
+            }
             if operation == Operation::Write {
                 // Some of it may be written even where not all is.
                 shared.note_written(&file);

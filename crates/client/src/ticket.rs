@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outcore_core::{Error, Result};
+use outcore_core::{Error, ErrorKind, Result};
 
 /// Work in the background: done when all its parts are. Cloning shares it.
 #[derive(Clone)]
@@ -40,7 +40,10 @@ impl Ticket {
         let mut state = self.state();
         state.parts -= 1;
         if let Err(error) = result {
-            state.error.get_or_insert(error);
+            // That writes are lost is told once: it comes before errors that may pass.
+            if state.error.is_none() || error.kind == ErrorKind::Lost {
+                state.error = Some(error);
+            }
         }
         if state.parts == 0 {
             let then = std::mem::take(&mut state.then);

@@ -308,3 +308,120 @@ fn one_file_or_empty_directory_is_removed() {
     pool.remove_one("d").unwrap();
     assert_eq!((pool.exists("d"), link.data_files()), (Ok(false), 0));
 }
+
+fn sync(pool: &PoolVolume<MemoryLink>, file: FileId) -> Result<()> {
+    run(pool, file, Operation::Sync, Regions::default(), &Region::empty())
+}
+
+fn write_all(pool: &PoolVolume<MemoryLink>, file: FileId, byte: u8) {
+    let all = Regions::contiguous(0, 300).unwrap();
+    run(pool, file, Operation::Write, all, &region(&[byte; 300])).unwrap();
+}
+
+#[test]
+fn writes_that_a_server_may_have_lost_are_told_by_the_next_sync() {
+    let (pool, link) = pool(3);
+    let file = made(&pool, 300);
+    sync(&pool, file).unwrap();
+    write_all(&pool, file, 1);
+    link.restart(1);
+    link.restart(2);
+    let error = sync(&pool, file).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Lost);
+    assert!(error.message.contains("I/O servers 1, 2 were started again since f was written to"), "{error}");
+    assert!(error.message.contains("write again"), "{error}");
+    // Written again, it is good; and what was synced stays so.
+    write_all(&pool, file, 1);
+    sync(&pool, file).unwrap();
+    link.restart(0);
+    sync(&pool, file).unwrap();
+    // A new length is a write too.
+    pool.set_length(file, 200).unwrap();
+    link.restart(0);
+    assert_eq!(sync(&pool, file).unwrap_err().kind, ErrorKind::Lost);
+    sync(&pool, file).unwrap();
+}
+
+#[test]
+fn lost_writes_are_told_whoever_made_them_and_whoever_syncs() {
+    let (pool, link) = pool(2);
+    let file = made(&pool, 300);
+    sync(&pool, file).unwrap();
+    write_all(&pool, file, 1);
+    pool.close(file);
+    link.restart(0);
+    assert_eq!(pool.settle("f").unwrap_err().kind, ErrorKind::Lost);
+    pool.settle("f").unwrap();
+
+    let (one, other) =
+        (pool.open("f", OpenMode::ReadWrite).unwrap(), pool.open("f", OpenMode::ReadWrite).unwrap());
+    write_all(&pool, one, 1);
+    write_all(&pool, other, 2);
+    link.restart(0);
+    // Each that has it open is told, since each may have written.
+    assert_eq!(sync(&pool, other).unwrap_err().kind, ErrorKind::Lost);
+    assert_eq!(sync(&pool, one).unwrap_err().kind, ErrorKind::Lost);
+    for file in [one, other] {
+        write_all(&pool, file, 3);
+        sync(&pool, file).unwrap();
+    }
+    let late = pool.open("f", OpenMode::ReadWrite).unwrap();
+    sync(&pool, late).unwrap();
+}
+
+#[test]
+fn that_writes_are_lost_is_told_before_errors_that_may_pass() {
+    for other in [0, 1] {
+        let (pool, link) = pool(2);
+        let file = made(&pool, 300);
+        write_all(&pool, file, 1);
+        link.restart(1 - other);
+        let mut faults = [None, None];
+        faults[other as usize] = Some(Error::new(ErrorKind::Io, "the network"));
+        *link.faults.lock().unwrap() = faults.into();
+        assert_eq!(sync(&pool, file).unwrap_err().kind, ErrorKind::Lost);
+        sync(&pool, file).unwrap();
+    }
+}
+
+#[test]
+fn small_files_are_durable_or_not_done() {
+    let (pool, link) = pool(2);
+    pool.replace_small("s", b"old").unwrap();
+    pool.append_small("s", b"er").unwrap();
+    link.restarts_before_syncs.store(true, Ordering::SeqCst);
+    assert_eq!(pool.replace_small("s", b"new").unwrap_err().kind, ErrorKind::Lost);
+    assert_eq!(pool.append_small("s", b"!").unwrap_err().kind, ErrorKind::Lost);
+    assert!(pool.read_small("s").unwrap().starts_with(b"older"));
+    assert_eq!(pool.list("").unwrap().len(), 1);
+    let file = made(&pool, 10);
+    assert_eq!(sync(&pool, file).unwrap_err().kind, ErrorKind::Lost, "its length");
+}
+
+#[test]
+fn the_lengths_of_many_files_are_asked_for_at_once() {
+    let (pool, link) = pool(2);
+    let name = |i: u64| format!("f{i:02}");
+    for i in 0..40 {
+        pool.create_with(&name(i), 100 * i, false, Hints::default()).unwrap();
+    }
+    pool.make_directory("f99").unwrap();
+    link.hold();
+    let listed = std::thread::scope(|scope| {
+        let list = scope.spawn(|| pool.list("").unwrap());
+        let end = std::time::Instant::now() + PATIENCE;
+        while link.held() < 16 * 2 {
+            assert!(std::time::Instant::now() < end, "{} questions", link.held());
+            std::thread::yield_now();
+        }
+        assert_eq!(link.held(), 16 * 2, "of sixteen files, and no more before some are answered");
+        link.let_go();
+        list.join().unwrap()
+    });
+    let found: Vec<_> = listed.iter().map(|e| (e.name.clone(), e.is_directory, e.length)).collect();
+    let expected = (0..40).map(|i| (name(i), false, 100 * i)).chain([(String::from("f99"), true, 0)]);
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    // The first error is told, and ends it.
+    *link.faults.lock().unwrap() = (0..80).map(|_| Some(Error::new(ErrorKind::Io, "a server"))).collect();
+    assert_eq!(pool.list("").unwrap_err().kind, ErrorKind::Io);
+}

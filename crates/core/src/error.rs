@@ -31,11 +31,13 @@ pub enum ErrorKind {
     Closed,
     /// The rights of the user, or a grant, do not allow it.
     Denied,
+    /// What was written and answered, but not synced, may be gone: it must be written again.
+    Lost,
 }
 
 impl ErrorKind {
     /// Every kind, in the order of its declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Budget,
         Self::DiskFull,
         Self::Io,
@@ -49,6 +51,7 @@ impl ErrorKind {
         Self::Forked,
         Self::Closed,
         Self::Denied,
+        Self::Lost,
     ];
 
     /// The stable name.
@@ -67,6 +70,7 @@ impl ErrorKind {
             Self::Forked => "forked",
             Self::Closed => "closed",
             Self::Denied => "denied",
+            Self::Lost => "lost",
         }
     }
 }

@@ -22,6 +22,7 @@ mod names;
 mod order;
 mod regions;
 mod transfer;
+mod unsynced;
 mod volume;
 pub mod wire;
 
@@ -41,4 +42,5 @@ pub use names::Names;
 pub use order::ChunkOrder;
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
 pub use transfer::{BoxRequest, Piece, Stride, plan_box};
+pub use unsynced::{Incarnation, Sent, Unsynced};
 pub use volume::{Entry, Extent, Volume, VolumeRequest};

@@ -1,6 +1,6 @@
 //! The link seam: how a client reaches the servers of a pool.
 
-use crate::{Buffer, IoReply, IoRequest, ManagerReply, ManagerRequest, Result, ServerId};
+use crate::{Buffer, Incarnation, IoReply, IoRequest, ManagerReply, ManagerRequest, Result, ServerId};
 
 /// The answer to a call, and its buffer back.
 #[derive(Debug)]
@@ -9,6 +9,8 @@ pub struct Answer<B> {
     pub reply: IoReply,
     /// The buffer of the call: of a read that was done, filled.
     pub buffer: B,
+    /// The run of the server that answered: another one may not have what this one has not made durable.
+    pub incarnation: Incarnation,
     /// When the call began, by the link's clock.
     pub started_ns: u64,
     /// When it was answered.

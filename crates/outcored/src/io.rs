@@ -143,6 +143,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let runner = Arc::new(Runner::start(disk, Arc::new(directory), config)?);
     let role = Role::IoServer(server);
     let mut config = Config::new(role, Some(settings.key.clone()));
+    config.incarnation = runner.incarnation();
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
     let requests = Arc::new(Requests::default());
     let serving = Serving { runner: runner.clone(), requests: requests.clone() };

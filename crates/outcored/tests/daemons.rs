@@ -340,6 +340,45 @@ fn the_binary_says_where_it_listens_and_stops_when_told() {
 }
 
 #[test]
+fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
+    let root = tempfile::tempdir().unwrap();
+    let key_file = root.path().join("key");
+    let key = Key::random().unwrap();
+    key.save(&key_file).unwrap();
+    let settings =
+        ManagerSettings { directory: directory(root.path(), "m"), listen: tcp(), key: key.clone() };
+    let manager = serve_manager(&settings).unwrap();
+    let text = format!(
+        "directory = \"{}\"\nlisten = \"unix:{}\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",
+        directory(root.path(), "d").display(),
+        root.path().join("io.sock").display(),
+        key_file.display(),
+        manager.addresses()[0]
+    );
+    let (server, _) = spawn("io", &text, root.path());
+    let credentials = Credentials::Pool { key, user: User::own() };
+    let link = NetLink::connect(manager.addresses(), Options::new(credentials)).unwrap();
+    let volume = PoolVolume::new(Arc::new(link), wall_clock()).unwrap();
+    // Of 20 MB, so that some of a write goes in several messages.
+    let data = pattern(20_000_000);
+    let file = volume.open("f", OpenMode::Create { length: data.len() as u64, reserve: false }).unwrap();
+    transfer(&volume, file, Operation::Write, 0, &data).unwrap();
+    end(server, 9);
+    let (server, _) = spawn("io", &text, root.path());
+    let error = transfer(&volume, file, Operation::Sync, 0, &[]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Lost, "{error}");
+    assert!(error.message.contains("I/O server 0 was started again since f was written to"), "{error}");
+    transfer(&volume, file, Operation::Write, 0, &data).unwrap();
+    transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
+    // What was synced needs nothing of the sort.
+    end(server, 9);
+    let (server, _) = spawn("io", &text, root.path());
+    transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
+    assert_eq!(transfer(&volume, file, Operation::Read, 0, &vec![0; data.len()]).unwrap(), data);
+    assert!(end(server, 15).success());
+}
+
+#[test]
 fn an_io_server_with_64_busy_clients_stays_below_128_mib() {
     let root = tempfile::tempdir().unwrap();
     let key_file = root.path().join("key");

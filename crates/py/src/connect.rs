@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
-    Answer, Error, ErrorKind, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OnAnswer, Result,
-    ServerId,
+    Answer, Error, ErrorKind, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OnAnswer,
+    Result, ServerId,
 };
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, NetLink, Options};
@@ -44,7 +44,8 @@ impl Link for ServedLink {
         match self.link() {
             Ok(link) => link.io(server, request, buffer, done),
             Err(error) => {
-                done(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+                let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
+                done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
             }
         }
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
-    Answer, Error, ErrorKind, Gather, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, Names,
-    OnAnswer, Result, ServerAddress, ServerId,
+    Answer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
+    Names, OnAnswer, Result, ServerAddress, ServerId,
 };
 use outcore_disk::{Directory, LocalDisk, MonotonicClock};
 use outcore_memory::Region;
@@ -123,7 +123,8 @@ impl Link for EmbeddedLink {
             Ok(())
         });
         if let (Err(error), Some((_, buffer, done))) = (called, call) {
-            done(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+            let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
+            done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
         }
     }
 

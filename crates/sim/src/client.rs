@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{Grant, Handle, IoRequest, Layout, Level, Nested, Regions, ServerId, Stripes, Target};
+use outcore_core::{
+    Grant, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target, Unsynced,
+};
 
 use crate::model::{FileModel, WriteId, pattern};
 
@@ -65,6 +67,8 @@ pub struct Call {
     pub request: IoRequest,
     /// The payload of a write; of a read, zeros as many as are read.
     pub payload: Vec<u8>,
+    /// For what the client notes when it is answered.
+    pub sent: Sent,
 }
 
 /// An operation under way.
@@ -93,6 +97,8 @@ pub struct Client {
     pub left: u64,
     /// What it does now.
     pub op: Option<Op>,
+    /// What it was answered and has not synced.
+    pub unsynced: Unsynced,
 }
 
 impl Client {
@@ -130,7 +136,8 @@ impl Client {
                 Kind::Remove => IoRequest::Remove { target, grant },
             };
             self.last_number += 1;
-            calls.insert(self.last_number, Call { server, entry, request, payload });
+            let sent = self.unsynced.sent(server, &request);
+            calls.insert(self.last_number, Call { server, entry, request, payload, sent });
         }
         self.op.insert(Op { kind, file: number, regions, begun_ns: now_ns, has_failed: false, calls })
     }

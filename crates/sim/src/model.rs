@@ -2,7 +2,8 @@
 //!
 //! Each write has a number, and every byte remembers which writes it may show. A write that was answered replaces
 //! what was before it; one that was not may or may not have been done. A sync makes what was answered before it
-//! safe; a crash of a byte's server brings back anything written since.
+//! safe; a crash of a byte's server brings back anything written since. But whose sync is answered has all that it was
+//! answered before, whatever crashed: or it is told that this may be lost.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,11 @@ pub fn pattern(write: WriteId, offset: u64) -> u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Written {
     write: WriteId,
+    client: usize,
     /// When it was answered; `None`: it was not, or a crash put it in doubt again.
     answered: Option<u64>,
+    /// When its client was answered, whatever crashed since; `None`: it was not, or was told that it may be lost.
+    told: Option<u64>,
 }
 
 /// Writes that some bytes may show, in the order in which they were sent. The first is what was safe last.
@@ -39,7 +43,7 @@ pub struct FileModel {
 impl FileModel {
     /// A new file: zeros.
     pub fn new(length: u64) -> Self {
-        let zeros = vec![Written { write: 0, answered: Some(0) }];
+        let zeros = vec![Written { write: 0, client: usize::MAX, answered: Some(0), told: None }];
         Self { runs: BTreeMap::from([(0, zeros)]), length }
     }
 
@@ -66,25 +70,40 @@ impl FileModel {
         }
     }
 
-    /// A write of `start..end` was sent.
-    pub fn sent(&mut self, write: WriteId, start: u64, end: u64) {
-        self.each(start, end, |history| history.push(Written { write, answered: None }));
+    /// A client sent a write of `start..end`.
+    pub fn sent(&mut self, write: WriteId, client: usize, start: u64, end: u64) {
+        let written = Written { write, client, answered: None, told: None };
+        self.each(start, end, |history| history.push(written));
     }
 
-    /// A write was answered at `now`: it was done.
-    pub fn answered(&mut self, write: WriteId, start: u64, end: u64, now: u64) {
+    /// A write was answered at `now`: it was done, by a server that lost power since if `is_in_doubt`.
+    pub fn answered(&mut self, write: WriteId, start: u64, end: u64, now: u64, is_in_doubt: bool) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.write == write) {
-                written.answered = Some(now);
+                written.told = Some(now);
+                written.answered = Some(now).filter(|_| !is_in_doubt);
             }
         });
     }
 
-    /// A sync that was sent at `sent` was answered, by the server of `start..end`: what was answered before is safe.
-    pub fn synced(&mut self, start: u64, end: u64, sent: u64) {
+    /// A sync that a client sent at `sent` was answered, by the server of `start..end`: what was answered before is safe,
+    /// and of the client's own also what a crash put in doubt.
+    pub fn synced(&mut self, client: usize, start: u64, end: u64, sent: u64) {
         self.each(start, end, |history| {
+            for written in history.iter_mut().filter(|w| w.client == client) {
+                written.answered = written.answered.or(written.told.filter(|at| *at < sent));
+            }
             if let Some(last) = history.iter().rposition(|w| w.answered.is_some_and(|at| at < sent)) {
                 history.drain(..last);
+            }
+        });
+    }
+
+    /// A client was told that what it wrote to `start..end` may be lost.
+    pub fn refused(&mut self, client: usize, start: u64, end: u64) {
+        self.each(start, end, |history| {
+            for written in history.iter_mut().filter(|w| w.client == client) {
+                written.told = None;
             }
         });
     }
@@ -134,10 +153,10 @@ mod tests {
     #[test]
     fn what_was_answered_is_there() {
         let mut file = FileModel::new(100);
-        file.sent(1, 10, 20);
+        file.sent(1, 0, 10, 20);
         assert_eq!(file.unexplained(10, &[0; 10], LATE), None, "it may not be done yet");
         assert_eq!(file.unexplained(10, &bytes(1, 10, 20), LATE), None, "or it may be");
-        file.answered(1, 10, 20, 5);
+        file.answered(1, 10, 20, 5, false);
         assert_eq!(file.unexplained(10, &bytes(1, 10, 20), LATE), None);
         assert!(file.unexplained(10, &[0; 10], LATE).is_some(), "now it must be");
         assert_eq!(file.unexplained(10, &[0; 10], 5), None, "but for a read that was sent before");
@@ -148,11 +167,11 @@ mod tests {
     #[test]
     fn a_crash_takes_what_was_not_synced_and_no_more() {
         let mut file = FileModel::new(100);
-        file.sent(1, 0, 50);
-        file.answered(1, 0, 50, 5);
-        file.synced(0, 100, 6);
-        file.sent(2, 20, 30);
-        file.answered(2, 20, 30, 7);
+        file.sent(1, 0, 0, 50);
+        file.answered(1, 0, 50, 5, false);
+        file.synced(0, 0, 100, 6);
+        file.sent(2, 0, 20, 30);
+        file.answered(2, 20, 30, 7, false);
         file.crashed(0, 100);
         assert_eq!(file.unexplained(20, &bytes(1, 20, 30), LATE), None, "lost");
         assert_eq!(file.unexplained(20, &bytes(2, 20, 30), LATE), None, "or not");
@@ -164,10 +183,32 @@ mod tests {
     #[test]
     fn a_sync_is_for_what_was_answered_before_it_was_sent() {
         let mut file = FileModel::new(10);
-        file.sent(1, 0, 10);
-        file.answered(1, 0, 10, 8);
-        file.synced(0, 10, 7);
+        file.sent(1, 0, 0, 10);
+        file.answered(1, 0, 10, 8, false);
+        file.synced(0, 0, 10, 7);
         file.crashed(0, 10);
         assert_eq!(file.unexplained(0, &[0; 10], LATE), None);
+    }
+
+    #[test]
+    fn who_syncs_after_a_crash_has_its_own_writes_or_is_told() {
+        let written = |is_in_doubt| {
+            let mut file = FileModel::new(10);
+            file.sent(1, 7, 0, 10);
+            file.answered(1, 0, 10, 5, is_in_doubt);
+            file.crashed(0, 10);
+            file
+        };
+        for is_in_doubt in [false, true] {
+            let mut file = written(is_in_doubt);
+            file.synced(8, 0, 10, 6);
+            assert_eq!(file.unexplained(0, &[0; 10], LATE), None, "another client's sync says nothing of it");
+            file.synced(7, 0, 10, 6);
+            assert!(file.unexplained(0, &[0; 10], LATE).is_some());
+            let mut file = written(is_in_doubt);
+            file.refused(7, 0, 10);
+            file.synced(7, 0, 10, 6);
+            assert_eq!(file.unexplained(0, &[0; 10], LATE), None);
+        }
     }
 }

@@ -57,6 +57,12 @@ mod tests {
     }
 
     #[test]
+    fn a_restart_that_is_not_looked_at_is_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(found(Plant::IgnoreIncarnation, faults) > 0);
+    }
+
+    #[test]
     fn a_handle_used_again_is_found() {
         assert!(found(Plant::ReuseHandle, Faults::default()) > 0);
     }

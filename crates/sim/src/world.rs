@@ -54,6 +54,8 @@ pub enum Plant {
     SkipChecksum,
     /// A new file is given the handle of a file that was removed.
     ReuseHandle,
+    /// Clients do not look at which run of a server answers.
+    IgnoreIncarnation,
 }
 
 /// A message on its way to a server.
@@ -261,9 +263,9 @@ impl World {
         self.go_on(|world| world.nodes.iter().all(Node::is_up))?;
         for kind in [Kind::Read, Kind::Sync, Kind::Read] {
             for file in 0..self.files.len() {
-                let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
-                self.begin(0, file, kind.clone(), all);
-                self.go_on(|world| world.clients[0].op.is_none())?;
+                if self.whole(file, kind.clone())? && self.whole(file, kind.clone())? {
+                    return Err(format!("client 0 was told twice that file {file} may have lost writes"));
+                }
             }
             if kind == Kind::Sync && self.faults.crashes {
                 for server in 0..self.nodes.len() {
@@ -273,6 +275,16 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Client 0 does something with a whole file. Whether it is told that writes may be lost.
+    fn whole(&mut self, file: usize, kind: Kind) -> Result<bool, Finding> {
+        let handle = self.files[file].handle;
+        let before = self.clients[0].unsynced.losses(handle);
+        let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
+        self.begin(0, file, kind, all);
+        self.go_on(|world| world.clients[0].op.is_none())?;
+        Ok(self.clients[0].unsynced.losses(handle) > before)
     }
 
     fn go_on(&mut self, is_done: impl Fn(&Self) -> bool) -> Result<(), Finding> {

@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Layout,
-    Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress, ServerId, Target,
+    Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest, IoStatus,
+    Layout, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress, ServerId,
+    Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -39,6 +40,10 @@ pub struct MemoryLink {
     pub faults: Mutex<VecDeque<Option<Error>>>,
     /// `Some`: answers are kept until they are let go.
     held: Mutex<Option<Vec<Job>>>,
+    /// How often each server was started again.
+    restarts: Mutex<HashMap<ServerId, u64>>,
+    /// Whether servers are started again just before a sync.
+    pub restarts_before_syncs: AtomicBool,
     pub list_page: u64,
 }
 
@@ -52,6 +57,8 @@ impl MemoryLink {
             now_s: Arc::new(AtomicU64::new(1_000_000)),
             faults: Mutex::default(),
             held: Mutex::default(),
+            restarts: Mutex::default(),
+            restarts_before_syncs: AtomicBool::new(false),
             list_page: 2,
         }
     }
@@ -63,6 +70,15 @@ impl MemoryLink {
     /// Data files that are there.
     pub fn data_files(&self) -> usize {
         self.data.lock().unwrap().len()
+    }
+
+    pub fn restart(&self, server: u32) {
+        *self.restarts.lock().unwrap().entry(ServerId(server)).or_default() += 1;
+    }
+
+    /// Answers that are held.
+    pub fn held(&self) -> usize {
+        self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
     }
 
     pub fn hold(&self) {
@@ -306,7 +322,12 @@ impl Link for MemoryLink {
         let fault = self.faults.lock().unwrap().pop_front().flatten();
         let served = fault.map_or_else(|| self.serve(server, &request, &mut buffer), Err);
         let reply = served.unwrap_or_else(IoReply::Failed);
-        let answer = move || done(Answer { reply, buffer, started_ns: 5, finished_ns: 9 });
+        if kind == "sync" && self.restarts_before_syncs.load(Ordering::SeqCst) {
+            self.restart(server.0);
+        }
+        let run = self.restarts.lock().unwrap().get(&server).copied().unwrap_or(0) + 1;
+        let incarnation = Incarnation(run);
+        let answer = move || done(Answer { reply, buffer, incarnation, started_ns: 5, finished_ns: 9 });
         if let Some(held) = &mut *self.held.lock().unwrap() {
             return held.push(Box::new(answer));
         }

@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result, crc32c};
 pub const MAGIC: [u8; 4] = *b"OUTC";
 
 /// The version of the protocol that is spoken here. It follows [`MAGIC`] in every version.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 48;
@@ -16,6 +16,9 @@ pub const MAX_CONTROL_BYTES: u32 = 64 << 20;
 
 /// Most bytes of a payload. Servers may take less, and say so in their welcome.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 30;
+
+/// Most runs of bytes that one request describes, wherever they lie: a server looks at all of them to find its own.
+pub const MAX_RUNS: u64 = 1 << 20;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! How a connection begins: who is who, and that both have the key.
 
 use crate::wire::record::{choice, structure};
-use crate::{Error, ServerId};
+use crate::{Error, Incarnation, ServerId};
 
 /// With what a client proves who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub struct Welcome {
     pub payload_bytes: u64,
     /// Milliseconds after which the server says that it is still at work.
     pub working_ms: u32,
+    /// This run of the server. All answers over the connection are its.
+    pub incarnation: Incarnation,
 }
 
 /// The connection is closed.
@@ -79,5 +81,6 @@ structure!(Hello { client, nonce, key, name, uid, gids });
 choice!(Role { 1 = Manager, 2 = IoServer(id) });
 structure!(Challenge { nonce, role, proof });
 structure!(Proof { proof });
-structure!(Welcome { payload_bytes, working_ms });
+structure!(Incarnation { 0 });
+structure!(Welcome { payload_bytes, working_ms, incarnation });
 structure!(Refused { error });

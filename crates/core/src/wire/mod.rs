@@ -9,6 +9,8 @@ mod message;
 mod record;
 mod regions;
 
-pub use header::{HEADER_BYTES, Header, Kind, MAGIC, MAX_CONTROL_BYTES, MAX_PAYLOAD_BYTES, VERSION};
+pub use header::{
+    HEADER_BYTES, Header, Kind, MAGIC, MAX_CONTROL_BYTES, MAX_PAYLOAD_BYTES, MAX_RUNS, VERSION,
+};
 pub use hello::{Challenge, Hello, KeyKind, Proof, Refused, Role, Welcome};
 pub use record::{Record, Source, decode, encode};

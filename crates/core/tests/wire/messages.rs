@@ -222,9 +222,10 @@ pub fn challenge() -> impl Strategy<Value = Challenge> {
 }
 
 pub fn ends_of_hello() -> impl Strategy<Value = (Proof, Welcome, Refused)> {
-    (any::<[u8; 32]>(), any::<u64>(), any::<u32>(), error()).prop_map(
-        |(proof, payload_bytes, working_ms, error)| {
-            (Proof { proof }, Welcome { payload_bytes, working_ms }, Refused { error })
+    (any::<[u8; 32]>(), any::<u64>(), any::<u32>(), any::<u64>(), error()).prop_map(
+        |(proof, payload_bytes, working_ms, incarnation, error)| {
+            let incarnation = Incarnation(incarnation);
+            (Proof { proof }, Welcome { payload_bytes, working_ms, incarnation }, Refused { error })
         },
     )
 }

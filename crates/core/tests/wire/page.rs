@@ -43,6 +43,13 @@ fn the_write_of_the_page() {
 }
 
 #[test]
+fn the_welcome_of_the_page() {
+    let incarnation = Incarnation(0x0123_4567_89ab_cdef);
+    let control = encode(&Welcome { payload_bytes: 8 << 20, working_ms: 1000, incarnation });
+    same("welcome", &frame(Header::of(Kind::Welcome, &control), &control, &[]));
+}
+
+#[test]
 fn the_refusal_of_the_page() {
     let control = encode(&Refused { error: Error::new(ErrorKind::Denied, "no") });
     same("refused", &frame(Header::of(Kind::Refused, &control), &control, &[]));
@@ -62,4 +69,5 @@ fn the_kinds_of_the_page() {
     ] {
         assert!(page.contains(&format!("{value} bytes")), "the bytes of a {name}");
     }
+    assert!(MAX_RUNS == 1_048_576 && page.contains("1,048,576 runs"));
 }

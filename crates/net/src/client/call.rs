@@ -4,11 +4,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outcore_core::wire::{Header, Kind};
-use outcore_core::{Buffer, Result};
+use outcore_core::{Buffer, Incarnation, Result};
 use outcore_memory::Region;
 
-/// Called with the control part of the answer, or the error, and with the memory.
-pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>>, Region) + Send>;
+/// What came back.
+pub(crate) struct Reply {
+    pub(crate) control: Vec<u8>,
+    /// The run of the server that sent it.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// Called with the answer, or the error, and with the memory.
+pub(crate) type Done = Box<dyn FnOnce(Result<Reply>, Region) + Send>;
 
 /// What a call takes in the account of a channel, beside its payload.
 const WEIGHT_BYTES: u64 = 4096;

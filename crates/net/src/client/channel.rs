@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Header, Kind, Refused, Welcome, decode};
-use outcore_core::{Error, ErrorKind, IoReply, Result};
+use outcore_core::{Error, ErrorKind, Incarnation, IoReply, Result};
 use outcore_memory::Region;
 
 use crate::Address;
-use crate::client::call::{Call, Moves};
+use crate::client::call::{Call, Moves, Reply};
 use crate::client::peer::{Peer, closed};
 use crate::client::timeout::Timeout;
 use crate::handshake::{TIME_TO_BEGIN, introduce};
@@ -40,6 +40,8 @@ pub(crate) struct Wire {
     timeout: Mutex<Timeout>,
     least_silence: Duration,
     working: Duration,
+    /// The run of the server at the other end.
+    incarnation: Incarnation,
 }
 
 struct Flight {
@@ -131,7 +133,7 @@ fn open(peer: &Peer, address: &Address, timeout: Timeout) -> Result<(Wire, u64)>
     let options = &peer.options;
     let socket = Socket::connect(address, TIME_TO_BEGIN)?;
     socket.prepare(options.least_silence / 4)?;
-    let Welcome { payload_bytes, working_ms } =
+    let Welcome { payload_bytes, working_ms, incarnation } =
         introduce(&socket, &options.credentials, peer.client, peer.role, TIME_TO_BEGIN)
             .map_err(|error| Error::new(error.kind, format!("{address}: {}", error.message)))?;
     let wire = Wire {
@@ -144,6 +146,7 @@ fn open(peer: &Peer, address: &Address, timeout: Timeout) -> Result<(Wire, u64)>
         timeout: Mutex::new(timeout),
         least_silence: options.least_silence,
         working: Duration::from_millis(u64::from(working_ms)),
+        incarnation,
     };
     Ok((wire, payload_bytes))
 }
@@ -216,10 +219,10 @@ fn send(peer: &Peer, wire: &Wire, mut call: Call) -> Result<()> {
     sent
 }
 
-fn finish(peer: &Peer, wire: &Wire, call: Call, result: Result<Vec<u8>>) {
+fn finish(peer: &Peer, wire: &Wire, call: Call, control: Result<Vec<u8>>) {
     wire.timeout().sample(call.sent.elapsed());
     wire.weight.fetch_sub(call.weight(), Ordering::SeqCst);
-    peer.finish(call, result);
+    peer.finish(call, control.map(|control| Reply { control, incarnation: wire.incarnation }));
     peer.look_again();
 }
 
@@ -300,10 +303,8 @@ fn receive(wire: &Wire, header: &Header, control: &[u8], call: &Call) -> Result<
     Ok(Ok(()))
 }
 
-/// The reply of an I/O server, or that of nobody.
-pub(crate) fn io_reply(result: Result<Vec<u8>>) -> IoReply {
-    match result.and_then(|control| decode::<IoReply>(&control)) {
-        Ok(reply) => reply,
-        Err(error) => IoReply::Failed(error),
-    }
+/// The reply of an I/O server, or that of nobody; and the run of it.
+pub(crate) fn io_reply(result: Result<Reply>) -> (IoReply, Incarnation) {
+    let read = |reply: Reply| Ok((decode::<IoReply>(&reply.control)?, reply.incarnation));
+    result.and_then(read).unwrap_or_else(|error| (IoReply::Failed(error), Incarnation::NONE))
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outcore_core::{Answer, Error, IoReply, Nested, OnAnswer, Regions, Result, Target};
+use outcore_core::wire::MAX_RUNS;
+use outcore_core::{Answer, Error, Incarnation, IoReply, Nested, OnAnswer, Regions, Result, Target};
 use outcore_memory::Region;
 
 /// Bytes that every server moves at once.
@@ -12,13 +13,17 @@ pub(crate) const MOST_BYTES: u64 = 8 << 20;
 /// their way.
 pub(crate) const PART_BYTES: u64 = 4 << 20;
 
-/// Regions that every server takes in one message.
-pub(crate) const MOST_REGIONS: usize = 1 << 20;
-
-/// What of `regions` lies on the target's entry, in its order, as regions of at most `most_bytes` bytes each.
-pub(crate) fn divide(target: &Target, regions: &Regions, most_bytes: u64) -> Result<Vec<Regions>> {
-    let (mut all, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
+/// What of `regions` lies on the target's entry, in its order, as regions of at most `most_bytes` bytes each. All of it
+/// must be `total_bytes`.
+pub(crate) fn divide(
+    target: &Target,
+    regions: &Regions,
+    total_bytes: u64,
+    most_bytes: u64,
+) -> Result<Vec<Regions>> {
+    let (mut all, mut parts, mut bytes, mut left) = (Vec::new(), Vec::new(), 0, total_bytes);
     for run in regions.local_runs(target.stripes, target.entry) {
+        left = left.checked_sub(run.length).ok_or_else(|| mismatch(total_bytes))?;
         let (mut local, end) = (run.offset, run.offset + run.length);
         while local < end {
             let offset = target
@@ -29,7 +34,7 @@ pub(crate) fn divide(target: &Target, regions: &Regions, most_bytes: u64) -> Res
             parts.push(Nested { offset, run_bytes, levels: vec![] });
             local += run_bytes;
             bytes += run_bytes;
-            if bytes == most_bytes || parts.len() == MOST_REGIONS {
+            if bytes == most_bytes || parts.len() as u64 == MAX_RUNS {
                 all.push(Regions::new(std::mem::take(&mut parts))?);
                 bytes = 0;
             }
@@ -38,7 +43,11 @@ pub(crate) fn divide(target: &Target, regions: &Regions, most_bytes: u64) -> Res
     if !parts.is_empty() {
         all.push(Regions::new(parts)?);
     }
-    Ok(all)
+    if left > 0 { Err(mismatch(total_bytes)) } else { Ok(all) }
+}
+
+fn mismatch(total_bytes: u64) -> Error {
+    Error::invalid(format!("the regions of a request are not the {total_bytes} bytes of its buffer"))
 }
 
 /// The answers of a request's parts, until the last is there.
@@ -47,6 +56,8 @@ pub(crate) struct Joined(Arc<Mutex<State>>);
 struct State {
     left: usize,
     error: Option<Error>,
+    /// The run that answered so far.
+    incarnation: Option<Incarnation>,
     started_ns: u64,
     finished_ns: u64,
     end: Option<(Region, OnAnswer<Region>)>,
@@ -59,6 +70,7 @@ impl Joined {
         Self(Arc::new(Mutex::new(State {
             left: parts,
             error: None,
+            incarnation: None,
             started_ns: u64::MAX,
             finished_ns: 0,
             end,
@@ -75,6 +87,11 @@ impl Joined {
             state.left -= 1;
             state.started_ns = state.started_ns.min(answer.started_ns);
             state.finished_ns = state.finished_ns.max(answer.finished_ns);
+            let before = *state.incarnation.get_or_insert(answer.incarnation);
+            if before != answer.incarnation {
+                // Some parts may be lost with the run that did them: no run has all of them.
+                state.incarnation = Some(Incarnation::NONE);
+            }
             match answer.reply {
                 IoReply::Done => {}
                 IoReply::Failed(error) => drop(state.error.get_or_insert(error)),
@@ -88,8 +105,9 @@ impl Joined {
             {
                 let reply = state.error.take().map_or(IoReply::Done, IoReply::Failed);
                 let (started_ns, finished_ns) = (state.started_ns, state.finished_ns);
+                let incarnation = state.incarnation.unwrap_or(Incarnation::NONE);
                 drop(state);
-                done(Answer { reply, buffer, started_ns, finished_ns });
+                done(Answer { reply, buffer, incarnation, started_ns, finished_ns });
             }
         })
     }
@@ -118,7 +136,10 @@ mod tests {
             let regions = Regions::new(parts.iter().map(nested).collect()).unwrap();
             for entry in 0..count {
                 let target = Target { handle: Handle(1), stripes: Stripes::new(unit, count).unwrap(), entry };
-                let divided = divide(&target, &regions, most).unwrap();
+                let total = regions.local_bytes(target.stripes, entry);
+                prop_assert!(divide(&target, &regions, total + 1, most).is_err());
+                prop_assert!(total == 0 || divide(&target, &regions, total - 1, most).is_err());
+                let divided = divide(&target, &regions, total, most).unwrap();
                 let mut found = vec![];
                 for part in &divided {
                     prop_assert!(part.local_bytes(target.stripes, entry) <= most);

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use outcore_core::wire::{Kind, MAX_CONTROL_BYTES, Role, decode, encode};
+use outcore_core::wire::{Kind, MAX_CONTROL_BYTES, MAX_RUNS, Role, decode, encode};
 use outcore_core::{
     Answer, Buffer, Clock, Error, ErrorKind, IoRequest, Layout, Link, ManagerReply, ManagerRequest, OnAnswer,
-    Regions, Result, ServerAddress, ServerId,
+    Result, ServerAddress, ServerId,
 };
 use outcore_memory::Region;
 
-use crate::client::call::{Call, Moves};
+use crate::client::call::{Call, Moves, Reply};
 use crate::client::channel::io_reply;
-use crate::client::divide::{Joined, MOST_BYTES, MOST_REGIONS, PART_BYTES, divide};
+use crate::client::divide::{Joined, MOST_BYTES, PART_BYTES, divide};
 use crate::client::peer::{Peer, closed};
 use crate::system::{MonotonicClock, random};
 use crate::{Address, Credentials};
@@ -162,17 +162,18 @@ impl NetLink {
         let control = encode(&request);
         check_control(&control)?;
         self.manager.call(Call::new(Kind::ManagerRequest, control, Region::empty(), Moves::Nothing, done));
-        let control = receiver.recv().unwrap_or_else(|_| Err(closed()))?;
-        decode(&control)
+        let reply: Reply = receiver.recv().unwrap_or_else(|_| Err(closed()))?;
+        decode(&reply.control)
     }
 
     /// One message.
     fn send(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let clock = self.options.clock.clone();
         let started_ns = clock.now_ns();
-        let answer = move |result: Result<Vec<u8>>, buffer| {
+        let answer = move |result: Result<Reply>, buffer| {
             let finished_ns = clock.now_ns();
-            done(Answer { reply: io_reply(result), buffer, started_ns, finished_ns });
+            let (reply, incarnation) = io_reply(result);
+            done(Answer { reply, buffer, incarnation, started_ns, finished_ns });
         };
         let control = encode(&request);
         let ready = self.check_process().and_then(|()| check_control(&control)).and_then(|()| {
@@ -238,13 +239,13 @@ impl Link for NetLink {
             _ => return self.send(server, request, buffer, done),
         };
         let most_bytes = self.payload_bytes(server).unwrap_or(MOST_BYTES).min(MOST_BYTES);
-        if buffer.len() as u64 <= most_bytes && regions.parts().len() <= MOST_REGIONS {
+        let bytes = buffer.len() as u64;
+        if bytes <= most_bytes && regions.run_count() <= MAX_RUNS {
             return self.send(server, request, buffer, done);
         }
-        let parts = match divide(&target, regions, most_bytes.min(PART_BYTES)) {
-            Ok(parts) if parts.iter().map(Regions::total_bytes).sum::<u64>() == buffer.len() as u64 => parts,
+        let Ok(parts) = divide(&target, regions, bytes, most_bytes.min(PART_BYTES)) else {
             // What it is refused for is better said where all requests are looked at.
-            _ => return self.send(server, request, buffer, done),
+            return self.send(server, request, buffer, done);
         };
         let joined = Joined::new(parts.len(), buffer.clone(), done);
         let mut rest = buffer;

@@ -10,7 +10,7 @@ use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role};
 use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
-use crate::client::call::Call;
+use crate::client::call::{Call, Reply};
 use crate::client::channel::{Wire, keep_channel};
 use crate::client::link::Options;
 
@@ -148,7 +148,7 @@ impl Peer {
     }
 
     /// A call has its answer, or will never have one.
-    pub(crate) fn finish(&self, call: Call, result: Result<Vec<u8>>) {
+    pub(crate) fn finish(&self, call: Call, result: Result<Reply>) {
         self.lock().unsettled.remove(&call.number());
         (call.done)(result, call.region);
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role, Welcome};
-use outcore_core::{Error, ErrorKind, Result};
+use outcore_core::{Error, ErrorKind, Incarnation, Result};
 use outcore_memory::Arena;
 
 use crate::handshake::{Host, admit, refuse};
@@ -36,6 +36,8 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct Config {
     /// What it is.
     pub role: Role,
+    /// This run of an I/O server: who is answered by another one knows that what was not synced may be lost.
+    pub incarnation: Incarnation,
     /// The pool's key. Without one, clients come over UNIX sockets only.
     pub key: Option<Key>,
     /// Bytes of payloads that are in memory at once, of all clients. One request moves at most a quarter of them.
@@ -53,9 +55,11 @@ impl Config {
     pub fn new(role: Role, key: Option<Key>) -> Self {
         Self {
             role,
+            incarnation: Incarnation::NONE,
             key,
             memory_bytes: 48 << 20,
-            control_bytes: 64 << 20,
+            // The longest list of runs that a client sends, and what is beside it in the message.
+            control_bytes: (64 << 20) + (64 << 10),
             patience: Duration::from_secs(30),
             working: Duration::from_secs(1),
         }
@@ -188,6 +192,7 @@ impl Shared {
         let welcome = Welcome {
             payload_bytes: self.payload_bytes as u64,
             working_ms: self.config.working.as_millis().try_into().unwrap_or(u32::MAX),
+            incarnation: self.config.incarnation,
         };
         let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome };
         let Ok((who, client)) = admit(&connection.socket, &host) else { return };

@@ -50,5 +50,6 @@ fn not_here(what: &str) -> outcore_core::Error {
 
 fn refusal<B: Buffer>(what: &str, buffer: B) -> outcore_core::Answer<B> {
     let reply = outcore_core::IoReply::Failed(not_here(what));
-    outcore_core::Answer { reply, buffer, started_ns: 0, finished_ns: 0 }
+    let incarnation = outcore_core::Incarnation::NONE;
+    outcore_core::Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 }
 }

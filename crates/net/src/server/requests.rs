@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outcore_core::wire::{Header, Kind, Refused, decode, encode};
+use outcore_core::wire::{Header, Kind, MAX_RUNS, Refused, decode, encode};
 use outcore_core::{Error, ErrorKind, IoReply, IoRequest, ManagerRequest, Regions, Result, Target};
 use outcore_memory::{Region, Waiter};
 
@@ -19,9 +19,6 @@ const SHORT_CONTROL_BYTES: usize = 16 << 10;
 
 /// What a region takes in memory for each byte that it has on the wire, with that byte.
 const BYTES_IN_MEMORY: usize = 4;
-
-/// Runs of one request. More are no request but an attempt to keep the server busy.
-const MOST_RUNS: u64 = 1 << 24;
 
 /// A client that is refused is told so, if it takes that within this time.
 const TIME_TO_REFUSE: Duration = Duration::from_secs(1);
@@ -229,9 +226,9 @@ impl Requests {
 
 /// Bytes of a request that lie on the server that is asked, found in bounded time.
 fn local_bytes(target: &Target, regions: &Regions) -> Result<u64> {
-    if regions.run_count() > MOST_RUNS || target.entry >= target.stripes.count() {
+    if regions.run_count() > MAX_RUNS || target.entry >= target.stripes.count() {
         return Err(Error::invalid(format!(
-            "need at most {MOST_RUNS} runs and an entry below {}, have {} and {}; divide the request",
+            "need at most {MAX_RUNS} runs and an entry below {}, have {} and {}; divide the request",
             target.stripes.count(),
             regions.run_count(),
             target.entry

@@ -162,7 +162,7 @@ fn serve(mut stream: TcpStream, key: &[u8], proofs: &AtomicUsize) -> std::io::Re
     stream.write_all(&frame(Kind::Challenge, &encode(&Challenge { proof, ..open })))?;
     next(&mut stream)?;
     proofs.fetch_add(1, Ordering::SeqCst);
-    let welcome = Welcome { payload_bytes: MAX_PAYLOAD_BYTES, working_ms: 1000 };
+    let welcome = Welcome { payload_bytes: MAX_PAYLOAD_BYTES, working_ms: 1000, incarnation: Incarnation(1) };
     stream.write_all(&frame(Kind::Welcome, &encode(&welcome)))?;
     loop {
         let (header, _) = next(&mut stream)?;

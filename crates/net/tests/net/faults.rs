@@ -160,6 +160,40 @@ fn a_server_that_comes_back_is_found_again() {
     assert_eq!(read(&link, 1, 0, 10), [2; 10]);
 }
 
+/// A server that listens at the place of one before, as another run.
+fn again(files: &Arc<Files>, places: &[Address], run: u64) -> outcore_net::Listening {
+    let config = Config { incarnation: Incarnation(run), ..config(Role::IoServer(SERVER)) };
+    outcore_net::listen(places, Arc::new(Served(files.clone())), config).unwrap()
+}
+
+#[test]
+fn answers_say_which_run_of_a_server_they_are_of() {
+    let of_server = Config { incarnation: Incarnation(7), ..config(Role::IoServer(SERVER)) };
+    let pool = Pool::with(&tcp(), of_server);
+    let address = pool.server.addresses().to_vec();
+    let link = pool.link();
+    let small = || start(&link, write_of(1, 0, 10), region(&[1; 10]));
+    let large = || start(&link, write_of(1, 0, 40 << 20), region(&vec![1; 40 << 20]));
+    assert_eq!(wait(&small()).incarnation, Incarnation(7));
+    assert_eq!(wait(&large()).incarnation, Incarnation(7), "of all parts");
+    let Pool { files, manager: _manager, server } = pool;
+    server.stop();
+    // Sent to nobody yet: the next run does it, and says so.
+    let call = small();
+    let server = again(&files, &address, 8);
+    assert_eq!(wait(&call).incarnation, Incarnation(8));
+    // Some parts of a large one are done by this run, the others by the next: no run has all of it.
+    files.delay_us.store(100_000, Ordering::SeqCst);
+    let before = files.writes.load(Ordering::SeqCst);
+    let call = large();
+    until("a part is done", || files.writes.load(Ordering::SeqCst) > before);
+    server.stop();
+    let _server = again(&files, &address, 9);
+    let answer = wait(&call);
+    assert_eq!((answer.reply, answer.incarnation), (IoReply::Done, Incarnation::NONE));
+    assert_eq!(wait(&large()).incarnation, Incarnation(9));
+}
+
 #[test]
 fn a_server_that_does_not_come_back_is_an_error_in_time() {
     let pool = Pool::new(&tcp());

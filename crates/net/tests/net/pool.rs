@@ -94,7 +94,8 @@ impl Handler for Served {
             files.pass();
             let reply = files.act(&request, &mut buffer);
             files.under_way.fetch_sub(1, Ordering::SeqCst);
-            done(Answer { reply, buffer, started_ns: 0, finished_ns: 0 });
+            let incarnation = outcore_core::Incarnation::NONE;
+            done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
         });
     }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use outcore_core::wire::Role;
+use outcore_core::wire::{Header, Kind, Role, decode, encode};
 use outcore_core::*;
 use outcore_memory::{Arena, Region, Segment};
 use outcore_net::{Address, Config};
 
-use crate::bytes::RawServer;
+use crate::bytes::{Raw, RawServer};
 use crate::pool::*;
 use crate::proxy::Proxy;
 
@@ -222,6 +222,36 @@ fn long_lists_of_regions_are_bounded_too() {
     let request = IoRequest::Read { target: target(1), grant: grant(), regions };
     let error = failure(call(&link, request, region(&[0; 10])).reply);
     assert!(error.message.contains("runs"), "{error}");
+}
+
+#[test]
+fn what_describes_too_many_runs_goes_as_several() {
+    let pool = Pool::new(&tcp());
+    let link = pool.link();
+    let regions = |count| {
+        let levels = vec![Level { count, step_bytes: 4 }];
+        Regions::new(vec![Nested { offset: 0, run_bytes: 1, levels }]).unwrap()
+    };
+    for (count, messages) in [(1 << 20, 1), ((1 << 20) + 1, 2)] {
+        let before = pool.files.writes.load(Ordering::SeqCst);
+        let request = IoRequest::Write { target: target(1), grant: grant(), regions: regions(count) };
+        assert_eq!(call(&link, request, region(&vec![7; count as usize])).reply, IoReply::Done);
+        assert_eq!(pool.files.writes.load(Ordering::SeqCst) - before, messages);
+    }
+    assert_eq!(read(&link, 1, 4 << 20, 2), [7, 0]);
+    // Who does not divide it is refused before anything is looked at: few bytes lie here, of however many runs.
+    let mut raw = Raw::introduced(&pool.server.addresses()[0]);
+    let stripes = Stripes::new(65_536, 1 << 12).unwrap();
+    let target = Target { stripes, ..target(1) };
+    let levels = vec![Level { count: 2, step_bytes: 1 << 40 }, Level { count: 1 << 39, step_bytes: 2 }];
+    let far = Nested { offset: 0, run_bytes: 1, levels };
+    for regions in [regions((1 << 20) + 1), Regions::new(vec![far]).unwrap()] {
+        let control = encode(&IoRequest::Read { target, grant: grant(), regions });
+        let header = Header { request: 1, settled: 1, ..Header::of(Kind::IoRequest, &control) };
+        raw.send(&[&header.encode().unwrap()[..], &control].concat());
+        let error = failure(decode::<IoReply>(&raw.receive().1).unwrap());
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("divide the request"), "{error}");
+    }
 }
 
 #[test]

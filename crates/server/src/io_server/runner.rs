@@ -1,13 +1,14 @@
 //! Drives an I/O server with a real disk: a thread for the state machine, and one for operations on names, which block.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
-    Answer, Clock, Disk, Error, ErrorKind, IoReply, IoRequest, Names, OnAnswer, Result, ServerId,
+    Answer, Clock, Disk, Error, ErrorKind, Incarnation, IoReply, IoRequest, Names, OnAnswer, Result, ServerId,
 };
 
 use super::config::Config;
@@ -34,6 +35,7 @@ enum Message<B> {
 pub struct Runner<D: Disk> {
     messages: Sender<Message<D::Buffer>>,
     clock: Arc<dyn Clock>,
+    incarnation: Incarnation,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -46,16 +48,22 @@ impl<D: Disk + 'static> Runner<D> {
         let clock = config.clock.clone();
         let (sender, receiver) = channel();
         let (ready, is_ready) = channel();
-        let driver = Driver { disk, directory, messages: sender.clone(), clock: clock.clone() };
+        let incarnation = new_incarnation();
+        let driver = Driver { disk, directory, messages: sender.clone(), clock: clock.clone(), incarnation };
         let name = format!("outcore-io-{}", config.server.0);
         let spawned = thread::Builder::new().name(name).spawn(move || {
             let _lock = lock;
             driver.run(config, &receiver, &ready);
         });
         let thread = spawned.map_err(|e| cannot_start(&e))?;
-        let runner = Self { messages: sender, clock, thread: Mutex::new(Some(thread)) };
+        let runner = Self { messages: sender, clock, incarnation, thread: Mutex::new(Some(thread)) };
         is_ready.recv().unwrap_or_else(|_| Err(stopped()))?;
         Ok(runner)
+    }
+
+    /// This run of the server, which comes with its answers.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// Calls the server; never blocks. `done` is called once, on the server's thread, and must not block. A buffer of a
@@ -65,7 +73,7 @@ impl<D: Disk + 'static> Runner<D> {
         if let Err(unsent) = self.messages.send(Message::Call(call))
             && let Message::Call(call) = unsent.0
         {
-            call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+            call.refuse(self.clock.now_ns());
         }
     }
 }
@@ -90,8 +98,10 @@ impl<D: Disk> Drop for Runner<D> {
 }
 
 impl<B> Call<B> {
-    fn answer(self, reply: IoReply, finished_ns: u64) {
-        Answered { done: self.done, started_ns: self.started_ns }.answer(reply, self.buffer, finished_ns);
+    fn refuse(self, finished_ns: u64) {
+        let (reply, incarnation) = (IoReply::Failed(stopped()), Incarnation::NONE);
+        let Self { buffer, started_ns, done, .. } = self;
+        done(Answer { reply, buffer, incarnation, started_ns, finished_ns });
     }
 }
 
@@ -101,17 +111,12 @@ struct Answered<B> {
     started_ns: u64,
 }
 
-impl<B> Answered<B> {
-    fn answer(self, reply: IoReply, buffer: B, finished_ns: u64) {
-        (self.done)(Answer { reply, buffer, started_ns: self.started_ns, finished_ns });
-    }
-}
-
 struct Driver<D: Disk> {
     disk: Arc<D>,
     directory: Arc<dyn Names>,
     messages: Sender<Message<D::Buffer>>,
     clock: Arc<dyn Clock>,
+    incarnation: Incarnation,
 }
 
 impl<D: Disk + 'static> Driver<D> {
@@ -145,8 +150,9 @@ impl<D: Disk + 'static> Driver<D> {
                     Effect::Name { token, operation } => drop(names.send((token, operation))),
                     Effect::Answer { call, reply, buffer } => {
                         let answered: Option<Answered<D::Buffer>> = calls.remove(&call);
-                        if let Some(answered) = answered {
-                            answered.answer(reply, buffer, self.clock.now_ns());
+                        if let Some(Answered { done, started_ns }) = answered {
+                            let (incarnation, finished_ns) = (self.incarnation, self.clock.now_ns());
+                            done(Answer { reply, buffer, incarnation, started_ns, finished_ns });
                         }
                     }
                     Effect::Started(result) => drop(ready.send(result)),
@@ -169,7 +175,7 @@ impl<D: Disk + 'static> Driver<D> {
                     event
                 }
                 Some(Message::Call(call)) if is_stopping => {
-                    call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+                    call.refuse(self.clock.now_ns());
                     continue;
                 }
                 Some(Message::Call(Call { request, buffer, started_ns, done })) => {
@@ -202,10 +208,15 @@ impl<D: Disk + 'static> Driver<D> {
     fn refuse(&self, messages: &Receiver<Message<D::Buffer>>) {
         while let Ok(message) = messages.try_recv() {
             if let Message::Call(call) = message {
-                call.answer(IoReply::Failed(stopped()), self.clock.now_ns());
+                call.refuse(self.clock.now_ns());
             }
         }
     }
+}
+
+/// A number that no other run has.
+fn new_incarnation() -> Incarnation {
+    Incarnation(RandomState::new().hash_one(now_ns()).max(1))
 }
 
 /// Checks that the directory is this server's, or makes it so if it is nobody's.

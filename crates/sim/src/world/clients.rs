@@ -1,11 +1,20 @@
 //! What the clients of the world do, and whether what they are told may be so.
 
-use outcore_core::{Error, ErrorKind, IoReply, ManagerRequest, Regions};
+use outcore_core::{Error, ErrorKind, Incarnation, IoReply, ManagerRequest, Regions};
 
-use super::{BEGIN_NS, Finding, Happening, MS, World};
+use super::{BEGIN_NS, Finding, Happening, MS, Plant, World};
 use crate::client::{Call, Kind, SimFile, random_regions};
 use crate::model::pattern;
 use crate::node::RequestKey;
+
+/// Who was answered, by which run of a server, and what for.
+struct Told {
+    client: usize,
+    incarnation: u64,
+    /// Whether it is a sync before which writes may have been lost.
+    is_refused: bool,
+    begun_ns: u64,
+}
 
 impl World {
     pub(super) fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
@@ -15,7 +24,7 @@ impl World {
         let about = (op.kind.clone(), op.regions.parts().to_vec());
         if let Kind::Write(write) = op.kind {
             for run in op.regions.runs() {
-                self.files[file].model.sent(write, run.offset, run.offset + run.length);
+                self.files[file].model.sent(write, client, run.offset, run.offset + run.length);
             }
         }
         self.say(|| {
@@ -102,6 +111,8 @@ impl World {
         }
         let regions = op.regions.clone();
         op.has_failed |= !matches!(reply, IoReply::Done);
+        let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
+        let is_refused = client.unsynced.answered(call.sent.clone(), Incarnation(run), &reply);
         let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
         if is_done {
             client.op = None;
@@ -121,12 +132,12 @@ impl World {
                 _ => {}
             }
         }
-        // What a server did before it lost power, it may have lost.
-        let node = &self.nodes[call.server.0 as usize];
-        let is_lost = !node.is_up() || node.incarnation != incarnation;
+        if is_refused && self.crashes == 0 {
+            return Err(format!("file {file} may have lost writes, though no server was started again"));
+        }
+        let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
-            IoReply::Done if is_lost && !matches!(kind, Kind::Read) => Ok(()),
-            IoReply::Done => self.check(&call, &kind, file, &regions, begun_ns, bytes),
+            IoReply::Done => self.check(&call, &kind, file, &regions, &told, bytes),
             IoReply::Failed(error) => self.excuse(&error).map_or(Ok(()), |why| {
                 Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
             }),
@@ -151,12 +162,16 @@ impl World {
         kind: &Kind,
         file: usize,
         regions: &Regions,
-        begun_ns: u64,
+        told: &Told,
         bytes: &[u8],
     ) -> Result<(), Finding> {
         if *kind == Kind::Remove {
             return Ok(());
         }
+        let Told { client, incarnation, is_refused, begun_ns } = *told;
+        // What a server did before it lost power, it may have lost.
+        let node = &self.nodes[call.server.0 as usize];
+        let is_in_doubt = !node.is_up() || node.incarnation != incarnation;
         // What an operation under way may still see is not forgotten.
         let ops = self.clients.iter().filter_map(|client| client.op.as_ref());
         let oldest_ns = ops.map(|op| op.begun_ns).fold(begun_ns, u64::min);
@@ -168,13 +183,17 @@ impl World {
                 for run in regions.runs() {
                     for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
                     {
-                        model.answered(*write, start, end, self.now_ns);
+                        model.answered(*write, start, end, self.now_ns, is_in_doubt);
                     }
                 }
             }
             Kind::Sync => {
                 for (start, end) in SimFile::on_entry(stripes, entry, 0, model.length()) {
-                    model.synced(start, end, oldest_ns);
+                    if is_refused {
+                        model.refused(client, start, end);
+                    } else {
+                        model.synced(client, start, end, oldest_ns);
+                    }
                 }
             }
             Kind::Read => {

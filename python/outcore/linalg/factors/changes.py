@@ -1,10 +1,9 @@
 """Whether a matrix is still what it was when its factorization began."""
 
-import contextlib
 from typing import NamedTuple
 
 from outcore.array import read_generation, read_metadata
-from outcore.errors import OutcoreError
+from outcore.errors import LostError, OutcoreError
 from outcore.volumes import Place
 
 
@@ -28,11 +27,21 @@ def version_of(source: Place) -> Version:
 
 
 def settle(source: Place) -> None:
-    """Make a matrix durable, and its version: both must be the same after a power loss."""
+    """Make a matrix durable, and its version: both must be the same after a power loss.
+
+    Raises
+    ------
+    LostError
+        If some of what was written to it may be gone.
+    """
     for file in _files(source):
-        # Where the disk is read-only or a file is missing, there is nothing to make durable.
-        with contextlib.suppress(OutcoreError):
+        try:
             source.volume.settle(file)
+        except LostError:
+            raise
+        except OutcoreError:
+            # Where the disk is read-only or a file is missing, there is nothing to make durable.
+            continue
 
 
 def _files(source: Place) -> list[str]:

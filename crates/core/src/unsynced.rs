@@ -1,0 +1,241 @@
+//! What a client changed and has not made durable yet, by the runs of the servers that answered it. A server that was
+//! started again may have lost what an earlier run of it answered. It does not know; the client can tell.
+
+use std::collections::BTreeMap;
+
+use crate::{Handle, IoReply, IoRequest, ServerId};
+
+/// One run of a server, from its start to its end: a number made at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// Of what was not answered, or not by one run alone. No run has it.
+    pub const NONE: Self = Self(0);
+}
+
+/// Of one client: which changes of which files were answered, and not synced.
+#[derive(Debug, Default)]
+pub struct Unsynced {
+    /// There are as many as files were changed and neither synced nor removed.
+    notes: BTreeMap<(Handle, ServerId), Vec<Note>>,
+    losses: BTreeMap<Handle, u64>,
+    /// The number of the last change.
+    last: u64,
+}
+
+/// Changes that one run answered, and the number of the last of them.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    run: Incarnation,
+    last: u64,
+}
+
+/// A request that was sent: comes back with the answer, to [`Unsynced::answered`].
+#[derive(Clone, Debug)]
+pub struct Sent(Effect);
+
+#[derive(Clone, Debug)]
+enum Effect {
+    Nothing,
+    Changes(Handle, ServerId),
+    /// `last` is the number of the last change that was answered before, and `runs` are those that answered them.
+    Syncs {
+        handle: Handle,
+        server: ServerId,
+        last: u64,
+        runs: Vec<Incarnation>,
+    },
+    Removes(Handle, ServerId),
+}
+
+impl Unsynced {
+    /// A request is about to be sent to a server.
+    pub fn sent(&self, server: ServerId, request: &IoRequest) -> Sent {
+        Sent(match request {
+            IoRequest::Write { target, .. } | IoRequest::SetLength { target, .. } => {
+                Effect::Changes(target.handle, server)
+            }
+            IoRequest::Sync { target, .. } => {
+                let notes = self.notes.get(&(target.handle, server));
+                let runs = notes.into_iter().flatten().map(|note| note.run).collect();
+                Effect::Syncs { handle: target.handle, server, last: self.last, runs }
+            }
+            IoRequest::Remove { target, .. } => Effect::Removes(target.handle, server),
+            _ => Effect::Nothing,
+        })
+    }
+
+    /// A request was answered, by this run of the server. Returns whether it was a sync, and changes that were answered
+    /// before it was sent may be lost. That is told once: then they count as never made.
+    #[must_use]
+    pub fn answered(&mut self, sent: Sent, run: Incarnation, reply: &IoReply) -> bool {
+        if !matches!(reply, IoReply::Done) {
+            return false;
+        }
+        match sent.0 {
+            Effect::Nothing => false,
+            Effect::Changes(handle, server) => {
+                self.changed((handle, server), run);
+                false
+            }
+            Effect::Syncs { handle, server, last, runs } => {
+                self.synced((handle, server), last);
+                let is_lost = runs.iter().any(|before| *before != run || *before == Incarnation::NONE);
+                if is_lost {
+                    *self.losses.entry(handle).or_default() += 1;
+                }
+                is_lost
+            }
+            Effect::Removes(handle, server) => {
+                self.notes.remove(&(handle, server));
+                self.losses.remove(&handle);
+                false
+            }
+        }
+    }
+
+    /// How often it was told that changes of a file may be lost.
+    pub fn losses(&self, handle: Handle) -> u64 {
+        self.losses.get(&handle).copied().unwrap_or(0)
+    }
+
+    fn changed(&mut self, of: (Handle, ServerId), run: Incarnation) {
+        self.last += 1;
+        let notes = self.notes.entry(of).or_default();
+        match notes.iter_mut().find(|note| note.run == run) {
+            Some(note) => note.last = self.last,
+            None => notes.push(Note { run, last: self.last }),
+        }
+    }
+
+    /// Changes up to `last` are durable, or told to be lost. Later ones stay, whatever they raced with.
+    fn synced(&mut self, of: (Handle, ServerId), last: u64) {
+        let Some(notes) = self.notes.get_mut(&of) else { return };
+        notes.retain(|note| note.last > last);
+        if notes.is_empty() {
+            self.notes.remove(&of);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Grant, Regions, Stripes, Target};
+
+    const ONE: Incarnation = Incarnation(11);
+    const TWO: Incarnation = Incarnation(22);
+    const SERVER: ServerId = ServerId(3);
+
+    fn target(handle: u64) -> (Target, Grant) {
+        let stripes = Stripes::new(65_536, 2).unwrap_or_else(|error| panic!("{error}"));
+        let grant = Grant { handle: Handle(handle), write: true, expires_s: 0, mac: [0; 32] };
+        (Target { handle: Handle(handle), stripes, entry: 0 }, grant)
+    }
+
+    fn write() -> IoRequest {
+        let (target, grant) = target(5);
+        IoRequest::Write { target, grant, regions: Regions::default() }
+    }
+
+    fn sync() -> IoRequest {
+        let (target, grant) = target(5);
+        IoRequest::Sync { target, grant }
+    }
+
+    fn done(notes: &mut Unsynced, request: &IoRequest, run: Incarnation) -> bool {
+        let sent = notes.sent(SERVER, request);
+        notes.answered(sent, run, &IoReply::Done)
+    }
+
+    #[test]
+    fn a_sync_by_the_run_that_answered_the_writes_is_good() {
+        let mut notes = Unsynced::default();
+        assert!(!done(&mut notes, &sync(), ONE));
+        assert!(!done(&mut notes, &write(), ONE));
+        assert!(!done(&mut notes, &write(), ONE));
+        assert!(!done(&mut notes, &sync(), ONE));
+        assert!(!done(&mut notes, &sync(), TWO), "what was synced is safe");
+        assert_eq!((notes.notes.len(), notes.losses(Handle(5))), (0, 0));
+    }
+
+    #[test]
+    fn a_sync_by_another_run_is_told_once() {
+        let (target, grant) = target(5);
+        let longer = IoRequest::SetLength { target, grant, local_length: 9, reserve: false };
+        for change in [write(), longer] {
+            let mut notes = Unsynced::default();
+            done(&mut notes, &change, ONE);
+            assert!(done(&mut notes, &sync(), TWO));
+            assert_eq!(notes.losses(Handle(5)), 1);
+            assert!(!done(&mut notes, &sync(), TWO));
+            assert!(!done(&mut notes, &change, TWO), "written again");
+            assert!(!done(&mut notes, &sync(), TWO));
+        }
+    }
+
+    #[test]
+    fn one_lost_write_of_many_is_enough() {
+        for runs in [[ONE, TWO], [TWO, ONE], [Incarnation::NONE, TWO], [TWO, Incarnation::NONE]] {
+            let mut notes = Unsynced::default();
+            for run in runs {
+                done(&mut notes, &write(), run);
+            }
+            assert!(done(&mut notes, &sync(), TWO), "{runs:?}");
+        }
+        let mut notes = Unsynced::default();
+        done(&mut notes, &write(), Incarnation::NONE);
+        assert!(done(&mut notes, &sync(), Incarnation::NONE), "nobody knows that it was the same");
+    }
+
+    #[test]
+    fn what_is_answered_after_a_sync_was_sent_waits_for_the_next() {
+        let mut notes = Unsynced::default();
+        done(&mut notes, &write(), ONE);
+        let racing = notes.sent(SERVER, &sync());
+        done(&mut notes, &write(), ONE);
+        assert!(!notes.answered(racing, ONE, &IoReply::Done));
+        assert!(done(&mut notes, &sync(), TWO), "the second write");
+        // A sync of an earlier run that is answered late takes nothing from a later one.
+        let late = notes.sent(SERVER, &sync());
+        done(&mut notes, &write(), TWO);
+        assert!(!notes.answered(late, ONE, &IoReply::Done));
+        assert!(done(&mut notes, &sync(), ONE));
+    }
+
+    #[test]
+    fn syncs_at_once_are_all_told() {
+        let mut notes = Unsynced::default();
+        done(&mut notes, &write(), ONE);
+        let (a, b) = (notes.sent(SERVER, &sync()), notes.sent(SERVER, &sync()));
+        assert!(notes.answered(a, TWO, &IoReply::Done));
+        assert!(notes.answered(b, TWO, &IoReply::Done));
+    }
+
+    #[test]
+    fn what_failed_changes_nothing() {
+        let mut notes = Unsynced::default();
+        let failed = IoReply::Failed(Error::invalid("no"));
+        let sent = notes.sent(SERVER, &write());
+        assert!(!notes.answered(sent, ONE, &failed));
+        assert!(!done(&mut notes, &sync(), TWO), "nobody was told that it is written");
+        done(&mut notes, &write(), ONE);
+        let sent = notes.sent(SERVER, &sync());
+        assert!(!notes.answered(sent, TWO, &failed));
+        assert!(done(&mut notes, &sync(), TWO), "the next one tells it");
+    }
+
+    #[test]
+    fn files_and_servers_are_apart() {
+        let mut notes = Unsynced::default();
+        done(&mut notes, &write(), ONE);
+        let (other, grant) = target(6);
+        assert!(!done(&mut notes, &IoRequest::Sync { target: other, grant }, TWO));
+        let elsewhere = notes.sent(ServerId(4), &sync());
+        assert!(!notes.answered(elsewhere, TWO, &IoReply::Done));
+        let (target, grant) = target(5);
+        done(&mut notes, &IoRequest::Remove { target, grant }, TWO);
+        assert!(!done(&mut notes, &sync(), TWO), "of a file that is gone nothing is to be told");
+    }
+}
