@@ -107,12 +107,7 @@ where
     /// What each I/O server says of itself.
     pub fn status(&self) -> Result<Vec<(ServerId, IoStatus)>> {
         let ids = self.0.ids.iter();
-        let calls = ids.map(|&server| Call {
-            server,
-            path: "".into(),
-            request: IoRequest::Status,
-            buffer: self.0.none.clone(),
-        });
+        let calls = ids.map(|&server| Call::new(server, IoRequest::Status, self.0.none.clone()));
         let replies = self.0.servers.wait_all(calls.collect())?;
         let each = self.0.ids.iter().zip(replies).map(|(&id, reply)| match reply {
             IoReply::Status(status) => Ok((id, status)),

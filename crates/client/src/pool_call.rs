@@ -16,6 +16,13 @@ pub(crate) struct Call<B> {
     pub(crate) buffer: B,
 }
 
+impl<B> Call<B> {
+    /// About no file that a user has open.
+    pub(crate) fn new(server: ServerId, request: IoRequest, buffer: B) -> Self {
+        Self { server, path: "".into(), request, buffer }
+    }
+}
+
 /// What became of some calls: the replies in the order of the calls, or the first error.
 pub(crate) struct Outcome {
     pub(crate) replies: Result<Vec<IoReply>>,

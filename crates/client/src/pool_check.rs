@@ -16,7 +16,7 @@ where
 {
     fn ask_one(&self, server: ServerId, request: IoRequest) -> Result<IoReply> {
         let buffer = self.0.none.clone();
-        let mut replies = self.0.servers.wait_all(vec![Call { server, request, buffer }])?;
+        let mut replies = self.0.servers.wait_all(vec![Call::new(server, request, buffer)])?;
         Ok(replies.remove(0))
     }
 

@@ -196,7 +196,7 @@ where
             for (&server, entry) in layout.servers.iter().zip(0..) {
                 let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
                 let request = IoRequest::Remove { target, grant: *grant };
-                calls.push(Call { server, path: "".into(), request, buffer: self.none.clone() });
+                calls.push(Call::new(server, request, self.none.clone()));
             }
         }
         self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
