@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use outcore_core::wire::Role;
 use outcore_core::{
-    Answer, Buffer, Error, ErrorKind, Gather, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
-    OnAnswer, Result, ServerAddress, ServerId,
+    Answer, Buffer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, Link, ManagerReply,
+    ManagerRequest, OnAnswer, Result, ServerAddress, ServerId,
 };
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
 use outcore_memory::Region;
@@ -196,7 +196,8 @@ impl Handler for Serving {
                 ErrorKind::Denied,
                 "only who has the pool's key, or runs it, may check it; use the pool's key file",
             );
-            return counted(Answer { reply: IoReply::Failed(error), buffer, started_ns: 0, finished_ns: 0 });
+            let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
+            return counted(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
         }
         self.runner.call(request, buffer, Box::new(counted));
     }

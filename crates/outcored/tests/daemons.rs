@@ -345,8 +345,7 @@ fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
     let key_file = root.path().join("key");
     let key = Key::random().unwrap();
     key.save(&key_file).unwrap();
-    let settings =
-        ManagerSettings { directory: directory(root.path(), "m"), listen: tcp(), key: key.clone() };
+    let settings = manager_settings(directory(root.path(), "m"), &key);
     let manager = serve_manager(&settings).unwrap();
     let text = format!(
         "directory = \"{}\"\nlisten = \"unix:{}\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",
