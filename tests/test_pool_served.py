@@ -1,15 +1,14 @@
 """A pool that is served: the same from two clients at once, and who may write where."""
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
+from served import daemon, make_key
 
 import outcore as oc
-from outcore import _core
 from outcore.errors import BusyError, ClosedError, DeniedError, InvalidError, OutcoreError
 from outcore.volumes import being_made, exclusive, is_held, place
 
@@ -19,25 +18,10 @@ __all__ = ["one_thread"]
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Address and key of a pool of two servers."""
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
-
-    def daemon(role: str, name: str, **more: str) -> _core.Daemon:
-        (tmp_path / name).mkdir(exist_ok=True)
-        values = {
-            "directory": f'"{tmp_path / name}"',
-            "listen": '["tcp:127.0.0.1:0"]',
-            "key_file": f'"{key}"',
-        }
-        config = tmp_path / f"{role}-{name}.conf"
-        lines = [f"{setting} = {value}\n" for setting, value in (values | more).items()]
-        config.write_text("".join(lines))
-        return _core.Daemon(role, str(config))
-
-    manager = daemon("manager", "a")
+    key = make_key(tmp_path / "key")
+    manager = daemon(tmp_path, key, "manager", "a")
     where = f'["{manager.addresses[0]}"]'
-    servers = [daemon("io", name, manager=where) for name in "ab"]
+    servers = [daemon(tmp_path, key, "io", name, manager=where) for name in "ab"]
     yield manager.addresses[0].replace("tcp:", "outcore://"), key
     for each in (*servers, manager):
         each.stop()
@@ -104,9 +88,7 @@ def host() -> bytes:
 
 def test_a_key_is_needed(served: tuple[str, Path], tmp_path: Path) -> None:
     url, _ = served
-    wrong = tmp_path / "wrong"
-    wrong.touch(0o600)
-    wrong.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+    wrong = make_key(tmp_path / "wrong")
     with pytest.raises(DeniedError):
         oc.connect(url, key=wrong)
     with pytest.raises(OutcoreError):

@@ -8,10 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import _core
-from outcore._core import Regions, Ticket
+from outcore._core import Regions
 from outcore.errors import ClosedError, InvalidError, ReadOnlyError
-
-Bytes = npt.NDArray[np.uint8]
+from outcore.pool_future import Claims, PoolFuture
+from outcore.pool_memory import (
+    array_of,
+    bytes_of,
+    check_size,
+    length_of,
+    listed,
+    writable,
+    writable_bytes,
+)
 
 
 class PoolFile(io.RawIOBase):
@@ -21,7 +29,7 @@ class PoolFile(io.RawIOBase):
     move many pieces by one request, which is one message to each server that has some of them.
     Those that read return a new array of bytes, or fill ``out=``, an array of any type whose
     elements they fill in C order, whatever its strides are. Those that write take any array or
-    buffer.
+    buffer. Each has a namesake that begins with ``start_``, which returns a `PoolFuture` at once.
     """
 
     def __init__(self, file: _core.PoolFile, name: str, *, writable: bool) -> None:
@@ -29,6 +37,7 @@ class PoolFile(io.RawIOBase):
         self._file: _core.PoolFile | None = file
         self._writable = writable
         self._at = 0
+        self._claims = Claims()
         self.name = name
 
     def _open(self) -> _core.PoolFile:
@@ -74,10 +83,10 @@ class PoolFile(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         """Read from the position into a buffer, up to the end of the file."""
-        target = _writable_bytes(buffer)
+        target = writable_bytes(buffer)
         count = max(min(len(target), self.nbytes - self._at), 0)
         if count:
-            self.start_read(Regions.contiguous(self._at, count), target[:count]).wait()
+            self.start_read_at(self._at, out=target[:count]).result()
         self._at += count
         return count
 
@@ -90,7 +99,7 @@ class PoolFile(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         """Write a buffer at the position; return its length in bytes."""
-        source = _bytes_of(data)
+        source = bytes_of(data)
         self.write_at(self._at, source)
         self._at += source.nbytes
         return source.nbytes
@@ -105,42 +114,127 @@ class PoolFile(io.RawIOBase):
         return length
 
     def sync(self) -> None:
-        """Return once what was written survives power loss."""
-        self._open().submit_sync().wait()
+        """Return once what was written, or is being written, survives power loss.
+
+        Raises
+        ------
+        OutcoreError
+            What went wrong; also in a request that was started before, if nobody was told of it.
+        """
+        self.start_sync().result()
 
     def close(self) -> None:
-        """Let go of the file. Closing twice is harmless."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        super().close()
+        """Wait for the requests that are under way, and let go of the file.
 
-    def start_read(self, regions: Regions, out: npt.NDArray[Any]) -> Ticket:
-        """Start reading regions into an array; the ticket's ``wait()`` returns when it is done."""
-        _check_size(regions, out.nbytes)
-        return self._open().submit_read(regions, _writable(out))
+        Closing twice is harmless.
 
-    def start_write(self, regions: Regions, data: Any) -> Ticket:
+        Raises
+        ------
+        OutcoreError
+            What a request failed with of which nobody was told. The file is closed all the same.
+        """
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                self._claims.settle()
+        finally:
+            if file is not None:
+                file.close()
+            super().close()
+
+    def __del__(self) -> None:
+        """Let go of the file without waiting for anything."""
+        self._file = None
+
+    def start_read(
+        self, regions: Regions, out: npt.NDArray[Any] | None = None
+    ) -> PoolFuture[npt.NDArray[Any]]:
+        """Start reading regions; the future's ``result()`` is the array of what was read."""
+        target = np.empty(regions.nbytes, np.uint8) if out is None else writable(out)
+        check_size(regions, target.nbytes)
+        return self._claims.future(self._open().submit_read(regions, target), target, self)
+
+    def start_write(self, regions: Regions, data: Any) -> PoolFuture[None]:
         """Start writing to regions; the data must stay as they are until it is done."""
-        source = _array_of(data)
-        _check_size(regions, source.nbytes)
+        source = array_of(data)
+        check_size(regions, source.nbytes)
         file = self._open()
         self._check_writable()
-        return file.submit_write(regions, source)
+        return self._claims.future(file.submit_write(regions, source), None, self)
+
+    def start_sync(self) -> PoolFuture[None]:
+        """Start making durable what was written, and what is being written.
+
+        What a request that was started before failed with, and nobody was told of, is raised by
+        this future's ``result()``.
+        """
+        file = self._open()
+        return self._claims.future_after(file.submit_sync(self._claims.under_way()), self)
+
+    def start_read_at(
+        self, offset: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
+    ) -> PoolFuture[npt.NDArray[Any]]:
+        """Start what `read_at` does."""
+        return self.start_read(Regions.contiguous(offset, length_of(nbytes, out)), out)
+
+    def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
+        """Start what `write_at` does."""
+        source = array_of(data)
+        return self.start_write(Regions.contiguous(offset, source.nbytes), source)
+
+    def start_read_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        out: npt.NDArray[Any] | None = None,
+    ) -> PoolFuture[npt.NDArray[Any]]:
+        """Start what `read_strided` does."""
+        return self.start_read(Regions.strided(location, first, group, count, stride, last), out)
+
+    def start_write_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        data: Any,
+    ) -> PoolFuture[None]:
+        """Start what `write_strided` does."""
+        return self.start_write(Regions.strided(location, first, group, count, stride, last), data)
+
+    def start_read_list(
+        self,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        out: npt.NDArray[Any] | None = None,
+    ) -> PoolFuture[npt.NDArray[Any]]:
+        """Start what `read_list` does."""
+        return self.start_read(listed(offsets, lengths), out)
+
+    def start_write_list(
+        self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any
+    ) -> PoolFuture[None]:
+        """Start what `write_list` does."""
+        return self.start_write(listed(offsets, lengths), data)
 
     def read_at(
         self, offset: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         """Read `nbytes` bytes from `offset` on, or as many as `out` has."""
-        if nbytes is None and out is None:
-            raise InvalidError("need nbytes, or out= to fill")
-        count = out.nbytes if nbytes is None and out is not None else operator.index(nbytes or 0)
-        return self._read(Regions.contiguous(offset, count), out)
+        return self.start_read_at(offset, nbytes, out=out).result()
 
     def write_at(self, offset: int, data: Any) -> None:
         """Write from `offset` on."""
-        source = _array_of(data)
-        self.start_write(Regions.contiguous(offset, source.nbytes), source).wait()
+        self.start_write_at(offset, data).result()
 
     def read_strided(
         self,
@@ -171,7 +265,9 @@ class PoolFile(io.RawIOBase):
         ----------
         Cettei, Ligon and Ross (1997), section 3.2.
         """
-        return self._read(Regions.strided(location, first, group, count, stride, last), out)
+        return self.start_read_strided(
+            location, first, group, count, stride, last, out=out
+        ).result()
 
     def write_strided(
         self,
@@ -185,8 +281,7 @@ class PoolFile(io.RawIOBase):
         data: Any,
     ) -> None:
         """Write groups of bytes at regular distances; parameters as of `read_strided`."""
-        regions = Regions.strided(location, first, group, count, stride, last)
-        self.start_write(regions, data).wait()
+        self.start_write_strided(location, first, group, count, stride, last, data=data).result()
 
     def read_list(
         self,
@@ -196,20 +291,15 @@ class PoolFile(io.RawIOBase):
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
         """Read regions given by their first bytes and lengths (or one length for all)."""
-        return self._read(_list(offsets, lengths), out)
+        return self.start_read_list(offsets, lengths, out=out).result()
 
     def write_list(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any) -> None:
         """Write regions given by their first bytes and lengths (or one length for all)."""
-        self.start_write(_list(offsets, lengths), data).wait()
+        self.start_write_list(offsets, lengths, data=data).result()
 
     def view(self, offset: int, group: int, stride: int) -> "FileView":
         """See groups of `group` bytes, `stride` from one to the next, as a file without gaps."""
         return FileView(self, offset, group, stride)
-
-    def _read(self, regions: Regions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        target = np.empty(regions.nbytes, np.uint8) if out is None else out
-        self.start_read(regions, target).wait()
-        return target
 
     def _check_writable(self) -> None:
         if not self._writable:
@@ -247,66 +337,26 @@ class FileView:
         count, last = divmod(nbytes - first, self._group)
         return Regions.strided(location, first, self._group, count, self._stride, last)
 
+    def start_read_at(
+        self, at: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
+    ) -> PoolFuture[npt.NDArray[Any]]:
+        """Start what `read_at` does."""
+        return self._file.start_read(self.regions(at, length_of(nbytes, out)), out)
+
+    def start_write_at(self, at: int, data: Any) -> PoolFuture[None]:
+        """Start what `write_at` does."""
+        source = array_of(data)
+        return self._file.start_write(self.regions(at, source.nbytes), source)
+
     def read_at(
         self, at: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         """Read `nbytes` bytes of the view from `at` on, or as many as `out` has."""
-        if nbytes is None and out is None:
-            raise InvalidError("need nbytes, or out= to fill")
-        count = out.nbytes if nbytes is None and out is not None else operator.index(nbytes or 0)
-        target = np.empty(count, np.uint8) if out is None else out
-        self._file.start_read(self.regions(at, count), target).wait()
-        return target
+        return self.start_read_at(at, nbytes, out=out).result()
 
     def write_at(self, at: int, data: Any) -> None:
         """Write to the view from `at` on."""
-        source = _array_of(data)
-        self._file.start_write(self.regions(at, source.nbytes), source).wait()
-
-
-def _list(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
-    starts, sizes = np.atleast_1d(offsets), np.asarray(lengths)
-    for each in (starts, sizes):
-        if each.size and (each.dtype.kind not in "iu" or int(each.min()) < 0):
-            raise InvalidError(f"offsets and lengths are integers of at least 0, have {each!r}")
-    try:
-        sizes = np.broadcast_to(sizes, starts.shape)
-    except ValueError:
-        raise InvalidError(
-            f"need a length for each of {starts.size} regions, or one for all, have {sizes.size}"
-        ) from None
-    return Regions.list(
-        np.ascontiguousarray(starts.ravel(), np.uint64),
-        np.ascontiguousarray(sizes.ravel(), np.uint64),
-    )
-
-
-def _array_of(data: Any) -> npt.NDArray[Any]:
-    return data if isinstance(data, np.ndarray) else _bytes_of(data)
-
-
-def _bytes_of(data: Any) -> Bytes:
-    if isinstance(data, np.ndarray):
-        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    try:
-        return np.frombuffer(memoryview(data).cast("B"), np.uint8)
-    except TypeError as error:
-        raise InvalidError(f"need bytes, an array or another buffer: {error}") from None
-
-
-def _writable_bytes(buffer: Any) -> Bytes:
-    return _writable(np.frombuffer(memoryview(buffer).cast("B"), np.uint8))
-
-
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if not array.flags.writeable:
-        raise InvalidError("out= cannot be written to; give an array that can")
-    return array
-
-
-def _check_size(regions: Regions, have: int) -> None:
-    if regions.nbytes != have:
-        raise InvalidError(f"need memory of {regions.nbytes} bytes for the regions, have {have}")
+        self.start_write_at(at, data).result()
 
 
 def hints_of(hints: dict[str, Any], to_bytes: Any) -> dict[str, Any]:

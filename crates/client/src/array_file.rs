@@ -1,20 +1,26 @@
 //! The elements of one array on a volume: boxes of it read and written in the background.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, Extent, FileId, OpenMode, Operation, Result, Slot,
-    Volume, VolumeRequest, conformance, plan_box,
+    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, FileId, Limits, OpenMode, Operation, Regions, Result,
+    Slot, Volume, VolumeRequest, conformance, plan_box,
 };
 use outcore_memory::{Arena, Block, Region, Segment};
 
 use crate::bounce::BouncePool;
+use crate::piece::MIN_BOUNCE_BYTES;
+use crate::ticket::after;
 use crate::{Span, SpanKind, Ticket, Trace};
 
 /// Most bytes of one request, and of a bounce buffer.
-const MAX_PIECE_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_PIECE_BYTES: u64 = 4 << 20;
+/// Most runs of a file in one request to a plain disk, which takes each by itself.
+const MAX_EXTENTS: u64 = 4096;
+/// Most of them in one request to a pool, whose servers take no more in a message.
+const MAX_GATHERED_EXTENTS: u64 = 1 << 20;
 const MAX_BOUNCE_BUFFERS: usize = 4;
 /// Less than this on one disk before the next makes more requests than bytes.
 const LEAST_UNIT_BYTES: u64 = 1 << 20;
@@ -69,6 +75,10 @@ pub struct ArrayFile {
     /// Most bytes of a piece that goes through a bounce buffer.
     pub(crate) bounce_piece: u64,
     pub(crate) bounce: BouncePool,
+    /// How boxes are cut.
+    pub(crate) limits: Limits,
+    /// Whether one request may be for several pieces.
+    pub(crate) gathers: bool,
     counters: AtomicCounters,
     trace: Option<(Trace, u32)>,
     /// The last unfinished write of each slot: what touches the slot later waits for it.
@@ -122,12 +132,13 @@ impl ArrayFile {
 
     fn write_index(volume: &dyn Volume<Buffer = Region>, file: FileId, grid: &ChunkGrid) -> Result<()> {
         let index = grid.index();
-        let extents = vec![Extent { offset: grid.index_offset(), length: index.len() as u64 }];
+        let regions = Regions::contiguous(grid.index_offset(), index.len() as u64)?;
         let mut buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(index.len())?));
         buffer.copy_in(0, &index);
-        conformance::complete(volume, VolumeRequest { file, operation: Operation::Write, extents, buffer })?;
+        conformance::complete(volume, VolumeRequest { file, operation: Operation::Write, regions, buffer })?;
+        let nothing = Regions::default();
         let sync =
-            VolumeRequest { file, operation: Operation::Sync, extents: vec![], buffer: Region::empty() };
+            VolumeRequest { file, operation: Operation::Sync, regions: nothing, buffer: Region::empty() };
         conformance::complete(volume, sync).map(|_| ())
     }
 
@@ -141,7 +152,15 @@ impl ArrayFile {
         trace: Option<(Trace, u32)>,
     ) -> Result<Self> {
         let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let preference = volume.preference();
         let mut file = Self {
+            limits: Limits {
+                piece_bytes: MAX_PIECE_BYTES,
+                read_gap_bytes: preference.read_gap_bytes,
+                gather_bytes: if preference.gathers { MAX_PIECE_BYTES } else { MIN_BOUNCE_BYTES },
+                piece_extents: if preference.gathers { MAX_GATHERED_EXTENTS } else { MAX_EXTENTS },
+            },
+            gathers: preference.gathers,
             align: 1,
             bounce_piece: MAX_PIECE_BYTES,
             bounce: BouncePool::new(memory.arena.clone(), 0, 1),
@@ -167,8 +186,9 @@ impl ArrayFile {
             file.check_shard(id, &key)?;
         }
         file.align = file.shards.iter().map(|&id| file.volume.alignment_bytes(id)).max().unwrap_or(1).max(1);
-        // A bounce buffer holds a piece and its rounding to whole blocks at both ends.
-        let wanted = MAX_PIECE_BYTES.min(file.grid.slot_bytes()) + 2 * file.align;
+        // A bounce buffer holds a piece, or several, and rounding to whole blocks at both ends.
+        let largest = if file.gathers { file.grid.shard_bytes() } else { file.grid.slot_bytes() };
+        let wanted = MAX_PIECE_BYTES.min(largest) + 2 * file.align;
         let buffer = wanted.min((memory.bounce_bytes as u64).max(4 * file.align)).next_multiple_of(4096);
         file.bounce_piece = (buffer - 2 * file.align).max(1);
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
@@ -188,8 +208,8 @@ impl ArrayFile {
         }
         let length = need - self.grid.index_offset();
         let buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(length as usize)?));
-        let extents = vec![Extent { offset: self.grid.index_offset(), length }];
-        let request = VolumeRequest { file, operation: Operation::Read, extents, buffer };
+        let regions = Regions::contiguous(self.grid.index_offset(), length)?;
+        let request = VolumeRequest { file, operation: Operation::Read, regions, buffer };
         let buffer = conformance::complete(self.volume.as_ref(), request)?;
         let mut index = vec![0; length as usize];
         buffer.copy_out(0, &mut index);
@@ -232,17 +252,18 @@ impl ArrayFile {
     ) -> Result<Ticket> {
         let mut pieces = Vec::with_capacity(boxes.len());
         for (request, memory) in boxes {
-            let planned = plan_box(&self.grid, &request, operation, MAX_PIECE_BYTES)?;
+            let planned = plan_box(&self.grid, &request, operation, &self.limits)?;
             let shares = std::iter::repeat_n(memory, planned.len());
             pieces.extend(planned.into_iter().zip(shares));
         }
         let slots = pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+        let batches = self.batches(operation, pieces);
         let file = self.clone();
-        let ticket = Ticket::new(pieces.len());
+        let ticket = Ticket::new(batches.len());
         let work = ticket.clone();
         self.in_order(operation, slots, &ticket, move || {
-            for (piece, memory) in pieces {
-                file.launch(operation, piece, memory, work.clone());
+            for batch in batches {
+                file.launch(operation, batch, work.clone());
             }
         });
         Ok(ticket)
@@ -333,12 +354,27 @@ impl ArrayFile {
         after(&before, start);
     }
 
-    /// One request to the volume, counted and traced.
+    /// A request for bytes that follow each other, or for none.
     pub(crate) fn move_bytes(
         self: &Arc<Self>,
         operation: Operation,
         shard: u64,
         offset: u64,
+        region: Region,
+        done: Box<dyn FnOnce(Result<()>) + Send>,
+    ) {
+        match Regions::contiguous(offset, region.len() as u64) {
+            Ok(regions) => self.move_regions(operation, shard, regions, region, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// One request to the volume, counted and traced.
+    pub(crate) fn move_regions(
+        self: &Arc<Self>,
+        operation: Operation,
+        shard: u64,
+        regions: Regions,
         region: Region,
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) {
@@ -356,9 +392,8 @@ impl ArrayFile {
             }
             Operation::Sync => SpanKind::Sync,
         };
-        let extents =
-            if operation == Operation::Sync { vec![] } else { vec![Extent { offset, length: bytes }] };
-        let request = VolumeRequest { file: self.shards[shard as usize], operation, extents, buffer: region };
+        let offset = regions.parts().first().map_or(0, |first| first.offset);
+        let request = VolumeRequest { file: self.shards[shard as usize], operation, regions, buffer: region };
         let file = self.clone();
         self.volume.submit(
             request,
@@ -386,23 +421,4 @@ impl Drop for ArrayFile {
 /// Bytes of an array's file that lie on one disk, where it lies on several: a slot, or a run of small ones.
 fn stripe_unit_bytes(slot_bytes: u64) -> u64 {
     LEAST_UNIT_BYTES.div_ceil(slot_bytes.max(1)) * slot_bytes
-}
-
-/// Calls `start` once every ticket is done.
-fn after(tickets: &[Ticket], start: impl FnOnce() + Send + 'static) {
-    if tickets.is_empty() {
-        return start();
-    }
-    let left = Arc::new(AtomicUsize::new(tickets.len()));
-    let start = Arc::new(Mutex::new(Some(start)));
-    for ticket in tickets {
-        let (left, start) = (left.clone(), start.clone());
-        ticket.then(Box::new(move || {
-            if left.fetch_sub(1, Ordering::AcqRel) == 1
-                && let Some(start) = start.lock().unwrap_or_else(PoisonError::into_inner).take()
-            {
-                start();
-            }
-        }));
-    }
 }

@@ -1,6 +1,7 @@
 //! What a user of a volume needs: arrays as boxes of elements, scheduled streams, and a trace of what was moved.
 
 mod array_file;
+mod batch;
 mod bounce;
 mod local;
 mod piece;

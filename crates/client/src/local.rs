@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
     Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
-    Volume, VolumeRequest,
+    Run, Volume, VolumeRequest,
 };
 use outcore_disk::{Directory, LocalDisk};
 
@@ -117,21 +117,20 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
     }
 
     fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>) {
-        let VolumeRequest { file, operation, extents, buffer } = request;
-        let mut parts = Vec::with_capacity(extents.len().max(1));
-        let mut at = 0;
-        for extent in &extents {
-            let mut part = buffer.clone();
-            part.advance(at.min(part.len()));
-            part.truncate((extent.length as usize).min(part.len()));
-            at += extent.length as usize;
-            parts.push(Request { file, operation, offset: extent.offset, buffer: part });
-        }
-        if at != buffer.len() {
-            let error = Error::invalid(format!("the extents hold {at} bytes, the buffer {}", buffer.len()));
+        let VolumeRequest { file, operation, regions, buffer } = request;
+        let (need, have) = (regions.total_bytes(), buffer.len() as u64);
+        if need != have {
+            let error = Error::invalid(format!("the regions hold {need} bytes, the buffer {have}"));
             return done(Completion::failed(buffer, error, 0));
         }
-        if extents.is_empty() {
+        let part = |run: Run| {
+            let mut part = buffer.clone();
+            part.advance(run.at as usize);
+            part.truncate(run.length as usize);
+            Request { file, operation, offset: run.offset, buffer: part }
+        };
+        let mut parts: Vec<_> = regions.runs().map(part).collect();
+        if parts.is_empty() {
             parts.push(Request { file, operation, offset: 0, buffer: buffer.clone() });
         }
         let join = Arc::new(Mutex::new(Join {
@@ -194,8 +193,8 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outcore_core::conformance;
     use outcore_core::doubles::{Fault, FaultyDisk};
+    use outcore_core::{Regions, conformance};
     use outcore_memory::{Arena, Region};
     use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -216,9 +215,9 @@ mod tests {
 
     fn write(volume: &dyn Volume<Buffer = Region>, bytes: usize) -> Result<()> {
         let file = volume.open("f", OpenMode::Create { length: bytes as u64, reserve: false })?;
-        let extents = vec![outcore_core::Extent { offset: 0, length: bytes as u64 }];
+        let regions = Regions::contiguous(0, bytes as u64)?;
         let request =
-            VolumeRequest { file, operation: Operation::Write, extents, buffer: region(&vec![1; bytes]) };
+            VolumeRequest { file, operation: Operation::Write, regions, buffer: region(&vec![1; bytes]) };
         conformance::complete(volume, request).map(|_| ())
     }
 

@@ -1,21 +1,22 @@
-//! The way of one piece of a box: in place where the disk can use the memory as it is, else through a bounce buffer.
+//! The way of one extent of a file: in place where the disk can use the memory as it is, else through a bounce buffer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outcore_core::{Buffer, Operation, Piece, Result};
+use outcore_core::{Buffer, Limits, Operation, Piece, Result};
 use outcore_memory::{Block, Level, Region, Segment, copy_strided};
 
 use crate::{ArrayFile, Memory, Ticket};
 
 /// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
-const MIN_BOUNCE_BYTES: u64 = 64 << 10;
+pub(crate) const MIN_BOUNCE_BYTES: u64 = 64 << 10;
 /// Most runs of memory in a request without a bounce buffer: disks take about as many at once. What has more becomes
 /// several requests.
-const MAX_SEGMENTS: u64 = 256;
+pub(crate) const MAX_SEGMENTS: u64 = 256;
 
 impl ArrayFile {
-    pub(crate) fn launch(
+    /// Moves a piece of one extent.
+    pub(crate) fn launch_extent(
         self: &Arc<Self>,
         operation: Operation,
         piece: Piece,
@@ -23,10 +24,10 @@ impl ArrayFile {
         ticket: Ticket,
     ) {
         if piece.runs() > MAX_SEGMENTS && !piece.has_gaps && self.fits(&piece, &memory) {
-            let parts = piece.split(operation, MAX_SEGMENTS * piece.run_bytes);
+            let parts = piece.split(operation, &self.limited(MAX_SEGMENTS * piece.run_bytes));
             ticket.split_part(parts.len());
             for part in parts {
-                self.launch(operation, part, memory.clone(), ticket.clone());
+                self.launch_extent(operation, part, memory.clone(), ticket.clone());
             }
             return;
         }
@@ -38,7 +39,7 @@ impl ArrayFile {
             }
             Err(error) => ticket.part_done(Err(error)),
             Ok(None) => {
-                let parts = piece.split(operation, self.bounce_piece);
+                let parts = piece.split(operation, &self.limited(self.bounce_piece));
                 ticket.split_part(parts.len());
                 let shares = std::iter::repeat_n(memory, parts.len());
                 for (part, memory) in parts.into_iter().zip(shares) {
@@ -46,6 +47,11 @@ impl ArrayFile {
                 }
             }
         }
+    }
+
+    /// The limits of smaller pieces.
+    pub(crate) fn limited(&self, piece_bytes: u64) -> Limits {
+        Limits { piece_bytes, ..self.limits }
     }
 
     /// Moves a piece through a bounce buffer, which it fits.
@@ -64,29 +70,24 @@ impl ArrayFile {
         if piece.has_gaps || piece.runs() > MAX_SEGMENTS {
             return Ok(None);
         }
-        let small =
-            piece.file_bytes < MIN_BOUNCE_BYTES && !(operation == Operation::Write && piece.reaches_slot_end);
+        let small = piece.extent_bytes < MIN_BOUNCE_BYTES
+            && !(operation == Operation::Write && piece.reaches_slot_end);
         if !small && !self.fits(piece, memory) {
             return Ok(None);
         }
         let mut runs = Vec::with_capacity(piece.runs() as usize);
-        piece.for_each_run(|_, at| {
-            runs.push(Segment {
-                offset: memory.origin.wrapping_add_signed(at as isize),
-                bytes: piece.run_bytes as usize,
-            });
-        });
+        add_segments(piece, memory, &mut runs);
         Region::new(memory.block.clone(), runs).map(Some)
     }
 
     /// Whether file and memory of a piece are aligned, run by run.
-    fn fits(&self, piece: &Piece, memory: &Memory) -> bool {
+    pub(crate) fn fits(&self, piece: &Piece, memory: &Memory) -> bool {
         let start = memory.block.as_ptr() as u64;
         let aligned = |value: u64| value.is_multiple_of(self.align);
         aligned(piece.file_offset)
             && aligned(piece.run_bytes)
             && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
-            && piece.strides.iter().all(|s| aligned(s.memory.unsigned_abs()))
+            && piece.strides.iter().all(|s| aligned(s.file) && aligned(s.memory.unsigned_abs()))
     }
 
     fn read_through(
@@ -97,7 +98,7 @@ impl ArrayFile {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let low = piece.file_offset / self.align * self.align;
-        let high = (piece.file_offset + piece.file_bytes)
+        let high = (piece.file_offset + piece.extent_bytes)
             .next_multiple_of(self.align)
             .min(self.grid().shard_bytes());
         let segments = vec![Segment { offset: 0, bytes: (high - low) as usize }];
@@ -135,10 +136,10 @@ impl ArrayFile {
         let lead = piece.file_offset % self.align;
         let padded = if piece.reaches_slot_end {
             let slot_end = piece.slot_offset + self.grid().slot_bytes();
-            (piece.file_offset + piece.file_bytes).next_multiple_of(self.align).min(slot_end)
+            (piece.file_offset + piece.extent_bytes).next_multiple_of(self.align).min(slot_end)
                 - piece.file_offset
         } else {
-            piece.file_bytes
+            piece.extent_bytes
         };
         let mut image =
             match Region::new(block.clone(), vec![Segment { offset: lead as usize, bytes: padded as usize }])
@@ -149,8 +150,8 @@ impl ArrayFile {
                     return done(Err(error));
                 }
             };
-        if piece.has_gaps || padded > piece.file_bytes {
-            let from = if piece.has_gaps { 0 } else { piece.file_bytes };
+        if piece.has_gaps || padded > piece.extent_bytes {
+            let from = if piece.has_gaps { 0 } else { piece.extent_bytes };
             image.copy_in(from as usize, &vec![0; (padded - from) as usize]);
         }
         let levels = levels(&piece, |s| (s.memory, s.file as i64));
@@ -193,6 +194,14 @@ impl ArrayFile {
             self.move_bytes(Operation::Write, piece.shard, low, region, Box::new(move |r| part_done(r)));
         }
     }
+}
+
+/// The memory of a piece, run by run.
+pub(crate) fn add_segments(piece: &Piece, memory: &Memory, segments: &mut Vec<Segment>) {
+    piece.for_each_run(|_, at| {
+        let offset = memory.origin.wrapping_add_signed(at as isize);
+        segments.push(Segment { offset, bytes: piece.run_bytes as usize });
+    });
 }
 
 fn levels(piece: &Piece, sides: fn(&outcore_core::Stride) -> (i64, i64)) -> Vec<Level> {

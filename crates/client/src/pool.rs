@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use outcore_core::{
-    Entry, ErrorKind, Extent, FileId, Gather, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
-    ManagerRequest, Named, Nested, OnDone, OpenMode, Operation, Regions, Result, ServerId, Volume,
+    Entry, ErrorKind, FileId, Gather, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
+    ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result, ServerId, Volume,
     VolumeRequest,
 };
 
 use crate::Ticket;
 use crate::pool_call::{Call, unexpected};
 use crate::pool_shared::{Shared, checked, is_done};
+use crate::ticket::after;
 
 /// Permission bits of new directories.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -18,6 +19,10 @@ const DIRECTORY_MODE: u32 = 0o755;
 const SLOT_ALIGN_BYTES: u64 = 64 << 10;
 /// What direct I/O of the servers' disks wants.
 const ALIGNMENT_BYTES: u64 = 4096;
+
+/// To leave a gap out takes client and server about 100 ns (measured), in which a link of 1 Gbit/s moves 12 bytes and one
+/// of 10 Gbit/s 120. Between them.
+const READ_GAP_BYTES: u64 = 32;
 
 /// Nanoseconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -44,6 +49,11 @@ where
         self.0.servers.messages()
     }
 
+    /// The I/O servers that the pool had when it was opened.
+    pub fn server_ids(&self) -> &[ServerId] {
+        &self.0.ids
+    }
+
     /// Makes a file laid out as `hints` say.
     pub fn create_with(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
         self.0.create(path, length, reserve, hints).map(|file| self.0.add(file))
@@ -64,7 +74,20 @@ where
             drop(completion.buffer);
             work.part_done(completion.result.map(|_| ()));
         });
-        self.0.submit(file, operation, Ok(regions), buffer, done);
+        self.0.submit(file, operation, regions, buffer, done);
+        ticket
+    }
+
+    /// Starts making durable what is written to a file once `writes` are done.
+    pub fn submit_sync_after(&self, file: FileId, writes: &[Ticket]) -> Ticket {
+        let (ticket, shared) = (Ticket::new(1), self.0.clone());
+        let work = ticket.clone();
+        after(writes, move || {
+            let done: OnDone<L::Buffer> =
+                Box::new(move |completion| work.part_done(completion.result.map(|_| ())));
+            let none = shared.none.clone();
+            shared.submit(file, Operation::Sync, Regions::default(), none, done);
+        });
         ticket
     }
 
@@ -84,6 +107,14 @@ where
     pub fn make_directory(&self, path: &str) -> Result<()> {
         let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: DIRECTORY_MODE };
         match self.0.manager(request)? {
+            ManagerReply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Says how new files in a directory are laid out, where they are not told otherwise.
+    pub fn set_default_layout(&self, path: &str, hints: Hints) -> Result<()> {
+        match self.0.manager(ManagerRequest::SetDefaultLayout { path: checked(path)?, hints })? {
             ManagerReply::Done => Ok(()),
             reply => Err(unexpected(&reply)),
         }
@@ -155,6 +186,10 @@ where
         SLOT_ALIGN_BYTES
     }
 
+    fn preference(&self) -> Preference {
+        Preference { read_gap_bytes: READ_GAP_BYTES, gathers: true }
+    }
+
     fn close(&self, file: FileId) {
         self.0.close(file);
     }
@@ -164,9 +199,7 @@ where
     }
 
     fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>) {
-        let VolumeRequest { file, operation, extents, buffer } = request;
-        let run = |e: &Extent| Nested { offset: e.offset, run_bytes: e.length, levels: vec![] };
-        let regions = Regions::new(extents.iter().map(run).collect());
+        let VolumeRequest { file, operation, regions, buffer } = request;
         self.0.submit(file, operation, regions, buffer, done);
     }
 

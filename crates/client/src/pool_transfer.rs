@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use outcore_core::{
     Buffer, Completion, Error, ErrorKind, FileId, Gather, Grant, IoRequest, Link, OnDone, Operation, Regions,
-    Result,
 };
 
 use crate::pool_call::Outcome;
@@ -20,23 +19,22 @@ where
         self: &Arc<Self>,
         file: FileId,
         operation: Operation,
-        regions: Result<Regions>,
+        regions: Regions,
         buffer: L::Buffer,
         done: OnDone<L::Buffer>,
     ) {
         let checked = self.file(file).and_then(|file| {
-            let regions = regions?;
             if operation == Operation::Write {
                 file.check_writable()?;
             }
             let (need, have) = (regions.total_bytes(), buffer.len() as u64);
             if need != have {
-                return Err(Error::invalid(format!("the extents hold {need} bytes, the buffer {have}")));
+                return Err(Error::invalid(format!("the regions hold {need} bytes, the buffer {have}")));
             }
-            Ok((file, regions))
+            Ok(file)
         });
-        let (file, regions) = match checked {
-            Ok(checked) => checked,
+        let file = match checked {
+            Ok(file) => file,
             Err(error) => return done(Completion::failed(buffer, error, 0)),
         };
         let shared = self.clone();

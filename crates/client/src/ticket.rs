@@ -1,5 +1,6 @@
 //! A claim on work in the background.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,5 +86,24 @@ impl Ticket {
             (state, _) = self.0.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
         }
         Some(state.error.clone().map_or(Ok(()), Err))
+    }
+}
+
+/// Calls `start` once every ticket is done.
+pub(crate) fn after(tickets: &[Ticket], start: impl FnOnce() + Send + 'static) {
+    if tickets.is_empty() {
+        return start();
+    }
+    let left = Arc::new(AtomicUsize::new(tickets.len()));
+    let start = Arc::new(Mutex::new(Some(start)));
+    for ticket in tickets {
+        let (left, start) = (left.clone(), start.clone());
+        ticket.then(Box::new(move || {
+            if left.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some(start) = start.lock().unwrap_or_else(PoisonError::into_inner).take()
+            {
+                start();
+            }
+        }));
     }
 }

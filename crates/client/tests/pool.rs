@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use outcore_client::{ArrayFile, MemoryUse, PoolVolume};
 use outcore_core::{
-    Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, Extent, FileId, GridSpec, Hints, Level, Nested,
-    OpenMode, Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
+    Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Nested, OpenMode,
+    Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region, Segment};
 use pool_link::{GRANT_S, MemoryLink, content, pool, region};
@@ -284,13 +284,13 @@ fn an_array_lies_in_a_pool_slot_by_slot() {
 }
 
 #[test]
-fn what_extents_and_buffer_must_be_is_checked() {
+fn what_regions_and_buffer_must_be_is_checked() {
     let (pool, _) = pool(2);
     let file = made(&pool, 10);
     let request = VolumeRequest {
         file,
         operation: Operation::Read,
-        extents: vec![Extent { offset: 0, length: 4 }],
+        regions: Regions::contiguous(0, 4).unwrap(),
         buffer: region(&[0; 5]),
     };
     assert_eq!(conformance::complete(&pool, request).err().unwrap().kind, ErrorKind::Invalid);

@@ -2,7 +2,9 @@
 
 use std::sync::mpsc;
 
-use crate::{Buffer, ErrorKind, Extent, FileId, OpenMode, Operation, Result, Volume, VolumeRequest};
+use crate::{
+    Buffer, ErrorKind, FileId, Level, Nested, OpenMode, Operation, Regions, Result, Volume, VolumeRequest,
+};
 
 /// Submits a request and waits for it.
 pub fn complete<V: Volume + ?Sized>(volume: &V, request: VolumeRequest<V::Buffer>) -> Result<V::Buffer>
@@ -41,9 +43,19 @@ where
         extents: &[(u64, u64)],
         bytes: &[u8],
     ) -> Result<Vec<u8>> {
-        let extents = extents.iter().map(|&(offset, length)| Extent { offset, length }).collect();
-        let buffer =
-            complete(self.volume, VolumeRequest { file, operation, extents, buffer: (self.make)(bytes) })?;
+        let run = |&(offset, run_bytes)| Nested { offset, run_bytes, levels: vec![] };
+        self.run_regions(file, operation, Regions::new(extents.iter().map(run).collect())?, bytes)
+    }
+
+    fn run_regions(
+        &self,
+        file: FileId,
+        operation: Operation,
+        regions: Regions,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>> {
+        let request = VolumeRequest { file, operation, regions, buffer: (self.make)(bytes) };
+        let buffer = complete(self.volume, request)?;
         let mut out = vec![0; buffer.len()];
         buffer.copy_out(0, &mut out);
         Ok(out)
@@ -64,6 +76,16 @@ where
         self.write(file, &[(15_000, 2), (12_000, 3)], &[1, 2, 3, 4, 5]).expect("a list write");
         assert_eq!(self.read(file, &[(12_000, 3), (15_000, 2)]), Ok(vec![3, 4, 5, 1, 2]));
         assert_eq!(self.read(file, &[]), Ok(vec![]), "no regions, no bytes");
+
+        // Nested strides: 2 bytes, 3 times 5 apart, 2 times 100 apart.
+        let levels = vec![Level { count: 2, step_bytes: 100 }, Level { count: 3, step_bytes: 5 }];
+        let nested = Regions::new(vec![Nested { offset: 13_000, run_bytes: 2, levels }]).expect("regions");
+        let twelve: Vec<u8> = (1..=12).collect();
+        self.run_regions(file, Operation::Write, nested.clone(), &twelve).expect("a strided write");
+        let found = self.run_regions(file, Operation::Read, nested, &[0xAA; 12]);
+        assert_eq!(found.as_deref(), Ok(&twelve[..]));
+        assert_eq!(self.read(file, &[(13_000, 7)]), Ok(vec![1, 2, 0, 0, 0, 3, 4]));
+        assert_eq!(self.read(file, &[(13_109, 4)]), Ok(vec![0, 11, 12, 0]));
 
         self.run(file, Operation::Sync, &[], &[]).expect("sync");
         let past = self.read(file, &[(19_999, 2)]).expect_err("reading past the end");

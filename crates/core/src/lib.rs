@@ -41,6 +41,6 @@ pub use message::{
 pub use names::Names;
 pub use order::ChunkOrder;
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
-pub use transfer::{BoxRequest, Piece, Stride, plan_box};
+pub use transfer::{BoxRequest, Limits, Piece, Stride, plan_box};
 pub use unsynced::{Incarnation, Sent, Unsynced};
-pub use volume::{Entry, Extent, Volume, VolumeRequest};
+pub use volume::{Entry, Preference, Volume, VolumeRequest};

@@ -1,9 +1,23 @@
 //! From a box of an array to file requests: pure, so that client and server compute the same plan.
 
-use crate::{ChunkGrid, Error, Operation, Result, StorageOrder};
+use crate::{ChunkGrid, Error, Level, MAX_LEVELS, Nested, Operation, Result, StorageOrder};
 
-/// Reading over a gap of this many bytes costs less than a request of its own.
-const MAX_READ_GAP_BYTES: u64 = 128 << 10;
+/// A gap of padding of at most this many bytes is written with what lies around it.
+const MAX_PADDING_GAP_BYTES: u64 = 128 << 10;
+
+/// How a transfer is cut into pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most bytes of the file that a piece moves (a single element may be larger).
+    pub piece_bytes: u64,
+    /// A gap of at most this many bytes is read and dropped rather than left out.
+    pub read_gap_bytes: u64,
+    /// Runs of the file up to this length are put together in one piece, however far they are apart. Longer ones are
+    /// pieces of their own.
+    pub gather_bytes: u64,
+    /// Most runs of the file in one piece.
+    pub piece_extents: u64,
+}
 
 /// A regular box of an array, and where its elements lie in memory.
 #[derive(Clone, Debug)]
@@ -29,7 +43,7 @@ pub struct Stride {
     pub memory: i64,
 }
 
-/// One file request: a run of bytes of a shard file, and how it maps to memory.
+/// A part of one chunk as one request: extents of a shard file at regular distances, and how they map to memory.
 ///
 /// Element runs of `run_bytes` lie at `memory_offset + sum(i_k * strides[k].memory)` in memory and at
 /// `file_offset + sum(i_k * strides[k].file)` in the file.
@@ -41,15 +55,17 @@ pub struct Piece {
     pub slot_offset: u64,
     /// First byte.
     pub file_offset: u64,
-    /// Bytes from the first to the last, gaps included.
-    pub file_bytes: u64,
+    /// Bytes of an extent, from its first to its last, gaps included.
+    pub extent_bytes: u64,
     /// First byte in memory, relative to the box's first element.
     pub memory_offset: i64,
     /// Bytes contiguous in both.
     pub run_bytes: u64,
     /// Nested strides, fastest in the file first.
     pub strides: Vec<Stride>,
-    /// Whether the runs leave gaps in the file. In a write the gaps are padding beyond the array's edge, which
+    /// So many of the strides, from the fastest, lie inside an extent; the others go from one to the next.
+    pub inner: usize,
+    /// Whether the runs leave gaps inside an extent. In a write they are padding beyond the array's edge, which
     /// is written as zeros; in a read they are read and dropped.
     pub has_gaps: bool,
     /// Whether the bytes from here to the end of the slot are padding that may be written as zeros.
@@ -57,6 +73,23 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// Extents of the file.
+    pub fn extents(&self) -> u64 {
+        self.strides[self.inner..].iter().map(|s| s.count).product()
+    }
+
+    /// Bytes of the file that are moved: all extents.
+    pub fn file_bytes(&self) -> u64 {
+        self.extents() * self.extent_bytes
+    }
+
+    /// The extents.
+    pub fn nested(&self) -> Nested {
+        let outer = self.strides[self.inner..].iter().rev();
+        let levels = outer.map(|s| Level { count: s.count, step_bytes: s.file }).collect();
+        Nested { offset: self.file_offset, run_bytes: self.extent_bytes, levels }
+    }
+
     /// Runs of memory.
     pub fn runs(&self) -> u64 {
         self.strides.iter().map(|s| s.count).product()
@@ -67,23 +100,22 @@ impl Piece {
         self.runs() * self.run_bytes
     }
 
-    /// Cuts the piece into pieces of at most `max_piece_bytes` of the file each, for a transfer that needs a buffer of
-    /// that size in between.
-    pub fn split(&self, operation: Operation, max_piece_bytes: u64) -> Vec<Self> {
-        let end = self.file_offset + self.file_bytes;
-        let region = Region {
+    /// Cuts the piece into smaller ones.
+    pub fn split(&self, operation: Operation, limits: &Limits) -> Vec<Self> {
+        let end = self.file_offset + self.extent_bytes;
+        let cut = Cut {
             slot: crate::Slot { shard: self.shard, offset: self.slot_offset },
             chunk_end: if self.reaches_slot_end { end } else { u64::MAX },
             whole: self.has_gaps,
             operation,
-            max_piece: max_piece_bytes.max(1),
+            limits,
         };
         let mut pieces = Vec::new();
-        region.split(self.file_offset, self.memory_offset, self.run_bytes, &self.strides, &mut pieces);
+        cut.split(self.file_offset, self.memory_offset, self.run_bytes, &self.strides, &mut pieces);
         pieces
     }
 
-    /// Calls `visit(offset in the piece, offset in memory)` for each run.
+    /// Calls `visit(bytes after the first in the file, offset in memory)` for each run.
     pub fn for_each_run(&self, mut visit: impl FnMut(u64, i64)) {
         fn level(strides: &[Stride], file: u64, memory: i64, visit: &mut impl FnMut(u64, i64)) {
             match strides.split_last() {
@@ -99,14 +131,14 @@ impl Piece {
     }
 }
 
-/// Plans a box transfer as pieces of at most `max_piece_bytes` of the file each (a single element may be larger).
+/// Plans the transfer of a box.
 ///
 /// Every element of the box is in exactly one piece. A write never touches array elements outside the box.
 pub fn plan_box(
     grid: &ChunkGrid,
     request: &BoxRequest,
     operation: Operation,
-    max_piece_bytes: u64,
+    limits: &Limits,
 ) -> Result<Vec<Piece>> {
     let dims = grid.dims();
     let shape = &grid.spec().shape;
@@ -135,7 +167,7 @@ pub fn plan_box(
     let mut at = vec![0; dims];
     loop {
         let part: Vec<&Span> = at.iter().zip(&spans).map(|(&i, s)| &s[i]).collect();
-        plan_chunk(grid, request, operation, max_piece_bytes.max(1), &part, &mut pieces);
+        plan_chunk(grid, request, operation, limits, &part, &mut pieces);
         // The fastest dimension of the chunk order first keeps the pieces in file order.
         let mut order: Vec<usize> = (0..dims).collect();
         if grid.spec().chunk_order != crate::ChunkOrder::ColumnMajor {
@@ -184,7 +216,7 @@ fn plan_chunk(
     grid: &ChunkGrid,
     request: &BoxRequest,
     operation: Operation,
-    max_piece: u64,
+    limits: &Limits,
     part: &[&Span],
     pieces: &mut Vec<Piece>,
 ) {
@@ -211,8 +243,8 @@ fn plan_chunk(
     }
     let whole = part.iter().all(|s| s.whole);
     let chunk_end = slot.offset + grid.chunk_bytes();
-    let region = Region { slot, chunk_end, whole, operation, max_piece };
-    region.split(file_offset, memory_offset, run, &strides, pieces);
+    let cut = Cut { slot, chunk_end, whole, operation, limits };
+    cut.split(file_offset, memory_offset, run, &strides, pieces);
 }
 
 /// Adds a level, merging it into the run or the level below where both sides are contiguous.
@@ -231,55 +263,57 @@ fn merge(run: &mut u64, strides: &mut Vec<Stride>, next: Stride) {
     }
 }
 
-struct Region {
+/// How the part of a box in one chunk is cut.
+struct Cut<'a> {
     slot: crate::Slot,
     chunk_end: u64,
     /// The box holds every array element of the chunk, so gaps in it are padding beyond the array's edge.
     whole: bool,
     operation: Operation,
-    max_piece: u64,
+    limits: &'a Limits,
 }
 
-impl Region {
-    /// Whether one request may cover repetitions `stride.file` apart of something `extent` bytes long.
+impl Cut<'_> {
+    fn most_bytes(&self) -> u64 {
+        self.limits.piece_bytes.max(1)
+    }
+
+    /// Whether one extent may cover repetitions `stride.file` apart of something `extent` bytes long.
     fn may_bridge(&self, extent: u64, stride: &Stride) -> bool {
         let gap = stride.file.saturating_sub(extent);
         match self.operation {
-            Operation::Read => gap <= MAX_READ_GAP_BYTES,
-            _ => gap == 0 || (self.whole && gap <= MAX_READ_GAP_BYTES),
+            Operation::Read => gap <= self.limits.read_gap_bytes,
+            _ => gap == 0 || (self.whole && gap <= MAX_PADDING_GAP_BYTES),
         }
     }
 
     fn split(&self, file: u64, memory: i64, run: u64, strides: &[Stride], pieces: &mut Vec<Piece>) {
-        // How many levels, from the fastest, one request can cover.
+        // How many levels, from the fastest, one extent can cover.
         let (mut extent, mut inner) = (run, 0);
         while inner < strides.len() && self.may_bridge(extent, &strides[inner]) {
             let wider = (strides[inner].count - 1) * strides[inner].file + extent;
-            if wider > self.max_piece {
+            if wider > self.most_bytes() {
                 break;
             }
             extent = wider;
             inner += 1;
         }
-        if inner == strides.len() {
-            if extent > self.max_piece {
-                return self.split_run(file, memory, run, pieces);
-            }
-            pieces.push(self.piece(file, memory, extent, run, strides));
-            return;
+        if inner == strides.len() && extent > self.most_bytes() {
+            return self.split_run(file, memory, run, pieces);
         }
-        // Go through the slowest level; where it is the one that did not fit, take as many of it as do.
-        let slowest = strides.len() - 1;
-        let (outer, rest) = (&strides[slowest], &strides[..slowest]);
-        let group = if inner == slowest && self.may_bridge(extent, outer) && extent <= self.max_piece {
-            (1 + (self.max_piece - extent) / outer.file).min(outer.count)
-        } else {
-            1
+        let Some((outer, rest)) = strides[inner..].split_last() else {
+            return pieces.push(self.piece(file, memory, extent, run, strides, inner));
         };
+        let most = self.most_repetitions(extent, outer, rest);
+        if most >= outer.count && !self.may_bridge(extent, &strides[inner]) {
+            return pieces.push(self.piece(file, memory, extent, run, strides, inner));
+        }
+        // Go through the slowest level, as many of it at a time as fit one piece.
+        let (group, faster) = (most.clamp(1, outer.count), &strides[..strides.len() - 1]);
         let mut index = 0;
         while index < outer.count {
             let count = group.min(outer.count - index);
-            let mut levels = rest.to_vec();
+            let mut levels = faster.to_vec();
             if count > 1 {
                 levels.push(Stride { count, ..*outer });
             }
@@ -288,28 +322,54 @@ impl Region {
         }
     }
 
+    /// How many of the slowest level one piece can take, of whose levels beyond the extent the others are `rest`.
+    fn most_repetitions(&self, extent: u64, outer: &Stride, rest: &[Stride]) -> u64 {
+        if extent > self.most_bytes() || rest.len() >= MAX_LEVELS {
+            return 1;
+        }
+        if self.may_bridge(extent, rest.first().unwrap_or(outer)) {
+            // One extent after all, but of a part of that level.
+            return if rest.is_empty() { 1 + (self.most_bytes() - extent) / outer.file } else { 1 };
+        }
+        if extent > self.limits.gather_bytes {
+            return 1;
+        }
+        let extents: u64 = rest.iter().map(|s| s.count).product();
+        (self.most_bytes() / extent).min(self.limits.piece_extents) / extents
+    }
+
     fn split_run(&self, file: u64, memory: i64, run: u64, pieces: &mut Vec<Piece>) {
-        let step = if self.max_piece >= 4096 { self.max_piece / 4096 * 4096 } else { self.max_piece };
+        let most = self.most_bytes();
+        let step = if most >= 4096 { most / 4096 * 4096 } else { most };
         let mut done = 0;
         while done < run {
             let bytes = step.min(run - done);
-            pieces.push(self.piece(file + done, memory + done as i64, bytes, bytes, &[]));
+            pieces.push(self.piece(file + done, memory + done as i64, bytes, bytes, &[], 0));
             done += bytes;
         }
     }
 
-    fn piece(&self, file: u64, memory: i64, extent: u64, run: u64, strides: &[Stride]) -> Piece {
-        let useful = strides.iter().map(|s| s.count).product::<u64>() * run;
+    fn piece(
+        &self,
+        file: u64,
+        memory: i64,
+        extent: u64,
+        run: u64,
+        strides: &[Stride],
+        inner: usize,
+    ) -> Piece {
+        let useful = strides[..inner].iter().map(|s| s.count).product::<u64>() * run;
         Piece {
             shard: self.slot.shard,
             slot_offset: self.slot.offset,
             file_offset: file,
-            file_bytes: extent,
+            extent_bytes: extent,
             memory_offset: memory,
             run_bytes: run,
             strides: strides.to_vec(),
+            inner,
             has_gaps: useful != extent,
-            reaches_slot_end: file + extent == self.chunk_end,
+            reaches_slot_end: inner == strides.len() && file + extent == self.chunk_end,
         }
     }
 }
@@ -317,8 +377,12 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChunkOrder, GridSpec};
+    use crate::{ChunkOrder, GridSpec, Regions};
     use proptest::prelude::*;
+
+    /// One piece for a chunk, if that can be.
+    const WIDE: Limits =
+        Limits { piece_bytes: 1 << 20, read_gap_bytes: 128 << 10, gather_bytes: 0, piece_extents: 1 };
 
     fn grid(
         shape: &[u64],
@@ -355,16 +419,16 @@ mod tests {
     #[test]
     fn a_whole_chunk_is_one_piece() {
         let grid = grid(&[8, 8], &[4, 4], StorageOrder::C, ChunkOrder::RowMajor, 8);
-        let pieces = plan_box(&grid, &request(&[4, 0], &[4, 4], 8), Operation::Read, 1 << 20).unwrap();
+        let pieces = plan_box(&grid, &request(&[4, 0], &[4, 4], 8), Operation::Read, &WIDE).unwrap();
         assert_eq!(pieces.len(), 1);
-        assert_eq!((pieces[0].file_offset, pieces[0].file_bytes, pieces[0].run_bytes), (2 * 128, 128, 128));
+        assert_eq!((pieces[0].file_offset, pieces[0].extent_bytes, pieces[0].run_bytes), (2 * 128, 128, 128));
     }
 
     #[test]
     fn slab_columns_of_a_tile_keep_their_segments() {
         let grid = grid(&[64, 8], &[32, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
         let slab = BoxRequest { memory_strides: vec![8, 64 * 8], ..request(&[32, 4], &[32, 4], 8) };
-        let pieces = plan_box(&grid, &slab, Operation::Write, 1 << 20).unwrap();
+        let pieces = plan_box(&grid, &slab, Operation::Write, &WIDE).unwrap();
         assert_eq!(pieces.len(), 1);
         assert_eq!(pieces[0].run_bytes, 32 * 8);
         assert_eq!(pieces[0].strides, [Stride { count: 4, file: 256, memory: 512 }]);
@@ -373,20 +437,54 @@ mod tests {
     #[test]
     fn writes_fill_padding_but_never_other_elements() {
         let grid = grid(&[5, 8], &[4, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
-        let edge = plan_box(&grid, &request(&[4, 0], &[1, 4], 8), Operation::Write, 1 << 20).unwrap();
+        let edge = plan_box(&grid, &request(&[4, 0], &[1, 4], 8), Operation::Write, &WIDE).unwrap();
         assert!(edge.len() == 1 && edge[0].has_gaps, "rows 5 to 7 are beyond the array");
-        let inside = plan_box(&grid, &request(&[0, 0], &[1, 4], 8), Operation::Write, 1 << 20).unwrap();
+        let inside = plan_box(&grid, &request(&[0, 0], &[1, 4], 8), Operation::Write, &WIDE).unwrap();
         assert!(inside.len() == 4 && inside.iter().all(|p| !p.has_gaps));
+        let gathering = Limits { gather_bytes: 8, piece_extents: 3, ..WIDE };
+        let inside = plan_box(&grid, &request(&[0, 0], &[1, 4], 8), Operation::Write, &gathering).unwrap();
+        let extents: Vec<u64> = inside.iter().map(Piece::extents).collect();
+        assert_eq!(extents, [3, 1], "one column is not written between the others, nor more than three");
+    }
+
+    #[test]
+    fn what_is_far_apart_is_one_piece_of_a_volume_that_gathers() {
+        let grid = grid(&[700, 900], &[700, 900], StorageOrder::C, ChunkOrder::RowMajor, 8);
+        let every = BoxRequest {
+            start: vec![0, 1],
+            count: vec![234, 450],
+            step: vec![3, 2],
+            memory_strides: vec![-450 * 8, 8],
+        };
+        let gathering =
+            Limits { piece_bytes: 4 << 20, read_gap_bytes: 0, gather_bytes: 4 << 20, piece_extents: 1 << 20 };
+        for operation in [Operation::Read, Operation::Write] {
+            let pieces = plan_box(&grid, &every, operation, &gathering).unwrap();
+            assert_eq!(pieces.len(), 1);
+            assert_eq!((pieces[0].extents(), pieces[0].file_bytes()), (234 * 450, 234 * 450 * 8));
+            let nested = Nested {
+                offset: 8,
+                run_bytes: 8,
+                levels: vec![
+                    Level { count: 234, step_bytes: 3 * 7200 },
+                    Level { count: 450, step_bytes: 16 },
+                ],
+            };
+            assert_eq!(pieces[0].nested(), nested);
+        }
+        let bridging = Limits { read_gap_bytes: 8, ..gathering };
+        let rows = plan_box(&grid, &every, Operation::Read, &bridging).unwrap();
+        assert_eq!((rows[0].extents(), rows[0].extent_bytes, rows[0].inner), (234, 7192, 1));
     }
 
     #[test]
     fn boxes_outside_the_array_are_refused() {
         let grid = grid(&[5, 8], &[4, 4], StorageOrder::F, ChunkOrder::ColumnMajor, 8);
         for (start, count) in [(&[5, 0], &[1, 1]), (&[0, 0], &[5, 9]), (&[u64::MAX, 0], &[2, 1])] {
-            assert!(plan_box(&grid, &request(start, count, 8), Operation::Read, 1 << 20).is_err());
+            assert!(plan_box(&grid, &request(start, count, 8), Operation::Read, &WIDE).is_err());
         }
         let zero_step = BoxRequest { step: vec![0, 1], ..request(&[0, 0], &[2, 2], 8) };
-        assert!(plan_box(&grid, &zero_step, Operation::Read, 1 << 20).is_err());
+        assert!(plan_box(&grid, &zero_step, Operation::Read, &WIDE).is_err());
     }
 
     fn orders() -> impl Strategy<Value = (StorageOrder, ChunkOrder)> {
@@ -399,6 +497,15 @@ mod tests {
                 Just(ChunkOrder::ZOrder)
             ],
         )
+    }
+
+    fn limits() -> impl Strategy<Value = Limits> {
+        (1_u64..100, 0_u64..30, 0_u64..40, 1_u64..12).prop_map(|(items, gap, gather, piece_extents)| Limits {
+            piece_bytes: items * 4,
+            read_gap_bytes: gap * gap,
+            gather_bytes: gather * 4,
+            piece_extents,
+        })
     }
 
     /// Shape, chunk, start, count, step of a box inside the array.
@@ -415,7 +522,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_element_is_moved_exactly_once((storage, chunk_order) in orders(), dims in boxes(),
-                                               max_piece in (1_u64..100).prop_map(|items| items * 4), write in any::<bool>(), cut_later in any::<bool>()) {
+                                               limits in limits(), write in any::<bool>(), cut_later in any::<bool>()) {
             let pick = |f: fn(&(u64, u64, u64, u64, u64)) -> u64| dims.iter().map(f).collect::<Vec<_>>();
             let (shape, chunk, start, count, step) =
                 (pick(|d| d.0), pick(|d| d.1), pick(|d| d.2), pick(|d| d.3), pick(|d| d.4));
@@ -423,9 +530,10 @@ mod tests {
             let request = BoxRequest { step: step.clone(), ..request(&start, &count, 4) };
             let operation = if write { Operation::Write } else { Operation::Read };
             // Planned at once, or planned in large pieces that are then cut: the same must hold.
-            let large = plan_box(&grid, &request, operation, 1 << 20).unwrap();
-            let cut: Vec<Piece> = large.iter().flat_map(|piece| piece.split(operation, max_piece)).collect();
-            let direct = plan_box(&grid, &request, operation, max_piece).unwrap();
+            let wide = Limits { piece_bytes: 1 << 20, piece_extents: 1 << 20, ..limits };
+            let large = plan_box(&grid, &request, operation, &wide).unwrap();
+            let cut: Vec<Piece> = large.iter().flat_map(|piece| piece.split(operation, &limits)).collect();
+            let direct = plan_box(&grid, &request, operation, &limits).unwrap();
             let pieces = if cut_later { cut } else { direct };
 
             // The naive model: one element at a time.
@@ -448,7 +556,9 @@ mod tests {
             }
             let mut touched = std::collections::BTreeSet::new();
             for piece in &pieces {
-                prop_assert!(piece.file_bytes <= max_piece);
+                prop_assert!(piece.file_bytes() <= limits.piece_bytes);
+                prop_assert!(piece.extents() == 1 || piece.extents() <= limits.piece_extents);
+                prop_assert!(piece.extents() == 1 || piece.extent_bytes <= limits.gather_bytes);
                 let mut useful = 0;
                 piece.for_each_run(|file, memory| {
                     for item in 0..piece.run_bytes / 4 {
@@ -458,15 +568,17 @@ mod tests {
                     }
                 });
                 prop_assert_eq!(useful, piece.useful_bytes());
-                for byte in piece.file_offset..piece.file_offset + piece.file_bytes {
-                    prop_assert!(!write || touched.insert((piece.shard, byte)), "a byte written twice");
+                for run in Regions::new(vec![piece.nested()]).unwrap().runs() {
+                    for byte in run.offset..run.offset + run.length {
+                        prop_assert!(!write || touched.insert((piece.shard, byte)), "a byte written twice");
+                    }
                 }
             }
             prop_assert!(expected.is_empty(), "elements not moved: {:?}", expected);
             if write {
                 // No byte of an array element outside the box may be written.
                 let moved: u64 = total * 4;
-                let gaps: u64 = pieces.iter().map(|p| p.file_bytes - p.useful_bytes()).sum();
+                let gaps: u64 = pieces.iter().map(|p| p.file_bytes() - p.useful_bytes()).sum();
                 prop_assert_eq!(touched.len() as u64, moved + gaps);
                 prop_assert!(pieces.iter().all(|p| !p.has_gaps || shape.iter().zip(&chunk).any(|(n, c)| n % c != 0)));
             }

@@ -1,28 +1,31 @@
 //! The volume seam: a namespace of files, on one disk or on many.
 
-use crate::{FileId, OnDone, OpenMode, Operation, Result};
+use crate::{FileId, OnDone, OpenMode, Operation, Regions, Result};
 
-/// A run of bytes in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// First byte.
-    pub offset: u64,
-    /// How many.
-    pub length: u64,
-}
-
-/// One request to a volume: the file regions, in order, against the bytes of one buffer, in order.
+/// One request to a volume: the regions of a file, in order, against the bytes of one buffer, in order.
 #[derive(Debug)]
 pub struct VolumeRequest<B> {
     /// The file.
     pub file: FileId,
-    /// What to do; `Sync` has no extents and an empty buffer.
+    /// What to do; `Sync` has no regions and an empty buffer.
     pub operation: Operation,
-    /// Regions of the file; their lengths add up to the buffer's.
-    pub extents: Vec<Extent>,
+    /// Which bytes of the file: as many as the buffer has.
+    pub regions: Regions,
     /// The memory.
     pub buffer: B,
 }
+
+/// Which requests a volume does least work for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preference {
+    /// A gap of at most so many bytes between two regions costs less to read than to leave out.
+    pub read_gap_bytes: u64,
+    /// Whether one request for many regions costs less than one for each of them.
+    pub gathers: bool,
+}
+
+/// A system call, or a head that moves, costs what reading this much does.
+const READ_GAP_BYTES: u64 = 128 << 10;
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +59,11 @@ pub trait Volume: Send + Sync {
     /// does no work twice.
     fn slot_align_bytes(&self) -> u64 {
         4096
+    }
+
+    /// Of which requests arrays are best moved by.
+    fn preference(&self) -> Preference {
+        Preference { read_gap_bytes: READ_GAP_BYTES, gathers: false }
     }
 
     /// Forgets an open file.

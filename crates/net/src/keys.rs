@@ -76,6 +76,12 @@ impl Key {
         random().map(Self)
     }
 
+    /// From 64 hexadecimal digits, as a key is handed from one process to another.
+    pub fn from_hex(digits: &str) -> Result<Self> {
+        let bytes = unhex(digits).map(Self);
+        bytes.ok_or_else(|| Error::invalid("need a key of 64 hexadecimal digits, have something else"))
+    }
+
     /// The bytes, to be kept where only who may know them can read them.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
@@ -264,6 +270,15 @@ mod tests {
         assert_eq!((derived, found), (key.of_user(&user), user));
         assert_eq!(key.save(&pool).unwrap_err().kind, ErrorKind::Exists);
         assert!(Key::from_file(&mine).unwrap_err().message.contains("servers need the pool's"));
+    }
+
+    #[test]
+    fn keys_are_handed_on_as_digits() {
+        assert_eq!(Key::from_hex(&"0a".repeat(32)).unwrap(), Key::new([10; 32]));
+        for wrong in ["", &"0".repeat(63), &"0".repeat(65), &"+1".repeat(32)] {
+            let error = Key::from_hex(wrong).unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && !error.message.contains("000"), "{error}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Buffer, ErrorKind, Extent, FileId, Handle, IoReply, IoRequest, Link, OpenMode, Operation, Result,
+    Buffer, ErrorKind, FileId, Handle, IoReply, IoRequest, Link, OpenMode, Operation, Regions, Result,
     ScrubPlace, ServerId, Volume, VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region};
@@ -97,12 +97,12 @@ fn transfer(
     offset: u64,
     bytes: &[u8],
 ) -> Result<Vec<u8>> {
-    let extents = match operation {
-        Operation::Sync => vec![],
-        _ => vec![Extent { offset, length: bytes.len() as u64 }],
+    let regions = match operation {
+        Operation::Sync => Regions::default(),
+        _ => Regions::contiguous(offset, bytes.len() as u64)?,
     };
     let buffer =
-        conformance::complete(volume, VolumeRequest { file, operation, extents, buffer: region(bytes) })?;
+        conformance::complete(volume, VolumeRequest { file, operation, regions, buffer: region(bytes) })?;
     let mut out = vec![0; buffer.len()];
     buffer.copy_out(0, &mut out);
     Ok(out)

@@ -1,7 +1,7 @@
 //! Array files: the grid, boxes in the background, tickets.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{Memory, MemoryUse};
@@ -115,11 +115,28 @@ impl Ticket {
 
     /// Waits for the end; raises what the work failed with.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait_until(py, None).map(|_| ())
+    }
+
+    /// Waits for the end as [`Ticket::wait`] does, but at most `seconds`. Whether it has ended.
+    fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        // Longer than the clock goes is for ever.
+        let time = Duration::try_from_secs_f64(seconds.max(0.0)).ok();
+        self.wait_until(py, time.and_then(|time| Instant::now().checked_add(time)))
+    }
+}
+
+impl Ticket {
+    fn wait_until(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<bool> {
         loop {
-            if let Some(outcome) = py.detach(|| self.0.wait(SIGNAL_INTERVAL)) {
-                return outcome.or_raise(py);
+            let left = until.map_or(SIGNAL_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
+            if let Some(outcome) = py.detach(|| self.0.wait(left.min(SIGNAL_INTERVAL))) {
+                return outcome.or_raise(py).map(|()| true);
             }
             py.check_signals()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A pool whose servers are elsewhere, reached over the network.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use outcore_core::{
     Answer, Error, ErrorKind, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OnAnswer,
@@ -14,14 +14,16 @@ use outcore_net::{Address, Credentials, NetLink, Options};
 pub struct ServedLink(Mutex<Option<Arc<NetLink>>>);
 
 impl ServedLink {
-    /// Connects to the manager at any of `addresses`, with the key in a file, or as who the operating system says.
-    pub fn connect(addresses: &[String], key_file: Option<&str>) -> Result<Self> {
+    /// Connects to the manager at any of `addresses`. Calls fail when a server could not be reached for `patience`.
+    pub fn connect(
+        addresses: &[String],
+        credentials: Credentials,
+        patience: Option<Duration>,
+    ) -> Result<Self> {
         let addresses: Vec<Address> = addresses.iter().map(|text| text.parse()).collect::<Result<_>>()?;
-        let credentials = match key_file {
-            Some(file) => Credentials::from_file(Path::new(file))?,
-            None => Credentials::Peer,
-        };
-        let link = NetLink::connect(&addresses, Options::new(credentials))?;
+        let mut options = Options::new(credentials);
+        options.patience = patience.unwrap_or(options.patience);
+        let link = NetLink::connect(&addresses, options)?;
         Ok(Self(Mutex::new(Some(Arc::new(link)))))
     }
 

@@ -1,8 +1,12 @@
 //! The daemons of a pool, in the process of `outcore serve`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use outcore_core::ServerId;
+use outcore_disk::Directory;
+use outcore_net::{Address, Key};
+use outcore_server::io_server::marked;
 use outcored::{
     IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, notify_ready, serve_io, serve_manager,
 };
@@ -41,26 +45,51 @@ impl Daemon {
         py.detach(|| {
             let settings = Settings::from_file(Path::new(config))?;
             let started = if is_manager {
-                let daemon = serve_manager(&ManagerSettings::from_settings(settings)?)?;
-                Self {
-                    pool: daemon.pool(),
-                    server: None,
-                    addresses: texts(daemon.addresses()),
-                    metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
-                    running: Mutex::new(Some(Running::Manager(daemon))),
-                }
+                Self::of_manager(serve_manager(&ManagerSettings::from_settings(settings)?)?)
             } else {
-                let daemon = serve_io(&IoSettings::from_settings(settings)?)?;
-                Self {
-                    pool: daemon.pool(),
-                    server: Some(daemon.server().0),
-                    addresses: texts(daemon.addresses()),
-                    metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
-                    running: Mutex::new(Some(Running::Io(daemon))),
-                }
+                Self::of_server(serve_io(&IoSettings::from_settings(settings)?)?)
             };
             notify_ready();
             Ok(started)
+        })
+        .or_raise(py)
+    }
+
+    /// Starts a manager in a directory, with the pool's key as digits.
+    #[staticmethod]
+    fn manager(py: Python<'_>, directory: PathBuf, listen: Vec<String>, key: &str) -> PyResult<Self> {
+        py.detach(|| {
+            let (listen, key) = (addresses(&listen)?, Key::from_hex(key)?);
+            let settings = ManagerSettings { directory, listen, key, metrics: None };
+            serve_manager(&settings).map(Self::of_manager)
+        })
+        .or_raise(py)
+    }
+
+    /// Starts I/O server `server` in a directory, with the pool's key as digits.
+    #[staticmethod]
+    fn io(
+        py: Python<'_>,
+        directory: PathBuf,
+        listen: Vec<String>,
+        key: &str,
+        manager: Vec<String>,
+        server: u32,
+        threads: usize,
+    ) -> PyResult<Self> {
+        py.detach(|| {
+            let settings = IoSettings {
+                directory,
+                listen: addresses(&listen)?,
+                advertise: None,
+                key: Key::from_hex(key)?,
+                manager: addresses(&manager)?,
+                server: Some(ServerId(server)),
+                threads,
+                memory_bytes: None,
+                metrics: None,
+            };
+            serve_io(&settings).map(Self::of_server)
         })
         .or_raise(py)
     }
@@ -100,6 +129,39 @@ impl Daemon {
     }
 }
 
-fn texts(addresses: &[outcore_net::Address]) -> Vec<String> {
+impl Daemon {
+    fn of_manager(daemon: ManagerDaemon) -> Self {
+        Self {
+            pool: daemon.pool(),
+            server: None,
+            addresses: texts(daemon.addresses()),
+            metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+            running: Mutex::new(Some(Running::Manager(daemon))),
+        }
+    }
+
+    fn of_server(daemon: IoDaemon) -> Self {
+        Self {
+            pool: daemon.pool(),
+            server: Some(daemon.server().0),
+            addresses: texts(daemon.addresses()),
+            metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+            running: Mutex::new(Some(Running::Io(daemon))),
+        }
+    }
+}
+
+/// The pool, in hexadecimal digits, and the number of the I/O server that a directory is of; `None` if it is nobody's.
+#[pyfunction]
+pub fn server_mark(py: Python<'_>, directory: PathBuf) -> PyResult<Option<(String, u32)>> {
+    let found = py.detach(|| marked(&Directory::new(&directory)?)).or_raise(py)?;
+    Ok(found.map(|(pool, server)| (format!("{pool:032x}"), server.0)))
+}
+
+fn addresses(texts: &[String]) -> outcore_core::Result<Vec<Address>> {
+    texts.iter().map(|text| text.parse()).collect()
+}
+
+fn texts(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(ToString::to_string).collect()
 }

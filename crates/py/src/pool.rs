@@ -1,10 +1,12 @@
 //! Pools.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
 use outcore_memory::Region;
+use outcore_net::{Credentials, Key, User};
 use pyo3::prelude::*;
 
 use crate::connect::ServedLink;
@@ -59,13 +61,25 @@ impl Pool {
         opened.or_raise(py)
     }
 
-    /// The pool whose manager listens at any of `addresses`, with the key in a file, or as who the operating system
-    /// says.
+    /// The pool whose manager listens at any of `addresses`, with the key in a file, or the pool's as digits, or as who
+    /// the operating system says. Calls fail when a server could not be reached for `patience_s`.
     #[staticmethod]
-    #[pyo3(signature = (addresses, key_file = None))]
-    fn connect(py: Python<'_>, addresses: Vec<String>, key_file: Option<&str>) -> PyResult<Self> {
+    #[pyo3(signature = (addresses, key_file = None, key = None, patience_s = None))]
+    fn connect(
+        py: Python<'_>,
+        addresses: Vec<String>,
+        key_file: Option<&str>,
+        key: Option<&str>,
+        patience_s: Option<u32>,
+    ) -> PyResult<Self> {
         let opened = py.detach(|| {
-            let link = Arc::new(ServedLink::connect(&addresses, key_file)?);
+            let credentials = match (key_file, key) {
+                (_, Some(key)) => Credentials::Pool { key: Key::from_hex(key)?, user: User::own() },
+                (Some(file), None) => Credentials::from_file(Path::new(file))?,
+                (None, None) => Credentials::Peer,
+            };
+            let patience = patience_s.map(|seconds| Duration::from_secs(seconds.into()));
+            let link = Arc::new(ServedLink::connect(&addresses, credentials, patience)?);
             let closing = link.clone();
             Self::over(link, Box::new(move || closing.close()))
         });
@@ -82,6 +96,12 @@ impl Pool {
     #[getter]
     fn messages(&self) -> u64 {
         self.client.messages()
+    }
+
+    /// Numbers of the I/O servers that the pool had when it was opened.
+    #[getter]
+    fn server_ids(&self) -> Vec<u32> {
+        self.client.server_ids().iter().map(|id| id.0).collect()
     }
 
     fn volume(&self) -> Volume {
@@ -124,6 +144,21 @@ impl Pool {
 
     fn make_directory(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         py.detach(|| self.client.make_directory(path)).or_raise(py)
+    }
+
+    /// Says how new files in a directory are laid out, where they are not told otherwise.
+    #[pyo3(signature = (path, unit_bytes = None, count = None, base = None, others = vec![]))]
+    fn set_default_layout(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        unit_bytes: Option<u64>,
+        count: Option<u64>,
+        base: Option<u64>,
+        others: Vec<(String, String)>,
+    ) -> PyResult<()> {
+        let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
+        py.detach(|| self.client.set_default_layout(path, hints)).or_raise(py)
     }
 
     /// Removes a file, or a directory that nothing is in.

@@ -140,10 +140,11 @@ impl PoolFile {
         self.submit(py, Operation::Write, regions, source)
     }
 
-    /// Starts making completed writes durable.
-    fn submit_sync(&self, py: Python<'_>) -> Ticket {
-        let nothing = outcore_core::Regions::default();
-        Ticket(py.detach(|| self.pool.submit_regions(self.file, Operation::Sync, nothing, Region::empty())))
+    /// Starts making durable what was written, once `after` are done.
+    #[pyo3(signature = (after = vec![]))]
+    fn submit_sync(&self, py: Python<'_>, after: Vec<Bound<'_, Ticket>>) -> Ticket {
+        let after: Vec<_> = after.iter().map(|ticket| ticket.get().0.clone()).collect();
+        Ticket(py.detach(|| self.pool.submit_sync_after(self.file, &after)))
     }
 
     fn length(&self, py: Python<'_>) -> PyResult<u64> {

@@ -1,0 +1,72 @@
+"""What requests to a pool's file take as memory, and as lists of regions."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Regions
+from outcore.errors import InvalidError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
+    """Regions given by their first bytes and lengths, or one length for all."""
+    starts, sizes = np.atleast_1d(offsets), np.asarray(lengths)
+    for each in (starts, sizes):
+        if each.size and (each.dtype.kind not in "iu" or int(each.min()) < 0):
+            raise InvalidError(f"offsets and lengths are integers of at least 0, have {each!r}")
+    try:
+        sizes = np.broadcast_to(sizes, starts.shape)
+    except ValueError:
+        raise InvalidError(
+            f"need a length for each of {starts.size} regions, or one for all, have {sizes.size}"
+        ) from None
+    return Regions.list(
+        np.ascontiguousarray(starts.ravel(), np.uint64),
+        np.ascontiguousarray(sizes.ravel(), np.uint64),
+    )
+
+
+def array_of(data: Any) -> npt.NDArray[Any]:
+    """Take an array as it is, another buffer as bytes."""
+    return data if isinstance(data, np.ndarray) else bytes_of(data)
+
+
+def bytes_of(data: Any) -> Bytes:
+    """Take any buffer as bytes; an array that is not contiguous is copied."""
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    try:
+        return np.frombuffer(memoryview(data).cast("B"), np.uint8)
+    except TypeError as error:
+        raise InvalidError(f"need bytes, an array or another buffer: {error}") from None
+
+
+def writable_bytes(buffer: Any) -> Bytes:
+    """Take a buffer that is read into as bytes."""
+    return writable(np.frombuffer(memoryview(buffer).cast("B"), np.uint8))
+
+
+def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Refuse an array that cannot be read into."""
+    if not array.flags.writeable:
+        raise InvalidError("out= cannot be written to; give an array that can")
+    return array
+
+
+def check_size(regions: Regions, have: int) -> None:
+    """Refuse memory of another size than the regions."""
+    if regions.nbytes != have:
+        raise InvalidError(f"need memory of {regions.nbytes} bytes for the regions, have {have}")
+
+
+def length_of(nbytes: int | None, out: npt.NDArray[Any] | None) -> int:
+    """Bytes to read: as many as are asked for, or as `out` has."""
+    if nbytes is not None:
+        return operator.index(nbytes)
+    if out is None:
+        raise InvalidError("need nbytes, or out= to fill")
+    return out.nbytes

@@ -1,0 +1,80 @@
+"""Daemons of a pool in the test's process, and a link to them that can be stopped."""
+
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+from outcore import _core
+
+
+def make_key(path: Path) -> Path:
+    """Make a file with a new key of a pool."""
+    path.touch(0o600)
+    path.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+    return path
+
+
+def daemon(home: Path, key: Path, role: str, name: str, **more: str) -> _core.Daemon:
+    """Start a manager, or an I/O server, in the directory `name` below `home`."""
+    (home / name).mkdir(exist_ok=True)
+    values = {
+        "directory": f'"{home / name}"',
+        "listen": '["tcp:127.0.0.1:0"]',
+        "key_file": f'"{key}"',
+    }
+    config = home / f"{role}-{name}.conf"
+    lines = [f"{setting} = {value}\n" for setting, value in (values | more).items()]
+    config.write_text("".join(lines))
+    return _core.Daemon(role, str(config))
+
+
+class Gate:
+    """A port that passes on what it is sent, while it is open."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open = threading.Event()
+        self._open.set()
+        self._sockets: list[socket.socket] = []
+        self.target: tuple[str, int] | None = None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as daemons write it."""
+        return "tcp:{}:{}".format(*self._listener.getsockname())
+
+    def shut(self) -> None:
+        """Keep what comes from now on."""
+        self._open.clear()
+
+    def open(self) -> None:
+        """Pass on what was kept, and what comes."""
+        self._open.set()
+
+    def close(self) -> None:
+        """End all connections."""
+        self.open()
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self.target or ("", 0))
+                self._sockets += [client, server]
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+        except OSError:
+            pass
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self._open.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
