@@ -9,10 +9,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from click.testing import CliRunner
+from own_daemons import OwnDaemons
 from pool_files import data_files, flip
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,16 +21,23 @@ import outcore as oc
 from outcore import local_pool
 from outcore.cli import main
 from outcore.errors import CorruptError, NotFoundError
-from outcore.local_pool import DaemonProcess
 
 FILES, NBYTES = 7, 100_000
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+class Daemon(Protocol):
+    """What has metrics."""
+
+    @property
+    def metrics(self) -> str | None:
+        """Where."""
+
+
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a pool, whose daemons are gone at the end whatever happens."""
+    """Directories of a pool, whose processes are gone at the end whatever happens."""
     places = [tmp_path / "a", tmp_path / "b"]
     yield places
     for daemon in local_pool.running(places[0]):
@@ -38,17 +46,14 @@ def directories(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 @pytest.fixture
-def daemons(directories: list[Path]) -> list[DaemonProcess]:
-    """A manager and two I/O servers, with metrics at any free ports."""
-    return list(local_pool.start(directories, "127.0.0.1:0", 0))
+def served(tmp_path: Path, directories: list[Path]) -> Iterator[OwnDaemons]:
+    """A manager and two I/O servers in this process, with metrics at any free ports."""
+    daemons = OwnDaemons(tmp_path, directories, metrics=True)
+    yield daemons
+    daemons.stop()
 
 
-def connect(directories: list[Path]) -> oc.Pool:
-    key = directories[0] / local_pool.STATE / "key"
-    return oc.connect(local_pool.url_of(directories[0]), key=key)
-
-
-def page(daemon: DaemonProcess) -> str:
+def page(daemon: Daemon) -> str:
     assert daemon.metrics is not None
     with urllib.request.urlopen(daemon.metrics) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -56,7 +61,7 @@ def page(daemon: DaemonProcess) -> str:
     return text
 
 
-def values(daemon: DaemonProcess) -> Values:
+def values(daemon: Daemon) -> Values:
     """All samples, once the parser has found each in its family and of its type."""
     found: Values = {}
     for family in text_string_to_metric_families(page(daemon)):
@@ -79,11 +84,9 @@ def total(of: Values, name: str, **labels: str) -> float:
     return sum(value for (known, its), value in of.items() if known == name and its >= wanted)
 
 
-def test_counts_are_those_of_what_was_done(
-    directories: list[Path], daemons: list[DaemonProcess]
-) -> None:
-    manager, first, second = daemons
-    with connect(directories) as pool:
+def test_counts_are_those_of_what_was_done(directories: list[Path], served: OwnDaemons) -> None:
+    manager, first, second = served.daemons
+    with served.connect() as pool:
         for i in range(FILES):
             with pool.open(f"f{i}", "w", hints={"stripe_count": 1, "base": 0}) as file:
                 file.write(bytes(NBYTES))
@@ -131,8 +134,9 @@ def _pool_id(directories: list[Path]) -> str:
     return str(document["pool"])
 
 
-def test_each_request_is_in_a_bucket(directories: list[Path], daemons: list[DaemonProcess]) -> None:
-    with connect(directories) as pool:
+def test_each_request_is_in_a_bucket(served: OwnDaemons) -> None:
+    daemons = served.daemons
+    with served.connect() as pool:
         for _ in range(5):
             pool.servers()
         pool.mkdir("d")
@@ -151,22 +155,20 @@ def test_each_request_is_in_a_bucket(directories: list[Path], daemons: list[Daem
         assert 0 < value(of, f"{name}_sum", kind=kind) < 60
 
 
-def test_damage_and_what_a_crash_left_are_told(
-    directories: list[Path], daemons: list[DaemonProcess]
-) -> None:
-    with connect(directories) as pool:
+def test_damage_is_told(directories: list[Path], served: OwnDaemons) -> None:
+    with served.connect() as pool:
         with pool.open("f", "w", hints={"stripe_count": 1, "base": 1}) as file:
             file.write(bytes(NBYTES))
             file.sync()
         flip(data_files(directories[1])[0], 5)
         with pool.open("f") as file, pytest.raises(CorruptError):
             file.read()
-    of = values(daemons[2])
+    of = values(served.daemons[2])
     assert value(of, "outcore_damaged_blocks_total") == 1
     assert value(of, "outcore_requests_total", kind="read", outcome="corrupt") == 1
 
 
-def ask(daemon: DaemonProcess, request: bytes) -> bytes:
+def ask(daemon: Daemon, request: bytes) -> bytes:
     """What comes back until the other side has nothing more to say."""
     assert daemon.metrics is not None
     host, port = re.findall(r"//(.*):(\d+)/", daemon.metrics)[0]
@@ -178,8 +180,8 @@ def ask(daemon: DaemonProcess, request: bytes) -> bytes:
     return found
 
 
-def test_nothing_else_is_answered(directories: list[Path], daemons: list[DaemonProcess]) -> None:
-    manager = daemons[0]
+def test_nothing_else_is_answered(served: OwnDaemons) -> None:
+    manager = served.daemons[0]
     for request, status in (
         (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK"),
         (b"GET /metrics?name=a HTTP/1.0\r\n\r\n", b"200 OK"),
@@ -200,15 +202,18 @@ def test_nothing_else_is_answered(directories: list[Path], daemons: list[DaemonP
     host, port = re.findall(r"//(.*):(\d+)/", str(manager.metrics))[0]
     with socket.create_connection((host, int(port))):
         assert "outcore_build_info" in page(manager)
-    assert CliRunner().invoke(main, ["pool", "down", str(directories[0])]).exit_code == 0
+    served.stop()
     with pytest.raises(urllib.error.URLError):
         page(manager)
 
 
-def test_they_are_off_unless_asked_for_and_say_where_they_are(directories: list[Path]) -> None:
-    daemons = list(local_pool.start(directories, "127.0.0.1:0"))
-    assert [daemon.metrics for daemon in daemons] == [None] * 3
-    local_pool.stop(directories[0])
+def test_they_are_off_unless_asked_for(tmp_path: Path, directories: list[Path]) -> None:
+    daemons = OwnDaemons(tmp_path, directories)
+    assert [daemon.metrics for daemon in daemons.daemons] == [None] * 3
+    daemons.stop()
+
+
+def test_daemons_on_this_machine_say_where_they_are(directories: list[Path]) -> None:
     arguments = ["pool", "up", "--listen", "127.0.0.1:0", "--metrics", "0", "--dirs"]
     result = CliRunner().invoke(main, [*arguments, *map(str, directories)])
     assert result.exit_code == 0, result.output
@@ -223,4 +228,4 @@ def test_a_port_that_is_taken_is_said(directories: list[Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(oc.OutcoreError, match=f"cannot serve metrics at 127.0.0.1:{port}"):
-            list(local_pool.start(directories, "127.0.0.1:0", port))
+            list(local_pool.start(directories[:1], "127.0.0.1:0", port))

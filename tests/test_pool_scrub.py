@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from own_daemons import OwnDaemons
 from pool_files import data_files, flip, sums_of
 
 import outcore as oc
@@ -169,6 +170,23 @@ def test_the_command_line_says_what_it_found(directories: list[Path]) -> None:
         result = run(*bad)
         assert result.exit_code == 1
         assert said in result.stderr
+
+
+def test_a_served_pool_is_scrubbed_by_its_address(tmp_path: Path, directories: list[Path]) -> None:
+    daemons = OwnDaemons(tmp_path, directories)
+    try:
+        flip(data_files(directories[0])[1], 3)
+        arguments = ["pool", "scrub", daemons.url, "--key", str(daemons.key)]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 1, result.output
+        assert "server 0, small, byte 0 of its data file" in result.stdout
+        with daemons.connect() as pool:
+            pool.rm("small")
+        result = CliRunner().invoke(main, [*arguments, "--json"])
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["files"] == 3
+    finally:
+        daemons.stop()
 
 
 def test_an_empty_pool_is_well(tmp_path: Path) -> None:

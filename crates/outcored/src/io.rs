@@ -230,6 +230,12 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
             found.0,
             told.0
         ))),
+        (Some(told), None) if is_known(told, manager)? => Err(Error::invalid(format!(
+            "{} is empty, and the pool has a server {} with files of its own; give its directory, or leave server out for a \
+             new one",
+            settings.directory.display(),
+            told.0
+        ))),
         (Some(id), _) | (None, Some(id)) => Ok(id),
         // Taken in one commit: of two that join at once, each gets its own.
         (None, None) => match manager.manager(ManagerRequest::NewServer)? {
@@ -237,6 +243,15 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
             ManagerReply::Failed(error) => Err(error),
             _ => Err(Error::new(ErrorKind::Corrupt, "the manager gives no number for a new server")),
         },
+    }
+}
+
+/// Whether the pool has a server of this number.
+fn is_known(id: ServerId, manager: &NetLink) -> Result<bool> {
+    match manager.manager(ManagerRequest::Servers)? {
+        ManagerReply::Servers { servers, .. } => Ok(servers.iter().any(|server| server.id == id)),
+        ManagerReply::Failed(error) => Err(error),
+        _ => Err(Error::new(ErrorKind::Corrupt, "the manager does not say which servers there are")),
     }
 }
 

@@ -174,6 +174,22 @@ fn servers_that_join_at_one_moment_get_numbers_of_their_own() {
 }
 
 #[test]
+fn an_empty_directory_does_not_take_the_place_of_a_server() {
+    let pool = Pool::new(1);
+    let as_server = |name: &str, number| IoSettings {
+        server: Some(ServerId(number)),
+        ..io_settings(directory(pool.root.path(), name), pool.manager.addresses(), &pool.key)
+    };
+    let error = serve_io(&as_server("new", 0)).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("is empty, and the pool has a server 0"), "{error}");
+    let chosen = serve_io(&as_server("new", 5)).unwrap();
+    assert_eq!(chosen.server(), ServerId(5));
+    chosen.stop();
+    assert_eq!(serve_io(&as_server("new", 5)).unwrap().server(), ServerId(5), "its own directory");
+}
+
+#[test]
 fn only_root_checks_a_server() {
     let pool = Pool::new(1);
     let (me, other) = (User::own(), User { name: "u".into(), uid: 12345, gids: vec![12345] });

@@ -27,13 +27,15 @@ impl<S: Store> Manager<S> {
             )));
         }
         let ways = Ways(addresses);
-        self.change(Now { unix_ns: 0 }, &ROOT_USER, |step| {
+        let now = Now { unix_ns: 0 };
+        let known = self.view(now, &ROOT_USER, |step| step.look::<Ways>(&keys::server(id)))?;
+        if known.as_ref() == Some(&ways) {
+            // Started again where it was: that takes no commit, for which the disk may be too full.
+            return Ok(());
+        }
+        self.change(now, &ROOT_USER, |step| {
             let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);
             let known = step.get::<Ways>(&keys::server(id))?;
-            if known.as_ref() == Some(&ways) {
-                // Started again where it was: also on a full disk.
-                return Ok(());
-            }
             if known.is_none() && step.servers()?.len() >= MAX_STRIPE_COUNT {
                 return Err(Error::invalid(format!(
                     "need at most {MAX_STRIPE_COUNT} I/O servers in a pool, have as many; make another pool"

@@ -34,6 +34,11 @@ pub struct SqliteStore {
     in_group: bool,
 }
 
+/// Whether the disk is too full for the small file by which several users of a store share its log.
+fn has_no_room_to_share(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}
+
 impl SqliteStore {
     /// Opens the store in the file `path`, or makes it. Its directory must exist, on a disk of this machine.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -48,9 +53,18 @@ impl SqliteStore {
             path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         )?;
         let name = path.display().to_string();
-        let connection = Connection::open(path).map_err(|e| describe("open", &name, &e))?;
-        let mut store = Self { connection, path: name, in_group: false };
-        store.set_up().map_err(|e| describe("open", &store.path, &e))??;
+        let connect = || Connection::open(path).map_err(|e| describe("open", &name, &e));
+        let mut store = Self { connection: connect()?, path: name.clone(), in_group: false };
+        match store.set_up() {
+            Err(error) if has_no_room_to_share(&error) => {
+                // What it knows is read and not shared, until it is opened when there is room.
+                store.connection = connect()?;
+                let alone = store.connection.pragma_update(None, "locking_mode", "EXCLUSIVE");
+                alone.and_then(|()| store.set_up())
+            }
+            set_up => set_up,
+        }
+        .map_err(|e| describe("open", &name, &e))??;
         Ok(store)
     }
 

@@ -1,0 +1,60 @@
+"""A pool whose only disk is full: its daemons start, files are read, and room helps."""
+
+import os
+from pathlib import Path
+
+import pytest
+from own_daemons import OwnDaemons
+
+from outcore.errors import DiskFullError
+
+_PAGE = 4096
+
+
+def fill(directory: Path) -> None:
+    """Take all the room there is, to the last block."""
+    with (directory / "ballast").open("ab", buffering=0) as file:
+        for nbytes in (1 << 20, _PAGE, 1024, 1):
+            try:
+                while True:
+                    file.write(bytes(nbytes))
+            except OSError:
+                pass
+
+
+@pytest.mark.parametrize("has_reserve", [True, False])
+def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_reserve: bool) -> None:
+    directory = small_disk / "pool"
+    daemons = OwnDaemons(tmp_path, [directory])
+    with daemons.connect() as pool, pool.open("f", "w") as file:
+        file.write(b"x" * 300_000)
+        file.sync()
+    daemons.stop()
+    if not has_reserve:
+        # As on a disk that was full when the server came, or one that never overwrites in place.
+        for name in ("log.0", "log.1"):
+            os.truncate(directory / name, 0)
+    fill(small_disk)
+    daemons = OwnDaemons(tmp_path, [directory])
+    try:
+        with daemons.connect() as pool:
+            with pool.open("f") as file:
+                assert file.read() == b"x" * 300_000
+            with pool.open("f", "r+") as file:
+                file.seek(1 << 20)
+                with pytest.raises(DiskFullError):
+                    file.write(b"y" * (1 << 20))
+            with pool.open("f") as file:
+                assert file.read()[:300_000] == b"x" * 300_000
+            (small_disk / "ballast").unlink()
+            with pool.open("g", "w") as file:
+                file.write(b"z" * 100_000)
+                file.sync()
+    finally:
+        daemons.stop()
+    daemons = OwnDaemons(tmp_path, [directory])
+    try:
+        with daemons.connect() as pool, pool.open("g") as file:
+            assert file.read() == b"z" * 100_000
+    finally:
+        daemons.stop()
