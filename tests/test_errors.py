@@ -12,6 +12,7 @@ KINDS = [
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",
     "non_finite", "singular", "missing_package", "divergence", "not_positive_definite", "denied",
     "lost",
+    "is_directory", "not_directory",
 ]  # fmt: skip
 
 
@@ -58,6 +59,8 @@ def test_every_kind_of_rust_is_an_exception_here() -> None:
         (errors.ClosedError, ValueError),
         (errors.DeniedError, PermissionError),
         (errors.LostError, OSError),
+        (errors.IsDirectoryError, IsADirectoryError),
+        (errors.NotDirectoryError, NotADirectoryError),
         (errors.IncompleteError, ValueError),
         (errors.ConsumedError, ValueError),
         (errors.JournalError, ValueError),

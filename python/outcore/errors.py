@@ -167,6 +167,18 @@ class LostError(OutcoreError, OSError):
     kind = "lost"
 
 
+class IsDirectoryError(OutcoreError, IsADirectoryError):
+    """A directory where a file is needed."""
+
+    kind = "is_directory"
+
+
+class NotDirectoryError(OutcoreError, NotADirectoryError):
+    """A file where a directory is needed."""
+
+    kind = "not_directory"
+
+
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
     """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
 

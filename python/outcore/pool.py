@@ -61,8 +61,10 @@ class Pool:
     whatever else takes a path take as well; files go round the pool's servers in stripe units.
     """
 
-    def __init__(self, core: _core.Pool, url: str, *, is_shared: bool = False) -> None:
-        self._root = PoolRoot(url, core, is_shared)
+    def __init__(
+        self, core: _core.Pool, url: str, *, is_shared: bool = False, key: str | None = None
+    ) -> None:
+        self._root = PoolRoot(url, core, is_shared, key)
 
     @classmethod
     def embedded(cls, directories: Sequence[PathLike], *, threads: int = 4) -> "Pool":
@@ -257,4 +259,4 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
             f"{url!r} is no address of a pool; write outcore://HOST:PORT, or outcore:/PATH of a "
             "UNIX socket"
         )
-    return Pool(_core.Pool.connect([address], file), name, is_shared=True)
+    return Pool(_core.Pool.connect([address], file), name, is_shared=True, key=file)

@@ -62,6 +62,11 @@ class PoolFile(io.RawIOBase):
         """Length of the file in bytes, as its servers know it."""
         return self._open().length()
 
+    @property
+    def handle(self) -> int:
+        """Which file it is: a number that is never another's."""
+        return self._open().handle
+
     def tell(self) -> int:
         """Return the position."""
         self._open()

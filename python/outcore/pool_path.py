@@ -46,12 +46,18 @@ class PoolRoot:
         The pool, and its files.
     is_shared
         Whether other processes may have it open too.
+    key
+        File with the key that it was connected with.
+    process
+        The process that opened it: a fork of that cannot use it.
     """
 
     url: str
     core: _core.Pool
     is_shared: bool = False
+    key: str | None = None
     volume: _core.Volume = field(init=False)
+    process: int = field(default_factory=os.getpid)
     _held: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -228,6 +234,11 @@ class PoolPath:
             return opened
         file = self.root.core.open(self.inside, writable=True, length=0, **sorted_hints)
         return PoolFile(file, str(self), writable=True)
+
+
+def open_root(url: str) -> PoolRoot | None:
+    """Find the pool of a URL among those that are open in this process, or were before a fork."""
+    return _OPEN.get(url)
 
 
 def is_url(path: object) -> bool:

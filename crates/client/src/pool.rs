@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outcore_core::{
-    Entry, ErrorKind, FileId, Gather, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
+    Entry, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
     ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result, ServerId, Volume,
     VolumeRequest,
 };
@@ -96,6 +96,11 @@ where
         let file = self.0.file(file)?;
         file.check_writable()?;
         self.0.set_length(&file, length, false)
+    }
+
+    /// Which file an open one is. Its name may be another's by now.
+    pub fn handle(&self, file: FileId) -> Result<Handle> {
+        self.0.file(file).map(|file| file.handle)
     }
 
     /// What the manager knows of a name.

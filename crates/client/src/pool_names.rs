@@ -25,8 +25,18 @@ where
     L::Buffer: Gather + Sync,
 {
     pub(crate) fn read_small(&self, path: &str) -> Result<Vec<u8>> {
-        let file = self.open(path, false)?;
-        let length = self.length(&file)?;
+        loop {
+            let file = self.open(path, false)?;
+            let found = self.read_all(&file);
+            // A file that was replaced meanwhile has no bytes any more, and reads as if they were zeros.
+            if self.stat(&file.path)?.handle == file.handle {
+                return found;
+            }
+        }
+    }
+
+    fn read_all(&self, file: &PoolFile) -> Result<Vec<u8>> {
+        let length = self.length(file)?;
         if length > MOST_SMALL_BYTES {
             return Err(Error::invalid(format!(
                 "{} is {length} bytes, too large to be read at once; open it and read parts",
@@ -37,7 +47,7 @@ where
             return Ok(vec![]);
         }
         let buffer = L::Buffer::allocate(length as usize)?;
-        let (grant, regions) = (self.grant(&file)?, Regions::contiguous(0, length)?);
+        let (grant, regions) = (self.grant(file)?, Regions::contiguous(0, length)?);
         let calls =
             file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
         self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;

@@ -174,6 +174,11 @@ impl Pool {
         Ok(each.into_iter().map(server).collect())
     }
 
+    /// Which file or directory has a name: a number that is never another's.
+    fn handle(&self, py: Python<'_>, path: &str) -> PyResult<u64> {
+        py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| inode.handle.0)
+    }
+
     /// Lets go of the pool. What is still open in it is closed.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {

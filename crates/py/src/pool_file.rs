@@ -158,6 +158,12 @@ impl PoolFile {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.pool.close(self.file));
     }
+
+    /// Which file it is, as `Pool.handle` says of a name.
+    #[getter]
+    fn handle(&self, py: Python<'_>) -> PyResult<u64> {
+        self.pool.handle(self.file).or_raise(py).map(|handle| handle.0)
+    }
 }
 
 impl Drop for PoolFile {

@@ -1,0 +1,237 @@
+"""Files of a pool as fsspec wants them: buffered, and there as a whole when they are closed."""
+
+import contextlib
+import io
+import warnings
+from collections import deque
+from typing import Any
+
+import numpy as np
+from fsspec.spec import AbstractBufferedFile
+
+from outcore._core import Regions
+from outcore.errors import InvalidError, NotFoundError, OutcoreError
+from outcore.pool_access import is_current, open_current
+from outcore.pool_file import PoolFile
+from outcore.pool_future import PoolFuture
+from outcore.pool_path import PoolPath
+from outcore.whole_file import WholeFile, copy_bytes
+
+WRITES_AT_ONCE = 2
+"""Blocks on their way to the servers while the next is filled."""
+
+
+class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """A file opened by `OutcoreFileSystem.open`.
+
+    One that is written gets its name when it is closed, or when the transaction ends: until then
+    there is what was there before, or nothing. One that is left by an exception, or forgotten
+    without being closed, is discarded. Only an existing file that is appended to outside of a
+    transaction is written in place.
+
+    Parameters
+    ----------
+    fs
+        The file system.
+    where
+        The name in its pool.
+    path, mode, block_size, autocommit, cache_options, kwargs
+        As of `fsspec.spec.AbstractBufferedFile`.
+    hints
+        How a new file is laid out.
+    """
+
+    DEFAULT_BLOCK_SIZE = 8 << 20
+
+    def __init__(
+        self,
+        fs: Any,
+        where: PoolPath,
+        path: str,
+        mode: str,
+        block_size: int | str | None,
+        autocommit: bool,
+        cache_options: dict[str, Any] | None,
+        hints: dict[str, Any] | None,
+        **kwargs: Any,
+    ) -> None:
+        self._where = where
+        self._whole: WholeFile | None = None
+        self._file: PoolFile | None = None
+        self._begin = 0
+        self._writes: deque[PoolFuture[None]] = deque()
+        if mode == "rb":
+            self._file, nbytes = open_current(where)
+            kwargs["size"] = kwargs.get("size") or nbytes
+        elif mode == "ab" and autocommit and where.exists():
+            self._file = where.open("r+")
+            self._begin = self._file.nbytes
+        elif mode in ("ab", "wb", "xb"):
+            self._whole = WholeFile(where, hints, exclusive=mode == "xb")
+            self._file = self._whole.file
+            if mode == "ab" and where.exists():
+                with where.open() as before:
+                    self._begin = copy_bytes(before, self._file)
+        super().__init__(
+            fs, path, mode, block_size, autocommit, cache_options=cache_options, **kwargs
+        )
+        if self.blocksize < 1:
+            self.discard()
+            raise InvalidError(f"need blocks of at least 1 byte, have block_size={self.blocksize}")
+        self.loc = self._begin
+
+    def write(self, data: Any) -> int:
+        """Write to the end of the file, by blocks that are as long as they are meant to be."""
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            room = self.blocksize - self.buffer.tell()
+            done += super().write(view[done : done + room])
+        # Of nothing too it is said if it cannot be written.
+        return done or int(super().write(b""))
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        file = self._open_file()
+        while len(self._writes) >= WRITES_AT_ONCE:
+            self._writes.popleft().result()
+        if self.buffer.tell():
+            data = np.frombuffer(self.buffer.getbuffer(), np.uint8)
+            at = self._begin + self.offset
+            self._writes.append(file.start_write(Regions.contiguous(at, len(data)), data))
+        if final:
+            while self._writes:
+                self._writes.popleft().result()
+            if self._whole is None:
+                self._end_in_place(file)
+            elif self.autocommit:
+                self._whole.commit()
+        return True
+
+    def _end_in_place(self, file: PoolFile) -> None:
+        file.sync()
+        # The manager learns when it was written; if it has another name by now, later.
+        with contextlib.suppress(NotFoundError):
+            self._where.root.volume.modified_ns(self._where.inside)
+        file.close()
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        file = self._open_file()
+        try:
+            data = file.read_at(start, end - start)
+        except OutcoreError:
+            self._check_current(file)
+            raise
+        self._check_current(file)
+        return data.tobytes()
+
+    def _check_current(self, file: PoolFile) -> None:
+        if not is_current(self._where, file):
+            raise NotFoundError(
+                f"{self._where} was replaced or removed while it was being read; open it again"
+            )
+
+    def _open_file(self) -> PoolFile:
+        if self._file is None:
+            raise InvalidError(f"the mode {self.mode!r} cannot be; open it as 'rb' or 'wb'")
+        return self._file
+
+    def commit(self) -> None:
+        """Give the file its name, as the end of a transaction does."""
+        self.close()
+        if self._whole is not None:
+            self._whole.commit()
+
+    def discard(self) -> None:
+        """Throw away what was written, as a transaction that fails does."""
+        self.closed = True
+        self.forced = True
+        self._writes.clear()
+        if self._whole is not None:
+            self._whole.discard()
+        elif self._file is not None:
+            with contextlib.suppress(OutcoreError):
+                self._file.close()
+
+    def close(self) -> None:
+        """Finish what was written, and give the file its name unless a transaction will."""
+        if self.closed:
+            return
+        try:
+            super().close()
+        except BaseException:
+            self.discard()
+            raise
+        if self.mode == "rb" and self._file is not None:
+            self._file.close()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._whole is not None:
+            self.discard()
+        else:
+            self.close()
+
+    def __del__(self) -> None:
+        if self.closed:
+            return
+        # It may have been left by an exception: what was written need not be whole.
+        if self._whole is not None:
+            warnings.warn(
+                f"{self.path} was not closed, and is discarded; close it, or open it by 'with'",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.discard()
+
+
+class CompressedFile(io.BufferedIOBase):
+    """A file that is compressed while it is written, and closed with what compresses it.
+
+    fsspec itself closes the latter only.
+    """
+
+    def __init__(self, compressor: Any, file: PoolBufferedFile) -> None:
+        self._compressor, self._file = compressor, file
+
+    def writable(self) -> bool:
+        """Whether it can be written: always."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Compress and write."""
+        return int(self._compressor.write(data))
+
+    def flush(self) -> None:
+        """Do nothing: what is compressed is not cut for it."""
+
+    def close(self) -> None:
+        """Finish the file, and give it its name unless a transaction will."""
+        if self.closed:
+            return
+        try:
+            self._compressor.close()
+            self._file.close()
+        except BaseException:
+            self._file.discard()
+            raise
+        finally:
+            super().close()
+
+    def discard(self) -> None:
+        """Throw away what was written."""
+        with contextlib.suppress(Exception):
+            self._compressor.close()
+        self._file.discard()
+        super().close()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        else:
+            self.close()
+
+    def __del__(self) -> None:
+        # The file inside says that it was not closed.
+        with contextlib.suppress(Exception):
+            if not self.closed:
+                self._compressor.close()
+                super().close()

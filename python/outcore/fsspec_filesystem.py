@@ -1,0 +1,477 @@
+"""A pool as a file system of fsspec, for all that reads and writes by URL.
+
+fsspec finds it by the entry point that the package has, under the protocol ``outcore``.
+"""
+
+import io
+import os
+import stat
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fsspec.compression import compr
+from fsspec.core import get_compression
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path, tokenize
+
+from outcore.errors import (
+    DeniedError,
+    ExistsError,
+    InvalidError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    OutcoreError,
+)
+from outcore.fsspec_file import CompressedFile, PoolBufferedFile
+from outcore.pool import Pool
+from outcore.pool_access import (
+    PoolAccess,
+    PoolAddress,
+    key_file,
+    read_one,
+    read_ranges,
+    split_url,
+)
+from outcore.pool_file import PoolFile
+from outcore.pool_path import PoolPath
+from outcore.volumes import PathLike
+from outcore.whole_file import copy_whole, is_part, make_way, write_whole
+
+
+class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A pool as a file system of fsspec.
+
+    ``fsspec.open("outcore://HOST:PORT/name")`` and whatever else takes such a URL uses it without
+    an import of outcore. Names are as in a file system: ``/sim/u``.
+
+    Files get their names when they are closed, durable by then; until then ``ls`` and others do
+    not show them. Nothing is cached but what an open file has read ahead.
+
+    Parameters
+    ----------
+    location
+        ``HOST:PORT`` of a pool, the path of its UNIX socket, or the first directory of a pool that
+        is embedded in this process. A URL has it.
+    pool
+        The pool itself, if it is open.
+    key
+        File with a key; by default what the variable ``OUTCORE_KEY`` names.
+    directories
+        All directories of an embedded pool, to open it until the process ends.
+    hints
+        How new files are laid out; see `outcore.Pool.open`.
+    **options
+        As of every file system of fsspec.
+
+    Raises
+    ------
+    InvalidError
+        If it is not said which pool, or it is not open and cannot be opened.
+    BusyError
+        If an embedded pool is open in another process.
+    DiskError, DeniedError
+        If nobody answers, or the key is refused.
+    """
+
+    protocol = "outcore"
+    root_marker = "/"
+    # Instances are cheap: the pools behind them are kept.
+    cachable = False
+
+    def __init__(
+        self,
+        location: str | None = None,
+        *,
+        pool: Pool | None = None,
+        key: PathLike | None = None,
+        directories: Sequence[PathLike] = (),
+        hints: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._hints = hints
+        self._access = _access(location, pool, key, directories)
+
+    # What fsspec asks of every file system: names, identity, how it is made anew.
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        name = split_url(stringify_path(path))[1].strip("/")
+        return f"/{name}" if name else ""
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: Any) -> dict[str, Any]:
+        location = split_url(stringify_path(path))[0]
+        return {} if location is None else {"location": location}
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Write a name as URL."""
+        return self._access.address.url_of(self._strip_protocol(name))
+
+    @property
+    def fsid(self) -> str:
+        """Which pool, for ever."""
+        return f"outcore-{self._access.root.core.id}"
+
+    @property
+    def _fs_token(self) -> str:
+        return str(tokenize(type(self), self._access.address, self._hints))
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """What makes the file system anew in another process: of a pool, its address."""
+        return self._options
+
+    @storage_options.setter
+    def storage_options(self, given: dict[str, Any]) -> None:
+        if given.get("pool") is not None:
+            address = self._access.address
+            given = given | {"pool": None, "location": address.location, "key": address.key}
+        self._options = {name: value for name, value in given.items() if value is not None}
+
+    def _path(self, path: Any) -> PoolPath:
+        location, name = split_url(stringify_path(path))
+        address = self._access.address
+        if location is not None and location != address.location:
+            raise InvalidError(
+                f"{path} is in another pool than this file system's, {address.location}; make one "
+                "for it, by fsspec.open or fsspec.url_to_fs"
+            )
+        return PoolPath(self._access.root, name.lstrip("/"))
+
+    # What is there.
+
+    def ls(self, path: Any, detail: bool = True, **_: Any) -> list[Any]:
+        """List a directory: names, or with `detail` what `info` tells of each."""
+        where = self._path(path)
+        try:
+            named = where.root.core.names(where.inside)
+        except InvalidError:
+            if not where.is_file():
+                raise
+            return [self.info(path) if detail else _name(where)]
+        found = [(where / name, status) for name, status in named if not is_part(name)]
+        if not detail:
+            return [_name(each) for each, _ in found]
+        entries = [_entry(each, status) for each, status in found]
+        return [entry for entry in entries if entry is not None]
+
+    def info(self, path: Any, **_: Any) -> dict[str, Any]:
+        """Tell what a name is.
+
+        Returns
+        -------
+        dict
+            ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes, `None` of what you
+            may not read; ``mode``, ``uid``, ``gid`` as `os.stat` has them; ``mtime`` in seconds
+            since 1970; of a file ``stripe_unit_bytes`` and its ``servers``.
+        """
+        where = self._path(path)
+        entry = _entry(where, where.root.core.stat(where.inside))
+        if entry is None:
+            raise NotFoundError(f"{where} was removed just now; check the path")
+        return entry
+
+    def exists(self, path: Any, **_: Any) -> bool:
+        """Whether there is something of this name. A pool that does not answer is an error."""
+        return self._path(path).exists()
+
+    def isdir(self, path: Any) -> bool:
+        """Whether it is a directory."""
+        return self._path(path).is_dir()
+
+    def isfile(self, path: Any) -> bool:
+        """Whether it is a file."""
+        return self._path(path).is_file()
+
+    def modified(self, path: Any) -> datetime:
+        """Tell when a name was last written to."""
+        return datetime.fromtimestamp(self._modified_ns(path) / 1e9, UTC)
+
+    def checksum(self, path: Any) -> int:
+        """Return a number that changes when the file does."""
+        return int(self.ukey(path), 16)
+
+    def ukey(self, path: Any) -> str:
+        """Return a text that changes when the file does."""
+        modified_ns, info = self._modified_ns(path), self.info(path)
+        return str(tokenize(self.fsid, info["name"], info["size"], modified_ns))
+
+    def _modified_ns(self, path: Any) -> int:
+        where = self._path(path)
+        return where.root.volume.modified_ns(where.inside)
+
+    # Directories, removal, renaming, copies.
+
+    def mkdir(self, path: Any, create_parents: bool = True, **_: Any) -> None:
+        """Make a directory, and those above it unless told otherwise."""
+        where = self._path(path)
+        if not create_parents and not where.parent.is_dir():
+            raise NotFoundError(f"there is no directory {where.parent}; make it first")
+        _make_directory(where)
+
+    def makedirs(self, path: Any, exist_ok: bool = False) -> None:
+        """Make a directory, and those above it."""
+        where = self._path(path)
+        try:
+            _make_directory(where)
+        except ExistsError:
+            if not exist_ok or not where.is_dir():
+                raise
+
+    def rmdir(self, path: Any) -> None:
+        """Remove an empty directory."""
+        where = self._path(path)
+        if where.is_file():
+            raise NotDirectoryError(f"{where} is a file; remove it with rm")
+        _refuse_root(where)
+        where.root.core.remove_one(where.inside)
+
+    def rm_file(self, path: Any) -> None:
+        """Remove a file."""
+        where = self._path(path)
+        if where.is_dir():
+            raise IsDirectoryError(f"{where} is a directory; remove it with recursive=True")
+        where.root.core.remove_one(where.inside)
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove files; with `recursive`, directories with all that they hold."""
+        if maxdepth is not None:
+            super().rm(path, recursive, maxdepth)
+            return
+        for name in self.expand_path(path):
+            where = self._path(name)
+            if recursive and where.is_dir():
+                _refuse_root(where)
+                where.root.volume.remove(where.inside)
+            else:
+                self.rm_file(name)
+
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Rename a file or directory, at once. What is a file of the new name is replaced.
+
+        Into a directory, or what ends with ``/``, the old name is kept. Lists and patterns are
+        moved one by one.
+        """
+        if isinstance(path1, list) and isinstance(path2, list):
+            for old, new in zip(path1, path2, strict=True):
+                self.mv(old, new)
+            return
+        names = self.expand_path(path1)
+        into = len(names) > 1 or self.isdir(path2) or stringify_path(path2).endswith("/")
+        target = self._path(path2)
+        for name in names:
+            old = self._path(name)
+            new = target / old.name if into else target
+            if old != new:
+                _refuse_root(old)
+                old.root.volume.rename(old.inside, new.inside)
+
+    def cp_file(self, path1: Any, path2: Any, **_: Any) -> None:
+        """Copy a file, laid out as it is, in 16 MiB of memory; of a directory, make one."""
+        source = self._path(path1)
+        if source.is_dir():
+            self.makedirs(path2, exist_ok=True)
+        else:
+            copy_whole(source, self._path(path2))
+
+    # Bytes.
+
+    def open(
+        self,
+        path: Any,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open a file; arguments are those of `fsspec.spec.AbstractFileSystem.open`.
+
+        ``"rb"`` reads; ``"wb"`` writes a file that appears when it is closed, and ``"xb"`` one that
+        must not be there yet; ``"ab"`` goes on at the end; ``"r+b"`` reads and writes in place.
+        Without the ``b`` it is text.
+        """
+        if "b" in mode and mode[0] != "r":
+            compression = get_compression(self._strip_protocol(path), compression)
+            file = super().open(path, mode, block_size, cache_options, **kwargs)
+            if compression is None:
+                return file
+            return CompressedFile(compr[compression](file, mode=mode[0]), file)
+        return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+
+    def _open(
+        self,
+        path: Any,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        hints: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        where = self._path(path)
+        if mode != "rb" and where.is_dir():
+            raise IsDirectoryError(f"{where} is a directory; name a file")
+        if mode in ("r+b", "rb+"):
+            if not autocommit:
+                raise InvalidError(
+                    f"{where} would be written in place, which a transaction cannot take back; "
+                    "open it outside of the transaction"
+                )
+            return io.BufferedRandom(where.open("r+"))
+        hints = self._hints if hints is None else hints
+        return PoolBufferedFile(
+            self, where, path, mode, block_size, autocommit, cache_options, hints, **kwargs
+        )
+
+    def cat_file(
+        self, path: Any, start: int | None = None, end: int | None = None, **_: Any
+    ) -> Any:
+        """Read a file, or the bytes from `start` to `end`, counted as slices do."""
+        return self._read_ranges(self._path(path), [(start, end)])[0]
+
+    def cat_ranges(
+        self,
+        paths: list[Any],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        """Read ranges of files: one request for all ranges of a file.
+
+        `max_gap` has no effect, since the servers take any number of ranges at once.
+        """
+        if not isinstance(paths, list):
+            raise TypeError(f"need a list of paths, have {paths!r}")
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        if not len(paths) == len(starts) == len(ends):
+            raise InvalidError(
+                f"need as many starts and ends as paths, have {len(starts)} and {len(ends)} for "
+                f"{len(paths)}"
+            )
+        of_file: dict[str, list[int]] = {}
+        for number, path in enumerate(paths):
+            of_file.setdefault(path, []).append(number)
+        found: list[Any] = [None] * len(paths)
+        for path, numbers in of_file.items():
+            ranges = [(starts[number], ends[number]) for number in numbers]
+            try:
+                parts: list[Any] = self._read_ranges(self._path(path), ranges)
+            except OutcoreError as error:
+                if on_error == "raise":
+                    raise
+                parts = [error] * len(numbers)
+            for number, part in zip(numbers, parts, strict=True):
+                found[number] = part
+        return found
+
+    def _read_ranges(
+        self, where: PoolPath, ranges: list[tuple[int | None, int | None]]
+    ) -> list[bytes]:
+        def read(file: PoolFile) -> list[bytes]:
+            nbytes = file.nbytes
+            bounds = [slice(*each).indices(nbytes)[:2] for each in ranges]
+            return [part.tobytes() for part in read_ranges(file, bounds)]
+
+        return read_one(where, read)
+
+    def pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Write a file in one go; with ``mode="create"`` it must not be there yet."""
+        if self._intrans:
+            with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
+                file.write(value)
+            return
+        hints = kwargs.get("hints", self._hints)
+        write_whole(self._path(path), value, hints, exclusive=mode == "create")
+
+    def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> None:
+        """Make an empty file; without `truncate`, one that is there gets a new time only."""
+        where = self._path(path)
+        if truncate or not where.exists():
+            super().touch(path, truncate=True, **kwargs)
+            return
+        with where.open("r+") as file:
+            file.truncate(file.nbytes)
+        where.root.volume.modified_ns(where.inside)
+
+
+def _access(
+    location: str | None, pool: Pool | None, key: PathLike | None, directories: Sequence[PathLike]
+) -> PoolAccess:
+    names = tuple(os.path.abspath(os.fspath(each)) for each in directories)
+    if pool is not None:
+        found = PoolAccess.of(pool / "")
+        if location not in (None, found.address.location):
+            raise InvalidError(f"need one pool, have {pool!r} and the one at {location}; give one")
+        return found
+    if names:
+        first = os.path.realpath(names[0])
+        if location is not None and os.path.realpath(location) != first:
+            raise InvalidError(
+                f"need the pool in {location}, have directories= of the one in {first}; give one"
+            )
+        location = first
+    if location is None:
+        raise InvalidError(
+            "need to know which pool: write outcore://HOST:PORT/NAME, or pass pool=, or "
+            "directories= of an embedded one"
+        )
+    return PoolAccess(PoolAddress(location, key_file(key), names))
+
+
+def _name(path: PoolPath) -> str:
+    return f"/{path.inside}" if path.inside else ""
+
+
+def _entry(path: PoolPath, status: Any) -> dict[str, Any] | None:
+    """Describe a name; `None` if it was removed meanwhile."""
+    is_directory, owner, group, mode, modified_ns, unit, servers = status
+    size: int | None = 0
+    if not is_directory:
+        try:
+            size = read_one(path, lambda file: file.nbytes)
+        except NotFoundError:
+            return None
+        except DeniedError:
+            size = None
+    entry = {
+        "name": _name(path),
+        "size": size,
+        "type": "directory" if is_directory else "file",
+        "mode": (stat.S_IFDIR if is_directory else stat.S_IFREG) | mode,
+        "uid": owner,
+        "gid": group,
+        "mtime": modified_ns / 1e9,
+    }
+    if not is_directory:
+        entry |= {"stripe_unit_bytes": unit, "servers": list(servers)}
+    return entry
+
+
+def _make_directory(path: PoolPath) -> None:
+    if not path.inside:
+        raise ExistsError(f"{path} is the pool itself; choose another name")
+    make_way(path)
+    path.root.core.make_directory(path.inside)
+
+
+def _refuse_root(path: PoolPath) -> None:
+    if not path.inside:
+        raise InvalidError(f"{path} is the pool itself; name something in it")

@@ -1,0 +1,278 @@
+"""Pools by their addresses: opened once in a process, and found again in another.
+
+Libraries that know no more of a file than its URL make what they need anew in every thread and
+process. They share what is kept here.
+"""
+
+import atexit
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from outcore.errors import (
+    BusyError,
+    ForkedError,
+    InvalidError,
+    IsDirectoryError,
+    NotFoundError,
+    OutcoreError,
+)
+from outcore.pool import Pool, connect
+from outcore.pool_file import PoolFile
+from outcore.pool_memory import Bytes
+from outcore.pool_path import PoolPath, PoolRoot, open_root
+from outcore.volumes import PathLike
+
+_SERVED = re.compile(r"outcore:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
+_LOCAL = re.compile(r"outcore://(/.*?):(?:/(.*))?", re.DOTALL)
+_EMBEDDED = re.compile(r"outcore:(/.*?)::(.*)", re.DOTALL)
+_ANY = re.compile(r"outcore://(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PoolAddress:
+    """Where a pool is.
+
+    Attributes
+    ----------
+    location
+        ``HOST:PORT`` of a served pool; or the path of its UNIX socket; or the first directory of
+        an embedded one.
+    key
+        File with the key, if there is one.
+    directories
+        All directories of an embedded pool, to open it if it is not open in the process.
+    """
+
+    location: str
+    key: str | None = None
+    directories: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """What names in the pool begin with, as outcore writes them."""
+        return f"outcore:{self.location}::" if self.is_path else f"outcore://{self.location}/"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the pool is found in the file system of this machine."""
+        return self.location.startswith("/")
+
+    def url_of(self, name: str) -> str:
+        """Write a name in the pool as URL with ``//``, as other libraries want it."""
+        return f"outcore://{self.location}{':' * self.is_path}/{name.lstrip('/')}"
+
+
+def key_file(key: PathLike | None) -> str | None:
+    """Name of the file with a key: by default what the variable ``OUTCORE_KEY`` names."""
+    file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
+    return None if file is None else os.path.abspath(file)
+
+
+def split_url(text: str) -> tuple[str | None, str]:
+    """Cut a URL into the location of its pool, if it has one, and the name in the pool.
+
+    These are URLs: ``outcore://HOST:PORT/NAME``, ``outcore:///PATH:/NAME`` and, as outcore writes
+    the latter, ``outcore:/PATH::NAME``. The ``NAME`` of ``outcore://NAME`` is in no pool that it
+    says. Anything else is a name.
+    """
+    for form in (_SERVED, _LOCAL, _EMBEDDED):
+        if found := form.fullmatch(text):
+            return found[1], found[2] or ""
+    found = _ANY.fullmatch(text)
+    return None, found[1] if found else text
+
+
+class PoolAccess:
+    """A pool, found again by its address after a fork or in another process.
+
+    Parameters
+    ----------
+    address
+        Where it is.
+    root
+        The pool, if it is open.
+    """
+
+    def __init__(self, address: PoolAddress, root: PoolRoot | None = None) -> None:
+        self._root = root or _find(address)
+        self.address = address if self._root.is_shared else replace(address, key=None)
+
+    @classmethod
+    def of(cls, path: PoolPath) -> "PoolAccess":
+        """Access to the pool that a name is in."""
+        root = path.root
+        location = root.url.removeprefix("outcore:").removesuffix("::")
+        if not root.url.endswith("::"):
+            location = location.strip("/")
+        return cls(PoolAddress(location, root.key and key_file(root.key)), root)
+
+    @property
+    def root(self) -> PoolRoot:
+        """The pool, open in this process.
+
+        Raises
+        ------
+        ForkedError
+            If it is embedded in the process that this one was forked from.
+        """
+        if self._root.process != os.getpid():
+            self._root = _find(self.address)
+        return self._root
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PoolAccess) and self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PoolAccess, (self.address,)
+
+
+def open_to_read(path: PoolPath) -> PoolFile:
+    """Open a file to read it.
+
+    Raises
+    ------
+    IsDirectoryError
+        If it is a directory.
+    """
+    try:
+        return path.open()
+    except InvalidError:
+        if path.is_dir():
+            raise IsDirectoryError(f"{path} is a directory; name a file") from None
+        raise
+
+
+def is_current(path: PoolPath, file: PoolFile) -> bool:
+    """Whether an open file still has its name: one that lost it reads as if it were zeros."""
+    try:
+        return path.root.core.handle(path.inside) == file.handle
+    except NotFoundError:
+        return False
+
+
+def open_current(path: PoolPath) -> tuple[PoolFile, int]:
+    """Open a file that others may replace meanwhile; return it and its length."""
+    for _ in range(_ATTEMPTS):
+        file = open_to_read(path)
+        nbytes = file.nbytes
+        if is_current(path, file):
+            return file, nbytes
+        file.close()
+    raise _replaced(path)
+
+
+T = TypeVar("T")
+
+
+def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
+    """Read a file that others may replace meanwhile, all of it from one of them."""
+    for _ in range(_ATTEMPTS):
+        with open_to_read(path) as file:
+            try:
+                found = read(file)
+            except OutcoreError:
+                if is_current(path, file):
+                    raise
+                continue
+            if is_current(path, file):
+                return found
+    raise _replaced(path)
+
+
+def _replaced(path: PoolPath) -> BusyError:
+    return BusyError(f"{path} is replaced faster than it can be read; read it again later")
+
+
+def read_ranges(file: PoolFile, ranges: list[tuple[int, int]]) -> list[Bytes]:
+    """Read ranges of a file, each from its first byte to the one after its last, by one request."""
+    bounds = np.array(ranges, np.int64).reshape(-1, 2)
+    begins, lengths = bounds[:, 0], np.maximum(bounds[:, 1] - bounds[:, 0], 0)
+    some = lengths > 0
+    data: Bytes = np.empty(int(lengths.sum()), np.uint8)
+    if some.any():
+        file.read_list(begins[some], lengths[some], out=data)
+    ends = np.cumsum(lengths)
+    return [data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+_ATTEMPTS = 100
+"""So often a file is replaced while it is read, until that is an error."""
+
+_KEPT: dict[tuple[int, PoolAddress], PoolRoot] = {}
+"""By process and address. Those of the process that this one was forked from are kept too: what
+they hold is of no use here, and must not be taken down."""
+_LOCK = threading.Lock()
+
+
+def _find(address: PoolAddress) -> PoolRoot:
+    """Find a pool that is open in this process, or open it for the rest of the process."""
+    with _LOCK:
+        mine = os.getpid(), address
+        if (kept := _KEPT.get(mine)) is not None:
+            return kept
+        found = open_root(address.url)
+        if found is not None and (not found.is_shared or key_file(found.key) == address.key):
+            if found.process == os.getpid():
+                return found
+            if not found.is_shared:
+                raise ForkedError(
+                    f"the pool in {address.location} is embedded in process {found.process}, and "
+                    "this is a fork of it; serve the pool with 'outcore pool up' to use it from "
+                    "several processes"
+                )
+        _KEPT[mine] = (_open(address) / "").root
+        return _KEPT[mine]
+
+
+def _open(address: PoolAddress) -> Pool:
+    location = address.location
+    if not address.is_path:
+        return connect(f"outcore://{location}", key=address.key)
+    if address.directories:
+        try:
+            return Pool.embedded(address.directories)
+        except BusyError as error:
+            raise BusyError(
+                f"{error}; serve the pool with 'outcore pool up' to use it from several processes"
+            ) from None
+    try:
+        is_socket = stat.S_ISSOCK(os.stat(location).st_mode)
+    except OSError:
+        is_socket = False
+    if is_socket:
+        return connect(f"outcore:{location}", key=address.key)
+    raise InvalidError(
+        f"the pool in {location} is not open in this process; open it with oc.Pool.embedded and "
+        "keep it open, or pass directories=, all of them; for several processes serve it with "
+        "'outcore pool up' and give outcore://HOST:PORT"
+    )
+
+
+def _close_kept() -> None:
+    """Stop the servers of embedded pools in order when the process ends.
+
+    Others are not told anything: they may be gone, and then it would take its time.
+    """
+    for (process, _), root in list(_KEPT.items()):
+        if process == os.getpid() and not root.is_shared:
+            root.close()
+
+
+def _forget_lock() -> None:
+    """Replace a lock that another thread may have held at the moment of a fork."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+atexit.register(_close_kept)
+os.register_at_fork(after_in_child=_forget_lock)

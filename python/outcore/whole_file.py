@@ -1,0 +1,156 @@
+"""Files of a pool that are there whole or not at all: written under another name, then renamed."""
+
+import contextlib
+import re
+import secrets
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Regions
+from outcore.errors import ExistsError, IsDirectoryError, OutcoreError
+from outcore.pool_file import PoolFile
+from outcore.pool_future import PoolFuture
+from outcore.pool_path import PoolPath
+
+COPY_BYTES = 8 << 20
+"""Copies are read and written by so many bytes, of which there are two in memory."""
+
+_NAME_BYTES = 230
+"""What of a name is in the name of its part: a name has at most 255 bytes."""
+_PART = re.compile(r"\..+\.(?:[0-9a-f]{8}|new)\.part", re.DOTALL)
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is one of those that files have until they are whole."""
+    return _PART.fullmatch(name) is not None
+
+
+def make_way(path: PoolPath) -> None:
+    """Make directories above a deep name: with the name itself the manager makes 16 at once."""
+    for above in path.parents[::-1][16::16]:
+        with contextlib.suppress(ExistsError):
+            above.root.core.make_directory(above.inside)
+
+
+class WholeFile:
+    """A file that gets its name when it is committed, durable by then.
+
+    Until then it lies beside that, under a hidden name, where a killed process leaves it.
+
+    Parameters
+    ----------
+    path
+        Its name. What has it already is replaced.
+    hints
+        As of `outcore.Pool.open`.
+    exclusive
+        Whether nothing may have the name: of several that are made so, one is.
+
+    Raises
+    ------
+    ExistsError
+        If it is `exclusive`, and there is something of that name or another is making it.
+    """
+
+    def __init__(
+        self, path: PoolPath, hints: dict[str, Any] | None = None, *, exclusive: bool = False
+    ) -> None:
+        if not path.inside:
+            raise IsDirectoryError(f"{path} is the pool itself; name a file in it")
+        self.path = path
+        self._is_over = False
+        kept = path.name.encode()[:_NAME_BYTES].decode(errors="ignore")
+        token = "new" if exclusive else secrets.token_hex(4)
+        self._part = path.with_name(f".{kept}.{token}.part")
+        make_way(path)
+        try:
+            self.file: PoolFile = self._part.open("x", hints)
+        except ExistsError:
+            raise ExistsError(
+                f"{path} is being made by another; wait for that, or remove {self._part} if its "
+                "process is gone"
+            ) from None
+        if exclusive and path.exists():
+            self.discard()
+            raise ExistsError(f"{path} exists; choose another name, or remove it")
+
+    def commit(self) -> None:
+        """Make it durable, and give it its name.
+
+        Raises
+        ------
+        IsDirectoryError
+            If a directory has the name by now.
+        """
+        root = self.path.root
+        self.file.sync()
+        # The manager learns when it was written while that is known here by this name.
+        root.volume.modified_ns(self._part.inside)
+        self.file.close()
+        try:
+            root.volume.rename(self._part.inside, self.path.inside)
+        except ExistsError:
+            raise IsDirectoryError(
+                f"{self.path} is a directory; choose another name, or remove it"
+            ) from None
+        self._is_over = True
+
+    def discard(self) -> None:
+        """Let go of what was written. After a commit nothing is left to do."""
+        if self._is_over:
+            return
+        self._is_over = True
+        # What went wrong before is what is told.
+        with contextlib.suppress(OutcoreError):
+            self.file.close()
+        with contextlib.suppress(OutcoreError):
+            self.path.root.core.remove_one(self._part.inside)
+
+    def __enter__(self) -> "WholeFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self.commit()
+            except BaseException:
+                self.discard()
+                raise
+        else:
+            self.discard()
+
+
+def write_whole(
+    path: PoolPath, data: Any, hints: dict[str, Any] | None = None, *, exclusive: bool = False
+) -> None:
+    """Write a file that is there whole or not at all; arguments as of `WholeFile`."""
+    with WholeFile(path, hints, exclusive=exclusive) as whole:
+        whole.file.write_at(0, data)
+
+
+def copy_whole(source: PoolPath, path: PoolPath) -> None:
+    """Copy a file within a pool, in bounded memory; the copy is laid out as the file is."""
+    with source.open() as file:
+        *_, unit, servers = source.root.core.stat(source.inside)
+        hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
+        with WholeFile(path, hints) as whole:
+            copy_bytes(file, whole.file)
+
+
+def copy_bytes(source: PoolFile, target: PoolFile) -> int:
+    """Copy all bytes from one file to the beginning of another; return how many."""
+    nbytes = source.nbytes
+    blocks = [np.empty(min(COPY_BYTES, nbytes), np.uint8) for _ in range(2)]
+    writes: deque[PoolFuture[None]] = deque()
+    for number, at in enumerate(range(0, nbytes, COPY_BYTES)):
+        if number >= 2:
+            writes.popleft().result()
+        block: npt.NDArray[np.uint8] = blocks[number % 2][: nbytes - at]
+        source.read_at(at, out=block)
+        writes.append(target.start_write(Regions.contiguous(at, len(block)), block))
+    for write in writes:
+        write.result()
+    return nbytes

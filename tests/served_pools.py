@@ -1,0 +1,57 @@
+"""Pools to test with: in memory, and served by daemons in this process."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from served import daemon, make_key
+
+import outcore as oc
+from outcore import _core
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A directory in which syncing costs nothing, where there is such a file system."""
+    memory = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="outcore-", dir=memory if memory.is_dir() else None))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def some_pool(kind: str) -> Iterator[oc.Pool]:
+    """A pool of two servers in memory: ``"embedded"`` or ``"served"``."""
+    with in_memory() as directory:
+        if kind == "embedded":
+            with oc.Pool.embedded([directory / "a", directory / "b"]) as pool:
+                yield pool
+        else:
+            with serving(directory) as (url, key), oc.connect(url, key=key) as pool:
+                yield pool
+
+
+@contextmanager
+def serving(directory: Path, *, sockets: bool = False) -> Iterator[tuple[str, Path]]:
+    """Serve a pool of two servers below a directory; give its address and key."""
+    key = make_key(directory / "key")
+    daemons: list[_core.Daemon] = []
+
+    def start(role: str, name: str, **more: str) -> _core.Daemon:
+        if sockets:
+            more["listen"] = f'["unix:{directory / name / role}.sock"]'
+        daemons.append(daemon(directory, key, role, name, **more))
+        return daemons[-1]
+
+    try:
+        address = start("manager", "a").addresses[0]
+        for name in "ab":
+            start("io", name, manager=f'["{address}"]')
+        yield address.replace("tcp:", "outcore://").replace("unix:", "outcore:"), key
+    finally:
+        for each in reversed(daemons):
+            each.stop()
