@@ -46,10 +46,13 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
                     file.write(b"y" * (1 << 20))
             with pool.open("f") as file:
                 assert file.read()[:300_000] == b"x" * 300_000
+            # Without a reserve not even the log can be written.
+            assert [server.is_writable for server in pool.servers()] == [has_reserve]
             (small_disk / "ballast").unlink()
             with pool.open("g", "w") as file:
                 file.write(b"z" * 100_000)
                 file.sync()
+            assert [server.is_writable for server in pool.servers()] == [True]
     finally:
         daemons.stop()
     daemons = OwnDaemons(tmp_path, [directory])

@@ -146,6 +146,18 @@ def test_the_rate_is_held_by_bounded_pieces(
     assert max(server.pieces) == piece
 
 
+def test_who_stops_it_waits_for_a_piece_and_no_more(directories: list[Path]) -> None:
+    def stop(*_: float) -> None:
+        raise KeyboardInterrupt
+
+    with oc.Pool.embedded(directories) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            # All of it would take years.
+            scrub(pool, rate=1, progress=stop)
+        assert not [each for each in threading.enumerate() if each.name.startswith("outcore-scrub")]
+        assert scrub(pool, progress=False).damage == ()
+
+
 def test_the_command_line_says_what_it_found(directories: list[Path]) -> None:
     def run(*arguments: object) -> Any:
         return CliRunner().invoke(main, ["pool", "scrub", *map(str, arguments)])

@@ -44,7 +44,10 @@ class PoolStat:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What an I/O server says of itself: its number, free bytes, and what it did so far."""
+    """What an I/O server says of itself: its number, free bytes, and what it did so far.
+
+    It takes no writes, `is_writable` is false, while its disk is too full to note them.
+    """
 
     id: int
     free_bytes: int
@@ -52,6 +55,7 @@ class ServerStatus:
     bytes_read: int
     bytes_written: int
     damaged_blocks: int
+    is_writable: bool
 
 
 class Pool:

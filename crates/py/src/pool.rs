@@ -19,8 +19,8 @@ use crate::volume::Volume;
 /// numbers of the servers): the last two of a directory are 0 and empty.
 type Status = (bool, u32, u32, u32, u64, u64, Vec<u32>);
 
-/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks.
-type Server = (u32, u64, u64, u64, u64, u64);
+/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks, whether it takes writes.
+type Server = (u32, u64, u64, u64, u64, u64, bool);
 
 /// A pool of I/O servers.
 #[pyclass(frozen, module = "outcore._core")]
@@ -169,7 +169,7 @@ impl Pool {
     fn servers(&self, py: Python<'_>) -> PyResult<Vec<Server>> {
         let each = py.detach(|| self.client.status()).or_raise(py)?;
         let server = |(id, s): (outcore_core::ServerId, outcore_core::IoStatus)| {
-            (id.0, s.free_bytes, s.requests, s.bytes_read, s.bytes_written, s.damaged_blocks)
+            (id.0, s.free_bytes, s.requests, s.bytes_read, s.bytes_written, s.damaged_blocks, s.is_writable)
         };
         Ok(each.into_iter().map(server).collect())
     }

@@ -73,7 +73,6 @@ fn flipped_bits_in_data_and_in_checksums_are_told_exactly() {
                 let left = BLOCK_BYTES.min(length - block * BLOCK_BYTES);
                 (data_path(Handle(handle)), block * BLOCK_BYTES + world.random.below(left))
             } else {
-                // Those in memory are right, and must not hide what the disk has.
                 (sums_path(Handle(handle)), 4 * block + world.random.below(4))
             };
             assert!(world.disk.flip(&path, at as usize, 2));
@@ -93,6 +92,23 @@ fn flipped_bits_in_data_and_in_checksums_are_told_exactly() {
         world.write(handle, offset, &vec![1; bytes as usize]).unwrap();
     }
     assert_eq!(scrub_all(&mut world, 1 << 30).damage, vec![], "what is written anew is good");
+}
+
+#[test]
+fn checksums_in_memory_do_not_hide_those_on_the_disk() {
+    let mut world = World::new(6, small_limits());
+    world.write(1, 0, &vec![9; 6 * BLOCK_BYTES as usize]).unwrap();
+    world.sync(1).unwrap();
+    assert!(world.disk.flip(&sums_path(Handle(1)), 4 * 2 + 1, 3));
+    assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_ok(), "as long as it is in memory");
+    assert_eq!(places(&scrub_all(&mut world, 1 << 20).damage), [block_of(1, 2)]);
+    assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_err(), "as it will be after a restart");
+    // One that was changed and not written yet is not what the disk has.
+    world.write(1, 2 * BLOCK_BYTES, &vec![8; BLOCK_BYTES as usize]).unwrap();
+    assert_eq!(scrub_all(&mut world, 1 << 20).damage, vec![]);
+    world.sync(1).unwrap();
+    world.crash();
+    assert_eq!(scrub_all(&mut world, 1 << 20).damage, vec![]);
 }
 
 fn block_of(handle: u64, block: u64) -> (u64, u64, u64) {
