@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from served import daemon, make_key
 
 import outcore as oc
 from outcore import _core
+from outcore.fsspec_filesystem import OutcoreFileSystem
 
 
 @contextmanager
@@ -55,3 +57,18 @@ def serving(directory: Path, *, sockets: bool = False) -> Iterator[tuple[str, Pa
     finally:
         for each in reversed(daemons):
             each.stop()
+
+
+@pytest.fixture
+def served_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a pool whose key is known by the environment."""
+    with in_memory() as directory, serving(directory) as (url, key):
+        monkeypatch.setenv("OUTCORE_KEY", str(key))
+        yield url
+
+
+@pytest.fixture
+def embedded_url() -> Iterator[str]:
+    """Address of a pool that is open in the process."""
+    with some_pool("embedded") as pool:
+        yield OutcoreFileSystem(pool=pool).unstrip_protocol("").rstrip("/")

@@ -9,8 +9,8 @@ from served_pools import some_pool
 
 from outcore.errors import NotFoundError
 from outcore.fsspec_filesystem import OutcoreFileSystem
-from outcore.pool_access import read_one, read_ranges
 from outcore.pool_path import PoolPath
+from outcore.pool_reading import read_one, read_ranges
 from outcore.whole_file import write_whole
 
 VALUES = [bytes([number]) * 150_000 for number in range(1, 9)]

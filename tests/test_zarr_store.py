@@ -223,6 +223,10 @@ def test_a_prefix_is_not_a_directory_beside_it(pool: oc.Pool) -> None:
     assert sync(listed("")) == ["a/foo/x", "fo", "foobar/c/0"]
     sync(store.delete("a"))
     assert sync(store.exists("a/foo/x"))
+    # Directories go with the last value in them, as in zarr's own store in memory.
+    sync(store.delete("a/foo/x"))
+    sync(store.delete_dir("foobar/c"))
+    assert pool.ls("store") == ["fo"]
 
 
 def test_what_cannot_be_is_said(pool: oc.Pool) -> None:

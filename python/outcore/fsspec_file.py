@@ -11,10 +11,10 @@ from fsspec.spec import AbstractBufferedFile
 
 from outcore._core import Regions
 from outcore.errors import InvalidError, NotFoundError, OutcoreError
-from outcore.pool_access import is_current, open_current
 from outcore.pool_file import PoolFile
 from outcore.pool_future import PoolFuture
 from outcore.pool_path import PoolPath
+from outcore.pool_reading import is_current, open_current
 from outcore.whole_file import WholeFile, copy_bytes
 
 WRITES_AT_ONCE = 2

@@ -4,7 +4,6 @@ fsspec finds it by the entry point that the package has, under the protocol ``ou
 """
 
 import io
-import os
 import stat
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,16 +25,10 @@ from outcore.errors import (
 )
 from outcore.fsspec_file import CompressedFile, PoolBufferedFile
 from outcore.pool import Pool
-from outcore.pool_access import (
-    PoolAccess,
-    PoolAddress,
-    key_file,
-    read_one,
-    read_ranges,
-    split_url,
-)
+from outcore.pool_access import access_to, split_url
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath
+from outcore.pool_reading import read_one, read_ranges
 from outcore.volumes import PathLike
 from outcore.whole_file import copy_whole, is_part, make_way, write_whole
 
@@ -92,7 +85,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> None:
         super().__init__(**options)
         self._hints = hints
-        self._access = _access(location, pool, key, directories)
+        self._access = access_to(location, pool, key, directories)
 
     # What fsspec asks of every file system: names, identity, how it is made anew.
 
@@ -410,30 +403,6 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with where.open("r+") as file:
             file.truncate(file.nbytes)
         where.root.volume.modified_ns(where.inside)
-
-
-def _access(
-    location: str | None, pool: Pool | None, key: PathLike | None, directories: Sequence[PathLike]
-) -> PoolAccess:
-    names = tuple(os.path.abspath(os.fspath(each)) for each in directories)
-    if pool is not None:
-        found = PoolAccess.of(pool / "")
-        if location not in (None, found.address.location):
-            raise InvalidError(f"need one pool, have {pool!r} and the one at {location}; give one")
-        return found
-    if names:
-        first = os.path.realpath(names[0])
-        if location is not None and os.path.realpath(location) != first:
-            raise InvalidError(
-                f"need the pool in {location}, have directories= of the one in {first}; give one"
-            )
-        location = first
-    if location is None:
-        raise InvalidError(
-            "need to know which pool: write outcore://HOST:PORT/NAME, or pass pool=, or "
-            "directories= of an embedded one"
-        )
-    return PoolAccess(PoolAddress(location, key_file(key), names))
 
 
 def _name(path: PoolPath) -> str:

@@ -16,9 +16,10 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from outcore.errors import ExistsError, InvalidError, IsDirectoryError, NotFoundError, OutcoreError
-from outcore.pool_access import PoolAccess, PoolAddress, key_file, read_one, read_ranges, split_url
+from outcore.pool_access import PoolAccess, PoolAddress, key_file, split_url
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath
+from outcore.pool_reading import read_one, read_ranges
 from outcore.volumes import PathLike
 from outcore.whole_file import is_part, make_way, write_whole
 

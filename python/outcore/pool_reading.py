@@ -1,0 +1,89 @@
+"""Files of a pool read while others may replace them: all of one, never zeros in its place."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from outcore.errors import (
+    BusyError,
+    InvalidError,
+    IsDirectoryError,
+    NotFoundError,
+    OutcoreError,
+)
+from outcore.pool_file import PoolFile
+from outcore.pool_memory import Bytes
+from outcore.pool_path import PoolPath
+
+_ATTEMPTS = 100
+"""So often a file is replaced while it is read, until that is an error."""
+
+
+def open_to_read(path: PoolPath) -> PoolFile:
+    """Open a file to read it.
+
+    Raises
+    ------
+    IsDirectoryError
+        If it is a directory.
+    """
+    try:
+        return path.open()
+    except InvalidError:
+        if path.is_dir():
+            raise IsDirectoryError(f"{path} is a directory; name a file") from None
+        raise
+
+
+def is_current(path: PoolPath, file: PoolFile) -> bool:
+    """Whether an open file still has its name: one that lost it reads as if it were zeros."""
+    try:
+        return path.root.core.handle(path.inside) == file.handle
+    except NotFoundError:
+        return False
+
+
+def open_current(path: PoolPath) -> tuple[PoolFile, int]:
+    """Open a file that others may replace meanwhile; return it and its length."""
+    for _ in range(_ATTEMPTS):
+        file = open_to_read(path)
+        nbytes = file.nbytes
+        if is_current(path, file):
+            return file, nbytes
+        file.close()
+    raise _replaced(path)
+
+
+T = TypeVar("T")
+
+
+def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
+    """Read a file that others may replace meanwhile, all of it from one of them."""
+    for _ in range(_ATTEMPTS):
+        with open_to_read(path) as file:
+            try:
+                found = read(file)
+            except OutcoreError:
+                if is_current(path, file):
+                    raise
+                continue
+            if is_current(path, file):
+                return found
+    raise _replaced(path)
+
+
+def _replaced(path: PoolPath) -> BusyError:
+    return BusyError(f"{path} is replaced faster than it can be read; read it again later")
+
+
+def read_ranges(file: PoolFile, ranges: list[tuple[int, int]]) -> list[Bytes]:
+    """Read ranges of a file, each from its first byte to the one after its last, by one request."""
+    bounds = np.array(ranges, np.int64).reshape(-1, 2)
+    begins, lengths = bounds[:, 0], np.maximum(bounds[:, 1] - bounds[:, 0], 0)
+    some = lengths > 0
+    data: Bytes = np.empty(int(lengths.sum()), np.uint8)
+    if some.any():
+        file.read_list(begins[some], lengths[some], out=data)
+    ends = np.cumsum(lengths)
+    return [data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
