@@ -101,6 +101,32 @@ def test_a_pool_is_started_used_stopped_and_started_again(directories: list[Path
         oc.Pool.embedded(directories)
 
 
+def test_a_pool_whose_network_is_encrypted(directories: list[Path]) -> None:
+    listen = ("--listen", "127.0.0.1:0")
+    result = outcore("pool", "up", "--json", "--tls", *listen, "--dirs", *directories)
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    url, key = said["url"], said["key"]
+    assert url.startswith("outcore+tls://127.0.0.1:")
+    assert url == local_pool.url_of(directories[0])
+    for daemon in said["daemons"]:
+        assert [address.partition(":")[0] for address in daemon["addresses"]] == ["unix", "tls"]
+    a = np.random.default_rng(0).random((150, 150))
+    with oc.connect(url, key=key) as pool:
+        assert pool.url == url + "/"
+        oc.from_array(a, pool / "A", chunks=(32, 32), progress=False).close()
+        assert str(pool / "A") == url + "/A"
+        with oc.open_array(url + "/A") as A:
+            np.testing.assert_array_equal(A[...], a)
+        x, _ = oc.linalg.solve(url + "/A", np.ones(150), memory=200_000, progress=False)
+        np.testing.assert_allclose(a @ x, 1, atol=1e-10)
+        with pytest.raises(InvalidError, match="is not open"):
+            oc.open_array(url.replace("+tls", "") + "/A")
+    with pytest.raises(InvalidError, match=r"need TLS at this address.*outcore\+tls://"):
+        oc.connect(url.replace("+tls", ""), key=key)
+    assert outcore("pool", "down", directories[0]).exit_code == 0
+
+
 def test_a_killed_daemon_is_seen_and_clients_go_on_when_it_is_back(directories: list[Path]) -> None:
     daemons = up(directories)
     with connect(directories) as pool:

@@ -70,7 +70,11 @@ class DaemonProcess:
 
 
 def start(
-    directories: Sequence[Path], listen: str | None = None, metrics: int | None = None
+    directories: Sequence[Path],
+    listen: str | None = None,
+    metrics: int | None = None,
+    *,
+    tls: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories, a new one where there is none.
 
@@ -84,6 +88,8 @@ def start(
     metrics
         Port of this machine at which the manager's metrics are; those of the I/O servers are at the
         ports after it. With 0, each is at any free port; by default there are none.
+    tls
+        Whether what goes over a network is encrypted.
 
     Yields
     ------
@@ -113,9 +119,10 @@ def start(
         )
     _make_key(state / _KEY)
     host, port = _host_and_port(listen)
+    way = "tls" if tls else "tcp"
     started: list[DaemonProcess] = []
     try:
-        manager = _addresses(state / "manager.sock", host, port)
+        manager = _addresses(state / "manager.sock", way, host, port)
         settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / _KEY)}
         settings |= _metrics(metrics, 0)
         started.append(_start_one(state, "manager", "manager", settings))
@@ -123,7 +130,7 @@ def start(
         for number, directory in enumerate(places):
             its_port = port and port + 1 + number
             address = _addresses(
-                state / f"io{number}.sock", host, None if listen is None else its_port
+                state / f"io{number}.sock", way, host, None if listen is None else its_port
             )
             settings = {
                 "directory": str(directory), "listen": address, "key_file": str(state / _KEY),
@@ -188,8 +195,9 @@ def url_of(directory: Path) -> str:
     for daemon in running(Path(os.path.abspath(directory))):
         if daemon.role == "manager" and daemon.is_alive:
             for address in daemon.addresses:
-                if address.startswith("tcp:"):
-                    return f"outcore://{address.removeprefix('tcp:')}"
+                way, _, place = address.partition(":")
+                if way in ("tcp", "tls"):
+                    return f"{'outcore' if way == 'tcp' else 'outcore+tls'}://{place}"
     raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up --dirs ...")
 
 
@@ -291,12 +299,12 @@ def _host_and_port(listen: str | None) -> tuple[str, int]:
     return host, int(port)
 
 
-def _addresses(socket: Path, host: str, port: int | None) -> list[str]:
+def _addresses(socket: Path, way: str, host: str, port: int | None) -> list[str]:
     """Choose where a daemon listens: on a socket for this machine, and on a port."""
     # The path of a UNIX socket is at most 107 bytes.
     found = [f"unix:{socket}"] if len(os.fsencode(socket)) < 108 else []
     if port is not None or not found:
-        found.append(f"tcp:{host}:{port or 0}")
+        found.append(f"{way}:{host}:{port or 0}")
     return found
 
 

@@ -230,7 +230,7 @@ class Pool:
         return path
 
 
-_SERVED = re.compile(r"outcore:/{1,2}([^/]+:[0-9]+)/?")
+_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/]+:[0-9]+)/?")
 _SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
 
 
@@ -240,8 +240,9 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     Parameters
     ----------
     url
-        ``outcore://HOST:PORT``, where the pool's manager listens; or ``outcore:/PATH`` of its UNIX
-        socket on this machine.
+        ``outcore://HOST:PORT``, where the pool's manager listens, or ``outcore+tls://HOST:PORT``
+        if it listens there with TLS: then nothing goes over a network that is not encrypted; or
+        ``outcore:/PATH`` of its UNIX socket on this machine.
     key
         File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
         names. Over a UNIX socket none is needed.
@@ -255,12 +256,13 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     """
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
     if found := _SERVED.fullmatch(url):
-        address, name = f"tcp:{found[1]}", f"outcore://{found[1]}/"
+        way = "tls" if found[1] == "outcore+tls" else "tcp"
+        address, name = f"{way}:{found[2]}", f"{found[1]}://{found[2]}/"
     elif found := _SOCKET.fullmatch(url):
         address, name = f"unix:{found[1]}", f"outcore:{found[1]}::"
     else:
         raise InvalidError(
-            f"{url!r} is no address of a pool; write outcore://HOST:PORT, or outcore:/PATH of a "
-            "UNIX socket"
+            f"{url!r} is no address of a pool; write outcore://HOST:PORT, outcore+tls://HOST:PORT, "
+            "or outcore:/PATH of a UNIX socket"
         )
     return Pool(_core.Pool.connect([address], file), name, is_shared=True, key=file)

@@ -1,7 +1,8 @@
 """Names in a pool: what `pathlib.Path` is to a directory.
 
 As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
-``outcore:/mnt/a::sim/u``, and one in a served pool ``outcore://host:port/sim/u``.
+``outcore:/mnt/a::sim/u``, and one in a served pool ``outcore://host:port/sim/u``, or
+``outcore+tls://host:port/sim/u`` if the connection to it is encrypted.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from outcore.sizes import parse_bytes
 Mode = Literal["r", "r+", "w", "x", "a"]
 
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
-_SERVED = re.compile(r"outcore:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
+_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
 
 
 @dataclass(eq=False)
@@ -243,7 +244,7 @@ def open_root(url: str) -> PoolRoot | None:
 
 def is_url(path: object) -> bool:
     """Whether a path is the URL of a name in a pool."""
-    return isinstance(path, str) and path.startswith("outcore:/")
+    return isinstance(path, str) and path.startswith(("outcore:/", "outcore+tls:/"))
 
 
 def named(url: str) -> PoolPath:
@@ -258,7 +259,7 @@ def named(url: str) -> PoolPath:
         root, name = _OPEN.get(found[1]), found[2]
         fix = "open the pool with oc.Pool.embedded first, and keep it open"
     elif found := _SERVED.fullmatch(url):
-        root, name = _OPEN.get(f"outcore://{found[1]}/"), found[2] or ""
+        root, name = _OPEN.get(f"{found[1]}://{found[2]}/"), found[3] or ""
         fix = "open the pool with oc.connect first, and keep it open"
     else:
         raise InvalidError(

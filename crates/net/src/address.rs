@@ -1,4 +1,4 @@
-//! Where a server listens, as text: `tcp:HOST:PORT` or `unix:PATH`.
+//! Where a server listens, as text: `tcp:HOST:PORT`, `tls:HOST:PORT` or `unix:PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,6 +11,8 @@ use outcore_core::{Error, Result};
 pub enum Address {
     /// A host, by name or number, and a port.
     Tcp(String),
+    /// The same, encrypted.
+    Tls(String),
     /// A UNIX socket of this host.
     Unix(PathBuf),
 }
@@ -21,18 +23,22 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self> {
         let unusable = || {
             Error::invalid(format!(
-                "need an address such as tcp:node1:7171 or unix:/run/pool.sock, have {text:?}"
+                "need an address such as tcp:node1:7171, tls:node1:7171 or unix:/run/pool.sock, have {text:?}"
             ))
         };
         if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
             return Ok(Self::Unix(path.into()));
         }
-        let place = text.strip_prefix("tcp:").ok_or_else(unusable)?;
+        let (scheme, place) = text.split_once(':').ok_or_else(unusable)?;
         let (host, port) = place.rsplit_once(':').ok_or_else(unusable)?;
         if host.is_empty() || port.parse::<u16>().is_err() {
             return Err(unusable());
         }
-        Ok(Self::Tcp(place.to_owned()))
+        match scheme {
+            "tcp" => Ok(Self::Tcp(place.to_owned())),
+            "tls" => Ok(Self::Tls(place.to_owned())),
+            _ => Err(unusable()),
+        }
     }
 }
 
@@ -40,6 +46,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(place) => write!(f, "tcp:{place}"),
+            Self::Tls(place) => write!(f, "tls:{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -51,10 +58,19 @@ mod tests {
 
     #[test]
     fn addresses_are_what_they_say() {
-        for text in ["tcp:node1:7171", "tcp:[::1]:0", "unix:/run/a b.sock"] {
+        for text in ["tcp:node1:7171", "tcp:[::1]:0", "tls:node1:7171", "unix:/run/a b.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "node1:7171", "tcp:node1", "tcp::7171", "tcp:a:70000", "unix:relative", "udp:a:1"] {
+        for text in [
+            "",
+            "node1:7171",
+            "tcp:node1",
+            "tcp::7171",
+            "tcp:a:70000",
+            "unix:relative",
+            "udp:a:1",
+            "tls:node1",
+        ] {
             let error = text.parse::<Address>().unwrap_err();
             assert!(error.message.contains("tcp:node1:7171"), "{error}");
         }

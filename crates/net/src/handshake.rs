@@ -56,6 +56,15 @@ pub(crate) fn introduce(
     timeout: Duration,
 ) -> Result<Welcome> {
     let watch = Deadline::new(timeout);
+    if credentials.key().is_none() && !socket.is_local() {
+        // Nor would the client know who answers there.
+        return Err(Error::new(
+            ErrorKind::Denied,
+            "need a key over TCP; give the pool's key file, or your own",
+        ));
+    }
+    socket.begin(&watch)?;
+    let binding = socket.binding();
     let User { name, uid, gids } = credentials.user();
     let hello = Hello { client, nonce: random()?, key: credentials.kind(), name, uid, gids };
     let first = socket.send_record(Kind::Hello, &hello, &watch)?;
@@ -63,13 +72,13 @@ pub(crate) fn introduce(
     let mut proof = [0; 32];
     if let Some(key) = credentials.key() {
         let open = encode(&Challenge { proof: [0; 32], ..challenge });
-        if !key.is_proof(&[OF_SERVERS, &first, &open], &challenge.proof) {
+        if !key.is_proof(&[OF_SERVERS, &first, &open, binding], &challenge.proof) {
             return Err(Error::new(
                 ErrorKind::Denied,
                 "the key is not that of the pool whose server answers there; check the address and the key file",
             ));
         }
-        proof = key.prove(&[OF_CLIENTS, &first, &encode(&challenge)]);
+        proof = key.prove(&[OF_CLIENTS, &first, &encode(&challenge), binding]);
     }
     if challenge.role != expected {
         return Err(Error::invalid(format!(
@@ -92,7 +101,7 @@ pub(crate) struct Host<'a> {
 /// The server's side: who the client is, and its number. The client was told if it is refused.
 pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
     let watch = Deadline::new(TIME_TO_BEGIN);
-    let admitted = examine(socket, host, &watch);
+    let admitted = socket.begin(&watch).and_then(|()| examine(socket, host, &watch));
     if let Err(error) = &admitted {
         refuse(socket, error);
     }
@@ -104,12 +113,14 @@ pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
 /// Tells the other side why the connection ends.
 pub(crate) fn refuse(socket: &Socket, error: &Error) {
     let watch = Deadline::new(Duration::from_secs(1));
-    // It may be gone.
+    // Where the connection is not encrypted as it should be, a frame says so as it is. The other side may be gone.
+    let _ = socket.begin(&watch);
     let _ = socket.send_record(Kind::Refused, &Refused { error: error.clone() }, &watch);
 }
 
 fn examine(socket: &Socket, host: &Host<'_>, watch: &Deadline) -> Result<(Who, u128)> {
     let denied = |message: &str| Err(Error::new(ErrorKind::Denied, message));
+    let binding = socket.binding();
     let (hello, first) = socket.receive_record::<Hello>(Kind::Hello, watch)?;
     if hello.name.len() > MOST_NAME_BYTES || hello.gids.is_empty() || hello.gids.len() > MOST_GROUPS {
         return denied("need a name, and 1 to 1024 groups; use the user's own key file");
@@ -122,7 +133,7 @@ fn examine(socket: &Socket, host: &Host<'_>, watch: &Deadline) -> Result<(Who, u
         (_, None) => return denied("this server has no key; come by its UNIX socket, without one"),
     };
     let open = Challenge { nonce: random()?, role: host.role, proof: [0; 32] };
-    let proof = key.as_ref().map_or([0; 32], |key| key.prove(&[OF_SERVERS, &first, &encode(&open)]));
+    let proof = key.as_ref().map_or([0; 32], |key| key.prove(&[OF_SERVERS, &first, &encode(&open), binding]));
     let challenge = Challenge { proof, ..open };
     let asked = socket.send_record(Kind::Challenge, &challenge, watch)?;
     let (answer, _) = socket.receive_record::<Proof>(Kind::Proof, watch)?;
@@ -137,7 +148,7 @@ fn examine(socket: &Socket, host: &Host<'_>, watch: &Deadline) -> Result<(Who, u
             None => denied("need a key over TCP; give the pool's key file, or your own"),
         };
     };
-    if !key.is_proof(&[OF_CLIENTS, &first, &asked], &answer.proof) {
+    if !key.is_proof(&[OF_CLIENTS, &first, &asked, binding], &answer.proof) {
         return denied("the key is not that of this pool; give the pool's key file, or your own");
     }
     let is_root = hello.key == KeyKind::Pool;

@@ -1,4 +1,4 @@
-//! The real link: frames over TCP and UNIX sockets. docs/protocol.md has the bytes.
+//! The real link: frames over TCP, TLS and UNIX sockets. docs/protocol.md has the bytes.
 //!
 //! [`NetLink`] is the client's side: several connections to each server, used as one. [`listen`] is the server's: it
 //! hands requests to a [`Handler`] and sends its answers in whatever order they come.
@@ -11,6 +11,7 @@ mod keys;
 mod server;
 mod socket;
 mod system;
+mod tls;
 
 pub use address::Address;
 pub use client::{NetLink, Options};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
+use crate::tls::{Tls, TlsServer};
 
 /// Most runs of memory in one vectored call (Linux: `UIO_MAXIOV`).
 pub(crate) const MAX_VECTORS: usize = 1024;
@@ -32,6 +33,7 @@ pub(crate) trait Watch {
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Tls>),
 }
 
 /// Whom the system says the other end of a UNIX socket to be.
@@ -52,39 +54,47 @@ impl Socket {
         let failed = |e: &io::Error| lost(&format!("no connection to {address} (is the server running?)"), e);
         match address {
             Address::Unix(path) => UnixStream::connect(path).map(Self::Unix).map_err(|error| failed(&error)),
-            Address::Tcp(place) => {
-                let mut why = io::Error::from(io::ErrorKind::NotFound);
-                for each in place.to_socket_addrs().map_err(|error| failed(&error))? {
-                    match TcpStream::connect_timeout(&each, timeout) {
-                        Ok(stream) => return Ok(Self::Tcp(stream)),
-                        Err(error) => why = error,
-                    }
-                }
-                Err(failed(&why))
+            Address::Tcp(place) => connect_tcp(place, timeout).map(Self::Tcp).map_err(|error| failed(&error)),
+            Address::Tls(place) => {
+                let stream = connect_tcp(place, timeout).map_err(|error| failed(&error))?;
+                Tls::client(stream).map(|tls| Self::Tls(Box::new(tls)))
             }
+        }
+    }
+
+    /// Agrees on keys with the other side, where the connection is encrypted. Nothing is sent or received before.
+    pub(crate) fn begin(&self, watch: &dyn Watch) -> Result<()> {
+        match self {
+            Self::Tls(tls) => tls.begin(watch),
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+        }
+    }
+
+    /// What both sides, and nobody between them, know of this connection alone; empty where it is not encrypted.
+    pub(crate) fn binding(&self) -> &[u8] {
+        match self {
+            Self::Tls(tls) => tls.binding(),
+            Self::Tcp(_) | Self::Unix(_) => &[],
         }
     }
 
     /// Sets what every connection has: no delay of short frames, and waits that look up every `tick`.
     pub(crate) fn prepare(&self, tick: Duration) -> Result<()> {
-        let prepared = match self {
-            Self::Tcp(stream) => stream
+        let prepare_tcp = |stream: &TcpStream| {
+            stream
                 .set_nodelay(true)
                 .and_then(|()| stream.set_read_timeout(Some(tick)))
                 .and_then(|()| stream.set_write_timeout(Some(tick)))
-                .and_then(|()| keep_alive(stream.as_raw_fd())),
+                .and_then(|()| keep_alive(stream.as_raw_fd()))
+        };
+        let prepared = match self {
+            Self::Tcp(stream) => prepare_tcp(stream),
+            Self::Tls(tls) => prepare_tcp(tls.stream()),
             Self::Unix(stream) => {
                 stream.set_read_timeout(Some(tick)).and_then(|()| stream.set_write_timeout(Some(tick)))
             }
         };
         prepared.map_err(|error| lost("cannot prepare a connection", &error))
-    }
-
-    fn fd(&self) -> RawFd {
-        match self {
-            Self::Tcp(stream) => stream.as_raw_fd(),
-            Self::Unix(stream) => stream.as_raw_fd(),
-        }
     }
 
     /// Ends the connection: all who wait on it wake up.
@@ -93,7 +103,13 @@ impl Socket {
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(how),
             Self::Unix(stream) => stream.shutdown(how),
+            Self::Tls(tls) => tls.shut(how),
         };
+    }
+
+    /// Whether the other end is on this machine, as the system knows it.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Unix(_))
     }
 
     /// Of a UNIX socket, who is at the other end.
@@ -138,7 +154,13 @@ impl Socket {
     /// They must be valid for reads during the call.
     pub(crate) unsafe fn send(&self, vectors: &mut [libc::iovec], watch: &dyn Watch) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.transfer(vectors, true, true, watch).map(|_| ()) }
+        unsafe {
+            match self {
+                Self::Tcp(stream) => send(stream.as_raw_fd(), vectors, watch),
+                Self::Unix(stream) => send(stream.as_raw_fd(), vectors, watch),
+                Self::Tls(tls) => tls.send(vectors, watch),
+            }
+        }
     }
 
     /// Fills all of `vectors`. False if the connection ended before the first byte, and that is allowed.
@@ -152,83 +174,151 @@ impl Socket {
         watch: &dyn Watch,
     ) -> Result<bool> {
         // SAFETY: the caller's promise.
-        unsafe { self.transfer(vectors, false, is_inside_frame, watch) }
+        unsafe {
+            match self {
+                Self::Tcp(stream) => receive(stream.as_raw_fd(), vectors, is_inside_frame, watch),
+                Self::Unix(stream) => receive(stream.as_raw_fd(), vectors, is_inside_frame, watch),
+                Self::Tls(tls) => tls.receive(vectors, is_inside_frame, watch),
+            }
+        }
     }
 
     /// Waits until there is something to receive, or the end.
     pub(crate) fn wait_for_bytes(&self, watch: &dyn Watch) -> Result<()> {
+        let fd = match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+            Self::Tls(tls) => return tls.wait_for_bytes(watch),
+        };
         let mut byte = 0_u8;
         loop {
             // SAFETY: one byte, which outlives the call.
-            let seen = unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+            let seen = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
             if seen >= 0 {
                 return Ok(());
             }
-            let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => watch.idle(true)?,
-                _ => return Err(lost("the connection was lost", &error)),
-            }
+            wait_again(true, watch)?;
         }
     }
+}
 
-    /// # Safety
-    /// The vectors must be valid during the call: for reads if `is_send`, else for writes.
-    unsafe fn transfer(
-        &self,
-        mut vectors: &mut [libc::iovec],
-        is_send: bool,
-        mut is_inside_frame: bool,
-        watch: &dyn Watch,
-    ) -> Result<bool> {
-        while let Some(first) = vectors.first_mut() {
-            if first.iov_len == 0 {
-                vectors = &mut vectors[1..];
-                continue;
-            }
-            // SAFETY: `msghdr` is a plain C struct for which all zeros is a valid value.
-            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-            message.msg_iov = vectors.as_mut_ptr();
-            message.msg_iovlen = vectors.len().min(MAX_VECTORS);
-            // SAFETY: the vectors are valid as the caller promised, and `message` outlives the call.
-            let moved = unsafe {
-                if is_send {
-                    libc::sendmsg(self.fd(), &message, libc::MSG_NOSIGNAL)
-                } else {
-                    libc::recvmsg(self.fd(), &mut message, 0)
-                }
-            };
-            if moved < 0 {
-                let error = io::Error::last_os_error();
-                match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => watch.idle(is_inside_frame)?,
-                    _ => return Err(lost("the connection was lost", &error)),
-                }
-                continue;
-            }
-            if moved == 0 {
-                if is_inside_frame {
-                    return Err(Error::new(ErrorKind::Io, "the other side ended the connection"));
-                }
-                return Ok(false);
-            }
-            is_inside_frame = true;
-            watch.moved();
-            let mut left = moved as usize;
-            while left > 0 {
-                let vector = &mut vectors[0];
-                let taken = left.min(vector.iov_len);
-                vector.iov_base = vector.iov_base.wrapping_byte_add(taken);
-                vector.iov_len -= taken;
-                left -= taken;
-                if vector.iov_len == 0 {
-                    vectors = &mut vectors[1..];
-                }
-            }
+fn connect_tcp(place: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut why = io::Error::from(io::ErrorKind::NotFound);
+    for each in place.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&each, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = error,
         }
-        Ok(true)
+    }
+    Err(why)
+}
+
+/// Says the end of a connection that came inside a frame.
+pub(crate) fn ended() -> Error {
+    Error::new(ErrorKind::Io, "the other side ended the connection")
+}
+
+/// After a call of the system that moved nothing: returns if it is to be made again.
+fn wait_again(is_inside_frame: bool, watch: &dyn Watch) -> Result<()> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => watch.idle(is_inside_frame),
+        _ => Err(lost("the connection was lost", &error)),
+    }
+}
+
+/// Sends all of `vectors` as they are.
+///
+/// # Safety
+/// They must be valid for reads during the call.
+pub(crate) unsafe fn send(fd: RawFd, mut vectors: &mut [libc::iovec], watch: &dyn Watch) -> Result<()> {
+    loop {
+        advance(&mut vectors, 0);
+        if vectors.is_empty() {
+            return Ok(());
+        }
+        let message = message(vectors);
+        // SAFETY: the vectors are valid as the caller promised, and `message` outlives the call.
+        let moved = unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL) };
+        if moved < 0 {
+            wait_again(true, watch)?;
+        } else {
+            watch.moved();
+            advance(&mut vectors, moved as usize);
+        }
+    }
+}
+
+/// Fills all of `vectors` with bytes as they come; see [`Socket::receive`].
+///
+/// # Safety
+/// They must be valid for writes during the call.
+unsafe fn receive(
+    fd: RawFd,
+    mut vectors: &mut [libc::iovec],
+    mut is_inside_frame: bool,
+    watch: &dyn Watch,
+) -> Result<bool> {
+    loop {
+        advance(&mut vectors, 0);
+        if vectors.is_empty() {
+            return Ok(true);
+        }
+        // SAFETY: the caller's promise.
+        let moved = unsafe { receive_some(fd, vectors, is_inside_frame, watch)? };
+        if moved == 0 {
+            return if is_inside_frame { Err(ended()) } else { Ok(false) };
+        }
+        is_inside_frame = true;
+        advance(&mut vectors, moved);
+    }
+}
+
+/// Waits for bytes, and takes those that are there; none: the connection ended.
+///
+/// # Safety
+/// The vectors, which have room for a byte, must be valid for writes during the call.
+pub(crate) unsafe fn receive_some(
+    fd: RawFd,
+    vectors: &mut [libc::iovec],
+    is_inside_frame: bool,
+    watch: &dyn Watch,
+) -> Result<usize> {
+    loop {
+        let mut message = message(vectors);
+        // SAFETY: the vectors are valid as the caller promised, and `message` outlives the call.
+        let moved = unsafe { libc::recvmsg(fd, &mut message, 0) };
+        if moved >= 0 {
+            if moved > 0 {
+                watch.moved();
+            }
+            return Ok(moved as usize);
+        }
+        wait_again(is_inside_frame, watch)?;
+    }
+}
+
+/// What the system is given of `vectors` in one call.
+fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: `msghdr` is a plain C struct for which all zeros is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len().min(MAX_VECTORS);
+    message
+}
+
+/// Goes past so many bytes that were moved, and past vectors without any.
+pub(crate) fn advance(vectors: &mut &mut [libc::iovec], mut bytes: usize) {
+    while let Some(first) = vectors.first_mut() {
+        let taken = bytes.min(first.iov_len);
+        first.iov_base = first.iov_base.wrapping_byte_add(taken);
+        first.iov_len -= taken;
+        bytes -= taken;
+        if first.iov_len > 0 {
+            return;
+        }
+        *vectors = &mut std::mem::take(vectors)[1..];
     }
 }
 
@@ -252,6 +342,7 @@ fn keep_alive(fd: RawFd) -> io::Result<()> {
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
+    Tls(TcpListener, TlsServer),
 }
 
 impl Listener {
@@ -270,6 +361,9 @@ impl Listener {
         };
         let listener = match address {
             Address::Tcp(place) => TcpListener::bind(place.as_str()).map(Self::Tcp).map_err(failed)?,
+            Address::Tls(place) => {
+                Self::Tls(TcpListener::bind(place.as_str()).map_err(failed)?, TlsServer::new()?)
+            }
             Address::Unix(path) => {
                 // A socket that nobody listens on is left over from a server that was killed.
                 let is_left_over = UnixStream::connect(path)
@@ -284,7 +378,7 @@ impl Listener {
             }
         };
         let prepared = match &listener {
-            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.set_nonblocking(true),
             Self::Unix(listener, _) => listener.set_nonblocking(true),
         };
         prepared.map_err(failed)?;
@@ -293,11 +387,13 @@ impl Listener {
 
     /// Where it listens; the port that was taken, if any was allowed.
     pub(crate) fn address(&self) -> Result<Address> {
+        let place = |listener: &TcpListener| match listener.local_addr() {
+            Ok(place) => Ok(place.to_string()),
+            Err(error) => Err(lost("a socket without an address", &error)),
+        };
         match self {
-            Self::Tcp(listener) => match listener.local_addr() {
-                Ok(place) => Ok(Address::Tcp(place.to_string())),
-                Err(error) => Err(lost("a socket without an address", &error)),
-            },
+            Self::Tcp(listener) => place(listener).map(Address::Tcp),
+            Self::Tls(listener, _) => place(listener).map(Address::Tls),
             Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
         }
     }
@@ -305,24 +401,26 @@ impl Listener {
     /// The next connection, if one comes before `tick` is over.
     pub(crate) fn accept(&self, tick: Duration) -> io::Result<Option<Socket>> {
         let fd = match self {
-            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_raw_fd(),
             Self::Unix(listener, _) => listener.as_raw_fd(),
         };
         let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, which outlives the call.
         unsafe { libc::poll(&mut waiting, 1, tick.as_millis() as i32) };
+        let accept_tcp = |listener: &TcpListener| {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(false).map(|()| stream)
+        };
         let accepted = match self {
-            Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                let blocking = stream.set_nonblocking(false);
-                blocking.map(|()| Socket::Tcp(stream))
-            }),
-            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| {
-                let blocking = stream.set_nonblocking(false);
-                blocking.map(|()| Socket::Unix(stream))
-            }),
+            Self::Tcp(listener) => accept_tcp(listener).map(Socket::Tcp),
+            Self::Tls(listener, server) => accept_tcp(listener)
+                .and_then(|stream| server.accept(stream).map(|tls| Socket::Tls(Box::new(tls)))),
+            Self::Unix(listener, _) => listener
+                .accept()
+                .and_then(|(stream, _)| stream.set_nonblocking(false).map(|()| Socket::Unix(stream))),
         };
         match accepted {
-            Ok(socket) => socket.map(Some),
+            Ok(socket) => Ok(Some(socket)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }

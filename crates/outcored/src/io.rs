@@ -259,7 +259,9 @@ fn is_known(id: ServerId, manager: &NetLink) -> Result<bool> {
 fn advertised(settings: &IoSettings, listening: &[Address]) -> Result<Vec<String>> {
     let addresses = settings.advertise.as_deref().unwrap_or(listening);
     let is_everywhere = |address: &&Address| match address {
-        Address::Tcp(place) => place.starts_with("0.0.0.0:") || place.starts_with("[::]:"),
+        Address::Tcp(place) | Address::Tls(place) => {
+            place.starts_with("0.0.0.0:") || place.starts_with("[::]:")
+        }
         Address::Unix(_) => false,
     };
     if let Some(address) = addresses.iter().find(is_everywhere) {

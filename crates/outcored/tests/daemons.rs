@@ -248,12 +248,14 @@ fn what_a_user_may_do_is_what_the_key_says() {
 #[test]
 fn servers_listen_where_clients_can_find_them() {
     let pool = Pool::new(1);
-    let settings = IoSettings {
-        listen: vec!["tcp:0.0.0.0:0".parse().unwrap()],
-        ..io_settings(directory(pool.root.path(), "9"), pool.manager.addresses(), &pool.key)
-    };
-    let error = serve_io(&settings).err().unwrap();
-    assert!(error.message.contains("advertise ="), "{error}");
+    for everywhere in ["tcp:0.0.0.0:0", "tls:0.0.0.0:0"] {
+        let settings = IoSettings {
+            listen: vec![everywhere.parse().unwrap()],
+            ..io_settings(directory(pool.root.path(), "9"), pool.manager.addresses(), &pool.key)
+        };
+        let error = serve_io(&settings).err().unwrap();
+        assert!(error.message.contains("advertise ="), "{error}");
+    }
     let other =
         IoSettings { server: Some(ServerId(5)), ..io_settings(pool.root.path().join("9"), &[], &pool.key) };
     let other = IoSettings { manager: pool.manager.addresses().to_vec(), ..other };

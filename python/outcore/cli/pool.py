@@ -37,9 +37,14 @@ command.add_command(pool_check.fsck)
     type=click.IntRange(0, 65535),
     help="Where Prometheus finds the manager's metrics; those of the I/O servers are at the next.",
 )
+@click.option("--tls", is_flag=True, help="Encrypt what goes over a network.")
 @json_option
 def up(
-    directories: tuple[Path, ...], listen: str | None, metrics: int | None, as_json: bool
+    directories: tuple[Path, ...],
+    listen: str | None,
+    metrics: int | None,
+    tls: bool,
+    as_json: bool,
 ) -> None:
     """Start a manager and an I/O server for each DIR, best each on a disk of its own.
 
@@ -47,7 +52,7 @@ def up(
     the logs. What was a pool is the same pool again; new directories become new servers.
     """
     started = []
-    for daemon in local_pool.start(directories, listen, metrics):
+    for daemon in local_pool.start(directories, listen, metrics, tls=tls):
         started.append(daemon)
         if not as_json:
             click.echo(_as_line(daemon))

@@ -61,6 +61,8 @@ pub struct NetLink {
     process: u32,
     pool: u128,
     manager: Arc<Peer>,
+    /// Who reaches the manager encrypted goes to no server that is reached otherwise over a network.
+    needs_tls: bool,
     servers: Mutex<Servers>,
 }
 
@@ -82,6 +84,7 @@ impl NetLink {
             process: std::process::id(),
             pool: 0,
             manager,
+            needs_tls: addresses.iter().any(|address| matches!(address, Address::Tls(_))),
             servers: Mutex::default(),
         };
         link.pool = link.refresh()?;
@@ -116,7 +119,11 @@ impl NetLink {
         };
         let mut known = self.lock();
         for ServerAddress { id, addresses } in servers {
-            let addresses = addresses.iter().map(|text| text.parse()).collect::<Result<Vec<Address>>>()?;
+            let mut addresses =
+                addresses.iter().map(|text| text.parse()).collect::<Result<Vec<Address>>>()?;
+            if self.needs_tls {
+                addresses.retain(|address| !matches!(address, Address::Tcp(_)));
+            }
             if known.addresses.get(&id).is_some_and(|before| *before != addresses) {
                 // It has moved: what waits for it at the old place goes to the new one by being called again.
                 if let Some(peer) = known.peers.remove(&id) {
@@ -139,6 +146,16 @@ impl NetLink {
                 format!("I/O server {} is not one of the pool's; look at the manager's list", server.0),
             )
         })?;
+        if self.needs_tls && addresses.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "need TLS, as the manager was reached with it, I/O server {} is reached without; let it \
+                     listen on tls:HOST:PORT, or connect to the manager without TLS",
+                    server.0
+                ),
+            ));
+        }
         let peer = Peer::new(Role::IoServer(server), addresses, self.client, &self.options)?;
         known.peers.insert(server, peer.clone());
         Ok(peer)

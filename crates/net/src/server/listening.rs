@@ -111,7 +111,7 @@ pub struct Listening {
 
 /// Listens on all `addresses` and hands what is asked to `handler`. A port of 0 takes a free one.
 pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) -> Result<Listening> {
-    if config.key.is_none() && addresses.iter().any(|address| matches!(address, Address::Tcp(_))) {
+    if config.key.is_none() && addresses.iter().any(|address| !matches!(address, Address::Unix(_))) {
         return Err(Error::new(
             ErrorKind::Denied,
             "need a key to listen on TCP, where nobody knows who comes; give a key file, or listen on a UNIX socket",

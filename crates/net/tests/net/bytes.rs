@@ -1,7 +1,7 @@
 //! A client, and a server, made of bytes, which need not keep any rule.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -14,8 +14,20 @@ use outcore_net::Address;
 use sha2::Sha256;
 
 use crate::pool::{KEY, SERVER, write_of};
+use crate::tls_peer;
 
-pub struct Raw(TcpStream);
+/// Bytes both ways, encrypted or not.
+pub trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+pub struct Raw {
+    stream: Box<dyn Stream>,
+    tcp: TcpStream,
+    /// What both sides know of an encrypted connection: what the server's proof is bound to, and what the own one is.
+    binding: Vec<u8>,
+    own_binding: Vec<u8>,
+}
 
 /// As docs/protocol.md has it.
 fn proof(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
@@ -46,32 +58,54 @@ pub fn numbered_write(request: u64, settled: u64, handle: u64, offset: u64, payl
 
 impl Raw {
     pub fn new(address: &Address) -> Self {
-        let Address::Tcp(place) = address else { panic!("a TCP address") };
-        let stream = TcpStream::connect(place).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self(stream)
+        let (Address::Tcp(place) | Address::Tls(place)) = address else { panic!("a TCP address") };
+        let tcp = TcpStream::connect(place).unwrap();
+        tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        tcp.set_nodelay(true).unwrap();
+        let stream = tcp.try_clone().unwrap();
+        if let Address::Tcp(_) = address {
+            return Self { stream: Box::new(stream), tcp, binding: vec![], own_binding: vec![] };
+        }
+        let (stream, binding) = tls_peer::client(stream).unwrap();
+        Self { stream: Box::new(stream), tcp, own_binding: binding.clone(), binding }
+    }
+
+    /// With a proof that is bound to another connection.
+    pub fn bound_to(mut self, binding: &[u8]) -> Self {
+        self.own_binding = binding.to_vec();
+        self
+    }
+
+    /// All that still comes.
+    pub fn rest(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut rest = vec![];
+        self.stream.read_to_end(&mut rest).map(|_| rest)
+    }
+
+    /// Sends no more.
+    pub fn shut(&self) {
+        self.tcp.shutdown(Shutdown::Write).unwrap();
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).unwrap();
+        self.stream.write_all(bytes).unwrap();
     }
 
     pub fn receive(&mut self) -> (Header, Vec<u8>) {
         let mut bytes = [0; HEADER_BYTES];
-        self.0.read_exact(&mut bytes).unwrap();
+        self.stream.read_exact(&mut bytes).unwrap();
         let header = Header::decode(&bytes).unwrap();
         let mut control = vec![0; header.control_bytes as usize];
-        self.0.read_exact(&mut control).unwrap();
+        self.stream.read_exact(&mut control).unwrap();
         assert_eq!(crc32c(&control), header.control_crc);
         (header, control)
     }
 
     /// Whether the server has ended the connection.
     pub fn is_over(&mut self) -> bool {
-        self.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        self.tcp.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut bytes = [0; 4096];
-        match self.0.read(&mut bytes) {
+        match self.stream.read(&mut bytes) {
             Ok(0) => true,
             Ok(_) => false,
             Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
@@ -82,7 +116,7 @@ impl Raw {
     pub fn refusal(&mut self) -> Error {
         let (header, control) = self.receive();
         assert_eq!(header.kind, Kind::Refused);
-        assert_eq!(self.0.read(&mut [0; 1]).unwrap_or(0), 0, "and then the connection ends");
+        assert_eq!(self.stream.read(&mut [0; 1]).unwrap_or(0), 0, "and then the connection ends");
         decode::<Refused>(&control).unwrap().error
     }
 
@@ -114,8 +148,8 @@ impl Raw {
         assert_eq!(header.kind, Kind::Challenge);
         let asked = decode::<Challenge>(&challenge).unwrap();
         let open = encode(&Challenge { proof: [0; 32], ..asked.clone() });
-        assert_eq!(asked.proof, proof(&KEY, &[b"outcore server 1\0", &hello, &open]));
-        let proof = proof(key, &[b"outcore client 1\0", &hello, &challenge]);
+        assert_eq!(asked.proof, proof(&KEY, &[b"outcore server 1\0", &hello, &open, &self.binding]));
+        let proof = proof(key, &[b"outcore client 1\0", &hello, &challenge, &self.own_binding]);
         self.send(&frame(Kind::Proof, &encode(&Proof { proof })));
     }
 }
@@ -128,14 +162,28 @@ pub struct RawServer {
 
 impl RawServer {
     pub fn new(key: [u8; 32]) -> Self {
+        Self::at(Address::Tcp, move |stream, proofs| serve(stream, &[], &key, proofs))
+    }
+
+    pub fn over_tls(key: [u8; 32]) -> Self {
+        Self::at(Address::Tls, move |stream, proofs| {
+            let (stream, binding) = tls_peer::server(stream)?;
+            serve(stream, &binding, &key, proofs)
+        })
+    }
+
+    fn at(
+        address: impl Fn(String) -> Address,
+        serve: impl Fn(TcpStream, &AtomicUsize) -> std::io::Result<()> + Clone + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let address = address(listener.local_addr().unwrap().to_string());
         let proofs = Arc::<AtomicUsize>::default();
         let server = Self { address, proofs: proofs.clone() };
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                let proofs = proofs.clone();
-                thread::spawn(move || drop(serve(stream, &key, &proofs)));
+                let (serve, proofs) = (serve.clone(), proofs.clone());
+                thread::spawn(move || drop(serve(stream, &proofs)));
             }
         });
         server
@@ -147,8 +195,8 @@ impl RawServer {
     }
 }
 
-fn serve(mut stream: TcpStream, key: &[u8], proofs: &AtomicUsize) -> std::io::Result<()> {
-    let next = |stream: &mut TcpStream| -> std::io::Result<(Header, Vec<u8>)> {
+fn serve<S: Stream>(mut stream: S, binding: &[u8], key: &[u8], proofs: &AtomicUsize) -> std::io::Result<()> {
+    let next = |stream: &mut S| -> std::io::Result<(Header, Vec<u8>)> {
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes)?;
         let header = Header::decode(&bytes).unwrap();
@@ -158,7 +206,7 @@ fn serve(mut stream: TcpStream, key: &[u8], proofs: &AtomicUsize) -> std::io::Re
     };
     let (_, hello) = next(&mut stream)?;
     let open = Challenge { nonce: [6; 32], role: Role::IoServer(SERVER), proof: [0; 32] };
-    let proof = proof(key, &[b"outcore server 1\0", &hello, &encode(&open)]);
+    let proof = proof(key, &[b"outcore server 1\0", &hello, &encode(&open), binding]);
     stream.write_all(&frame(Kind::Challenge, &encode(&Challenge { proof, ..open })))?;
     next(&mut stream)?;
     proofs.fetch_add(1, Ordering::SeqCst);

@@ -30,64 +30,68 @@ fn link(pool: &Pool, options: Options) -> Arc<NetLink> {
 
 #[test]
 fn calls_of_a_channel_that_is_cut_complete_on_another() {
-    let pool = Pool::new(&tcp());
-    let proxies = behind(&pool, 2);
-    let link = link(&pool, one_channel_each());
-    write(&link, 1, 0, &[1]);
-    until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let cutter = {
-        let is_over = is_over.clone();
-        thread::spawn(move || {
-            for i in 0.. {
-                if is_over.load(Ordering::SeqCst) {
-                    return proxies.iter().map(Proxy::accepted).sum::<usize>();
+    for places in networks() {
+        let pool = Pool::new(&places);
+        let proxies = behind(&pool, 2);
+        let link = link(&pool, one_channel_each());
+        write(&link, 1, 0, &[1]);
+        until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let cutter = {
+            let is_over = is_over.clone();
+            thread::spawn(move || {
+                for i in 0.. {
+                    if is_over.load(Ordering::SeqCst) {
+                        return proxies.iter().map(Proxy::accepted).sum::<usize>();
+                    }
+                    thread::sleep(Duration::from_millis(60));
+                    proxies[i % 2].cut();
                 }
-                thread::sleep(Duration::from_millis(60));
-                proxies[i % 2].cut();
-            }
-            0
-        })
-    };
-    let begun = Instant::now();
-    let mut round = 0;
-    while begun.elapsed() < Duration::from_secs(2) {
-        let calls: Vec<_> = (0..8_u64)
-            .map(|i| {
-                (i, start(&link, write_of(i, 0, 300_000), region(&pattern(round + i as usize, 300_000))))
+                0
             })
-            .collect();
-        for (i, each) in &calls {
-            assert_eq!(wait(each).reply, IoReply::Done, "{i} in round {round}");
+        };
+        let begun = Instant::now();
+        let mut round = 0;
+        while begun.elapsed() < Duration::from_secs(2) {
+            let calls: Vec<_> = (0..8_u64)
+                .map(|i| {
+                    (i, start(&link, write_of(i, 0, 300_000), region(&pattern(round + i as usize, 300_000))))
+                })
+                .collect();
+            for (i, each) in &calls {
+                assert_eq!(wait(each).reply, IoReply::Done, "{i} in round {round}");
+            }
+            for i in 0..8 {
+                assert_eq!(read(&link, i, 0, 300_000), pattern(round + i as usize, 300_000));
+            }
+            round += 1;
         }
-        for i in 0..8 {
-            assert_eq!(read(&link, i, 0, 300_000), pattern(round + i as usize, 300_000));
-        }
-        round += 1;
+        is_over.store(true, Ordering::SeqCst);
+        let connections = cutter.join().unwrap();
+        assert!(connections > 10 && round > 2, "{connections} connections, {round} rounds");
     }
-    is_over.store(true, Ordering::SeqCst);
-    let connections = cutter.join().unwrap();
-    assert!(connections > 10 && round > 2, "{connections} connections, {round} rounds");
 }
 
 #[test]
 fn a_half_open_connection_is_given_up_and_its_calls_complete_on_another() {
-    let pool = Pool::new(&tcp());
-    let proxies = behind(&pool, 2);
-    let link = link(&pool, one_channel_each());
-    write(&link, 1, 0, &[1]);
-    until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
-    proxies[0].hold(true);
-    let begun = Instant::now();
-    let calls: Vec<_> =
-        (0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))).collect();
-    assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    // What was held goes through at last, and must change nothing.
-    assert_eq!(write(&link, 1, 0, &[0xAB; 200]), IoReply::Done);
-    proxies[0].hold(false);
-    thread::sleep(Duration::from_millis(300));
-    assert_eq!(read(&link, 1, 0, 200), [0xAB; 200]);
+    for places in networks() {
+        let pool = Pool::new(&places);
+        let proxies = behind(&pool, 2);
+        let link = link(&pool, one_channel_each());
+        write(&link, 1, 0, &[1]);
+        until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
+        proxies[0].hold(true);
+        let begun = Instant::now();
+        let calls: Vec<_> =
+            (0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))).collect();
+        assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        // What was held goes through at last, and must change nothing.
+        assert_eq!(write(&link, 1, 0, &[0xAB; 200]), IoReply::Done);
+        proxies[0].hold(false);
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(read(&link, 1, 0, 200), [0xAB; 200]);
+    }
 }
 
 #[test]
@@ -129,35 +133,39 @@ fn a_write_that_comes_late_is_not_done() {
 
 #[test]
 fn damage_on_the_way_is_noticed_and_the_request_repeated() {
-    let pool = Pool::new(&tcp());
-    let proxies = behind(&pool, 1);
-    let link = link(&pool, one_channel_each());
-    write(&link, 1, 0, &[1]);
-    let data = pattern(3, 100_000);
-    for at in [3, 20, 60, 200, 250, 5_000, 90_000] {
-        let (connections, writes) = (proxies[0].accepted(), pool.files.writes.load(Ordering::SeqCst));
-        proxies[0].damage_after(at);
-        assert_eq!(write(&link, 1, 0, &data), IoReply::Done, "damage at {at}");
-        assert_eq!(read(&link, 1, 0, data.len()), data, "damage at {at}");
-        assert!(proxies[0].accepted() > connections, "dropped after damage at {at}");
-        assert_eq!(pool.files.writes.load(Ordering::SeqCst), writes + 1, "damage at {at}");
+    for places in networks() {
+        let pool = Pool::new(&places);
+        let proxies = behind(&pool, 1);
+        let link = link(&pool, one_channel_each());
+        write(&link, 1, 0, &[1]);
+        let data = pattern(3, 100_000);
+        for at in [3, 20, 60, 200, 250, 5_000, 90_000] {
+            let (connections, writes) = (proxies[0].accepted(), pool.files.writes.load(Ordering::SeqCst));
+            proxies[0].damage_after(at);
+            assert_eq!(write(&link, 1, 0, &data), IoReply::Done, "damage at {at}");
+            assert_eq!(read(&link, 1, 0, data.len()), data, "damage at {at}");
+            assert!(proxies[0].accepted() > connections, "dropped after damage at {at}");
+            assert_eq!(pool.files.writes.load(Ordering::SeqCst), writes + 1, "damage at {at}");
+        }
     }
 }
 
 #[test]
 fn a_server_that_comes_back_is_found_again() {
-    let pool = Pool::new(&tcp());
-    let address = pool.server.addresses().to_vec();
-    let link = pool.link();
-    write(&link, 1, 0, &[1; 10]);
-    let Pool { files, manager: _manager, server } = pool;
-    server.stop();
-    let call = start(&link, write_of(1, 0, 10), region(&[2; 10]));
-    thread::sleep(Duration::from_millis(300));
-    let again = Arc::new(Served(files.clone()));
-    let _server = outcore_net::listen(&address, again, config(Role::IoServer(SERVER))).unwrap();
-    assert_eq!(wait(&call).reply, IoReply::Done);
-    assert_eq!(read(&link, 1, 0, 10), [2; 10]);
+    for places in networks() {
+        let pool = Pool::new(&places);
+        let address = pool.server.addresses().to_vec();
+        let link = pool.link();
+        write(&link, 1, 0, &[1; 10]);
+        let Pool { files, manager: _manager, server } = pool;
+        server.stop();
+        let call = start(&link, write_of(1, 0, 10), region(&[2; 10]));
+        thread::sleep(Duration::from_millis(300));
+        let again = Arc::new(Served(files.clone()));
+        let _server = outcore_net::listen(&address, again, config(Role::IoServer(SERVER))).unwrap();
+        assert_eq!(wait(&call).reply, IoReply::Done);
+        assert_eq!(read(&link, 1, 0, 10), [2; 10]);
+    }
 }
 
 /// A server that listens at the place of one before, as another run.
@@ -209,44 +217,48 @@ fn a_server_that_does_not_come_back_is_an_error_in_time() {
 
 #[test]
 fn a_client_that_dies_mid_write_changes_nothing_and_holds_nothing() {
-    let memory_bytes = 400_000;
-    let pool = Pool::with(&tcp(), Config { memory_bytes, ..config(Role::IoServer(SERVER)) });
-    let link = pool.link();
-    write(&link, 1, 0, &[1; 100_000]);
-    for _ in 0..20 {
-        let mut raw = Raw::introduced(&pool.server.addresses()[0]);
-        let frame = frame_of_write(1, 0, &[2; 100_000]);
-        raw.send(&frame[..60_000]);
+    for places in networks() {
+        let memory_bytes = 400_000;
+        let pool = Pool::with(&places, Config { memory_bytes, ..config(Role::IoServer(SERVER)) });
+        let link = pool.link();
+        write(&link, 1, 0, &[1; 100_000]);
+        for _ in 0..20 {
+            let mut raw = Raw::introduced(&pool.server.addresses()[0]);
+            let frame = frame_of_write(1, 0, &[2; 100_000]);
+            raw.send(&frame[..60_000]);
+        }
+        assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
+        let calls: Vec<_> =
+            (0..4).map(|_| start(&link, write_of(2, 0, 100_000), region(&[3; 100_000]))).collect();
+        assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done), "all of the memory is there");
+        assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
     }
-    assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
-    let calls: Vec<_> =
-        (0..4).map(|_| start(&link, write_of(2, 0, 100_000), region(&[3; 100_000]))).collect();
-    assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done), "all of the memory is there");
-    assert_eq!(read(&link, 1, 0, 100_000), [1; 100_000]);
 }
 
 #[test]
 fn a_slow_client_does_not_stall_others() {
-    let memory_bytes = 400_000;
-    let patience = Duration::from_millis(700);
-    let pool = Pool::with(&tcp(), Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
-    let frame = frame_of_write(1, 0, &[2; 100_000]);
-    // Three connections of one client that begin and do not go on; and one that announces and sends nothing.
-    let client = 99;
-    let mut slow: Vec<Raw> =
-        (0..3).map(|_| Raw::introduced_as(&pool.server.addresses()[0], client)).collect();
-    slow.iter_mut().for_each(|raw| raw.send(&frame[..60_000]));
-    let announced = frame.len() - 100_000;
-    let mut silent: Vec<Raw> = (0..6).map(|_| Raw::introduced(&pool.server.addresses()[0])).collect();
-    silent.iter_mut().for_each(|raw| raw.send(&frame[..announced]));
-    thread::sleep(Duration::from_millis(100));
-    let link = pool.link();
-    let begun = Instant::now();
-    for _ in 0..20 {
-        assert_eq!(write(&link, 2, 0, &[3; 100_000]), IoReply::Done);
+    for places in networks() {
+        let memory_bytes = 400_000;
+        let patience = Duration::from_millis(700);
+        let pool = Pool::with(&places, Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
+        let frame = frame_of_write(1, 0, &[2; 100_000]);
+        // Three connections of one client that begin and do not go on; and one that announces and sends nothing.
+        let client = 99;
+        let mut slow: Vec<Raw> =
+            (0..3).map(|_| Raw::introduced_as(&pool.server.addresses()[0], client)).collect();
+        slow.iter_mut().for_each(|raw| raw.send(&frame[..60_000]));
+        let announced = frame.len() - 100_000;
+        let mut silent: Vec<Raw> = (0..6).map(|_| Raw::introduced(&pool.server.addresses()[0])).collect();
+        silent.iter_mut().for_each(|raw| raw.send(&frame[..announced]));
+        thread::sleep(Duration::from_millis(100));
+        let link = pool.link();
+        let begun = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(write(&link, 2, 0, &[3; 100_000]), IoReply::Done);
+        }
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        until("who moves nothing is cut off", || slow.iter_mut().chain(&mut silent).all(Raw::is_over));
     }
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
-    until("who moves nothing is cut off", || slow.iter_mut().chain(&mut silent).all(Raw::is_over));
 }
 
 #[test]

@@ -108,6 +108,14 @@ fn over_tcp_nobody_comes_without_a_key() {
     let pool = Pool::new(&tcp());
     let error = refused(&pool, Credentials::Peer);
     assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key over TCP"), "{error}");
+    // And by the server, should the client not look.
+    let mut raw = Raw::new(&pool.manager.addresses()[0]);
+    let (nonce, key, name) = ([5; 32], KeyKind::Peer, "raw".into());
+    raw.send(&frame(Kind::Hello, &encode(&Hello { client: 1, nonce, key, name, uid: 0, gids: vec![0] })));
+    raw.receive();
+    raw.send(&frame(Kind::Proof, &encode(&Proof { proof: [0; 32] })));
+    let error = raw.refusal();
+    assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key over TCP"), "{error}");
     let handler = Arc::new(Served(Arc::default()));
     let error = listen(&tcp(), handler, Config { key: None, ..config(Role::Manager) }).err().unwrap();
     assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key to listen"), "{error}");

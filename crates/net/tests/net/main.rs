@@ -8,4 +8,6 @@ mod greetings;
 mod memory;
 mod pool;
 mod proxy;
+mod tls;
+mod tls_peer;
 mod transfers;

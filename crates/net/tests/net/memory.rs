@@ -8,7 +8,7 @@ use crate::pool::*;
 #[ignore = "a measurement"]
 fn figures() {
     let root = tempfile::tempdir().unwrap();
-    for place in [tcp(), vec![outcore_net::Address::Unix(root.path().join("io.sock"))]] {
+    for place in [tcp(), tls(), vec![outcore_net::Address::Unix(root.path().join("io.sock"))]] {
         let pool = Pool::new(&place);
         let link = pool.link();
         let bytes = 4 << 20;

@@ -134,6 +134,15 @@ pub fn tcp() -> Vec<Address> {
     vec!["tcp:127.0.0.1:0".parse().unwrap()]
 }
 
+pub fn tls() -> Vec<Address> {
+    vec!["tls:127.0.0.1:0".parse().unwrap()]
+}
+
+/// What is over a network is to work encrypted and not.
+pub fn networks() -> [Vec<Address>; 2] {
+    [tcp(), tls()]
+}
+
 impl Pool {
     pub fn new(places: &[Address]) -> Self {
         Self::with(places, config(Role::IoServer(SERVER)))

@@ -26,9 +26,13 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn new(to: &Address) -> Self {
-        let Address::Tcp(to) = to.clone() else { panic!("a TCP address") };
+        let (to, scheme): (_, fn(String) -> Address) = match to.clone() {
+            Address::Tcp(to) => (to, Address::Tcp),
+            Address::Tls(to) => (to, Address::Tls),
+            Address::Unix(_) => panic!("a TCP address"),
+        };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let address = scheme(listener.local_addr().unwrap().to_string());
         let shared = Arc::new(Shared { damage_after: AtomicUsize::new(usize::MAX), ..Shared::default() });
         let proxy = Self { address, shared: shared.clone() };
         thread::spawn(move || {
