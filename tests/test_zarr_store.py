@@ -125,8 +125,18 @@ def test_arrays_of_zarrs_open_in_outcore(pool: oc.Pool, shards: tuple[int, int] 
     made = group.create_array("Z", shape=model.shape, dtype="f8", chunks=(16, 20), shards=shards)
     made[...] = model
     made[5, :] = model[5, :] = 7
-    with oc.from_array(group["Z"], pool / "A", progress=False) as A:
-        assert A[...].tobytes() == model.tobytes()
+    made.attrs["unit"] = "m"
+    for number, source in enumerate((group["Z"], pool / "run/Z", str(pool / "run/Z"))):
+        with oc.from_array(source, pool / f"A{number}", progress=False) as A:
+            assert A[...].tobytes() == model.tobytes()
+            assert A.attrs == {"unit": "m"}
+    with pytest.raises(InvalidError, match="name one of its arrays: Z"):
+        oc.from_array(pool / "run", pool / "B", progress=False)
+    pool.mkdir("empty")
+    with pytest.raises(InvalidError, match="no Zarr array"):
+        oc.from_array(pool / "empty", pool / "B", progress=False)
+    with pytest.raises(NotFoundError):
+        oc.from_array(pool / "nothing", pool / "B", progress=False)
 
 
 def test_ranges_of_a_value_are_one_request(pool: oc.Pool) -> None:

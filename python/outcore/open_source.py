@@ -16,7 +16,7 @@ from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
-from outcore.volumes import PathLike, as_path
+from outcore.volumes import AnyPath, PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
 
 SEPARATOR = "::"
@@ -51,7 +51,7 @@ def open_source(
     if isinstance(source, str | os.PathLike):
         path = as_path(source)
         if isinstance(path, PoolPath):
-            found = _open_array(path, dtype)
+            found = (_open_directory if path.is_dir() else _open_array)(path, dtype)
         else:
             found = _named(os.fspath(source), extents, dtype, source_order, offset)
     elif (blocks := _iterator(source)) is not None:
@@ -115,6 +115,8 @@ def _describe_zarr(source: Source, array: Any) -> None:
     """Take over where a zarr-python array lies, its names of dimensions and attributes."""
     root = getattr(array.store, "root", None)
     source.path = None if root is None else Path(root) / array.path
+    if isinstance(inside := getattr(array.store, "path", None), PoolPath):
+        source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
     # How xarray names dimensions in Zarr v2.
     dims = attributes.pop("_ARRAY_DIMENSIONS", None)
@@ -168,7 +170,7 @@ def _open_array(path: PathLike, dtype: npt.DTypeLike | None) -> Source:
     return found
 
 
-def _open_directory(path: Path, dtype: npt.DTypeLike | None) -> Source:
+def _open_directory(path: AnyPath, dtype: npt.DTypeLike | None) -> Source:
     """Open a Zarr array, outcore's own or another's."""
     if (path / "zarr.json").is_file():
         text = (path / "zarr.json").read_bytes()
@@ -177,8 +179,11 @@ def _open_directory(path: Path, dtype: npt.DTypeLike | None) -> Source:
     elif not (path / ".zarray").is_file() and not (path / ".zgroup").is_file():
         raise InvalidError(f"{path} is a directory, but no Zarr array; name an array or a file")
     zarr = load("zarr", f"reading {path}")
+    where: Any = path
+    if isinstance(path, PoolPath):
+        where = load("outcore.zarr_store", f"reading {path}").PoolStore(path, read_only=True)
     try:
-        array = zarr.open(str(path), mode="r")
+        array = zarr.open(where, mode="r")
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise InvalidError(f"{path} cannot be read as Zarr: {error}") from None
     if is_a(array, "zarr", "Group"):
