@@ -135,6 +135,21 @@ impl Node {
         self.step(now_ns, Event::Call { call: self.next_call, request, buffer })
     }
 
+    /// Asks it something while nothing else is under way, and lets its disk do at once what that takes. `None`: it has
+    /// no answer.
+    pub fn ask(&mut self, now_ns: u64, request: IoRequest) -> Option<IoReply> {
+        let key = RequestKey { client: usize::MAX, number: 0 };
+        let mut wishes = self.call(now_ns, key, request, MemoryBuffer::new(vec![]));
+        while let Some(wish) = wishes.pop() {
+            match wish {
+                Wish::Disk(token) => wishes.extend(self.disk_done(now_ns, token, None)),
+                Wish::Name(token) => wishes.extend(self.name_done(now_ns, token)),
+                Wish::Answer(_, reply, _) => return Some(reply),
+            }
+        }
+        None
+    }
+
     /// Its disk has done a request, or failed with an error.
     pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<Error>) -> Vec<Wish> {
         let Some(request) = self.transfers.remove(&token) else { return vec![] };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
 use outcore_core::wire::{decode, encode};
 use outcore_core::{
-    Error, ErrorKind, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ServerAddress,
-    ServerId,
+    Error, ErrorKind, Handle, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ScrubPlace,
+    ServerAddress, ServerId,
 };
 use outcore_net::session::Begin;
 use outcore_server::grants::Key;
@@ -273,6 +273,23 @@ impl World {
                     self.start(server)?;
                 }
             }
+        }
+        self.go_on(|world| world.queue.is_empty())?;
+        (0..self.nodes.len()).try_for_each(|server| self.scrub(server))
+    }
+
+    /// Every block that a server has fits its checksum, unless disks change bits.
+    fn scrub(&mut self, server: usize) -> Result<(), Finding> {
+        let mut next = Some(ScrubPlace { handle: Handle(0), offset: 0 });
+        while let Some(from) = next {
+            let request = IoRequest::Scrub { from, most_bytes: 100_000 };
+            let Some(IoReply::Scrubbed(found)) = self.nodes[server].ask(self.now_ns, request) else {
+                return Err(format!("server {server} cannot be scrubbed from {from:?} on"));
+            };
+            if !self.flipped && !found.damage.is_empty() {
+                return Err(format!("a scrub of server {server} found {:?}", found.damage));
+            }
+            next = found.next;
         }
         Ok(())
     }

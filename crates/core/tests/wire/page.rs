@@ -56,6 +56,17 @@ fn the_refusal_of_the_page() {
 }
 
 #[test]
+fn the_scrub_of_the_page() {
+    let place = |handle, offset| ScrubPlace { handle: Handle(handle), offset };
+    let request = IoRequest::Scrub { from: place(0x1a2b, 65_536), most_bytes: 8 << 20 };
+    same("scrub", &encode(&request));
+    let damage = Damage { handle: Handle(0x1a2b), offset: 3 * 65_536, bytes: 65_536, what: "no".into() };
+    let next = Some(place(0x1b2b, 0));
+    let reply = Scrubbed { next, files: 2, bytes: (8 << 20) + (4 << 16), damage: vec![damage] };
+    same("scrubbed", &encode(&IoReply::Scrubbed(Box::new(reply))));
+}
+
+#[test]
 fn the_kinds_of_the_page() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md"));
     let page = page.expect("docs/protocol.md");
