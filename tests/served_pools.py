@@ -38,14 +38,17 @@ def some_pool(kind: str) -> Iterator[oc.Pool]:
 
 
 @contextmanager
-def serving(directory: Path, *, sockets: bool = False) -> Iterator[tuple[str, Path]]:
-    """Serve a pool of two servers below a directory; give its address and key."""
+def serving(directory: Path, way: str = "tcp") -> Iterator[tuple[str, Path]]:
+    """Serve a pool of two servers below a directory, by ``"tcp"``, ``"tls"`` or ``"unix"``.
+
+    Gives its address and key.
+    """
     key = make_key(directory / "key")
     daemons: list[_core.Daemon] = []
 
     def start(role: str, name: str, **more: str) -> _core.Daemon:
-        if sockets:
-            more["listen"] = f'["unix:{directory / name / role}.sock"]'
+        place = directory / name / f"{role}.sock" if way == "unix" else "127.0.0.1:0"
+        more["listen"] = f'["{way}:{place}"]'
         daemons.append(daemon(directory, key, role, name, **more))
         return daemons[-1]
 
@@ -53,7 +56,8 @@ def serving(directory: Path, *, sockets: bool = False) -> Iterator[tuple[str, Pa
         address = start("manager", "a").addresses[0]
         for name in "ab":
             start("io", name, manager=f'["{address}"]')
-        yield address.replace("tcp:", "outcore://").replace("unix:", "outcore:"), key
+        scheme = {"tcp": "outcore://", "tls": "outcore+tls://", "unix": "outcore:"}[way]
+        yield address.replace(f"{way}:", scheme), key
     finally:
         for each in reversed(daemons):
             each.stop()

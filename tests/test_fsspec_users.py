@@ -16,7 +16,7 @@ import zarr
 from served_pools import embedded_url, served_url, serving
 
 import outcore as oc
-from outcore.errors import DeniedError
+from outcore.errors import DeniedError, InvalidError
 from outcore.zarr_store import PoolStore
 
 __all__ = ["embedded_url", "served_url"]
@@ -116,10 +116,28 @@ def test_a_key_is_needed(served_url: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_pool_by_its_socket(tmp_path: Path) -> None:
-    with serving(tmp_path, sockets=True) as (address, _):
+    with serving(tmp_path, "unix") as (address, _):
         place = f"outcore://{address.removeprefix('outcore:')}:"
         with fsspec.open(f"{place}/f", "wb") as file:
             file.write(b"x")
         with oc.connect(address) as pool:
             assert (pool / "f").read_bytes() == b"x"
             assert PoolStore(pool / "").path == PoolStore(f"{place}/").path
+
+
+def test_a_pool_by_tls(tmp_path: Path) -> None:
+    with serving(tmp_path, "tls") as (address, key):
+        assert address.startswith("outcore+tls://")
+        with fsspec.open(f"{address}/d/f", "wb", key=key) as file:
+            file.write(b"x")
+        fs, name = fsspec.url_to_fs(f"{address}/d/f", key=key)
+        assert fs.unstrip_protocol(name) == f"{address}/d/f"
+        assert fs.cat_file(f"{address}/d/f") == b"x"
+        with pytest.raises(InvalidError, match="another pool"):
+            fs.cat_file(f"{address.replace('+tls', '')}/d/f")
+        store = PoolStore(address, key=key)
+        assert str(store) == f"{address}/"
+        assert store == PoolStore(store.path) == pickle.loads(pickle.dumps(store))
+        group = zarr.open_group(f"{address}/z", mode="w", storage_options={"key": str(key)})
+        group.attrs["k"] = 1
+        assert zarr.open_group(PoolStore(f"{address}/z", key=key), mode="r").attrs["k"] == 1

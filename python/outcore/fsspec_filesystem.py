@@ -1,6 +1,7 @@
 """A pool as a file system of fsspec, for all that reads and writes by URL.
 
-fsspec finds it by the entry point that the package has, under the protocol ``outcore``.
+fsspec finds it by the entry points that the package has, for ``outcore://`` and
+``outcore+tls://``.
 """
 
 import io
@@ -45,8 +46,8 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     Parameters
     ----------
     location
-        ``HOST:PORT`` of a pool, the path of its UNIX socket, or the first directory of a pool that
-        is embedded in this process. A URL has it.
+        ``HOST:PORT`` of a pool, ``tls:HOST:PORT``, the path of its UNIX socket, or the first
+        directory of a pool that is embedded in this process. A URL has it.
     pool
         The pool itself, if it is open.
     key
@@ -68,7 +69,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         If nobody answers, or the key is refused.
     """
 
-    protocol = "outcore"
+    protocol = ("outcore", "outcore+tls")
     root_marker = "/"
     # Instances are cheap: the pools behind them are kept.
     cachable = False

@@ -18,10 +18,10 @@ from outcore.pool import Pool, connect
 from outcore.pool_path import PoolPath, PoolRoot, open_root
 from outcore.volumes import PathLike
 
-_SERVED = re.compile(r"outcore:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
+_SERVED = re.compile(r"outcore(\+tls)?:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
 _LOCAL = re.compile(r"outcore://(/.*?):(?:/(.*))?", re.DOTALL)
 _EMBEDDED = re.compile(r"outcore:(/.*?)::(.*)", re.DOTALL)
-_ANY = re.compile(r"outcore://(.*)", re.DOTALL)
+_ANY = re.compile(r"outcore(?:\+tls)?://(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class PoolAddress:
     Attributes
     ----------
     location
-        ``HOST:PORT`` of a served pool; or the path of its UNIX socket; or the first directory of
-        an embedded one.
+        ``HOST:PORT`` of a served pool, ``tls:HOST:PORT`` where it is reached with TLS; or the path
+        of its UNIX socket; or the first directory of an embedded one.
     key
         File with the key, if there is one.
     directories
@@ -46,7 +46,7 @@ class PoolAddress:
     @property
     def url(self) -> str:
         """What names in the pool begin with, as outcore writes them."""
-        return f"outcore:{self.location}::" if self.is_path else f"outcore://{self.location}/"
+        return f"outcore:{self.location}::" if self.is_path else self.url_of("")
 
     @property
     def is_path(self) -> bool:
@@ -55,7 +55,9 @@ class PoolAddress:
 
     def url_of(self, name: str) -> str:
         """Write a name in the pool as URL with ``//``, as other libraries want it."""
-        return f"outcore://{self.location}{':' * self.is_path}/{name.lstrip('/')}"
+        place = self.location.removeprefix("tls:")
+        scheme = "outcore" if place == self.location else "outcore+tls"
+        return f"{scheme}://{place}{':' * self.is_path}/{name.lstrip('/')}"
 
 
 def key_file(key: PathLike | None) -> str | None:
@@ -67,11 +69,13 @@ def key_file(key: PathLike | None) -> str | None:
 def split_url(text: str) -> tuple[str | None, str]:
     """Cut a URL into the location of its pool, if it has one, and the name in the pool.
 
-    These are URLs: ``outcore://HOST:PORT/NAME``, ``outcore:///PATH:/NAME`` and, as outcore writes
-    the latter, ``outcore:/PATH::NAME``. The ``NAME`` of ``outcore://NAME`` is in no pool that it
-    says. Anything else is a name.
+    These are URLs: ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME``,
+    ``outcore:///PATH:/NAME`` and, as outcore writes the latter, ``outcore:/PATH::NAME``. The
+    ``NAME`` of ``outcore://NAME`` is in no pool that it says. Anything else is a name.
     """
-    for form in (_SERVED, _LOCAL, _EMBEDDED):
+    if found := _SERVED.fullmatch(text):
+        return f"{'tls:' if found[1] else ''}{found[2]}", found[3] or ""
+    for form in (_LOCAL, _EMBEDDED):
         if found := form.fullmatch(text):
             return found[1], found[2] or ""
     found = _ANY.fullmatch(text)
@@ -97,9 +101,9 @@ class PoolAccess:
     def of(cls, path: PoolPath) -> "PoolAccess":
         """Access to the pool that a name is in."""
         root = path.root
-        location = root.url.removeprefix("outcore:").removesuffix("::")
-        if not root.url.endswith("::"):
-            location = location.strip("/")
+        location, _ = split_url(root.url)
+        if location is None:
+            raise InvalidError(f"{root.url} is no URL of a pool")
         return cls(PoolAddress(location, root.key and key_file(root.key)), root)
 
     @property
@@ -185,7 +189,7 @@ def _find(address: PoolAddress) -> PoolRoot:
 def _open(address: PoolAddress) -> Pool:
     location = address.location
     if not address.is_path:
-        return connect(f"outcore://{location}", key=address.key)
+        return connect(address.url, key=address.key)
     if address.directories:
         try:
             return Pool.embedded(address.directories)
