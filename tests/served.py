@@ -3,6 +3,9 @@
 import secrets
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from outcore import _core
@@ -78,3 +81,34 @@ class Gate:
             target.shutdown(socket.SHUT_WR)
         except OSError:
             pass
+
+
+@dataclass(frozen=True)
+class Served:
+    """A pool that is served: its address, and the file of its key."""
+
+    url: str
+    key: Path
+
+    def key_of(self, name: str, uid: int, *gids: int) -> Path:
+        """The key of a user, made if it is not there."""
+        path = self.key.with_name(f"{name}.key")
+        if not path.exists():
+            _core.derive_key(str(self.key), name, uid, list(gids), str(path))
+        return path
+
+
+@contextmanager
+def serve(home: Path) -> Iterator[Served]:
+    """Serve a pool of two servers below `home`."""
+    key = make_key(home / "pool.key")
+    manager = daemon(home, key, "manager", "a")
+    daemons = [manager]
+    try:
+        for name in "ab":
+            where = f'["{manager.addresses[0]}"]'
+            daemons.append(daemon(home, key, "io", name, manager=where))
+        yield Served(manager.addresses[0].replace("tcp:", "outcore://"), key)
+    finally:
+        for each in reversed(daemons):
+            each.stop()

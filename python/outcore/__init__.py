@@ -23,10 +23,11 @@ from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
-from outcore.pool import Pool, PoolStat, connect  # noqa: E402
+from outcore.pool import Pool, connect  # noqa: E402
 from outcore.pool_file import PoolFile  # noqa: E402
 from outcore.pool_future import PoolFuture  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402
+from outcore.pool_stat import PoolStat  # noqa: E402
 from outcore.report import Report  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 

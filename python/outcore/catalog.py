@@ -32,7 +32,9 @@ MOST_DIRECTORIES = 10_000
 _FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
+_COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
+_HALF_COPIED = frozenset(["journal", "lock", "content", "old"])
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTORS = {
     kind.suffix: frozenset(["journal", "lock", kind.array, *kind.vectors, *kind.workspaces])
@@ -85,6 +87,8 @@ def recognise(path: AnyPath) -> Entry | None:
         return _stray_journal(path)
     if path == path.parent:
         return None
+    if copying := _COPYING.fullmatch(path.name):
+        return _half_copied(path, copying[1])
     if not (path / "zarr.json").is_file():
         return _half_made(path)
     document = _read_json(path / "zarr.json")
@@ -264,6 +268,19 @@ def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry |
         return Entry(str(path), "left-over", "whole", f"{name} before it was replaced; it can go")
     # Killed between two renames: this is all that there is of it.
     return None
+
+
+def _half_copied(path: AnyPath, name: str) -> Entry | None:
+    """Recognise what a stopped copy of files left: what it copied, or what that was to replace."""
+    names = {child.name for child in _children(path)}
+    if {each for each in names if not _FRESH.fullmatch(each)} - _HALF_COPIED:
+        return None
+    if is_held(path):
+        return Entry(str(path), "left-over", "in use", f"{name} is copied now")
+    if "old" in names and not is_there(path.parent / name):
+        return None  # killed between two renames: this is all that there is of it
+    text = f"a copy to {name} was stopped; outcore cp --resume goes on, or it can go"
+    return Entry(str(path), "left-over", "incomplete", text)
 
 
 def _stray_journal(path: AnyPath) -> Entry | None:

@@ -412,7 +412,7 @@ def _name(path: PoolPath) -> str:
 
 def _entry(path: PoolPath, status: Any) -> dict[str, Any] | None:
     """Describe a name; `None` if it was removed meanwhile."""
-    is_directory, owner, group, mode, modified_ns, unit, servers = status
+    is_directory, owner, group, mode, modified_ns, _, unit, servers = status
     size: int | None = 0
     if not is_directory:
         try:

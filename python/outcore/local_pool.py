@@ -22,11 +22,13 @@ from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
 STATE = "pool"
 """Name of the directory in the pool's first one."""
 
+KEY = "key"
+"""Name of the pool's key in that directory."""
+
 PORT = 7171
 """Of the manager, where none is given; the I/O servers take the ones after it."""
 
 _RUNNING = "running.json"
-_KEY = "key"
 _START_S = 30.0
 _STOP_S = 60.0
 
@@ -117,13 +119,13 @@ def start(
             f"the pool in {places[0]} runs already ({len(alive)} daemons); "
             f"stop it with: outcore pool down {places[0]}"
         )
-    _make_key(state / _KEY)
+    _make_key(state / KEY)
     host, port = _host_and_port(listen)
     way = "tls" if tls else "tcp"
     started: list[DaemonProcess] = []
     try:
         manager = _addresses(state / "manager.sock", way, host, port)
-        settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / _KEY)}
+        settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / KEY)}
         settings |= _metrics(metrics, 0)
         started.append(_start_one(state, "manager", "manager", settings))
         yield started[-1]
@@ -133,7 +135,7 @@ def start(
                 state / f"io{number}.sock", way, host, None if listen is None else its_port
             )
             settings = {
-                "directory": str(directory), "listen": address, "key_file": str(state / _KEY),
+                "directory": str(directory), "listen": address, "key_file": str(state / KEY),
                 "manager": list(started[0].addresses[:1]),
             }  # fmt: skip
             settings |= _metrics(metrics, 1 + number)
@@ -161,6 +163,17 @@ def running(directory: Path) -> list[DaemonProcess]:
         raise InvalidError(
             f"{directory / STATE / _RUNNING} is damaged; stop the daemons by hand, and remove it"
         ) from None
+
+
+def directories(first: Path) -> list[Path]:
+    """List the directories of the pool whose first this is, as its daemons were last started."""
+    found = [first]
+    for config in sorted((first / STATE).glob("io*.conf")):
+        for line in config.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(" = ")
+            if name == "directory":
+                found.append(Path(json.loads(value)))
+    return list(dict.fromkeys(found))
 
 
 def stop(directory: Path) -> list[DaemonProcess]:

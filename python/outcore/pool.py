@@ -2,44 +2,18 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from outcore import _core
 from outcore.errors import ExistsError, InvalidError
-from outcore.pool_file import PoolFile
+from outcore.pool_file import PoolFile, hints_of
 from outcore.pool_path import PoolPath, PoolRoot
+from outcore.pool_stat import PoolStat
+from outcore.sizes import parse_bytes
 from outcore.volumes import PathLike
-
-
-@dataclass(frozen=True)
-class PoolStat:
-    """What a pool knows of a name.
-
-    Attributes
-    ----------
-    is_directory
-        Whether it is one; else it is a file.
-    nbytes
-        Length in bytes; of a directory 0.
-    owner, group, mode
-        User and group id, and permission bits, as POSIX has them.
-    modified_ns
-        Nanoseconds since 1970 of the last change of content.
-    stripe_unit_bytes, servers
-        How a file is cut, and the numbers of the servers that its units go round.
-    """
-
-    is_directory: bool
-    nbytes: int
-    owner: int
-    group: int
-    mode: int
-    modified_ns: int
-    stripe_unit_bytes: int
-    servers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -156,11 +130,14 @@ class Pool:
 
     def stat(self, path: str | PoolPath) -> PoolStat:
         """Tell what a name is."""
-        where = self._at(path)
-        status = self._root.core.stat(where.inside)
-        is_directory, owner, group, mode, modified_ns, unit, servers = status
-        nbytes = 0 if is_directory else where.nbytes()
-        return PoolStat(is_directory, nbytes, owner, group, mode, modified_ns, unit, tuple(servers))
+        return self._at(path).stat()
+
+    def scandir(self, path: str | PoolPath = "") -> Iterator[tuple[PoolPath, PoolStat]]:
+        """Yield what is in a directory, sorted by name, with what `stat` tells of each.
+
+        They come in pages of a thousand, each one question to the manager and one to each server.
+        """
+        return self._at(path).scandir()
 
     def exists(self, path: str | PoolPath) -> bool:
         """Whether there is something of this name."""
@@ -199,6 +176,67 @@ class Pool:
     def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:
         """Rename a file or directory; a file of the new name is replaced at once."""
         self._root.volume.rename(self._at(old).inside, self._at(new).inside)
+
+    def chmod(self, path: str | PoolPath, mode: int) -> None:
+        """Set the permission bits, 0o1777 at most.
+
+        Raises
+        ------
+        DeniedError
+            If the user is neither the owner nor has the pool's key.
+        """
+        self._root.core.set_attributes(self._at(path).inside, mode=mode)
+
+    def chown(
+        self, path: str | PoolPath, owner: int | None = None, group: int | None = None
+    ) -> None:
+        """Set the owner and the group, by number; `None` leaves what is there.
+
+        Raises
+        ------
+        DeniedError
+            As POSIX has it: an owner gives files to groups that it is a member of, and only who
+            has the pool's key gives them to other users.
+        """
+        self._root.core.set_attributes(self._at(path).inside, owner=owner, group=group)
+
+    def utime(self, path: str | PoolPath, modified_ns: int) -> None:
+        """Set the time of the last change of content, in nanoseconds since 1970."""
+        self._root.core.set_attributes(self._at(path).inside, modified_ns=modified_ns)
+
+    def getxattr(self, path: str | PoolPath, name: str) -> bytes:
+        """Return an extended attribute.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of this name.
+        """
+        return self._root.core.extended(self._at(path).inside, name)
+
+    def setxattr(self, path: str | PoolPath, name: str, value: bytes) -> None:
+        """Set an extended attribute: 64 KiB at most, of 256 at most on a file or directory.
+
+        Their names are any text of up to 255 bytes. Names that begin with ``hint.`` are those of
+        hints which nobody here knew when the file was made.
+        """
+        self._root.core.set_extended(self._at(path).inside, name, bytes(value))
+
+    def listxattr(self, path: str | PoolPath) -> list[str]:
+        """List the names of the extended attributes, sorted."""
+        return self._root.core.extended_names(self._at(path).inside)
+
+    def removexattr(self, path: str | PoolPath, name: str) -> None:
+        """Remove an extended attribute."""
+        self._root.core.set_extended(self._at(path).inside, name)
+
+    def set_layout(self, path: str | PoolPath, hints: dict[str, Any]) -> None:
+        """Set how files that are made below a directory are laid out, where their hints don't say.
+
+        The hints are those of `open`. They take the place of those that the directory had.
+        """
+        sorted_hints = hints_of(hints, parse_bytes)
+        self._root.core.set_default_layout(self._at(path).inside, **sorted_hints)
 
     def servers(self) -> list[ServerStatus]:
         """Ask each I/O server how it is."""

@@ -27,9 +27,13 @@ from outcore.errors import (
     OutcoreError,
 )
 from outcore.pool_file import PoolFile, hints_of
+from outcore.pool_stat import PoolStat
 from outcore.sizes import parse_bytes
 
 Mode = Literal["r", "r+", "w", "x", "a"]
+
+_NOT_A_LOCK = (ValueError, KeyError, TypeError)
+"""What reading a lock raises that is being written, or was when its process was killed."""
 
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
 _SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
@@ -201,11 +205,36 @@ class PoolPath:
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
+    def stat(self) -> PoolStat:
+        """Tell what it is; see `PoolStat`."""
+        core = self.root.core
+        status = core.stat(self.inside)
+        if status[0]:
+            return PoolStat.of(status, 0)
+        for name, file, nbytes in core.page(self.inside)[0]:
+            if not name:
+                return PoolStat.of(file, nbytes)
+        raise NotFoundError(f"{self} has become a directory; look again")
+
+    def scandir(self) -> "Iterator[tuple[PoolPath, PoolStat]]":
+        """Yield what is in a directory, sorted, with what it is; see `Pool.scandir`."""
+        after, more = "", True
+        while more:
+            page, more = self.root.core.page(self.inside, after)
+            for name, status, nbytes in page:
+                if name:
+                    yield self / name, PoolStat.of(status, nbytes)
+            # An empty page would be asked for again.
+            more = more and bool(page)
+            after = page[-1][0] if page else ""
+
     def nbytes(self) -> int:
         """Length of a file, or of all files below a directory."""
-        if self.is_dir():
-            return sum(each.nbytes() for each in self.iterdir())
-        return self.root.core.open(self.inside, writable=False).length()
+        status = self.stat()
+        if not status.is_directory:
+            return status.nbytes
+        found = list(self.scandir())
+        return sum(path.nbytes() if one.is_directory else one.nbytes for path, one in found)
 
     def read_bytes(self) -> bytes:
         """Read a small file."""
@@ -247,6 +276,24 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and path.startswith(("outcore:/", "outcore+tls:/"))
 
 
+def root_and_name(url: str) -> tuple[str, str]:
+    """Cut a URL in two: what names in its pool begin with, as outcore writes it, and the name.
+
+    Raises
+    ------
+    InvalidError
+        If it is no URL of a pool.
+    """
+    if found := _EMBEDDED.fullmatch(url):
+        return found[1], found[2]
+    if found := _SERVED.fullmatch(url):
+        return f"{found[1]}://{found[2]}/", found[3] or ""
+    raise InvalidError(
+        f"{url} is no name in a pool; write outcore:/DIRECTORY::NAME for an embedded pool, "
+        "outcore://HOST:PORT/NAME for a served one"
+    )
+
+
 def named(url: str) -> PoolPath:
     """Find the name that a URL stands for, in a pool that is open in this process.
 
@@ -255,19 +302,14 @@ def named(url: str) -> PoolPath:
     InvalidError
         If it is no URL of a pool, or the pool is not open.
     """
-    if found := _EMBEDDED.fullmatch(url):
-        root, name = _OPEN.get(found[1]), found[2]
-        fix = "open the pool with oc.Pool.embedded first, and keep it open"
-    elif found := _SERVED.fullmatch(url):
-        root, name = _OPEN.get(f"{found[1]}://{found[2]}/"), found[3] or ""
-        fix = "open the pool with oc.connect first, and keep it open"
-    else:
-        raise InvalidError(
-            f"{url} is no name in a pool; write outcore:/DIRECTORY::NAME for an embedded pool, "
-            "outcore://HOST:PORT/NAME for a served one"
-        )
+    where, name = root_and_name(url)
+    root = _OPEN.get(where)
     if root is None:
-        raise InvalidError(f"the pool of {url} is not open in this process; {fix}")
+        call = "oc.Pool.embedded" if where.endswith("::") else "oc.connect"
+        raise InvalidError(
+            f"the pool of {url} is not open in this process; open the pool with {call} first, and "
+            "keep it open"
+        )
     return PoolPath(root, name)
 
 
@@ -300,8 +342,17 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
 
 
 def is_held(path: PoolPath) -> bool:
-    """Whether a call holds the name."""
-    return path.root.is_held(path.inside) or (path.root.is_shared and (path / "lock").exists())
+    """Whether a call holds the name: not if its process was of this machine, and is gone."""
+    if path.root.is_held(path.inside):
+        return True
+    if not path.root.is_shared:
+        return False
+    try:
+        return not _is_gone(json.loads((path / "lock").read_bytes()))
+    except NotFoundError:
+        return False
+    except _NOT_A_LOCK:
+        return True
 
 
 def _take(path: PoolPath, doing: str) -> None:
@@ -315,10 +366,10 @@ def _take(path: PoolPath, doing: str) -> None:
             pass
         try:
             owner = json.loads(lock.read_bytes())
-            is_gone = owner["host"] == _this_process()["host"] and not _is_alive(owner)
+            is_gone = _is_gone(owner)
         except NotFoundError:
             continue  # let go of meanwhile
-        except (ValueError, KeyError, TypeError):
+        except _NOT_A_LOCK:
             # Being written, or written by a process that was killed at that moment.
             raise _busy(path, doing, f"somebody who did not finish writing {lock}") from None
         if not is_gone:
@@ -340,8 +391,9 @@ def _this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "process": process, "started": _started(process)}
 
 
-def _is_alive(owner: dict[str, Any]) -> bool:
-    return bool(_started(int(owner["process"])) == owner["started"])
+def _is_gone(owner: dict[str, Any]) -> bool:
+    is_here = owner["host"] == _this_process()["host"]
+    return bool(is_here and _started(int(owner["process"])) != owner["started"])
 
 
 def _started(process: int) -> str:

@@ -27,6 +27,8 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     next: AtomicU64,
     /// The files that were written to from here since the manager was told.
     written: Mutex<HashMap<Handle, Written>>,
+    /// Held while the manager is told: else a time that somebody sets in between would be lost.
+    telling: Mutex<()>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -55,6 +57,7 @@ where
             files: RwLock::default(),
             next: AtomicU64::new(1),
             written: Mutex::default(),
+            telling: Mutex::default(),
         })
     }
 
@@ -200,6 +203,7 @@ where
 
     /// Tells the manager when a file was last written to from here, if it does not know; returns what it knows then.
     pub(crate) fn tell_written(&self, path: &str) -> Result<u64> {
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let inode = self.stat(path)?;
         let Some(last) = self.written().get(&inode.handle).cloned() else { return Ok(inode.modified_ns) };
         // Never the same time for two contents, whatever the clocks say.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outcore_client::{ArrayFile, MemoryUse, PoolVolume};
+use outcore_client::{ArrayFile, Attributes, MemoryUse, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Nested, OpenMode,
     Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
@@ -424,4 +424,37 @@ fn the_lengths_of_many_files_are_asked_for_at_once() {
     // The first error is told, and ends it.
     *link.faults.lock().unwrap() = (0..80).map(|_| Some(Error::new(ErrorKind::Io, "a server"))).collect();
     assert_eq!(pool.list("").unwrap_err().kind, ErrorKind::Io);
+}
+
+#[test]
+fn a_page_of_names_is_one_message_to_each_server() {
+    let (pool, link) = pool(3);
+    for (number, name) in ["d/a", "d/b", "d/c", "d/e/f"].iter().enumerate() {
+        pool.open(name, OpenMode::Create { length: 130 * number as u64, reserve: false }).unwrap();
+    }
+    link.take_log();
+    let (page, more) = pool.page("d", "", 9).unwrap();
+    assert_eq!(link.take_log().len(), 3, "the servers of two files, both on all three");
+    let lengths = |page: &[outcore_client::Listed]| -> Vec<(String, u64)> {
+        page.iter().map(|listed| (listed.name.clone(), listed.length)).collect()
+    };
+    assert_eq!((lengths(&page), more), (vec![("a".into(), 0), ("b".into(), 130)], true));
+    let (page, more) = pool.page("d", "b", 9).unwrap();
+    assert_eq!((lengths(&page), more), (vec![("c".into(), 260), ("e".into(), 0)], false));
+    assert!(page[1].inode.layout.is_none());
+    let (page, more) = pool.page("d/c", "", 9).unwrap();
+    assert_eq!((lengths(&page), more), (vec![(String::new(), 260)], false));
+}
+
+#[test]
+fn a_time_that_is_set_is_not_replaced_by_that_of_an_earlier_write() {
+    let (pool, _) = pool(2);
+    let file = made(&pool, 100);
+    let all = region(&noise(100));
+    run(&pool, file, Operation::Write, Regions::contiguous(0, 100).unwrap(), &all).unwrap();
+    let wanted = Attributes { modified_ns: Some(77), ..Attributes::default() };
+    pool.set_attributes("f", wanted).unwrap();
+    pool.close(file);
+    pool.tell_written();
+    assert_eq!(pool.modified_ns("f"), Ok(77));
 }

@@ -35,8 +35,8 @@ pub use inventory::{Damage, DataFile, Inspection, Known, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use message::{
-    Grant, Hints, Inode, IoReply, IoRequest, IoStatus, ManagerReply, ManagerRequest, Named, Opened,
-    ServerAddress, Target,
+    Grant, Hints, Inode, IoReply, IoRequest, IoStatus, LengthGrant, ManagerReply, ManagerRequest, Named,
+    Opened, ServerAddress, Target, files_among,
 };
 pub use names::Names;
 pub use order::ChunkOrder;

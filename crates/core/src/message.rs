@@ -30,6 +30,16 @@ pub struct Grant {
     pub mac: [u8; 32],
 }
 
+/// The right to ask how long some files are, until a time. Who may see their names may know that, as in POSIX, whether or
+/// not they may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthGrant {
+    /// Seconds of the pool's clock since 1970 at which it ends.
+    pub expires_s: u64,
+    /// HMAC-SHA256 of that and the handles, by the pool's key.
+    pub mac: [u8; 32],
+}
+
 /// A request to an I/O server. It is one message, whatever it describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoRequest {
@@ -105,6 +115,15 @@ pub enum IoRequest {
         /// Which, at most 1000.
         handles: Vec<Handle>,
     },
+    /// How long the data files of several files are, each 0 if there is none.
+    Lengths {
+        /// All that the right is for.
+        handles: Vec<Handle>,
+        /// The right to.
+        grant: LengthGrant,
+        /// Those that are asked for, on this server.
+        targets: Vec<Target>,
+    },
 }
 
 /// What an I/O server says of itself.
@@ -148,6 +167,8 @@ pub enum IoReply {
     },
     /// Of `Inspect`, in the order of the handles.
     Inspected(Vec<Inspection>),
+    /// Of several data files, in bytes, in the order of the request.
+    Lengths(Vec<u64>),
 }
 
 /// Where a server listens: several addresses are parallel channels to one server.
@@ -336,6 +357,15 @@ pub enum ManagerRequest {
         /// Whose, at most 100.
         handles: Vec<Handle>,
     },
+    /// As `List`, and the right to ask how long the files are; of a file, itself under an empty name.
+    Look {
+        /// The directory or file.
+        path: String,
+        /// The last name of the page before; empty for the first page.
+        after: String,
+        /// Of a page.
+        most: u64,
+    },
 }
 
 /// A file that was opened or made: what a client needs to go to the I/O servers.
@@ -389,4 +419,18 @@ pub enum ManagerReply {
     },
     /// Of `Paths`, in the order of the handles; `None`: there is no way to it from the root.
     Paths(Vec<Option<String>>),
+    /// Of `Look`.
+    Looked {
+        /// Sorted.
+        names: Vec<Named>,
+        /// Whether there are more after them.
+        more: bool,
+        /// For the handles of those that are files, in the order of the names.
+        grant: LengthGrant,
+    },
+}
+
+/// The handles that a [`LengthGrant`] is for: of the files among some names, in their order.
+pub fn files_among(names: &[Named]) -> Vec<Handle> {
+    names.iter().filter(|named| named.inode.layout.is_some()).map(|named| named.inode.handle).collect()
 }

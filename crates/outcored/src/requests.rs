@@ -121,6 +121,7 @@ pub(crate) fn kind_of_io(request: &IoRequest) -> &'static str {
         IoRequest::Scrub { .. } => "scrub",
         IoRequest::DataFiles { .. } => "data_files",
         IoRequest::Inspect { .. } => "inspect",
+        IoRequest::Lengths { .. } => "lengths",
     }
 }
 
@@ -146,5 +147,6 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Files { .. } => "files",
         ManagerRequest::Know { .. } => "know",
         ManagerRequest::Paths { .. } => "paths",
+        ManagerRequest::Look { .. } => "look",
     }
 }

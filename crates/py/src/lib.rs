@@ -7,6 +7,7 @@ mod connect;
 mod daemon;
 mod embedded;
 mod error;
+mod key;
 mod memory;
 mod pool;
 mod pool_check;
@@ -28,6 +29,8 @@ mod _core {
     use super::daemon::{Daemon, server_mark};
     #[pymodule_export]
     use super::error::error_kinds;
+    #[pymodule_export]
+    use super::key::derive_key;
     #[pymodule_export]
     use super::memory::{Arena, Buffer};
     #[pymodule_export]

@@ -1,9 +1,11 @@
 //! Pools.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use outcore_client::Attributes;
 use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
 use outcore_memory::Region;
 use outcore_net::{Credentials, Key, User};
@@ -15,9 +17,12 @@ use crate::error::OrRaise;
 use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
 
-/// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write, bytes of a stripe unit,
-/// numbers of the servers): the last two of a directory are 0 and empty.
-type Status = (bool, u32, u32, u32, u64, u64, Vec<u32>);
+/// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write and of the last change of
+/// these, bytes of a stripe unit, numbers of the servers): the last two of a directory are 0 and empty.
+type Status = (bool, u32, u32, u32, u64, u64, u64, Vec<u32>);
+
+/// (name, what it is, bytes).
+type Listed = (String, Status, u64);
 
 /// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks, whether it takes writes.
 type Server = (u32, u64, u64, u64, u64, u64, bool);
@@ -142,6 +147,45 @@ impl Pool {
         Ok(names.into_iter().map(|named| (named.name, status(&named.inode))).collect())
     }
 
+    /// At most `most` names of a directory after `after`, what they are, and how long; and whether there are more. Of a
+    /// file, itself under an empty name.
+    #[pyo3(signature = (path, after = "", most = 1000))]
+    fn page(&self, py: Python<'_>, path: &str, after: &str, most: u64) -> PyResult<(Vec<Listed>, bool)> {
+        let (listed, more) = py.detach(|| self.client.page(path, after, most)).or_raise(py)?;
+        let tuple = |each: outcore_client::Listed| (each.name, status(&each.inode), each.length);
+        Ok((listed.into_iter().map(tuple).collect(), more))
+    }
+
+    /// Changes what is not `None`.
+    #[pyo3(signature = (path, mode = None, owner = None, group = None, modified_ns = None))]
+    fn set_attributes(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        mode: Option<u32>,
+        owner: Option<u32>,
+        group: Option<u32>,
+        modified_ns: Option<u64>,
+    ) -> PyResult<()> {
+        let wanted = Attributes { mode, owner, group, modified_ns };
+        py.detach(|| self.client.set_attributes(path, wanted)).or_raise(py)
+    }
+
+    fn extended(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<Cow<'static, [u8]>> {
+        py.detach(|| self.client.extended(path, name)).or_raise(py).map(Cow::Owned)
+    }
+
+    fn extended_names(&self, py: Python<'_>, path: &str) -> PyResult<Vec<String>> {
+        py.detach(|| self.client.extended_names(path)).or_raise(py)
+    }
+
+    /// Sets an extended attribute; with no value, removes it.
+    #[pyo3(signature = (path, name, value = None))]
+    fn set_extended(&self, py: Python<'_>, path: &str, name: &str, value: Option<&[u8]>) -> PyResult<()> {
+        let value = value.map(<[u8]>::to_vec);
+        py.detach(|| self.client.set_extended(path, name, value)).or_raise(py)
+    }
+
     fn make_directory(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         py.detach(|| self.client.make_directory(path)).or_raise(py)
     }
@@ -179,6 +223,11 @@ impl Pool {
         py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| inode.handle.0)
     }
 
+    /// Tells the manager when files were last written to from here, as far as it does not know.
+    fn tell_written(&self, py: Python<'_>) {
+        py.detach(|| self.client.tell_written());
+    }
+
     /// Lets go of the pool. What is still open in it is closed.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
@@ -196,6 +245,7 @@ fn status(inode: &Inode) -> Status {
         inode.group,
         inode.mode,
         inode.modified_ns,
+        inode.changed_ns,
         layout.map_or(0, |layout| layout.stripes.unit_bytes()),
         layout.map_or(vec![], |layout| layout.servers.iter().map(|server| server.0).collect()),
     )

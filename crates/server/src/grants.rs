@@ -3,11 +3,12 @@
 use std::fmt;
 
 use hmac::{Hmac, Mac};
-use outcore_core::{Error, ErrorKind, Grant, Handle, Result};
+use outcore_core::{Error, ErrorKind, Grant, Handle, LengthGrant, Result};
 use sha2::Sha256;
 
 /// What is signed begins with what it is for, so that no signature serves as another.
 const OF_GRANTS: &[u8] = b"outcore grant 1\0";
+const OF_LENGTHS: &[u8] = b"outcore lengths 1\0";
 const OF_USERS: &[u8] = b"outcore user 1\0";
 
 /// A secret of 32 bytes: a pool's, or a user's. It is not printed.
@@ -67,6 +68,37 @@ impl Key {
             ));
         }
         Ok(())
+    }
+
+    /// The right to ask how long files are, until `expires_s`.
+    pub fn sign_lengths(&self, handles: &[Handle], expires_s: u64) -> LengthGrant {
+        LengthGrant { expires_s, mac: self.mac_of_lengths(handles, expires_s).finalize().into_bytes().into() }
+    }
+
+    /// Refuses a right that is not of this key for these files, or over.
+    pub fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()> {
+        let denied = |message| Err(Error::new(ErrorKind::Denied, message));
+        // Compared in constant time, and first: nothing else of a grant means anything before.
+        if self.mac_of_lengths(handles, grant.expires_s).verify_slice(&grant.mac).is_err() {
+            return denied(
+                "need a grant of this pool for the lengths of these files, have one that its key did not sign; list them \
+                 again"
+                    .to_owned(),
+            );
+        }
+        if grant.expires_s <= now_s {
+            return denied(format!(
+                "need a grant for lengths that is not over, have one that ended {} s ago; list the files again",
+                now_s - grant.expires_s
+            ));
+        }
+        Ok(())
+    }
+
+    fn mac_of_lengths(&self, handles: &[Handle], expires_s: u64) -> Hmac<Sha256> {
+        let mut mac = authenticate(&self.0, &[OF_LENGTHS, &expires_s.to_le_bytes()]);
+        handles.iter().for_each(|handle| mac.update(&handle.0.to_le_bytes()));
+        mac
     }
 
     fn mac_of(&self, handle: Handle, write: bool, expires_s: u64) -> Hmac<Sha256> {
@@ -178,6 +210,27 @@ mod tests {
         for grant in forged {
             refused(&grant, grant.handle.0, grant.write, 0, "did not sign");
         }
+    }
+
+    #[test]
+    fn a_grant_for_lengths_is_for_these_files_until_its_end() {
+        let (key, files) = (Key::new([7; 32]), [Handle(5), Handle(9)]);
+        let grant = key.sign_lengths(&files, 100);
+        key.verify_lengths(&grant, &files, 99).unwrap();
+        let refused = |grant: &LengthGrant, handles: &[Handle], now_s| {
+            assert_eq!(key.verify_lengths(grant, handles, now_s).unwrap_err().kind, ErrorKind::Denied);
+        };
+        refused(&grant, &files, 100);
+        refused(&LengthGrant { expires_s: 1000, ..grant }, &files, 0);
+        for others in [&[Handle(5)][..], &[Handle(9), Handle(5)], &[Handle(5), Handle(9), Handle(1)], &[]] {
+            refused(&grant, others, 0);
+        }
+        refused(&Key::new([8; 32]).sign_lengths(&files, 100), &files, 0);
+        // It is no grant to read, nor is one of these a grant for lengths.
+        let read = Grant { handle: Handle(5), write: false, expires_s: 100, mac: grant.mac };
+        assert!(key.verify(&read, Handle(5), false, 0).is_err());
+        let length = LengthGrant { expires_s: 100, mac: key.sign(Handle(5), false, 100).mac };
+        refused(&length, &[Handle(5)], 0);
     }
 
     #[test]

@@ -4,16 +4,25 @@ import click
 
 import outcore
 from outcore.cli import (
+    attr,
+    chmod,
+    chown,
     convert,
+    cp,
     demo,
+    df,
     doctor,
     info,
+    ls,
+    mkdir,
+    mv,
     plan,
     pool,
     report,
     rm,
     serve,
     solve,
+    stat,
     verify,
 )
 from outcore.cli.invocation import Verbs
@@ -25,5 +34,10 @@ def main() -> None:
     """Arrays larger than memory, and solvers that run out of core at in-core speed."""
 
 
-for verb in (convert, demo, doctor, info, plan, pool, report, rm, serve, solve, verify):
+VERBS = (
+    attr, chmod, chown, convert, cp, demo, df, doctor, info, ls, mkdir, mv, plan, pool, report, rm,
+    serve, solve, stat, verify,
+)  # fmt: skip
+
+for verb in VERBS:
     main.add_command(verb.command)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,16 +9,18 @@ import click
 from outcore import catalog
 from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import key_option, paths_argument
 from outcore.errors import InvalidError
+from outcore.files.globbing import expanded
 from outcore.sizes import format_bytes
+from outcore.volumes import AnyPath
 
 
 @click.command("info", short_help="Tell what an array or factor is, or what lies in a directory.")
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@paths_argument
+@key_option
 @json_option
-def command(paths: tuple[Path, ...], as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
     """Tell what an array or factor is, or what lies in a directory.
 
     Also of what is half made, consumed or damaged, and how a stopped call goes on.
@@ -27,7 +28,7 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
     entries: list[Entry] = []
     said: list[str] = []
     complete = True
-    for path in paths:
+    for path in expanded(paths):
         entry = catalog.recognise(path)
         if entry is not None:
             entries.append(entry)

@@ -1,13 +1,19 @@
 """``outcore pool``: the daemons of a pool on this machine, and checks of any pool."""
 
+import os
+import pwd
 from pathlib import Path
 
 import click
 
-from outcore import local_pool
+from outcore import _core, local_pool
 from outcore.cli import pool_check
 from outcore.cli.invocation import json_option, print_json
+from outcore.errors import InvalidError
 from outcore.local_pool import DaemonProcess
+
+MOST_ID = 2**32 - 2
+"""Of users and groups; the last number means nobody."""
 
 DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -101,6 +107,59 @@ def down(directory: Path, as_json: bool) -> None:
             click.echo(f"stopped {_who(daemon)}")
         if not stopped:
             click.echo(f"nothing ran in {directory}")
+
+
+@command.command("key", short_help="Make a key for a user.")
+@click.argument("user")
+@click.option(
+    "--key", "pool_key", metavar="FILE", envvar="OUTCORE_KEY", required=True,
+    type=click.Path(path_type=Path), help="The pool's key.  [default: what OUTCORE_KEY names]",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
+    help="The user's key.  [default: USER.key]",
+)  # fmt: skip
+@click.option("--uid", type=click.IntRange(0, MOST_ID), help="Of a user not known here.")
+@click.option(
+    "--gid", "gids", type=click.IntRange(0, MOST_ID), multiple=True,
+    help="Each group of the user, that of new files first.",
+)  # fmt: skip
+@json_option
+def key(
+    user: str,
+    pool_key: Path,
+    output: Path | None,
+    uid: int | None,
+    gids: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    """Derive a key for USER from the pool's, and write it to a new file of mode 0600.
+
+    Who has it is USER to the pool: it checks owner, group and mode of files, and lets nobody with
+    such a key act for others. User id and groups are this machine's, if they are not given; they
+    are bound to the key. To take it back, make a new key for the pool, and new ones for its users.
+    """
+    number, groups = _identity(user, uid, gids)
+    path = output or Path(f"{user}.key")
+    _core.derive_key(str(pool_key), user, number, groups, str(path))
+    if as_json:
+        print_json({"user": user, "uid": number, "gids": groups, "key": str(path)})
+    else:
+        named = ", ".join(map(str, groups))
+        click.echo(f"{path} is the key of {user}, user {number} of groups {named}")
+
+
+def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, list[int]]:
+    """Find user id and groups, as far as they are not given."""
+    if uid is not None and gids:
+        return uid, list(gids)
+    try:
+        known = pwd.getpwnam(user)
+    except KeyError:
+        raise InvalidError(f"this machine knows no user {user!r}; pass --uid and --gid") from None
+    groups = os.getgrouplist(user, known.pw_gid)
+    mine = [known.pw_gid, *(group for group in groups if group != known.pw_gid)]
+    return known.pw_uid if uid is None else uid, list(gids) or mine
 
 
 def _who(daemon: DaemonProcess) -> str:

@@ -2,53 +2,90 @@
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from outcore import catalog
 from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import key_option, paths_argument
 from outcore.errors import InvalidError
+from outcore.files.globbing import expanded
+from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
-from outcore.volumes import as_path, bytes_on_disk, is_there
+from outcore.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
 
 
-@click.command("rm", short_help="Remove arrays, groups, factors, and what stopped calls left.")
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+class _Doomed(NamedTuple):
+    """What is to be removed: of outcore's, or any file or directory of a pool."""
+
+    path: AnyPath
+    kind: str
+    text: str
+    entry: Entry | None
+
+
+@click.command("rm", short_help="Remove arrays, factors, what stopped calls left; files in pools.")
+@paths_argument
+@click.option("-r", "--recursive", is_flag=True, help="Directories in pools, with what they hold.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@key_option
 @json_option
-def command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
-    """Remove arrays, groups, factors, and what stopped calls left.
+def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: bool) -> None:
+    """Remove arrays, groups, factors, and what stopped calls left; in a pool, files too.
 
-    Nothing else is ever removed: if one PATH is nothing of outcore's, none is.
+    In a pool, PATH may be a pattern, and with -r any directory. Of plain files nothing else is ever
+    removed: if one PATH is nothing of outcore's, none is.
     """
-    entries = {}
-    for path in paths:
-        entry = catalog.recognise(path)
-        if entry is None:
-            raise InvalidError(_why_not(path))
-        catalog.check_removable(entry)
-        entries[entry.path] = entry
-    sizes = {name: bytes_on_disk(as_path(name)) for name in entries}
+    doomed = {str(each.path): each for each in map(_recognised, expanded(paths))}
+    for each in doomed.values():
+        if each.entry is not None:
+            catalog.check_removable(each.entry)
+        elif each.kind == "directory" and not recursive:
+            raise InvalidError(f"{each.path} is a directory; pass -r to remove it with all in it")
+    sizes = {name: bytes_on_disk(each.path) for name, each in doomed.items()}
     if not yes:
-        _ask([_as_line(entry, sizes[entry.path]) for entry in entries.values()])
-    for name, entry in entries.items():
+        _ask([_as_line(each, sizes[name]) for name, each in doomed.items()])
+    for each in doomed.values():
         # One that lay within another is gone already.
-        if is_there(as_path(name)):
-            catalog.remove(entry)
-    removed = [{"path": name, "kind": e.kind, "bytes": sizes[name]} for name, e in entries.items()]
+        if is_there(each.path):
+            _remove(each)
+    removed = [
+        {"path": name, "kind": each.kind, "bytes": sizes[name]} for name, each in doomed.items()
+    ]
     if as_json:
         print_json({"removed": removed})
         return
-    for each in removed:
-        click.echo(f"removed {each['kind']} {each['path']}")
+    for one in removed:
+        click.echo(f"removed {one['kind']} {one['path']}")
 
 
-def _as_line(entry: Entry, nbytes: int) -> str:
-    line = f"{entry.kind} {entry.path} ({format_bytes(nbytes)})"
-    return f"{line}, {entry.state}: {entry.text}" if entry.text else line
+def _recognised(path: AnyPath) -> _Doomed:
+    entry = catalog.recognise(path)
+    if entry is not None:
+        return _Doomed(as_path(entry.path), entry.kind, _state(entry), entry)
+    if not isinstance(path, PoolPath):
+        raise InvalidError(_why_not(path))
+    if not path.inside:
+        raise InvalidError("the root of a pool cannot be removed; name what is in it")
+    return _Doomed(path, "directory" if path.is_dir() else "file", "", None)
+
+
+def _remove(doomed: _Doomed) -> None:
+    if doomed.entry is not None:
+        catalog.remove(doomed.entry)
+        return
+    where = place(doomed.path)
+    where.volume.remove(where.name)
+
+
+def _state(entry: Entry) -> str:
+    return f", {entry.state}: {entry.text}" if entry.text else ""
+
+
+def _as_line(doomed: _Doomed, nbytes: int) -> str:
+    return f"{doomed.kind} {doomed.path} ({format_bytes(nbytes)}){doomed.text}"
 
 
 def _ask(what: list[str]) -> None:

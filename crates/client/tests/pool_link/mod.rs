@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use outcore_client::PoolVolume;
 use outcore_core::{
     Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest, IoStatus,
-    Layout, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress, ServerId,
-    Target,
+    Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress,
+    ServerId, Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -158,6 +158,11 @@ impl MemoryLink {
                 free_bytes: 1000 + u64::from(server.0),
                 ..IoStatus::default()
             })),
+            IoRequest::Lengths { handles, targets, .. } => {
+                assert!(targets.iter().all(|target| handles.contains(&target.handle)));
+                let length = |target: &Target| data.get(&(server, target.handle)).map_or(0, Vec::len) as u64;
+                Ok(IoReply::Lengths(targets.iter().map(length).collect()))
+            }
             #[allow(unreachable_patterns, reason = "requests may be added")]
             _ => Err(Error::invalid("not known here")),
         }
@@ -193,18 +198,16 @@ impl MemoryLink {
             }
             ManagerRequest::Stat { path } => Ok(ManagerReply::Inode(Box::new(find(&names, &path)?))),
             ManagerRequest::List { path, after, most } => {
-                let below = if path.is_empty() { String::new() } else { format!("{path}/") };
-                let mut found: Vec<Named> = names
-                    .inodes
-                    .iter()
-                    .filter_map(|(name, inode)| Some((name.strip_prefix(&below)?, inode)))
-                    .filter(|(name, _)| !name.contains('/') && *name > after.as_str())
-                    .map(|(name, inode)| Named { name: name.into(), inode: inode.clone() })
-                    .collect();
-                let page = most.min(self.list_page) as usize;
-                let more = found.len() > page;
-                found.truncate(page);
-                Ok(ManagerReply::Names { names: found, more })
+                let (names, more) = self.page(&names, &path, &after, most);
+                Ok(ManagerReply::Names { names, more })
+            }
+            ManagerRequest::Look { path, after, most } => {
+                let is_file = names.inodes.get(&path).filter(|inode| inode.layout.is_some());
+                let (names, more) = match is_file {
+                    Some(inode) => (vec![Named { name: String::new(), inode: inode.clone() }], false),
+                    None => self.page(&names, &path, &after, most),
+                };
+                Ok(ManagerReply::Looked { names, more, grant: LengthGrant { expires_s: 0, mac: [0; 32] } })
             }
             ManagerRequest::MakeDirectory { path, .. } => {
                 names.make_above(&format!("{path}/x"));
@@ -251,6 +254,21 @@ impl MemoryLink {
             }
             _ => Err(Error::invalid("not known here")),
         }
+    }
+
+    fn page(&self, names: &Names, path: &str, after: &str, most: u64) -> (Vec<Named>, bool) {
+        let below = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let mut found: Vec<Named> = names
+            .inodes
+            .iter()
+            .filter_map(|(name, inode)| Some((name.strip_prefix(&below)?, inode)))
+            .filter(|(name, _)| !name.contains('/') && *name > after)
+            .map(|(name, inode)| Named { name: name.into(), inode: inode.clone() })
+            .collect();
+        let page = most.min(self.list_page) as usize;
+        let more = found.len() > page;
+        found.truncate(page);
+        (found, more)
     }
 
     fn layout(&self, hints: &Hints) -> Result<Layout> {

@@ -31,6 +31,7 @@ choice!(ManagerRequest {
     17 = Files { after, most },
     18 = Know { handles },
     19 = Paths { handles },
+    20 = Look { path, after, most },
 });
 
 choice!(Known {
@@ -53,6 +54,7 @@ choice!(ManagerReply {
     10 = NewServer(id),
     11 = Known { known, more },
     12 = Paths(paths),
+    13 = Looked { names, more, grant },
 });
 
 impl Record for Layout {

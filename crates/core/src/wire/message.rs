@@ -2,8 +2,8 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Damage, DataFile, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus, Result,
-    ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+    Damage, DataFile, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus, LengthGrant,
+    Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 
 structure!(ServerId { 0 });
@@ -19,6 +19,7 @@ structure!(IoStatus {
     noted_files,
     is_writable,
 });
+structure!(LengthGrant { expires_s, mac });
 structure!(Error { kind, message });
 structure!(ScrubPlace { handle, offset });
 structure!(DataFile { handle, length });
@@ -37,6 +38,7 @@ choice!(IoRequest {
     8 = Scrub { from, most_bytes },
     9 = DataFiles { after, most },
     10 = Inspect { handles },
+    11 = Lengths { handles, grant, targets },
 });
 
 choice!(IoReply {
@@ -47,6 +49,7 @@ choice!(IoReply {
     5 = Scrubbed(scrubbed),
     6 = DataFiles { files, more },
     7 = Inspected(files),
+    8 = Lengths(bytes),
 });
 
 impl Record for Stripes {

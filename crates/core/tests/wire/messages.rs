@@ -44,7 +44,7 @@ pub fn error() -> impl Strategy<Value = Error> {
 }
 
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
-    (0..10, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
+    (0..11, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
         |(which, target, grant, regions, local_length, reserve)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
@@ -58,7 +58,12 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
                 most_bytes: local_length,
             },
             8 => IoRequest::DataFiles { after: target.handle, most: local_length },
-            _ => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
+            9 => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
+            _ => IoRequest::Lengths {
+                handles: vec![target.handle, Handle(local_length)],
+                grant: LengthGrant { expires_s: grant.expires_s, mac: grant.mac },
+                targets: vec![target; usize::from(reserve)],
+            },
         },
     )
 }
@@ -97,6 +102,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
         scrubbed,
         (vec(file, 0..4), any::<bool>()).prop_map(|(files, more)| IoReply::DataFiles { files, more }),
         vec(inspection, 0..4).prop_map(IoReply::Inspected),
+        vec(any::<u64>(), 0..4).prop_map(IoReply::Lengths),
     ]
 }
 
@@ -181,13 +187,18 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (handle(), any::<u64>()).prop_map(|(after, most)| ManagerRequest::Files { after, most }),
         vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Know { handles }),
         vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Paths { handles }),
+        (path(), path(), any::<u64>()).prop_map(|(path, after, most)| ManagerRequest::Look {
+            path,
+            after,
+            most
+        }),
     ]
 }
 
 pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
     let server = (any::<u32>(), vec(any::<String>(), 0..3))
         .prop_map(|(id, addresses)| ServerAddress { id: ServerId(id), addresses });
-    let named = (any::<String>(), inode()).prop_map(|(name, inode)| Named { name, inode });
+    let named = || (any::<String>(), inode()).prop_map(|(name, inode)| Named { name, inode });
     prop_oneof![
         Just(ManagerReply::Done),
         (any::<u128>(), vec(server, 0..4))
@@ -195,13 +206,18 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
         opened().prop_map(|o| ManagerReply::Opened(Box::new(o))),
         grant().prop_map(ManagerReply::Granted),
         inode().prop_map(|i| ManagerReply::Inode(Box::new(i))),
-        (vec(named, 0..4), any::<bool>()).prop_map(|(names, more)| ManagerReply::Names { names, more }),
+        (vec(named(), 0..4), any::<bool>()).prop_map(|(names, more)| ManagerReply::Names { names, more }),
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),
         vec(any::<Vec<u8>>(), 0..3).prop_map(ManagerReply::Values),
         error().prop_map(ManagerReply::Failed),
         any::<u32>().prop_map(|id| ManagerReply::NewServer(ServerId(id))),
         (vec(known(), 0..4), any::<bool>()).prop_map(|(known, more)| ManagerReply::Known { known, more }),
         vec(option::of(any::<String>()), 0..4).prop_map(ManagerReply::Paths),
+        (vec(named(), 0..4), any::<bool>(), grant()).prop_map(|(names, more, grant)| ManagerReply::Looked {
+            names,
+            more,
+            grant: LengthGrant { expires_s: grant.expires_s, mac: grant.mac }
+        }),
     ]
 }
 

@@ -248,7 +248,8 @@ fn changes(request: &ManagerRequest) -> bool {
         | ManagerRequest::GetExtended { .. }
         | ManagerRequest::Files { .. }
         | ManagerRequest::Know { .. }
-        | ManagerRequest::Paths { .. } => false,
+        | ManagerRequest::Paths { .. }
+        | ManagerRequest::Look { .. } => false,
         ManagerRequest::Create { .. }
         | ManagerRequest::MakeDirectory { .. }
         | ManagerRequest::Remove { .. }

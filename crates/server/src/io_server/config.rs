@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Clock, Grant, Handle, Result, ServerId};
+use outcore_core::{Clock, Grant, Handle, LengthGrant, Result, ServerId};
 
 use crate::grants::Key;
 
@@ -11,11 +11,18 @@ pub trait Verify: Send {
     /// An error of kind `denied` unless the manager made this grant, for this file, for writing if `write`, and it has
     /// not ended at `now_s`, in seconds since 1970.
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()>;
+
+    /// The same, of the right to ask how long these files are.
+    fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()>;
 }
 
 impl Verify for Key {
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
         self.verify(grant, handle, write, now_s)
+    }
+
+    fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()> {
+        self.verify_lengths(grant, handles, now_s)
     }
 }
 

@@ -1,9 +1,13 @@
 //! An I/O server as a state machine, and how it serves a call.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use outcore_core::{Buffer, Error, Grant, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target};
+use outcore_core::{
+    Buffer, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus, LengthGrant, Regions, Result,
+    Target,
+};
 
 use super::config::Config;
 use super::event::{Effect, Event, NameAnswer, NameOperation};
@@ -192,6 +196,9 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Scrub { from, most_bytes } => self.scrub(from, most_bytes).await,
             IoRequest::DataFiles { after, most } => self.data_files(after, most).await,
             IoRequest::Inspect { handles } => self.inspect(&handles).await,
+            IoRequest::Lengths { handles, grant, targets } => {
+                self.lengths(&handles, &grant, &targets).await.map(IoReply::Lengths)
+            }
         }
     }
 
@@ -206,18 +213,38 @@ impl<B: Buffer> Shared<B> {
         reply
     }
 
+    /// How long data files are.
+    async fn lengths(
+        self: &Rc<Self>,
+        handles: &[Handle],
+        grant: &LengthGrant,
+        targets: &[Target],
+    ) -> Result<Vec<u64>> {
+        self.verify.verify_lengths(grant, handles, self.now_ns.get() / 1_000_000_000)?;
+        let allowed: BTreeSet<Handle> = handles.iter().copied().collect();
+        let mut lengths = Vec::with_capacity(targets.len());
+        for &target in targets {
+            check_entry(target)?;
+            if !allowed.contains(&target.handle) {
+                return Err(Error::new(
+                    ErrorKind::Denied,
+                    format!("need a grant for file {}, have one for others; list it again", target.handle.0),
+                ));
+            }
+            let file = self.files.get(target.handle);
+            let is_there = self.open(&file, false).await;
+            let length = file.length.get();
+            self.files.let_go(&file);
+            lengths.push(if is_there? { length } else { 0 });
+        }
+        Ok(lengths)
+    }
+
     /// Whether the grant allows it.
     fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
         let now_s = self.now_ns.get() / 1_000_000_000;
         self.verify.verify(grant, target.handle, write, now_s)?;
-        if target.entry >= target.stripes.count() {
-            return Err(Error::invalid(format!(
-                "a file on {} servers has no entry {}",
-                target.stripes.count(),
-                target.entry
-            )));
-        }
-        Ok(())
+        check_entry(target)
     }
 
     async fn read_regions(
@@ -364,4 +391,15 @@ impl<B: Buffer> Shared<B> {
 
 fn mismatch(need: u64, have: usize) -> Error {
     Error::invalid(format!("the regions of a request are {need} bytes or more here, its payload {have}"))
+}
+
+fn check_entry(target: Target) -> Result<()> {
+    if target.entry >= target.stripes.count() {
+        return Err(Error::invalid(format!(
+            "a file on {} servers has no entry {}",
+            target.stripes.count(),
+            target.entry
+        )));
+    }
+    Ok(())
 }

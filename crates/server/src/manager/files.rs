@@ -1,6 +1,6 @@
 //! Files and directories made, opened, listed.
 
-use outcore_core::{Error, Grant, Handle, Hints, Inode, ManagerReply, Named, Opened, Result};
+use outcore_core::{Error, Grant, Handle, Hints, Inode, ManagerReply, Named, Opened, Result, files_among};
 
 use super::access::{READ, SEARCH, WRITE, check_mode, require};
 use super::layouts::{layout, merged, understood};
@@ -91,7 +91,15 @@ impl<S: Store> Step<'_, S> {
         }
     }
 
-    fn list(&mut self, path: &str, after: &str, most: u64) -> Result<ManagerReply> {
+    fn listed(&mut self, path: &str, after: &str, most: u64) -> Result<(Vec<Named>, bool)> {
+        let node = self.find(path)?;
+        if node.is_directory() {
+            return self.list(path, after, most);
+        }
+        Ok((vec![Named { name: String::new(), inode: node.inode }], false))
+    }
+
+    fn list(&mut self, path: &str, after: &str, most: u64) -> Result<(Vec<Named>, bool)> {
         let directory = self.find(path)?;
         check_is_directory(&directory, path)?;
         // Names are read; what each is, is found by searching.
@@ -107,7 +115,7 @@ impl<S: Store> Step<'_, S> {
             let name = keys::name_in(key).ok_or_else(|| self.stale(handle))?;
             names.push(Named { name: name.to_owned(), inode: node.inode });
         }
-        Ok(ManagerReply::Names { names, more })
+        Ok((names, more))
     }
 }
 
@@ -171,7 +179,21 @@ impl<S: Store> Manager<S> {
         after: &str,
         most: u64,
     ) -> Result<ManagerReply> {
-        self.view(now, who, |step| step.list(path, after, most))
+        let (names, more) = self.view(now, who, |step| step.list(path, after, most))?;
+        Ok(ManagerReply::Names { names, more })
+    }
+
+    pub(super) fn look(
+        &mut self,
+        now: Now,
+        who: &User,
+        path: &str,
+        after: &str,
+        most: u64,
+    ) -> Result<ManagerReply> {
+        let (names, more) = self.view(now, who, |step| step.listed(path, after, most))?;
+        let grant = self.key.sign_lengths(&files_among(&names), self.grants_end_s(now));
+        Ok(ManagerReply::Looked { names, more, grant })
     }
 
     fn opened(&self, now: Now, inode: Inode, write: bool) -> ManagerReply {
@@ -181,7 +203,10 @@ impl<S: Store> Manager<S> {
 
     /// The right to a file from now on.
     pub(super) fn grant(&self, now: Now, handle: Handle, write: bool) -> Grant {
-        let now_s = now.unix_ns / 1_000_000_000;
-        self.key.sign(handle, write, now_s.saturating_add(self.config.grant_s))
+        self.key.sign(handle, write, self.grants_end_s(now))
+    }
+
+    fn grants_end_s(&self, now: Now) -> u64 {
+        (now.unix_ns / 1_000_000_000).saturating_add(self.config.grant_s)
     }
 }

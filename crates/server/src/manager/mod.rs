@@ -143,6 +143,7 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Renew { handle, write } => self.renew(now, who, handle, write),
             ManagerRequest::Stat { path } => self.stat(now, who, &path),
             ManagerRequest::List { path, after, most } => self.list(now, who, &path, &after, most),
+            ManagerRequest::Look { path, after, most } => self.look(now, who, &path, &after, most),
             ManagerRequest::MakeDirectory { path, mode } => self.make_directory(now, who, &path, mode),
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
@@ -276,6 +277,7 @@ fn is_change(request: &ManagerRequest) -> bool {
             | ManagerRequest::Files { .. }
             | ManagerRequest::Know { .. }
             | ManagerRequest::Paths { .. }
+            | ManagerRequest::Look { .. }
     )
 }
 

@@ -206,3 +206,38 @@ fn syncs_at_once_share_the_work() {
     // Of data and checksums, for the first and for all others; and of the log.
     assert!(world.syncs - before <= 5, "{}", world.syncs - before);
 }
+
+#[test]
+fn lengths_of_several_files_are_those_of_each_by_one_request() {
+    // More files than may be open at once.
+    let mut world = World::new(9, small_limits());
+    for handle in 1..=5 {
+        world.write(handle, 0, &vec![1; 1000 * handle as usize]).unwrap();
+    }
+    let handles: Vec<Handle> = (1..=6).map(Handle).collect();
+    let grant = key().sign_lengths(&handles, NOW_S + 100);
+    let ask = |of: &[u64]| IoRequest::Lengths {
+        handles: handles.clone(),
+        grant,
+        targets: of.iter().map(|&handle| target(handle)).collect(),
+    };
+    let (reply, _) = world.ask(ask(&[3, 1, 2, 6, 5, 4]), vec![]);
+    assert_eq!(
+        reply,
+        IoReply::Lengths(vec![3000, 1000, 2000, 0, 5000, 4000]),
+        "0 where there is no data file"
+    );
+    assert!(world.disk.content(&data_path(Handle(6))).is_none(), "asking makes no file");
+    let refused = |world: &mut World, request, kind| match world.ask(request, vec![]).0 {
+        IoReply::Failed(error) => assert_eq!(error.kind, kind, "{error}"),
+        other => panic!("answered by {other:?}"),
+    };
+    refused(&mut world, ask(&[7]), ErrorKind::Denied);
+    let fewer = IoRequest::Lengths { handles: handles[1..].to_vec(), grant, targets: vec![target(2)] };
+    refused(&mut world, fewer, ErrorKind::Denied);
+    let elsewhere = Target { entry: 1, ..target(1) };
+    let wrong = IoRequest::Lengths { handles: handles.clone(), grant, targets: vec![elsewhere] };
+    refused(&mut world, wrong, ErrorKind::Invalid);
+    world.tick(100);
+    refused(&mut world, ask(&[1]), ErrorKind::Denied);
+}

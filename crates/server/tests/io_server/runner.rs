@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use outcore_core::doubles::{Fault, FaultyDisk};
 use outcore_core::{
-    Answer, Buffer, Clock, Disk, Error, ErrorKind, IoReply, IoRequest, Regions, Result, ServerId,
+    Answer, Buffer, Clock, Disk, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, LengthGrant, Regions,
+    Result, ServerId,
 };
 use outcore_disk::{Directory, LocalDisk, MonotonicClock};
 use outcore_memory::{Arena, Region};
@@ -19,7 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Anybody;
 
 impl Verify for Anybody {
-    fn verify(&self, _: &outcore_core::Grant, _: outcore_core::Handle, _: bool, _: u64) -> Result<()> {
+    fn verify(&self, _: &Grant, _: Handle, _: bool, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify_lengths(&self, _: &LengthGrant, _: &[Handle], _: u64) -> Result<()> {
         Ok(())
     }
 }

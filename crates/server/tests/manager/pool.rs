@@ -103,6 +103,10 @@ pub fn list(path: &str, after: &str, most: u64) -> ManagerRequest {
     ManagerRequest::List { path: path.into(), after: after.into(), most }
 }
 
+pub fn look(path: &str, after: &str, most: u64) -> ManagerRequest {
+    ManagerRequest::Look { path: path.into(), after: after.into(), most }
+}
+
 pub fn remove(path: &str, recursive: bool) -> ManagerRequest {
     ManagerRequest::Remove { path: path.into(), recursive }
 }

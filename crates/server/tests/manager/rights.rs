@@ -1,7 +1,7 @@
 //! Permissions, against a table written from POSIX.1-2017: what its pages on open(), mkdir(), unlink() and the others say
 //! under EACCES and EPERM.
 
-use outcore_core::{ErrorKind, Hints, ManagerRequest};
+use outcore_core::{ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, files_among};
 use outcore_server::manager::User;
 
 use crate::pool::*;
@@ -38,6 +38,8 @@ fn table() -> Vec<Case> {
         case(|| stat("top/in"), &[("top", X)]),
         // opendir(), and stat() of each name.
         case(|| list("top/in", "", 9), &[("top", X), ("top/in", R | X)]),
+        case(|| look("top/in", "", 9), &[("top", X), ("top/in", R | X)]),
+        case(|| look("top/in/file", "", 9), &[("top", X), ("top/in", X)]),
         // unlink(), rmdir(): the file itself does not matter.
         case(|| remove("top/in/file", false), &[("top", X), ("top/in", W | X)]),
         case(|| remove("top/in/sub", false), &[("top", X), ("top/in", W | X)]),
@@ -239,4 +241,34 @@ fn grants_are_for_what_was_asked_and_end() {
     key.verify(&reader, handle, false, end - 1).unwrap();
     assert_eq!(key.verify(&reader, handle, true, now_s).unwrap_err().kind, ErrorKind::Denied);
     assert!(opened(asked(&mut pool, open_file("f", true))).grant.write);
+}
+
+#[test]
+fn who_looks_may_ask_how_long_the_files_are_that_it_saw() {
+    let mut pool = pool();
+    let now_s = 5000;
+    let asked = |pool: &mut _, request| ask_at(pool, now_s * SECOND_NS, &root(), request).unwrap();
+    for name in ["d/a", "d/b", "d/c/e"] {
+        asked(&mut pool, create_as(name, 0));
+    }
+    let looked = |reply| match reply {
+        ManagerReply::Looked { names, more, grant } => (names, more, grant),
+        other => panic!("not looked: {other:?}"),
+    };
+    for (path, after, most) in [("d", "", 9), ("d", "", 1), ("d", "a", 1), ("d/a", "", 9)] {
+        let (found, more, grant) = looked(asked(&mut pool, look(path, after, most)));
+        if path == "d" {
+            assert_eq!((found.clone(), more), names(asked(&mut pool, list(path, after, most))));
+        } else {
+            assert_eq!((found.len(), found[0].name.as_str(), more), (1, "", false));
+            assert_eq!(found[0].inode, inode(asked(&mut pool, stat(path))));
+        }
+        let files = files_among(&found);
+        assert_eq!(files.len(), found.iter().filter(|named| named.name != "c").count());
+        key().verify_lengths(&grant, &files, now_s + 599).unwrap();
+        assert_eq!(grant.expires_s, now_s + 600);
+        let more = [&files[..], &[Handle(1)]].concat();
+        assert_eq!(key().verify_lengths(&grant, &more, now_s).unwrap_err().kind, ErrorKind::Denied);
+    }
+    assert_eq!(kind(ask(&mut pool, &root(), look("none", "", 9))), ErrorKind::NotFound);
 }

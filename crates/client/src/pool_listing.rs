@@ -1,0 +1,80 @@
+//! Names in a pool with the lengths of their files, by the page: one question to the manager, and one to each I/O server.
+
+use std::collections::BTreeMap;
+
+use outcore_core::{
+    Error, ErrorKind, Gather, Inode, IoReply, IoRequest, LengthGrant, Link, ManagerReply, ManagerRequest,
+    Named, Result, ServerId, Target, files_among,
+};
+
+use crate::PoolVolume;
+use crate::pool_call::{Call, unexpected};
+use crate::pool_shared::{Shared, checked};
+
+/// What a name is, and how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// In its directory; empty where a path was asked for itself.
+    pub name: String,
+    /// What the manager knows.
+    pub inode: Inode,
+    /// Of a file, in bytes; of a directory 0.
+    pub length: u64,
+}
+
+impl<L: Link + ?Sized + 'static> PoolVolume<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    /// At most `most` names of a directory after `after`, sorted, and whether there are more; of a file, itself.
+    pub fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
+        let request = ManagerRequest::Look { path: checked(path)?, after: after.into(), most };
+        match self.0.manager(request)? {
+            ManagerReply::Looked { names, more, grant } => Ok((self.0.with_lengths(names, grant)?, more)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+impl<L: Link + ?Sized + 'static> Shared<L>
+where
+    L::Buffer: Gather + Sync,
+{
+    fn with_lengths(&self, names: Vec<Named>, grant: LengthGrant) -> Result<Vec<Listed>> {
+        let handles = files_among(&names);
+        // Of each server: which of the names it is asked of, and as what.
+        let mut asked: BTreeMap<ServerId, Vec<(usize, Target)>> = BTreeMap::new();
+        for (number, Named { inode, .. }) in names.iter().enumerate() {
+            let Some(layout) = &inode.layout else { continue };
+            for (&server, entry) in layout.servers.iter().zip(0..) {
+                let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
+                asked.entry(server).or_default().push((number, target));
+            }
+        }
+        let asked: Vec<_> = asked.into_iter().collect();
+        let call = |(server, targets): &(ServerId, Vec<(usize, Target)>)| {
+            let targets = targets.iter().map(|&(_, target)| target).collect();
+            let request = IoRequest::Lengths { handles: handles.clone(), grant, targets };
+            Call::new(*server, request, self.none.clone())
+        };
+        let replies = self.servers.wait_all(asked.iter().map(call).collect())?;
+        let mut listed: Vec<Listed> =
+            names.into_iter().map(|Named { name, inode }| Listed { name, inode, length: 0 }).collect();
+        for ((_, targets), reply) in asked.iter().zip(&replies) {
+            let IoReply::Lengths(lengths) = reply else { return Err(unexpected(reply)) };
+            if lengths.len() != targets.len() {
+                return Err(unexpected(reply));
+            }
+            for (&(number, target), &local) in targets.iter().zip(lengths) {
+                let least = target.stripes.length_from(target.entry, local).ok_or_else(|| {
+                    let name = &listed[number].name;
+                    let text =
+                        format!("a data file of {name:?} is said to be {local} bytes long, which cannot be");
+                    Error::new(ErrorKind::Corrupt, text)
+                })?;
+                listed[number].length = listed[number].length.max(least);
+            }
+        }
+        Ok(listed)
+    }
+}

@@ -1,0 +1,115 @@
+"""``outcore attr``: extended attributes."""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
+from outcore.files.attributes import (
+    attribute,
+    attribute_names,
+    remove_attribute,
+    set_attribute,
+)
+from outcore.files.globbing import expanded
+from outcore.volumes import AnyPath
+
+PATH = click.argument("path", type=ANY_PATH)
+NAME = click.argument("name")
+
+
+@click.group("attr", short_help="Get, set, list and remove extended attributes.")
+def command() -> None:
+    """Get, set, list and remove extended attributes.
+
+    In a pool they have up to 64 KiB each. NAME in a pool is user.NAME of a plain file.
+    """
+
+
+@command.command("get", short_help="Print the value of an attribute.")
+@PATH
+@NAME
+@key_option
+@json_option
+def get_attribute(path: AnyPath, name: str, as_json: bool) -> None:
+    """Print the value of the attribute NAME of PATH, its bytes and nothing else."""
+    value = attribute(path, name)
+    if as_json:
+        print_json({"path": str(path), "name": name} | _as_json(value))
+    else:
+        sys.stdout.buffer.write(value)
+
+
+@command.command("set", short_help="Set an attribute.")
+@PATH
+@NAME
+@click.argument("value", required=False)
+@click.option(
+    "--file", "source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="What has the value.",
+)  # fmt: skip
+@key_option
+@json_option
+def set_one(
+    path: AnyPath, name: str, value: str | None, source: Path | None, as_json: bool
+) -> None:
+    """Set the attribute NAME of PATH to VALUE, or to what is in a file."""
+    if (value is None) == (source is None):
+        raise click.UsageError("give a VALUE or --file, not both")
+    data = source.read_bytes() if source is not None else (value or "").encode()
+    set_attribute(path, name, data)
+    if as_json:
+        print_json({"path": str(path), "name": name, "nbytes": len(data)})
+
+
+@command.command("list", short_help="List attributes.")
+@paths_argument
+@click.option("-l", "--long", "is_long", is_flag=True, help="Their values, too.")
+@key_option
+@json_option
+def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) -> None:
+    """List the names of the attributes of each PATH."""
+    failures = Failures(as_json=as_json)
+    documents: list[dict[str, Any]] = []
+    given = expanded(paths)
+    for path in given:
+        with failures.noted(path):
+            names = attribute_names(path)
+            values = {name: attribute(path, name) for name in names} if is_long else {}
+            documents.append({"path": str(path), "attributes": names})
+            if is_long:
+                documents[-1]["values"] = {name: _as_json(value) for name, value in values.items()}
+            if as_json:
+                continue
+            for name in names:
+                line = f"{name}={_as_text(values[name])}" if is_long else name
+                click.echo(f"{path}: {line}" if len(given) > 1 else line)
+    failures.end({"entries": documents})
+
+
+@command.command("rm", short_help="Remove an attribute.")
+@PATH
+@NAME
+@key_option
+@json_option
+def remove(path: AnyPath, name: str, as_json: bool) -> None:
+    """Remove the attribute NAME of PATH."""
+    remove_attribute(path, name)
+    if as_json:
+        print_json({"path": str(path), "removed": name})
+
+
+def _as_json(value: bytes) -> dict[str, str]:
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
+
+
+def _as_text(value: bytes) -> str:
+    text = repr(value)[2:-1]
+    return text if len(text) <= 60 else f"{text[:57]}... ({len(value)} bytes)"

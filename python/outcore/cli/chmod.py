@@ -1,0 +1,52 @@
+"""``outcore chmod``."""
+
+import click
+
+from outcore.cli.invocation import json_option
+from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.errors import InvalidError
+from outcore.files.attributes import set_mode
+from outcore.files.globbing import expanded
+from outcore.files.modes import changed_mode, check_mode, current_umask
+from outcore.files.status import FileStatus, children_of, status_of
+from outcore.volumes import AnyPath
+
+
+@click.command(
+    "chmod", short_help="Change permissions.", context_settings={"ignore_unknown_options": True}
+)
+@click.argument("mode")
+@paths_argument
+@click.option("-R", "--recursive", is_flag=True, help="What is below directories, too.")
+@key_option
+@json_option
+def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: bool) -> None:
+    """Change the permissions of each PATH to MODE.
+
+    MODE is octal, such as 640, or symbolic, such as u+rwx,g-w, as chmod of the system has it. Files
+    in pools have no set-ID bits.
+    """
+    try:
+        check_mode(mode)
+    except InvalidError as error:
+        raise click.UsageError(str(error)) from None
+    failures, umask = Failures(as_json=as_json), current_umask()
+    changed: list[dict[str, str]] = []
+
+    def change(status: FileStatus) -> None:
+        with failures.noted(status.path):
+            bits = changed_mode(
+                mode, status.mode, is_directory=status.is_directory, umask=umask
+            )  # fmt: skip
+            set_mode(status.path, bits)
+            changed.append({"path": str(status.path), "mode": f"{bits:04o}"})
+        if recursive and status.is_directory:
+            with failures.noted(status.path):
+                for child in children_of(status.path):
+                    if child.kind != "link":
+                        change(child)
+
+    for path in expanded(paths):
+        with failures.noted(path):
+            change(status_of(path, follow=True))
+    failures.end({"changed": changed})

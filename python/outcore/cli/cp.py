@@ -1,0 +1,81 @@
+"""``outcore cp``."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
+from outcore.files.copy import copy_files
+from outcore.volumes import AnyPath
+
+
+def read_hints(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Read ``NAME=VALUE``."""
+    pairs = [each.partition("=") for each in given]
+    for (name, equals, _), text in zip(pairs, given, strict=True):
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+@click.command("cp", short_help="Copy files and directories to, from and within pools.")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
+@click.argument("target", type=ANY_PATH)
+@click.option("-r", "--recursive", is_flag=True, help="Directories that are no arrays, too.")
+@click.option(
+    "-p", "--preserve", is_flag=True,
+    help="Keep mode, time and extended attributes; owner and group where that is allowed.",
+)  # fmt: skip
+@click.option("-f", "--overwrite", is_flag=True, help="Replace what is there, once all is copied.")
+@click.option("--resume", is_flag=True, help="Go on with a copy that was stopped.")
+@click.option(
+    "--verify/--no-verify", default=None,
+    help="Read the copy back, and compare checksums.  [default: for plain files]",
+)  # fmt: skip
+@click.option(
+    "--hint", "hints", metavar="NAME=VALUE", multiple=True, callback=read_hints,
+    help="How new files in a pool are laid out, such as striping_unit=1MiB.",
+)  # fmt: skip
+@click.option(
+    "--memory", default="64MiB", show_default=True, help="For pieces of files under way at once."
+)
+@key_option
+@json_option
+def command(
+    sources: tuple[AnyPath, ...],
+    target: AnyPath,
+    recursive: bool,
+    preserve: bool,
+    overwrite: bool,
+    resume: bool,
+    verify: bool | None,
+    hints: dict[str, Any],
+    memory: str,
+    as_json: bool,
+) -> None:
+    """Copy each SOURCE to TARGET, or into it if it is a directory.
+
+    Both are plain paths or URLs of names in pools; a SOURCE in a pool may be a pattern. A copy is
+    made under a hidden name beside its place, and gets its own when all of it is there and durable.
+
+    Verified means: bytes that go to a pool carry a CRC-32C of what was read; its servers check it
+    on arrival, keep it, and check it at each reading. A plain copy is read back from the disk, and
+    its CRC-32C compared with that of what was read from SOURCE. --verify reads copies in pools back
+    as well.
+
+    A copy that was stopped, by Ctrl-C, an error or kill -9, goes on with --resume: what it wrote is
+    read and compared with the checksums in its journal, and what differs is copied again.
+    """
+    reports = copy_files(
+        sources, target, recursive=recursive, preserve=preserve, overwrite=overwrite,
+        resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
+    )  # fmt: skip
+    if as_json:
+        print_json({"copied": [asdict(report) for report in reports]})
+        return
+    for report in reports:
+        click.echo(str(report))

@@ -1,0 +1,80 @@
+"""``outcore df``."""
+
+import os
+from typing import Any
+
+import click
+
+from outcore.cli.invocation import json_option
+from outcore.cli.listing import in_columns, size_of
+from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.files.status import cannot
+from outcore.pool import ServerStatus
+from outcore.pool_path import PoolPath
+from outcore.volumes import AnyPath
+
+
+@click.command("df", short_help="Tell how much room there is.")
+@paths_argument
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
+@key_option
+@json_option
+def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
+    """Tell how much room there is where each PATH is: of a pool, on each of its servers.
+
+    What can still be written to files that go round all servers is told below them: the fullest
+    server is where these end.
+    """
+    failures = Failures(as_json=as_json)
+    documents: list[dict[str, Any]] = []
+    for path in paths:
+        with failures.noted(path):
+            found = _pool(path) if isinstance(path, PoolPath) else _disk(path)
+            if not as_json:
+                click.echo(("\n" if documents else "") + _as_text(found, exact))
+            documents.append(found)
+    failures.end({"places": documents})
+
+
+def _pool(path: PoolPath) -> dict[str, Any]:
+    servers = [ServerStatus(*each) for each in path.root.core.servers()]
+    each = [
+        {"server": one.id, "free_bytes": one.free_bytes, "bytes_written": one.bytes_written}
+        for one in servers
+    ]
+    return {
+        "path": str(path), "pool": path.root.core.id, "servers": each,
+        "free_bytes": sum(one.free_bytes for one in servers),
+        "striped_bytes": path.root.volume.free_bytes(),
+    }  # fmt: skip
+
+
+def _disk(path: AnyPath) -> dict[str, Any]:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        raise cannot(f"look at {path}", error) from None
+    unit = found.f_frsize
+    return {
+        "path": str(path), "total_bytes": found.f_blocks * unit,
+        "used_bytes": (found.f_blocks - found.f_bfree) * unit, "free_bytes": found.f_bavail * unit,
+    }  # fmt: skip
+
+
+def _as_text(found: dict[str, Any], exact: bool) -> str:
+    def size(nbytes: int) -> str:
+        return size_of(nbytes, exact=exact)
+
+    if "servers" not in found:
+        total, used, free = (size(found[f"{name}_bytes"]) for name in ("total", "used", "free"))
+        return f"{found['path']}: {free} free of {total}, {used} used"
+    rows: list[tuple[str, ...]] = [("server", "free", "written since it started")]
+    rows += [
+        (str(one["server"]), size(one["free_bytes"]), size(one["bytes_written"]))
+        for one in found["servers"]
+    ]
+    written = sum(one["bytes_written"] for one in found["servers"])
+    rows.append(("all", size(found["free_bytes"]), size(written)))
+    lines = in_columns(rows, right=(1, 2))
+    tail = f"files that go round all servers: {size(found['striped_bytes'])}"
+    return "\n".join([f"{found['path']}, pool {found['pool']}", *lines, tail])

@@ -1,0 +1,73 @@
+"""What files are, as ``ls`` and ``stat`` print it."""
+
+import grp
+import pwd
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from outcore.files.modes import as_letters
+from outcore.files.status import FileStatus
+from outcore.sizes import format_bytes
+
+
+def to_dict(status: FileStatus) -> dict[str, Any]:
+    """Give it as plain values; the mode in octal."""
+    found = {
+        "path": str(status.path), "kind": status.kind, "nbytes": status.nbytes,
+        "mode": f"{status.mode:04o}", "owner": status.owner, "group": status.group,
+        "modified_ns": status.modified_ns, "changed_ns": status.changed_ns,
+    }  # fmt: skip
+    if status.disk_bytes is not None:
+        return found | {"disk_bytes": status.disk_bytes}
+    if not status.is_directory:
+        layout = {"stripe_unit_bytes": status.stripe_unit_bytes, "servers": list(status.servers)}
+        return found | layout
+    return found
+
+
+def as_row(status: FileStatus, name: str, *, exact: bool) -> tuple[str, ...]:
+    """Give mode, owner, group, size, time and name, as ``ls -l`` has them."""
+    size = "-" if status.kind != "file" else size_of(status.nbytes, exact=exact)
+    return (
+        as_letters(status.kind, status.mode), user_name(status.owner), group_name(status.group),
+        size, time_of(status.modified_ns), name,
+    )  # fmt: skip
+
+
+def in_columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
+    """Lay rows out in columns; those of the numbers `right` end at one place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def cell(number: int, text: str) -> str:
+        return text.rjust(widths[number]) if number in right else text.ljust(widths[number])
+
+    return ["  ".join(cell(i, text) for i, text in enumerate(row)).rstrip() for row in rows]
+
+
+def size_of(nbytes: int, *, exact: bool) -> str:
+    """Write a size."""
+    return str(nbytes) if exact else format_bytes(nbytes)
+
+
+def time_of(ns: int) -> str:
+    """Write a time as it is here."""
+    return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@lru_cache(maxsize=1024)
+def user_name(number: int) -> str:
+    """Name a user, by the number if this machine does not know it."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+@lru_cache(maxsize=1024)
+def group_name(number: int) -> str:
+    """Name a group, by the number if this machine does not know it."""
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

@@ -1,0 +1,108 @@
+"""``outcore ls``."""
+
+import contextlib
+
+import click
+
+from outcore.cli.invocation import json_option
+from outcore.cli.listing import as_row, in_columns, to_dict
+from outcore.cli.places import ANY_PATH, Failures, key_option
+from outcore.files.globbing import expanded
+from outcore.files.status import FileStatus, children_of, names_in, status_of
+from outcore.volumes import AnyPath
+
+
+@click.command("ls", short_help="List directories, in pools too.")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=ANY_PATH)
+@click.option("-l", "--long", "is_long", is_flag=True, help="Mode, owner, group, size and time.")
+@click.option("-R", "--recursive", is_flag=True, help="What is below, too.")
+@click.option("-a", "--all", "hidden", is_flag=True, help="Names that begin with a dot, too.")
+@click.option("-d", "--directory", "itself", is_flag=True, help="Directories themselves.")
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
+@key_option
+@json_option
+def command(
+    paths: tuple[AnyPath, ...],
+    is_long: bool,
+    recursive: bool,
+    hidden: bool,
+    itself: bool,
+    exact: bool,
+    as_json: bool,
+) -> None:
+    """List what is in each PATH (here, if none is given), or a file itself.
+
+    In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. It
+    is asked for a thousand names at a time. The exit code is 1 if anything could not be listed.
+    """
+    failures = Failures(as_json=as_json)
+    # With --json everything is told.
+    printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
+    given = expanded(paths or [ANY_PATH.convert(".", None, None)])
+    directories: list[AnyPath] = []
+    files: list[FileStatus] = []
+    for path in given:
+        with failures.noted(path):
+            status = status_of(path)
+            if status.kind == "link":
+                with contextlib.suppress(OSError):
+                    status = status_of(path, follow=True)
+            if status.is_directory and not itself:
+                directories.append(path)
+            else:
+                files.append(status)
+    printer.show([(each, str(each.path)) for each in files])
+    titled = recursive or len(given) > 1
+    while directories:
+        path = directories.pop(0)
+        with failures.noted(path):
+            directories = _one(path, printer, titled, recursive, hidden) + directories
+    failures.end({"entries": printer.entries})
+
+
+def _one(
+    path: AnyPath, printer: "_Printer", titled: bool, recursive: bool, hidden: bool
+) -> list[AnyPath]:
+    """List a directory; return those in it that are to be listed too."""
+    if titled:
+        printer.title(path)
+    below: list[AnyPath] = []
+    if printer.is_long:
+        found = [each for each in children_of(path) if hidden or each.path.name[0] != "."]
+        printer.show([(each, each.path.name) for each in found])
+        below = [each.path for each in found if each.is_directory]
+    else:
+        names = [each for each in names_in(path) if hidden or each[0].name[0] != "."]
+        printer.names([each.name for each, _ in names])
+        below = [each for each, is_directory in names if is_directory]
+    return below if recursive else []
+
+
+class _Printer:
+    def __init__(self, *, is_long: bool, exact: bool, as_json: bool) -> None:
+        self.is_long = is_long
+        self._exact, self._as_json = exact, as_json
+        self._is_first = True
+        self.entries: list[dict[str, object]] = []
+
+    def title(self, path: AnyPath) -> None:
+        if not self._as_json:
+            click.echo(f"{path}:" if self._is_first else f"\n{path}:")
+        self._is_first = False
+
+    def names(self, names: list[str]) -> None:
+        for name in names:
+            click.echo(name)
+
+    def show(self, found: list[tuple[FileStatus, str]]) -> None:
+        if not found:
+            return
+        self._is_first = False
+        if self._as_json:
+            self.entries += [to_dict(status) for status, _ in found]
+        elif self.is_long:
+            rows = [as_row(status, name, exact=self._exact) for status, name in found]
+            for line in in_columns(rows, right=(3,)):
+                click.echo(line)
+        else:
+            self.names([name for _, name in found])

@@ -1,0 +1,36 @@
+"""``outcore mv``."""
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
+from outcore.files.move import move_files
+from outcore.volumes import AnyPath
+
+
+@click.command("mv", short_help="Rename files and directories, or move them into and out of pools.")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
+@click.argument("target", type=ANY_PATH)
+@click.option("-f", "--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--resume", is_flag=True, help="Go on with a move to another disk that was stopped.")
+@click.option("--memory", help="For pieces of files that go to another disk.  [default: 64MiB]")
+@key_option
+@json_option
+def command(
+    sources: tuple[AnyPath, ...],
+    target: AnyPath,
+    overwrite: bool,
+    resume: bool,
+    memory: str | None,
+    as_json: bool,
+) -> None:
+    """Rename SOURCE to TARGET, or move each SOURCE into it if it is a directory.
+
+    Within a pool or a file system that is one step, whatever is below. Elsewhere SOURCE is copied
+    as by `outcore cp -rp --verify`, and then removed.
+    """
+    moved = move_files(
+        sources, target, overwrite=overwrite, resume=resume, memory=memory, progress=not as_json
+    )
+    if as_json:
+        print_json({"moved": [{"source": str(a), "target": str(b)} for a, b in moved]})

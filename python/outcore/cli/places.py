@@ -1,0 +1,92 @@
+"""Paths on the command line: plain ones, and URLs of pools, which are opened for the verb."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from outcore.cli.invocation import print_json
+from outcore.errors import OutcoreError
+from outcore.named_pool import NamedPools
+from outcore.pool_path import is_url
+from outcore.volumes import AnyPath
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_KEY = "outcore.key"
+_POOLS = "outcore.pools"
+
+
+class _AnyPath(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
+    """A plain path, or the URL of a name in a pool."""
+
+    name = "path"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> AnyPath:
+        """Make it a path; a pool is open until the verb ends."""
+        if not is_url(value):
+            return Path(value)
+        assert ctx is not None
+        if _POOLS not in ctx.meta:
+            ctx.meta[_POOLS] = NamedPools(ctx.meta.get(_KEY))
+            ctx.call_on_close(ctx.meta[_POOLS].close)
+        path: AnyPath = ctx.meta[_POOLS].path(value)
+        return path
+
+
+ANY_PATH = _AnyPath()
+
+
+def key_option(command: _Command) -> _Command:
+    """Give a verb the option ``--key``, for pools that its paths are in."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta[_KEY] = value
+
+    option = click.option(
+        "--key", metavar="FILE", type=click.Path(), callback=note, is_eager=True,
+        expose_value=False,
+        help="The pool's key, or yours.  [default: what OUTCORE_KEY names]",
+    )  # fmt: skip
+    return option(command)
+
+
+def paths_argument(command: _Command) -> _Command:
+    """Give a verb paths, at least one, as the argument `paths`."""
+    argument = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=ANY_PATH)
+    return argument(command)
+
+
+class Failures:
+    """What went wrong with some of the paths that a verb is for, while it went on with others."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._found: list[dict[str, str]] = []
+
+    @contextmanager
+    def noted(self, path: AnyPath) -> Iterator[None]:
+        """Note and print an error, and go on."""
+        try:
+            yield
+        except (OutcoreError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            kind = error.kind if isinstance(error, OutcoreError) else "io"
+            said = str(error)
+            if not isinstance(error, OutcoreError):
+                said = f"{error.filename or path}: {error.strerror or error}"
+            self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
+            click.echo(f"error: {said}", err=True)
+
+    def end(self, document: dict[str, Any]) -> None:
+        """Print the document of a verb with ``--json``, and end with 1 if anything went wrong."""
+        if self._as_json:
+            print_json(document | {"errors": self._found})
+        if self._found:
+            raise click.exceptions.Exit(1)

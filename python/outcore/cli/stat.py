@@ -1,0 +1,55 @@
+"""``outcore stat``."""
+
+from typing import Any
+
+import click
+
+from outcore.cli.invocation import json_option
+from outcore.cli.listing import group_name, time_of, to_dict, user_name
+from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.files.attributes import attribute_names
+from outcore.files.globbing import expanded
+from outcore.files.modes import as_letters
+from outcore.files.status import FileStatus, status_of
+from outcore.sizes import format_bytes
+from outcore.volumes import AnyPath
+
+
+@click.command("stat", short_help="Tell all that is known of files and directories.")
+@paths_argument
+@key_option
+@json_option
+def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
+    """Tell of each PATH its size, owner, mode, times, extended attributes, and layout in a pool."""
+    failures = Failures(as_json=as_json)
+    documents: list[dict[str, Any]] = []
+    for path in expanded(paths):
+        with failures.noted(path):
+            status = status_of(path)
+            names = attribute_names(path) if status.kind != "link" else []
+            if not as_json:
+                click.echo(("\n" if documents else "") + _as_text(status, names))
+            documents.append(to_dict(status) | {"attributes": names})
+    failures.end({"entries": documents})
+
+
+def _as_text(status: FileStatus, names: list[str]) -> str:
+    rows = [
+        (status.kind, str(status.path)),
+        ("size", f"{status.nbytes} ({format_bytes(status.nbytes)})"),
+        ("mode", f"{status.mode:04o} ({as_letters(status.kind, status.mode)})"),
+        ("owner", f"{status.owner} ({user_name(status.owner)})"),
+        ("group", f"{status.group} ({group_name(status.group)})"),
+        ("modified", time_of(status.modified_ns)),
+        ("changed", time_of(status.changed_ns)),
+    ]
+    if status.disk_bytes is not None:
+        rows.append(("on disk", f"{status.disk_bytes} ({format_bytes(status.disk_bytes)})"))
+    if status.servers:
+        unit = format_bytes(status.stripe_unit_bytes)
+        rows.append(("stripe unit", f"{status.stripe_unit_bytes} ({unit})"))
+        rows.append(("servers", " ".join(map(str, status.servers))))
+    if names:
+        rows.append(("attributes", " ".join(names)))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

@@ -1,0 +1,132 @@
+"""Rights, times and extended attributes, of plain files and of those in pools.
+
+An extended attribute ``NAME`` in a pool is ``user.NAME`` of a plain file: those that users may
+set. Other kinds of a file system's are not seen.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from outcore.errors import DiskError, InvalidError, NotFoundError
+from outcore.files.status import cannot
+from outcore.pool_path import PoolPath
+from outcore.volumes import AnyPath
+
+POOL_MODE = 0o1777
+"""All bits that a mode in a pool may have."""
+
+_USER = "user."
+
+
+def set_mode(path: AnyPath, mode: int) -> None:
+    """Set the permission bits."""
+    if isinstance(path, PoolPath):
+        path.root.core.set_attributes(path.inside, mode=mode)
+        return
+    with _plain(path, "change the mode of"):
+        os.chmod(path, mode)
+
+
+def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
+    """Set user and group id; `None` leaves what is there. Of a link, the link's own."""
+    if isinstance(path, PoolPath):
+        path.root.core.set_attributes(path.inside, owner=owner, group=group)
+        return
+    with _plain(path, "change the owner of"):
+        ids = (-1 if number is None else number for number in (owner, group))
+        os.chown(path, *ids, follow_symlinks=False)
+
+
+def set_modified(path: AnyPath, modified_ns: int) -> None:
+    """Set the time of the last change of content."""
+    if isinstance(path, PoolPath):
+        path.root.core.set_attributes(path.inside, modified_ns=modified_ns)
+        return
+    with _plain(path, "set the time of"):
+        os.utime(path, ns=(os.stat(path).st_atime_ns, modified_ns))
+
+
+def attribute_names(path: AnyPath) -> list[str]:
+    """List the names of the extended attributes, sorted."""
+    if isinstance(path, PoolPath):
+        return path.root.core.extended_names(path.inside)
+    with _plain(path, "read the extended attributes of"):
+        try:
+            names = os.listxattr(path)
+        except OSError as error:
+            if error.errno == errno.ENOTSUP:
+                return []
+            raise
+    return sorted(name.removeprefix(_USER) for name in names if name.startswith(_USER))
+
+
+def attribute(path: AnyPath, name: str) -> bytes:
+    """Return an extended attribute.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none of this name.
+    """
+    if isinstance(path, PoolPath):
+        return path.root.core.extended(path.inside, name)
+    with _plain(path, "read the extended attributes of"), _named(path, name):
+        return os.getxattr(path, _USER + name)
+
+
+def set_attribute(path: AnyPath, name: str, value: bytes) -> None:
+    """Set an extended attribute; `attribute` returns it."""
+    if isinstance(path, PoolPath):
+        path.root.core.set_extended(path.inside, name, value)
+        return
+    with _plain(path, "set extended attributes of"), _named(path, name):
+        os.setxattr(path, _USER + name, value)
+
+
+def remove_attribute(path: AnyPath, name: str) -> None:
+    """Remove an extended attribute.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none of this name.
+    """
+    if isinstance(path, PoolPath):
+        path.root.core.set_extended(path.inside, name)
+        return
+    with _plain(path, "set extended attributes of"), _named(path, name):
+        os.removexattr(path, _USER + name)
+
+
+@contextmanager
+def _plain(path: AnyPath, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot(f"{what} {path}", error) from None
+
+
+@contextmanager
+def _named(path: AnyPath, name: str) -> Iterator[None]:
+    """Say what is particular to extended attributes."""
+    if not name or "\0" in name:
+        raise InvalidError(f"an extended attribute has a name without zero bytes, have {name!r}")
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENODATA:
+            raise NotFoundError(
+                f"{path} has no extended attribute {name!r}; list their names"
+            ) from None
+        if error.errno == errno.ENOTSUP:
+            raise DiskError(
+                f"the file system of {path} keeps no extended attributes; use another"
+            ) from None
+        if error.errno in (errno.E2BIG, errno.ENOSPC, errno.ERANGE, errno.ENAMETOOLONG):
+            raise InvalidError(
+                f"the file system of {path} has no room for the extended attribute {name!r}: "
+                f"{error.strerror}; keep it in a file"
+            ) from None
+        raise

@@ -1,0 +1,259 @@
+"""Files and directories copied from and to pools: verified, resumable, whole or not there."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outcore import budget, catalog
+from outcore.errors import (
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+    from_kind,
+)
+from outcore.files.copy_job import CopyJob
+from outcore.files.globbing import expanded
+from outcore.files.status import FileStatus, status_of, walk
+from outcore.pool_path import PoolPath
+from outcore.progress import ProgressLike
+from outcore.signals import stop_on_signals
+from outcore.sizes import format_bytes, format_seconds, parse_bytes
+from outcore.volumes import AnyPath, PathLike, as_path, is_there
+
+DEFAULT_MEMORY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class FileCopyReport:
+    """What one copy made, and what it took.
+
+    Attributes
+    ----------
+    source, target
+        What was copied, and the copy.
+    files, directories, nbytes
+        How many, and the length of all files in bytes.
+    resumed_bytes
+        What an earlier call had copied of it, and was found to be right.
+    verified
+        Whether the copy was read back and compared.
+    seconds
+        Time.
+    """
+
+    source: str
+    target: str
+    files: int
+    directories: int
+    nbytes: int
+    resumed_bytes: int
+    verified: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        what = "" if not self.directories else f" in {self.files} files"
+        resumed = f", {format_bytes(self.resumed_bytes)} of it before" if self.resumed_bytes else ""
+        checked = ", read back" if self.verified else ""
+        return (
+            f"{self.source} -> {self.target}: {format_bytes(self.nbytes)}{what} in "
+            f"{format_seconds(self.seconds)}{resumed}{checked}"
+        )
+
+
+def copy_files(
+    sources: PathLike | Sequence[PathLike],
+    target: PathLike,
+    *,
+    recursive: bool = False,
+    preserve: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    verify: bool | None = None,
+    hints: dict[str, Any] | None = None,
+    patterns: bool = True,
+    memory: int | str | None = None,
+    progress: ProgressLike = True,
+) -> list[FileCopyReport]:
+    """Copy files and directories to or from a pool, or within one.
+
+    A copy is made in a hidden directory ``.NAME.copying`` beside its place, and gets its name when
+    all of it is there, durable and verified. So neither a file nor an array of which a part is
+    copied passes for whole.
+
+    Parameters
+    ----------
+    sources
+        Paths; in pools patterns as well, see `outcore.files.globbing`.
+    target
+        The copy; or a directory that is there, for copies under their own names.
+    recursive
+        Directories too. Arrays, factors and groups are copied in any case.
+    preserve
+        Mode, time and extended attributes too, and owner and group where that is allowed. Else the
+        mode only, less what the umask says.
+    overwrite
+        Replace files, arrays, factors and groups, once the copy is whole. Other directories are
+        never replaced.
+    resume
+        Go on with a copy that was stopped. What it wrote is read and compared with the checksums
+        that it noted, and copied again where they differ or the source has changed.
+    verify
+        Read the copy back and compare its checksums with those of what was read from the source.
+        By default plain files are, from the disk where it allows that. Files in a pool need it
+        less: what comes in at its servers is checked against the client's checksums, which are
+        kept, and compared at each reading.
+    hints
+        How new files in a pool are laid out, as for `outcore.Pool.open`. From one pool to another
+        the stripe unit stays, unless they say otherwise.
+    patterns
+        Whether sources in pools are patterns; else they are names as they stand.
+    memory
+        Bytes for the pieces that are under way at once: 64 MiB if nothing is said, 4 MiB at least.
+    progress
+        See `outcore.progress.ProgressLike`.
+
+    Returns
+    -------
+    list of FileCopyReport
+        One for each source.
+
+    Raises
+    ------
+    ExistsError
+        If there is something of the name, or a copy to it was stopped before.
+    InvalidError
+        If a source is a directory and `recursive` is not given; if it holds links, devices or the
+        like; if it would be copied into itself; or if it was changed meanwhile.
+    CorruptError
+        If what was read back is not what was written.
+    """
+    several = [sources] if isinstance(sources, str | os.PathLike) else sources
+    given = [as_path(path) for path in several]
+    found = expanded(given) if patterns else given
+    places = targets_of(found, as_path(target), several=len(given) > 1)
+    memory_bytes = DEFAULT_MEMORY_BYTES if memory is None else parse_bytes(memory)
+    memory_bytes = min(memory_bytes, max(budget.available_bytes(), 1))
+    reports = []
+    with stop_on_signals():
+        for source, place in places:
+            started = time.perf_counter()
+            below = _found(source, recursive)
+            _check_target(below[0], place, overwrite, resume)
+            job = CopyJob(
+                below, place, preserve=preserve, overwrite=overwrite, verify=verify,
+                hints=hints or {}, memory_bytes=memory_bytes, progress=progress,
+            )  # fmt: skip
+            try:
+                job.run()
+            except KeyboardInterrupt:
+                raise Interrupted(_how_to_go_on(job)) from None
+            except OutcoreError as error:
+                if not job.can_resume:
+                    raise
+                kept = "what was copied is kept, and resume=True (--resume) goes on from there"
+                raise from_kind(error.kind, f"{error}; {kept}") from error
+            files = [each for each in below if not each.is_directory]
+            reports.append(
+                FileCopyReport(
+                    str(source), str(place), len(files), len(below) - len(files),
+                    sum(each.nbytes for each in files), job.resumed_bytes, job.is_read_back,
+                    time.perf_counter() - started,
+                )
+            )  # fmt: skip
+    return reports
+
+
+def targets_of(
+    sources: list[AnyPath], target: AnyPath, *, several: bool
+) -> list[tuple[AnyPath, AnyPath]]:
+    """Give each source its target: below a directory that is there, or the target itself.
+
+    Arrays and factors are directories too, but nothing is put into them.
+    """
+    if target.is_dir() and not _is_one_thing(target):
+        if unnamed := [source for source in sources if not source.name]:
+            raise InvalidError(f"{unnamed[0]} has no name of its own; name a new target for it")
+        return [(source, target / source.name) for source in sources]
+    if several or len(sources) != 1:
+        raise InvalidError(f"need a directory for {len(sources)} sources, {target} is none")
+    return [(sources[0], target)]
+
+
+def is_whole_by_itself(path: AnyPath) -> bool:
+    """Whether a directory is an array, a factor or a group."""
+    entry = catalog.recognise(path)
+    return entry is not None and entry.kind in ("array", "factor", "group")
+
+
+def _is_one_thing(path: AnyPath) -> bool:
+    if isinstance(path, PoolPath) and not path.inside:
+        return False
+    entry = catalog.recognise(path)
+    return entry is not None and entry.kind in ("array", "factor")
+
+
+def _found(source: AnyPath, recursive: bool) -> list[FileStatus]:
+    """Find what is to be copied: the source, and what is below it."""
+    if isinstance(source, PoolPath):
+        # Else the time of a write from this process would come to be known meanwhile.
+        source.root.core.tell_written()
+    else:
+        source = Path(os.path.realpath(source))
+    top = status_of(source)
+    found = [top]
+    if top.is_directory:
+        if not recursive and (not source.name or not is_whole_by_itself(source)):
+            raise InvalidError(f"{source} is a directory; pass recursive=True (-r) to copy it")
+        found += walk(top)
+    odd = [each for each in found if each.kind not in ("file", "directory")]
+    if odd:
+        what = "a link" if odd[0].kind == "link" else "no file or directory"
+        raise InvalidError(
+            f"{odd[0].path} is {what}, which pools have none of; "
+            "replace it by what it stands for, or copy the others by name"
+        )
+    return found
+
+
+def _check_target(top: FileStatus, target: AnyPath, overwrite: bool, resume: bool) -> None:
+    """Refuse, before any work, what cannot be done."""
+    source = top.path
+    real = (target, source)
+    if isinstance(source, Path) and isinstance(target, Path):
+        real = (Path(os.path.realpath(target)), Path(os.path.realpath(source)))
+    if real[0] == real[1] or (top.is_directory and real[1] in real[0].parents):
+        raise InvalidError(f"{source} cannot be copied into itself; choose another target")
+    if isinstance(target, Path) and not target.parent.is_dir():
+        raise NotFoundError(f"there is no directory {target.parent}; make it first")
+    working = CopyJob.directory_for(target)
+    if is_there(working) and not resume:
+        raise ExistsError(
+            f"a copy to {target} was stopped before; pass resume=True (--resume) to go on, or "
+            f"remove {working}"
+        )
+    if not is_there(target):
+        return
+    if not overwrite:
+        raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
+    if target.is_dir() and not is_whole_by_itself(target):
+        raise ExistsError(
+            f"{target} is a directory and no array, so it is not replaced; remove it first, or "
+            "choose another name"
+        )
+
+
+def _how_to_go_on(job: CopyJob) -> str:
+    if job.is_placed:
+        return f"copying to {job.target}, which is whole; what is in {job.working} can go"
+    if not job.can_resume:
+        return f"copying to {job.target}; nothing is left of it, start it again"
+    return (
+        f"copying to {job.target} after {format_bytes(job.done_bytes)} of "
+        f"{format_bytes(job.total_bytes)}; the same with resume=True (--resume) goes on; to give "
+        f"it up, remove {job.working}"
+    )

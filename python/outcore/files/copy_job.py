@@ -1,0 +1,430 @@
+"""One copy at work: made piece by piece in a hidden directory, then put in its place."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outcore._core import Arena, Buffer, crc32c
+from outcore.errors import CorruptError, DeniedError, InvalidError, OutcoreError
+from outcore.files.attributes import (
+    POOL_MODE,
+    attribute,
+    attribute_names,
+    set_attribute,
+    set_mode,
+    set_modified,
+    set_owner,
+)
+from outcore.files.ends import PlainEnd, PoolEnd, open_source, open_target
+from outcore.files.journal import NAME as JOURNAL
+from outcore.files.journal import CopyJournal
+from outcore.files.modes import current_umask
+from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
+from outcore.files.status import FileStatus, status_of, walk
+from outcore.pool_path import PoolPath
+from outcore.progress import Meter, ProgressLike
+from outcore.targets import sync_file, writing
+from outcore.volumes import AnyPath, exclusive, is_there, move, place
+
+_FLUSH_BYTES = 256 << 20
+"""The journal is written after so many bytes, or when so much time has passed."""
+_FLUSH_TURNS = 20
+
+_METADATA = "zarr.json"
+
+
+class _FileCopy:
+    """A file being copied."""
+
+    def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
+        self.source, self.name, self.target = source, name, target
+        self.hints: dict[str, Any] = {}
+        self.fresh = True
+        self.known: dict[int, tuple[int, int]] = {}
+        self.sums: dict[int, int] = {}
+        self._ends: tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd] | None = None
+        self._reader: PlainEnd | PoolEnd | None = None
+        self._left_to_verify = self.count
+        self._lock = threading.Lock()
+
+    def pieces(self) -> "Iterator[_Piece]":
+        """Yield the pieces of the file; one without bytes if it is empty."""
+        size = PIECE_BYTES
+        for at in range(0, max(self.source.nbytes, 1), size):
+            yield self, at, min(size, self.source.nbytes - at)
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return max(-(-self.source.nbytes // PIECE_BYTES), 1)
+
+    def ends(self) -> tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd]:
+        """Open both files, once."""
+        with self._lock:
+            if self._ends is None:
+                source = open_source(self.source.path)
+                try:
+                    if not self.fresh:
+                        set_mode(self.target, 0o600)
+                    target = open_target(
+                        self.target, self.source.nbytes, self.hints, fresh=self.fresh
+                    )
+                except BaseException:
+                    source.close()
+                    raise
+                self._ends = (source, target)
+            return self._ends
+
+    def note(self, at: int, checksum: int) -> bool:
+        """Note that a piece is done; whether all are now."""
+        with self._lock:
+            self.sums[at] = checksum
+            return len(self.sums) == self.count
+
+    def finish(self) -> None:
+        """Make the copy durable, and see that the source is still what it was."""
+        assert self._ends is not None
+        self._ends[1].sync()
+        self.close()
+        if status_of(self.source.path).content != self.source.content:
+            raise InvalidError(f"{self.source.path} was changed while it was copied; copy it again")
+
+    def reader(self) -> PlainEnd | PoolEnd:
+        """Open the copy to read it again, once."""
+        with self._lock:
+            if self._reader is None:
+                self._reader = open_source(self.target)
+            return self._reader
+
+    def verified(self) -> None:
+        """Note that a piece was read back."""
+        with self._lock:
+            self._left_to_verify -= 1
+            is_last = self._left_to_verify == 0
+        if is_last:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._lock:
+            ends = (*(self._ends or ()), *((self._reader,) if self._reader else ()))
+            self._ends = self._reader = None
+            for end in ends:
+                end.close()
+
+
+_Piece = tuple[_FileCopy, int, int]
+
+
+class CopyJob:
+    """One copy.
+
+    Attributes
+    ----------
+    target, working
+        The copy, and the hidden directory in which it is made.
+    total_bytes, done_bytes, resumed_bytes
+        Bytes of all files; how many of them are copied; how many of these by an earlier call.
+    can_resume
+        Whether there is something in the hidden directory to go on from.
+    is_placed
+        Whether the copy has its name.
+    is_read_back
+        Whether the copy is read again, and compared.
+    """
+
+    def __init__(
+        self,
+        found: list[FileStatus],
+        target: AnyPath,
+        *,
+        preserve: bool,
+        overwrite: bool,
+        verify: bool | None,
+        hints: dict[str, Any],
+        memory_bytes: int,
+        progress: ProgressLike,
+    ) -> None:
+        self.target, self.working = target, self.directory_for(target)
+        self._top, self._found = found[0], found
+        self._preserve, self._overwrite, self._hints = preserve, overwrite, hints
+        self.is_read_back = isinstance(target, Path) if verify is None else verify
+        self._workers = workers_in(memory_bytes)
+        self._arena = Arena(memory_bytes)
+        self._progress = progress
+        self._umask = current_umask()
+        self._content = self.working / "content"
+        self._lock = threading.Lock()
+        self._counted = self._told = self._flushed = self._turns = 0
+        self.total_bytes = sum(each.nbytes for each in found if not each.is_directory)
+        self.done_bytes = self.resumed_bytes = 0
+        self.can_resume = self.is_placed = False
+
+    @staticmethod
+    def directory_for(target: AnyPath) -> AnyPath:
+        """Give the hidden directory in which a copy is made."""
+        return target.with_name(f".{target.name}.copying")
+
+    def run(self) -> None:
+        """Make the copy."""
+        header = {"source": str(self._top.path), "piece_bytes": PIECE_BYTES}
+        self._where = place(self.working)
+        total = self.total_bytes * (2 if self.is_read_back else 1)
+        try:
+            with exclusive(self._where, f"copying to {self.target}"):
+                self._journal = CopyJournal(self._where, header)
+                try:
+                    with Meter(
+                        f"copying to {self.target.name}", total, self._progress
+                    ) as self._meter:
+                        self._copy()
+                    self._put_in_place()
+                except BaseException:
+                    self._leave()
+                    raise
+        finally:
+            _remove_if_empty(self.working)
+
+    def _copy(self) -> None:
+        self._journal.read()
+        files = self._prepare()
+        first = [file for file in files if Path(file.name).name != _METADATA]
+        # The deepest first: an array is whole before a group says that it has it.
+        last = sorted(
+            (file for file in files if Path(file.name).name == _METADATA),
+            key=lambda file: -file.name.count("/"),
+        )
+        try:
+            for part in (first, last):
+                self._through((piece for file in part for piece in file.pieces()), self._copy_piece)
+            if self.is_read_back:
+                pieces = (piece for file in files for piece in file.pieces())
+                self._through(pieces, self._verify_piece)
+        finally:
+            for file in files:
+                file.close()
+        self._through(iter(files), lambda file, _: self._mark(file.source, file.target))
+        for each in reversed(self._found):
+            if each.is_directory:
+                path = self._path_of(each)
+                if each is not self._top:
+                    self._mark(each, path)
+                if isinstance(path, Path):
+                    with writing(path):
+                        sync_file(path)
+
+    def _prepare(self) -> list[_FileCopy]:
+        """Make the directories, and find out what of the files is there already."""
+        kept = set()
+        files = []
+        for each in self._found:
+            path, name = self._path_of(each), self._name_of(each)
+            kept.add(path)
+            if each.is_directory:
+                _make_directory(path)
+                continue
+            file = _FileCopy(each, name, path)
+            file.hints = self._hints_for(each)
+            content, known = self._journal.known.get(name, ([], {}))
+            if is_there(path):
+                if content == each.content and known:
+                    file.known, file.fresh = known, False
+                else:
+                    _remove(path)
+            if file.fresh:
+                self._journal.begin_file(name, each.content)
+            files.append(file)
+        if self._top.is_directory:
+            # Of the source as it was when an earlier call began.
+            gone = [each.path for each in walk(status_of(self._content)) if each.path not in kept]
+            for path in reversed(gone):
+                _remove(path)
+        return files
+
+    def _through(self, tasks: Iterator[Any], work: Any) -> None:
+        work_through(tasks, work, self._arena, self._workers, self._watch)
+
+    def _copy_piece(self, piece: _Piece, buffer: Buffer) -> None:
+        file, at, nbytes = piece
+        source, target = file.ends()
+        view = memoryview(buffer)[:nbytes]
+        length, known = file.known.get(at, (-1, 0))
+        checksum = None
+        if length == nbytes:
+            target.read(at, view)
+            checksum = buffer.crc32c(nbytes)
+            if checksum != known:
+                checksum = None
+        resumed = checksum is not None
+        if checksum is None:
+            checksum = _move(source, target, at, view, buffer, skip_zeros=file.fresh)
+        self._done(nbytes, resumed)
+        with self._lock:
+            if not resumed:
+                self._journal.note(file.name, at, nbytes, checksum)
+        if file.note(at, checksum):
+            file.finish()
+
+    def _verify_piece(self, piece: _Piece, buffer: Buffer) -> None:
+        file, at, nbytes = piece
+        file.reader().read(at, memoryview(buffer)[:nbytes])
+        found = buffer.crc32c(nbytes)
+        if found != file.sums[at]:
+            raise CorruptError(
+                f"{nbytes} bytes of {file.target} from {at} on were read back with CRC-32C "
+                f"{found:08x}, written with {file.sums[at]:08x}; check the disk, then copy again "
+                "with resume=True (--resume)"
+            )
+        file.verified()
+        with self._lock:
+            self._counted += nbytes
+
+    def _mark(self, source: FileStatus, target: AnyPath) -> None:
+        """Give a copy the mode of its source, and the rest where that is wanted."""
+        in_pool = isinstance(target, PoolPath)
+        mode = source.mode & (POOL_MODE if in_pool else 0o7777)
+        if not self._preserve:
+            mode &= 0o777 & ~self._umask
+            if not in_pool or mode != (0o755 if source.is_directory else 0o644):
+                set_mode(target, mode)
+            return
+        for name in attribute_names(source.path):
+            set_attribute(target, name, attribute(source.path, name))
+        try:
+            set_owner(target, source.owner, source.group)
+        except DeniedError:
+            mode &= ~0o6000  # not for another owner
+        set_mode(target, mode)
+        set_modified(target, source.modified_ns)
+
+    def _put_in_place(self) -> None:
+        content, target, old = place(self._content), place(self.target), self._where.below("old")
+        is_replaced = is_there(self.target)
+        # A directory cannot be replaced by renaming, nor a file by a directory.
+        aside = is_replaced and (self.target.is_dir() or self._top.is_directory)
+        if is_replaced and not self._overwrite:
+            raise InvalidError(
+                f"{self.target} was made by somebody else meanwhile; choose another name, or pass "
+                "overwrite=True (-f) and resume=True (--resume)"
+            )
+        if aside:
+            move(target, old)
+        move(content, target)
+        self.is_placed = True
+        if self._top.is_directory:
+            self._mark(self._top, self.target)
+        for name in ("old", JOURNAL):
+            if self._where.exists(name):
+                self._where.volume.remove(self._where.inside(name))
+
+    def _leave(self) -> None:
+        """Note what was copied; where that is nothing, leave nothing."""
+        if self.is_placed:
+            return
+        # The first error is the one to tell.
+        with contextlib.suppress(OutcoreError, OSError):
+            self.can_resume = self._journal.has_pieces
+            if self.can_resume:
+                self._journal.flush()
+            elif is_there(self._content):
+                _remove(self._content)
+
+    def _watch(self) -> None:
+        with self._lock:
+            done, self._told = self._counted - self._told, self._counted
+            self._turns += 1
+            due = self._counted - self._flushed >= _FLUSH_BYTES or self._turns % _FLUSH_TURNS == 0
+            if due:
+                self._flushed = self._counted
+                self._journal.flush()
+        if done:
+            self._meter.advance(done)
+
+    def _done(self, nbytes: int, resumed: bool) -> None:
+        with self._lock:
+            self._counted += nbytes
+            self.done_bytes += nbytes
+            self.resumed_bytes += nbytes if resumed else 0
+
+    def _name_of(self, each: FileStatus) -> str:
+        """Give a name below what is copied; the thing itself has an empty one."""
+        above = self._top.path
+        if isinstance(each.path, PoolPath) and isinstance(above, PoolPath):
+            return each.path.inside[len(above.inside) :].lstrip("/")
+        name = os.path.relpath(each.path, above)
+        return "" if name == "." else name
+
+    def _path_of(self, each: FileStatus) -> AnyPath:
+        name = self._name_of(each)
+        if not name:
+            return self._content
+        if isinstance(self._content, PoolPath):
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                raise InvalidError(
+                    f"{each.path!r} is no UTF-8, as names in pools are; rename it"
+                ) from None
+        return self._content / name
+
+    def _hints_for(self, each: FileStatus) -> dict[str, Any]:
+        unit = each.stripe_unit_bytes
+        kept = {"stripe_unit_bytes": unit} if unit and isinstance(self._content, PoolPath) else {}
+        return kept | self._hints
+
+
+def _move(
+    source: PlainEnd | PoolEnd,
+    target: PlainEnd | PoolEnd,
+    at: int,
+    view: memoryview,
+    buffer: Buffer,
+    *,
+    skip_zeros: bool,
+) -> int:
+    """Copy a piece; return its CRC-32C. Zeros are left out where the target has them by itself."""
+    nbytes = len(view)
+    if skip_zeros and source.is_hole(at, nbytes):
+        return _crc_of_zeros(nbytes)
+    source.read(at, view)
+    checksum = buffer.crc32c(nbytes)
+    is_zero = checksum == _crc_of_zeros(nbytes) and not np.frombuffer(view, np.uint8).any()
+    if not (skip_zeros and is_zero):
+        target.write(at, view)
+    return checksum
+
+
+@lru_cache(maxsize=64)
+def _crc_of_zeros(nbytes: int) -> int:
+    return crc32c(bytes(nbytes))
+
+
+def _make_directory(path: AnyPath) -> None:
+    if path.is_dir():
+        return
+    if is_there(path):
+        _remove(path)
+    if isinstance(path, PoolPath):
+        path.root.core.make_directory(path.inside)
+        return
+    with writing(path):
+        path.mkdir()
+
+
+def _remove_if_empty(path: AnyPath) -> None:
+    with contextlib.suppress(OSError):
+        if isinstance(path, PoolPath):
+            path.root.core.remove_one(path.inside)
+        else:
+            path.rmdir()
+
+
+def _remove(path: AnyPath) -> None:
+    where = place(path)
+    where.volume.remove(where.name)

@@ -1,0 +1,197 @@
+"""Both ends of a copy: plain files and files in pools, read and written in pieces."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from outcore.errors import TruncatedError
+from outcore.files.status import cannot
+from outcore.pool_file import PoolFile
+from outcore.pool_path import PoolPath
+from outcore.targets import writing
+from outcore.volumes import AnyPath
+
+ALIGNMENT = 4096
+"""Direct I/O wants offsets, lengths and memory that are multiples of this."""
+
+
+class End(Protocol):
+    """A file, read and written in pieces from several threads."""
+
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    def read(self, at: int, piece: memoryview) -> None:
+        """Fill a piece of memory with the bytes from `at` on."""
+
+    def write(self, at: int, piece: memoryview) -> None:
+        """Write a piece of memory from `at` on."""
+
+    def is_hole(self, at: int, nbytes: int) -> bool:
+        """Whether the bytes are known to be zeros without reading them."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class PlainEnd:
+    """A plain file: by direct I/O where the file system can, else through the page cache."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._path = path
+        self._file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        self._direct: int | None = None
+        self._is_direct = True
+        try:
+            again = flags & ~(os.O_CREAT | os.O_EXCL)
+            self._direct = os.open(path, again | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            pass  # not here; the page cache does it
+
+    def nbytes(self) -> int:
+        """See `End`."""
+        return os.fstat(self._file).st_size
+
+    def set_length(self, nbytes: int) -> None:
+        """Make the file as long; what is new reads as zeros and takes no room."""
+        with writing(self._path):
+            os.ftruncate(self._file, nbytes)
+
+    def read(self, at: int, piece: memoryview) -> None:
+        """See `End`."""
+        try:
+            self._move(os.preadv, at, piece)
+        except OSError as error:
+            raise cannot(f"read {self._path}", error) from None
+
+    def write(self, at: int, piece: memoryview) -> None:
+        """See `End`."""
+        with writing(self._path):
+            self._move(os.pwritev, at, piece)
+
+    def is_hole(self, at: int, nbytes: int) -> bool:
+        """See `End`."""
+        try:
+            return os.lseek(self._file, at, os.SEEK_DATA) >= at + nbytes
+        except OSError as error:
+            return error.errno == errno.ENXIO  # no data from there to the end
+
+    def sync(self) -> None:
+        """See `End`. What is read afterwards comes from the disk, if that can be had."""
+        with writing(self._path):
+            os.fsync(self._file)
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """See `End`."""
+        for handle in (self._file, self._direct):
+            if handle is not None:
+                os.close(handle)
+
+    def _move(self, move: Any, at: int, piece: memoryview) -> None:
+        """Move all bytes of a piece, whole pages of it directly."""
+        done = 0
+        while done < len(piece):
+            rest = piece[done:]
+            handle, whole = self._file, len(rest) // ALIGNMENT * ALIGNMENT
+            direct = self._direct if self._is_direct else None
+            if direct is not None and whole and (at + done) % ALIGNMENT == 0:
+                handle, rest = direct, rest[:whole]
+            try:
+                count = move(handle, [rest], at + done)
+            except OSError as error:
+                if error.errno == errno.EINVAL and handle != self._file:
+                    # Larger sectors, or a file system that cannot after all.
+                    self._is_direct = False
+                    continue
+                raise
+            if count == 0:
+                raise TruncatedError(
+                    f"{self._path} ends at {at + done}, need {len(piece) - done} bytes more; "
+                    "it was changed while it was copied: copy it again"
+                )
+            done += count
+
+
+class PoolEnd:
+    """A file in a pool."""
+
+    def __init__(self, path: PoolPath, file: PoolFile) -> None:
+        self._path, self._file = path, file
+
+    def nbytes(self) -> int:
+        """See `End`."""
+        return self._file.nbytes
+
+    def set_length(self, nbytes: int) -> None:
+        """Make the file as long; what is new reads as zeros and takes no room."""
+        self._file.truncate(nbytes)
+
+    def read(self, at: int, piece: memoryview) -> None:
+        """See `End`. The servers and the client check the bytes."""
+        if len(piece):
+            self._file.read_at(at, out=np.frombuffer(piece, np.uint8))
+
+    def write(self, at: int, piece: memoryview) -> None:
+        """See `End`. The servers check what they get, and keep checksums."""
+        if len(piece):
+            self._file.write_at(at, np.frombuffer(piece, np.uint8))
+
+    def is_hole(self, at: int, nbytes: int) -> bool:
+        """See `End`: a pool does not tell."""
+        return False
+
+    def sync(self) -> None:
+        """See `End`. The manager learns when it was written, before it gets another name."""
+        self._file.sync()
+        self._path.root.volume.modified_ns(self._path.inside)
+
+    def close(self) -> None:
+        """See `End`."""
+        self._file.close()
+
+
+def open_source(path: AnyPath) -> PlainEnd | PoolEnd:
+    """Open a file to read it."""
+    if isinstance(path, PoolPath):
+        return PoolEnd(path, path.open("r"))
+    try:
+        return PlainEnd(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise cannot(f"read {path}", error) from None
+
+
+def open_target(
+    path: AnyPath, nbytes: int, hints: dict[str, Any], *, fresh: bool
+) -> PlainEnd | PoolEnd:
+    """Open a file to write it, and to read it again.
+
+    Parameters
+    ----------
+    nbytes
+        How long it will be.
+    hints
+        How a new file in a pool is laid out.
+    fresh
+        Make it; else it is there.
+    """
+    end: PlainEnd | PoolEnd
+    if isinstance(path, PoolPath):
+        end = PoolEnd(path, path.open("x", hints) if fresh else path.open("r+"))
+    else:
+        with writing(path):
+            flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if fresh else 0)
+            end = PlainEnd(path, flags)
+    try:
+        if end.nbytes() != nbytes:
+            end.set_length(nbytes)
+    except BaseException:
+        end.close()
+        raise
+    return end

@@ -1,0 +1,96 @@
+"""Names in pools by patterns, which a shell cannot expand there.
+
+``*``, ``?`` and ``[...]`` match within a name, ``**`` any number of directories, as those of
+Python's `glob` with ``recursive=True``. Names that begin with a dot are matched by patterns that
+do. A character between brackets stands for itself: ``[*]`` is an asterisk.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from outcore.errors import DeniedError, InvalidError, NotFoundError
+from outcore.files.status import names_in
+from outcore.pool_path import PoolPath
+from outcore.volumes import AnyPath
+
+_MAGIC = re.compile(r"[*?[]")
+
+
+def expanded(paths: Iterable[AnyPath]) -> list[AnyPath]:
+    """Replace each pattern in a pool by what it matches, sorted; other paths stay.
+
+    Raises
+    ------
+    NotFoundError
+        If a pattern matches nothing.
+    """
+    found: list[AnyPath] = []
+    for path in paths:
+        if not isinstance(path, PoolPath) or not _MAGIC.search(path.inside):
+            found.append(path)
+            continue
+        matches = sorted(glob(path))
+        if not matches:
+            raise NotFoundError(f"nothing matches {path}; look with: outcore ls {path.root.url}")
+        found += matches
+    return found
+
+
+def glob(pattern: PoolPath) -> set[PoolPath]:
+    """Find what in a pool matches a pattern. Directories that may not be read match nothing."""
+    root = PoolPath(pattern.root)
+    parts = pattern.inside.split("/")
+    return {path for path in _below(root, parts) if path.inside}
+
+
+def _below(directory: PoolPath, parts: list[str]) -> Iterator[PoolPath]:
+    first, rest = parts[0], parts[1:]
+    if first == "**":
+        for above in _directories(directory):
+            if rest:
+                yield from _below(above, rest)
+            else:
+                yield above
+                for name, is_directory in _names(above):
+                    if not is_directory and not name.startswith("."):
+                        yield above / name
+    elif not _MAGIC.search(first):
+        path = directory / first
+        if rest:
+            yield from _below(path, rest)
+        elif _is_there(path):
+            yield path
+    else:
+        for name, is_directory in _names(directory):
+            hidden = name.startswith(".") and not first.startswith(".")
+            if hidden or not fnmatchcase(name, first):
+                continue
+            if not rest:
+                yield directory / name
+            elif is_directory:
+                yield from _below(directory / name, rest)
+
+
+def _directories(top: PoolPath) -> Iterator[PoolPath]:
+    """Yield a directory and those below it, but for hidden ones."""
+    if not top.is_dir():
+        return
+    yield top
+    for name, is_directory in _names(top):
+        if is_directory and not name.startswith("."):
+            yield from _directories(top / name)
+
+
+def _names(directory: PoolPath) -> list[tuple[str, bool]]:
+    try:
+        return [(path.name, is_directory) for path, is_directory in names_in(directory)]
+    except (NotFoundError, DeniedError, InvalidError):  # gone, not to be read, or a file
+        return []
+
+
+def _is_there(path: PoolPath) -> bool:
+    try:
+        return path.exists()
+    except DeniedError:
+        return False

@@ -1,0 +1,94 @@
+"""Files and directories renamed, or copied elsewhere and then removed."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from outcore.errors import ExistsError, InvalidError
+from outcore.files.copy import copy_files, is_whole_by_itself, targets_of
+from outcore.files.globbing import expanded
+from outcore.files.status import status_of
+from outcore.progress import ProgressLike
+from outcore.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
+
+
+def move_files(
+    sources: PathLike | Sequence[PathLike],
+    target: PathLike,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: ProgressLike = True,
+) -> list[tuple[AnyPath, AnyPath]]:
+    """Rename files and directories, or move them to another pool or disk.
+
+    Parameters
+    ----------
+    sources, target, overwrite, memory, progress
+        As for `copy_files`; directories are moved with all that they hold.
+    resume
+        Of moves to another disk: go on with one that was stopped.
+
+    Returns
+    -------
+    list
+        (source, target) of each.
+
+    Raises
+    ------
+    ExistsError
+        If there is something at the target, and it may not or cannot be replaced.
+    InvalidError
+        If a directory would be moved into itself.
+    """
+    several = [sources] if isinstance(sources, str | os.PathLike) else sources
+    given = [as_path(path) for path in several]
+    moved = targets_of(expanded(given), as_path(target), several=len(given) > 1)
+    for source, new in moved:
+        status = status_of(source)
+        if not source.name:
+            raise InvalidError(
+                f"{source} is the pool itself, and cannot be moved; name what is in it"
+            )
+        if new == source or source in new.parents:
+            raise InvalidError(f"{source} cannot be moved into itself; choose another target")
+        if not _is_on_one_disk(source, new):
+            copy_files(
+                source, new, patterns=False, recursive=True, preserve=True, overwrite=overwrite,
+                resume=resume, verify=True, memory=memory, progress=progress,
+            )  # fmt: skip
+        elif not is_there(new):
+            move(place(source), place(new))
+            continue
+        else:
+            _replace(source, new, status.is_directory, overwrite)
+            continue
+        where = place(source)
+        where.volume.remove(where.name)
+    return moved
+
+
+def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
+    above = target.parent
+    if isinstance(above, Path) and not above.is_dir():
+        return True  # renaming says what is wrong
+    return on_one_disk(source, above)
+
+
+def _replace(source: AnyPath, target: AnyPath, is_directory: bool, overwrite: bool) -> None:
+    if not overwrite:
+        raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
+    if not is_directory and not target.is_dir():
+        move(place(source), place(target))
+        return
+    if target.is_dir() and not is_whole_by_itself(target):
+        raise ExistsError(
+            f"{target} is a directory and no array, so it is not replaced; remove it first, or "
+            "choose another name"
+        )
+    old = place(target.with_name(f".{target.name}.copying")).below("old")
+    move(place(target), old)
+    move(place(source), place(target))
+    where = place(old.path.parent)
+    where.volume.remove(where.name)

@@ -1,0 +1,111 @@
+"""Work on many pieces by several threads in bounded memory, with one who watches."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from outcore._core import Arena, Buffer
+from outcore.errors import BudgetError
+from outcore.sizes import format_bytes
+
+PIECE_BYTES = 4 << 20
+"""Files are copied in pieces of this many bytes."""
+
+MOST_WORKERS = 16
+"""Pieces under way at once, where the memory is enough: more do not make disks faster."""
+
+_WATCH_S = 0.1
+
+_Task = TypeVar("_Task")
+
+
+def workers_in(memory_bytes: int) -> int:
+    """Tell how many threads a budget is enough for: each has memory of one piece.
+
+    Raises
+    ------
+    BudgetError
+        If it is not enough for one.
+    """
+    if memory_bytes < PIECE_BYTES:
+        raise BudgetError(
+            f"need {format_bytes(PIECE_BYTES)} for a piece of a file, have "
+            f"{format_bytes(memory_bytes)}; pass more memory"
+        )
+    return min(memory_bytes // PIECE_BYTES, MOST_WORKERS)
+
+
+def work_through(
+    tasks: Iterable[_Task],
+    work: Callable[[_Task, Buffer], None],
+    arena: Arena,
+    workers: int,
+    watch: Callable[[], None],
+) -> None:
+    """Do `work` on each task, several at once, each with memory of a piece.
+
+    Parameters
+    ----------
+    tasks
+        Taken in their order, by one thread at a time.
+    work
+        Called from several threads.
+    arena
+        What the memory comes from.
+    workers
+        How many threads.
+    watch
+        Called from this thread ten times a second, and at the end. Ctrl-C comes there.
+
+    Raises
+    ------
+    Exception
+        The first that a task raised; no further task was begun after it. When this returns or
+        raises, nothing is under way any more.
+    """
+    crew = _Crew(iter(tasks), work, arena)
+    threads = [
+        threading.Thread(target=crew.run, name="outcore-copy", daemon=True) for _ in range(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_WATCH_S)
+                watch()
+    except BaseException:
+        crew.stop()
+        for thread in threads:
+            thread.join()
+        raise
+    if crew.error is not None:
+        raise crew.error
+    watch()
+
+
+class _Crew(Generic[_Task]):
+    def __init__(
+        self, tasks: Iterator[_Task], work: Callable[[_Task, Buffer], None], arena: Arena
+    ) -> None:
+        self._tasks, self._work, self._arena = tasks, work, arena
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self.error: BaseException | None = None
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def run(self) -> None:
+        try:
+            buffer = self._arena.allocate(PIECE_BYTES)
+            while True:
+                with self._lock:
+                    task = None if self._is_stopped else next(self._tasks, None)
+                if task is None:
+                    return
+                self._work(task, buffer)
+        except BaseException as error:
+            with self._lock:
+                self._is_stopped = True
+                self.error = self.error or error

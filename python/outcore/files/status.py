@@ -1,0 +1,165 @@
+"""What a name in a file system or a pool is."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from outcore.errors import DeniedError, DiskError, NotFoundError, OutcoreError
+from outcore.pool_path import PoolPath
+from outcore.pool_stat import PoolStat
+from outcore.volumes import AnyPath
+
+Kind = Literal["file", "directory", "link", "other"]
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """What a name in a file system or a pool is.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    kind
+        ``"file"``, ``"directory"``, ``"link"`` for one that was not followed, or ``"other"``.
+    nbytes
+        Length of a file in bytes; else 0.
+    mode, owner, group
+        Permission bits, user and group id.
+    modified_ns, changed_ns
+        Nanoseconds since 1970 of the last change of content, and of the attributes.
+    disk_bytes
+        Bytes that a plain file takes on its disk; `None` in a pool.
+    number
+        Number of a plain file in its file system; 0 in a pool.
+    stripe_unit_bytes, servers
+        How a file in a pool is cut, and the numbers of the servers that its units go round.
+    """
+
+    path: AnyPath
+    kind: Kind
+    nbytes: int
+    mode: int
+    owner: int
+    group: int
+    modified_ns: int
+    changed_ns: int
+    disk_bytes: int | None = None
+    number: int = 0
+    stripe_unit_bytes: int = 0
+    servers: tuple[int, ...] = ()
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is one."""
+        return self.kind == "directory"
+
+    @property
+    def content(self) -> list[int]:
+        """What changes when the content does, as far as anybody can tell without reading it."""
+        return [self.nbytes, self.modified_ns, self.changed_ns, self.number]
+
+
+def status_of(path: AnyPath, *, follow: bool = False) -> FileStatus:
+    """Tell what a name is; links are followed if asked.
+
+    Raises
+    ------
+    NotFoundError
+        If there is nothing of this name.
+    """
+    if isinstance(path, PoolPath):
+        return _of_pool(path, path.stat())
+    try:
+        return _of_plain(path, path.stat(follow_symlinks=follow))
+    except OSError as error:
+        raise cannot(f"look at {path}", error) from None
+
+
+def children_of(path: AnyPath) -> Iterator[FileStatus]:
+    """Tell what is in a directory, sorted by name. Links are not followed.
+
+    In a pool it is asked for a thousand names at a time.
+    """
+    if isinstance(path, PoolPath):
+        for child, found in path.scandir():
+            yield _of_pool(child, found)
+        return
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise cannot(f"list {path}", error) from None
+    for name in names:
+        try:
+            yield _of_plain(path / name, os.lstat(path / name))
+        except FileNotFoundError:
+            continue  # gone meanwhile
+        except OSError as error:
+            raise cannot(f"look at {path / name}", error) from None
+
+
+def names_in(directory: AnyPath) -> list[tuple[AnyPath, bool]]:
+    """List what is in a directory, sorted by name, and whether each is one itself.
+
+    In a pool this asks the manager only; links are no directories.
+    """
+    if isinstance(directory, PoolPath):
+        found = directory.root.core.names(directory.inside)
+        return [(directory / name, status[0]) for name, status in found]
+    try:
+        with os.scandir(directory) as entries:
+            each = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except OSError as error:
+        raise cannot(f"list {directory}", error) from None
+    return [(directory / name, is_directory) for name, is_directory in each]
+
+
+def walk(top: FileStatus) -> Iterator[FileStatus]:
+    """Tell what is below a directory, each directory before what is in it."""
+    pending = [children_of(top.path)]
+    while pending:
+        child = next(pending[-1], None)
+        if child is None:
+            pending.pop()
+            continue
+        yield child
+        if child.is_directory:
+            pending.append(children_of(child.path))
+
+
+def cannot(what: str, error: OSError) -> OutcoreError:
+    """Say in outcore's terms what the system refused."""
+    if isinstance(error, OutcoreError):
+        return error
+    text = f"cannot {what}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NotFoundError(f"{text}; check the path")
+    if isinstance(error, PermissionError):
+        return DeniedError(f"{text}; ask its owner for the right to")
+    return DiskError(f"{text}; check the path and its disk")
+
+
+def _of_pool(path: PoolPath, found: PoolStat) -> FileStatus:
+    return FileStatus(
+        path, "directory" if found.is_directory else "file", found.nbytes, found.mode, found.owner,
+        found.group, found.modified_ns, found.changed_ns,
+        stripe_unit_bytes=found.stripe_unit_bytes, servers=found.servers,
+    )  # fmt: skip
+
+
+def _of_plain(path: Path, found: os.stat_result) -> FileStatus:
+    kind: Kind = "other"
+    if stat.S_ISDIR(found.st_mode):
+        kind = "directory"
+    elif stat.S_ISREG(found.st_mode):
+        kind = "file"
+    elif stat.S_ISLNK(found.st_mode):
+        kind = "link"
+    return FileStatus(
+        path, kind, found.st_size if kind == "file" else 0, stat.S_IMODE(found.st_mode),
+        found.st_uid, found.st_gid, found.st_mtime_ns, found.st_ctime_ns,
+        disk_bytes=found.st_blocks * 512, number=found.st_ino,
+    )  # fmt: skip

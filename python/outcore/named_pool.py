@@ -1,0 +1,65 @@
+"""From a URL to the pool that it names, opened."""
+
+import stat
+from pathlib import Path
+
+from outcore import local_pool
+from outcore.errors import NotFoundError
+from outcore.pool import Pool, connect
+from outcore.pool_path import PoolPath, root_and_name
+from outcore.volumes import PathLike
+
+
+class NamedPools:
+    """Pools that are opened when they are first named, and closed together.
+
+    ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME`` and ``outcore:/SOCKET::NAME`` are
+    in a served pool, ``outcore:/DIRECTORY::NAME`` in one whose first directory this is: it is
+    asked for there if its daemons run, and else opened in this process.
+    """
+
+    def __init__(self, key: PathLike | None = None) -> None:
+        self._key = key
+        self._pools: dict[str, Pool] = {}
+
+    def path(self, url: str) -> PoolPath:
+        """Find the name that a URL stands for; its pool stays open.
+
+        Raises
+        ------
+        InvalidError
+            If it is no URL of a pool.
+        NotFoundError
+            If there is no pool.
+        """
+        where, name = root_and_name(url)
+        if where not in self._pools:
+            self._pools[where] = self._open(where)
+        return self._pools[where] / name
+
+    def close(self) -> None:
+        """Close them."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.close()
+
+    def _open(self, where: str) -> Pool:
+        if not where.endswith("::"):
+            return connect(where, key=self._key)
+        path = Path(where.removeprefix("outcore:").removesuffix("::"))
+        if not path.exists():
+            raise NotFoundError(f"there is neither a socket nor a directory {path}; check the path")
+        if stat.S_ISSOCK(path.stat().st_mode):
+            return connect(f"outcore:{path}", key=self._key)
+        for daemon in local_pool.running(path):
+            if daemon.role == "manager" and daemon.is_alive:
+                return self._at(path, daemon.addresses)
+        if not (path / "manager").is_dir():
+            raise NotFoundError(f"there is no pool in {path}; name its first directory")
+        return Pool.embedded(local_pool.directories(path))
+
+    def _at(self, directory: Path, addresses: tuple[str, ...]) -> Pool:
+        key = directory / local_pool.STATE / local_pool.KEY if self._key is None else self._key
+        if addresses[0].startswith("unix:"):
+            return connect(f"outcore:{addresses[0].removeprefix('unix:')}", key=key)
+        return connect(local_pool.url_of(directory), key=key)

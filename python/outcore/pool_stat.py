@@ -1,0 +1,41 @@
+"""What a pool knows of a name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PoolStat:
+    """What a pool knows of a name.
+
+    Attributes
+    ----------
+    is_directory
+        Whether it is one; else it is a file.
+    nbytes
+        Length in bytes; of a directory 0.
+    owner, group, mode
+        User and group id, and permission bits, as POSIX has them.
+    modified_ns, changed_ns
+        Nanoseconds since 1970 of the last change of content, and of these attributes.
+    stripe_unit_bytes, servers
+        How a file is cut, and the numbers of the servers that its units go round.
+    """
+
+    is_directory: bool
+    nbytes: int
+    owner: int
+    group: int
+    mode: int
+    modified_ns: int
+    changed_ns: int
+    stripe_unit_bytes: int
+    servers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, status: Any, nbytes: int) -> "PoolStat":
+        """Read what the compiled part says."""
+        is_directory, owner, group, mode, modified_ns, changed_ns, unit, servers = status
+        return cls(
+            is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers)
+        )
