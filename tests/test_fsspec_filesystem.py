@@ -123,6 +123,15 @@ def test_what_is_left_by_an_exception_never_appears(pool: oc.Pool, fs: OutcoreFi
         assert opened.closed
         with pytest.raises(ValueError, match=r"mode|closed"):
             opened.write(b"more")
+
+    def write_text(compression: str | None) -> None:
+        with fs.open("/ckpt", "w", encoding="utf16", compression=compression) as file:
+            file.write("text")
+            _ = 1 / 0
+
+    for compression in (None, "gzip"):
+        with pytest.raises(ZeroDivisionError):
+            write_text(compression)
     file = fs.open("/ckpt", "wb", block_size=10)
     file.write(bytes(100))
     with pytest.warns(RuntimeWarning, match="not closed"):
@@ -197,9 +206,12 @@ def test_modes(pool: oc.Pool, fs: OutcoreFileSystem) -> None:
         with pytest.raises(FileExistsError, match="being made"):
             fs.open("/g", "xb")
     assert fs.open("/g", "r", encoding="utf8").read() == "größe\n"
-    with fs.open("/z", "wt", compression="gzip") as text:
-        text.write("zipped")
-    assert fs.read_text("/z", compression="gzip") == "zipped"
+    with fs.open("/z", "wt", compression="gzip", newline="\r\n", encoding="latin1") as text:
+        text.write("gezähmt\n")
+    assert fs.read_text("/z", compression="gzip", encoding="latin1", newline="") == "gezähmt\r\n"
+    fs.write_text("/z.bz2", "ü", compression="infer")
+    assert fs.read_text("/z.bz2", compression="infer") == "ü"
+    fs.rm("/z.bz2")
     assert fs.cat_file("/z")[:2] == b"\x1f\x8b"
     assert pool.ls() == ["f", "g", "z"]
 

@@ -235,3 +235,14 @@ class CompressedFile(io.BufferedIOBase):
             if not self.closed:
                 self._compressor.close()
                 super().close()
+
+
+class TextFile(io.TextIOWrapper):
+    """A file that text is written to, and that is discarded where an exception leaves it."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            file: Any = self.detach()
+            file.discard()

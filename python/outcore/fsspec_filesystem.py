@@ -24,7 +24,7 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.fsspec_file import CompressedFile, PoolBufferedFile
+from outcore.fsspec_file import CompressedFile, PoolBufferedFile, TextFile
 from outcore.pool import Pool
 from outcore.pool_access import access_to, split_url
 from outcore.pool_file import PoolFile
@@ -299,13 +299,20 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         must not be there yet; ``"ab"`` goes on at the end; ``"r+b"`` reads and writes in place.
         Without the ``b`` it is text.
         """
-        if "b" in mode and mode[0] != "r":
-            compression = get_compression(self._strip_protocol(path), compression)
-            file = super().open(path, mode, block_size, cache_options, **kwargs)
-            if compression is None:
-                return file
-            return CompressedFile(compr[compression](file, mode=mode[0]), file)
-        return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+        if mode[:1] == "r":
+            return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+        if "b" not in mode:
+            names = ("encoding", "errors", "newline")
+            text = {name: kwargs.pop(name) for name in names if name in kwargs}
+            binary = mode.replace("t", "") + "b"
+            return TextFile(
+                self.open(path, binary, block_size, cache_options, compression, **kwargs), **text
+            )
+        file = super().open(path, mode, block_size, cache_options, **kwargs)
+        compression = get_compression(self._strip_protocol(path), compression)
+        if compression is None:
+            return file
+        return CompressedFile(compr[compression](file, mode=mode[0]), file)
 
     def _open(
         self,
