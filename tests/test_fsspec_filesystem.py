@@ -410,7 +410,7 @@ def test_urls(pool: oc.Pool, fs: OutcoreFileSystem, tmp_path: Path) -> None:
     for text in ("outcore://d/f", "outcore:///d/f"):
         with pytest.raises(InvalidError, match="which pool"):
             fsspec.open(text)
-    with pytest.raises(InvalidError, match="not open in this process"):
+    with pytest.raises(NotFoundError, match="neither a socket nor a directory"):
         fsspec.open(f"outcore://{tmp_path}/nowhere:/f")
     with pytest.raises(InvalidError, match="give one"):
         fsspec.open(url, directories=[tmp_path / "b"])

@@ -11,7 +11,7 @@ import pytest
 from served_pools import embedded_url, served_url
 
 import outcore as oc
-from outcore.errors import ForkedError, InvalidError
+from outcore.errors import BusyError, ForkedError
 from outcore.fsspec_filesystem import OutcoreFileSystem
 from outcore.zarr_store import PoolStore
 
@@ -39,7 +39,7 @@ def test_other_processes_connect_for_themselves(served_url: str, method: str) ->
     assert fs.cat_file("/f") == b"x" * 100_000
 
 
-@pytest.mark.parametrize(("method", "kind"), [("spawn", InvalidError), ("fork", ForkedError)])
+@pytest.mark.parametrize(("method", "kind"), [("spawn", BusyError), ("fork", ForkedError)])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_embedded_pool_is_in_one_process(
     embedded_url: str, method: str, kind: type[Exception]
@@ -78,6 +78,22 @@ def test_an_embedded_pool_is_opened_by_its_directories(tmp_path: Path, run_pytho
         out, err = run_python(BY_DIRECTORIES, *places).communicate(timeout=60)
         assert "BusyError" in err
         assert "outcore pool up" in err
+
+
+BY_DIRECTORY = """
+import sys, fsspec
+with fsspec.open(f"outcore://{sys.argv[1]}:/d/f", "r") as file:
+    print(file.read(), flush=True)
+"""
+
+
+def test_a_pool_of_one_directory_is_opened_by_it(tmp_path: Path, run_python: Start) -> None:
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        (pool / "d/f").write_bytes(b"kept")
+    out, err = run_python(BY_DIRECTORY, str(tmp_path / "a")).communicate(timeout=60)
+    assert (out, err) == ("kept\n", "")
+    _, err = run_python(BY_DIRECTORY, str(tmp_path)).communicate(timeout=60)
+    assert "there is no pool in" in err
 
 
 KILLED = """

@@ -6,6 +6,7 @@ fsspec finds it by the entry points that the package has, for ``outcore://`` and
 
 import io
 import stat
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,6 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path, tokenize
 
 from outcore.errors import (
-    DeniedError,
     ExistsError,
     InvalidError,
     IsDirectoryError,
@@ -29,7 +29,8 @@ from outcore.pool import Pool
 from outcore.pool_access import access_to, split_url
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath
-from outcore.pool_reading import read_one, read_ranges
+from outcore.pool_reading import read_one, read_ranges, steadily
+from outcore.pool_stat import PoolStat
 from outcore.volumes import PathLike
 from outcore.whole_file import copy_whole, is_part, make_way, write_whole
 
@@ -142,17 +143,10 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def ls(self, path: Any, detail: bool = True, **_: Any) -> list[Any]:
         """List a directory: names, or with `detail` what `info` tells of each."""
         where = self._path(path)
-        try:
-            named = where.root.core.names(where.inside)
-        except InvalidError:
-            if not where.is_file():
-                raise
-            return [self.info(path) if detail else _name(where)]
-        found = [(where / name, status) for name, status in named if not is_part(name)]
-        if not detail:
-            return [_name(each) for each, _ in found]
-        entries = [_entry(each, status) for each, status in found]
-        return [entry for entry in entries if entry is not None]
+        found = [each for each in where.scandir() if not is_part(each[0].name)]
+        if not found and where.is_file():
+            found = [(where, _stat(where))]
+        return [_entry(*each) if detail else _name(each[0]) for each in found]
 
     def info(self, path: Any, **_: Any) -> dict[str, Any]:
         """Tell what a name is.
@@ -160,15 +154,12 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         Returns
         -------
         dict
-            ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes, `None` of what you
-            may not read; ``mode``, ``uid``, ``gid`` as `os.stat` has them; ``mtime`` in seconds
-            since 1970; of a file ``stripe_unit_bytes`` and its ``servers``.
+            ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes; ``mode``, ``uid``
+            and ``gid`` as `os.stat` has them; ``mtime`` and ``ctime``, when content and the rest
+            changed, in seconds since 1970; of a file ``stripe_unit_bytes`` and its ``servers``.
         """
         where = self._path(path)
-        entry = _entry(where, where.root.core.stat(where.inside))
-        if entry is None:
-            raise NotFoundError(f"{where} was removed just now; check the path")
-        return entry
+        return _entry(where, _stat(where))
 
     def exists(self, path: Any, **_: Any) -> bool:
         """Whether there is something of this name. A pool that does not answer is an error."""
@@ -408,37 +399,31 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if truncate or not where.exists():
             super().touch(path, truncate=True, **kwargs)
             return
-        with where.open("r+") as file:
-            file.truncate(file.nbytes)
-        where.root.volume.modified_ns(where.inside)
+        where.root.core.set_attributes(where.inside, modified_ns=time.time_ns())
 
 
 def _name(path: PoolPath) -> str:
     return f"/{path.inside}" if path.inside else ""
 
 
-def _entry(path: PoolPath, status: Any) -> dict[str, Any] | None:
-    """Describe a name; `None` if it was removed meanwhile."""
-    is_directory, owner, group, mode, modified_ns, _, unit, servers = status
-    size: int | None = 0
-    if not is_directory:
-        try:
-            size = read_one(path, lambda file: file.nbytes)
-        except NotFoundError:
-            return None
-        except DeniedError:
-            size = None
+def _stat(path: PoolPath) -> PoolStat:
+    """Tell what a name is; of a file that is being replaced, the old one or the new one."""
+    return steadily(path, path.stat)
+
+
+def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
     entry = {
         "name": _name(path),
-        "size": size,
-        "type": "directory" if is_directory else "file",
-        "mode": (stat.S_IFDIR if is_directory else stat.S_IFREG) | mode,
-        "uid": owner,
-        "gid": group,
-        "mtime": modified_ns / 1e9,
+        "size": found.nbytes,
+        "type": "directory" if found.is_directory else "file",
+        "mode": (stat.S_IFDIR if found.is_directory else stat.S_IFREG) | found.mode,
+        "uid": found.owner,
+        "gid": found.group,
+        "mtime": found.modified_ns / 1e9,
+        "ctime": found.changed_ns / 1e9,
     }
-    if not is_directory:
-        entry |= {"stripe_unit_bytes": unit, "servers": list(servers)}
+    if not found.is_directory:
+        entry |= {"stripe_unit_bytes": found.stripe_unit_bytes, "servers": list(found.servers)}
     return entry
 
 

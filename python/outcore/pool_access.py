@@ -7,21 +7,19 @@ process. They share what is kept here.
 import atexit
 import os
 import re
-import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outcore.errors import BusyError, ForkedError, InvalidError
-from outcore.pool import Pool, connect
-from outcore.pool_path import PoolPath, PoolRoot, open_root
+from outcore.named_pool import NamedPools
+from outcore.pool import Pool
+from outcore.pool_path import PoolPath, PoolRoot, open_root, root_and_name
 from outcore.volumes import PathLike
 
-_SERVED = re.compile(r"outcore(\+tls)?:/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
 _LOCAL = re.compile(r"outcore://(/.*?):(?:/(.*))?", re.DOTALL)
-_EMBEDDED = re.compile(r"outcore:(/.*?)::(.*)", re.DOTALL)
-_ANY = re.compile(r"outcore(?:\+tls)?://(.*)", re.DOTALL)
+_SCHEME = re.compile(r"^outcore(?:\+tls)?://")
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,21 @@ def split_url(text: str) -> tuple[str | None, str]:
     ``outcore:///PATH:/NAME`` and, as outcore writes the latter, ``outcore:/PATH::NAME``. The
     ``NAME`` of ``outcore://NAME`` is in no pool that it says. Anything else is a name.
     """
-    if found := _SERVED.fullmatch(text):
-        return f"{'tls:' if found[1] else ''}{found[2]}", found[3] or ""
-    for form in (_LOCAL, _EMBEDDED):
-        if found := form.fullmatch(text):
-            return found[1], found[2] or ""
-    found = _ANY.fullmatch(text)
-    return None, found[1] if found else text
+    if found := _LOCAL.fullmatch(text):
+        return found[1], found[2] or ""
+    try:
+        where, name = root_and_name(text)
+    except InvalidError:
+        return None, _SCHEME.sub("", text)
+    return _location(where), name
+
+
+def _location(url: str) -> str:
+    """Location of a pool, from what names in it begin with."""
+    if url.endswith("::"):
+        return url.removeprefix("outcore:").removesuffix("::")
+    scheme, _, place = url.partition("://")
+    return f"{'tls:' * scheme.endswith('+tls')}{place.rstrip('/')}"
 
 
 class PoolAccess:
@@ -101,10 +107,8 @@ class PoolAccess:
     def of(cls, path: PoolPath) -> "PoolAccess":
         """Access to the pool that a name is in."""
         root = path.root
-        location, _ = split_url(root.url)
-        if location is None:
-            raise InvalidError(f"{root.url} is no URL of a pool")
-        return cls(PoolAddress(location, root.key and key_file(root.key)), root)
+        key = None if root.key is None else key_file(root.key)
+        return cls(PoolAddress(_location(root.url), key), root)
 
     @property
     def root(self) -> PoolRoot:
@@ -182,32 +186,19 @@ def _find(address: PoolAddress) -> PoolRoot:
                     "this is a fork of it; serve the pool with 'outcore pool up' to use it from "
                     "several processes"
                 )
-        _KEPT[mine] = (_open(address) / "").root
+        _KEPT[mine] = _open(address)
         return _KEPT[mine]
 
 
-def _open(address: PoolAddress) -> Pool:
-    location = address.location
-    if not address.is_path:
-        return connect(address.url, key=address.key)
-    if address.directories:
-        try:
-            return Pool.embedded(address.directories)
-        except BusyError as error:
-            raise BusyError(
-                f"{error}; serve the pool with 'outcore pool up' to use it from several processes"
-            ) from None
+def _open(address: PoolAddress) -> PoolRoot:
     try:
-        is_socket = stat.S_ISSOCK(os.stat(location).st_mode)
-    except OSError:
-        is_socket = False
-    if is_socket:
-        return connect(f"outcore:{location}", key=address.key)
-    raise InvalidError(
-        f"the pool in {location} is not open in this process; open it with oc.Pool.embedded and "
-        "keep it open, or pass directories=, all of them; for several processes serve it with "
-        "'outcore pool up' and give outcore://HOST:PORT"
-    )
+        if address.directories:
+            return (Pool.embedded(address.directories) / "").root
+        return NamedPools(address.key).path(address.url).root
+    except BusyError as error:
+        raise BusyError(
+            f"{error}; serve the pool with 'outcore pool up' to use it from several processes"
+        ) from None
 
 
 def _close_kept() -> None:

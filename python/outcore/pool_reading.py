@@ -73,6 +73,16 @@ def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
     raise _replaced(path)
 
 
+def steadily(path: PoolPath, look: Callable[[], T]) -> T:
+    """Look at a name that others may replace meanwhile, until it was the same all the time."""
+    for _ in range(_ATTEMPTS):
+        handle = path.root.core.handle(path.inside)
+        found = look()
+        if path.root.core.handle(path.inside) == handle:
+            return found
+    raise _replaced(path)
+
+
 def _replaced(path: PoolPath) -> BusyError:
     return BusyError(f"{path} is replaced faster than it can be read; read it again later")
 
