@@ -36,7 +36,7 @@ pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use message::{
     Grant, Hints, Inode, IoReply, IoRequest, IoStatus, LengthGrant, ManagerReply, ManagerRequest, Named,
-    Opened, ServerAddress, Target, files_among,
+    Opened, Origin, ServerAddress, Target, files_among,
 };
 pub use names::Names;
 pub use order::ChunkOrder;

@@ -222,6 +222,15 @@ pub struct Named {
     pub inode: Inode,
 }
 
+/// Which request of which client it is. One that is sent again has the same numbers, whatever became of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The client: a random number that it gave itself.
+    pub client: u128,
+    /// The number of the request among the client's.
+    pub number: u64,
+}
+
 /// A request to the manager. Paths are relative to the pool's root, with `/` between names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagerRequest {

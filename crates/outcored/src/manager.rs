@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::wire::Role;
-use outcore_core::{Error, ErrorKind, ManagerReply, ManagerRequest, Names, Result};
+use outcore_core::{Error, ErrorKind, ManagerReply, ManagerRequest, Names, Origin, Result};
 use outcore_disk::Directory;
 use outcore_net::{Address, Config, Handler, Key, Listening, User, Who, listen};
 use outcore_server::grants;
-use outcore_server::manager::{self, Manager, Now};
+use outcore_server::manager::{self, Asked, Manager, Now};
 use outcore_server::store::SqliteStore;
 
 use crate::Settings;
@@ -155,8 +155,7 @@ struct Line {
 }
 
 struct Waiting {
-    user: manager::User,
-    request: ManagerRequest,
+    asked: Asked,
     told: Sender<Told>,
 }
 
@@ -178,8 +177,8 @@ impl Managing {
         let mut line = self.line();
         let count = line.waiting.len().min(MOST_AT_ONCE);
         let (mut requests, mut tell) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for Waiting { user, request, told } in line.waiting.drain(..count) {
-            requests.push((user, request));
+        for Waiting { asked, told } in line.waiting.drain(..count) {
+            requests.push(asked);
             tell.push(told);
         }
         drop(line);
@@ -204,9 +203,10 @@ impl Drop for HandOver<'_> {
 }
 
 impl Handler for Managing {
-    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest) -> ManagerReply {
         let begun = self.requests.begin(kind_of_manager(&request));
-        let reply = self.answer(who, request);
+        let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
+        let reply = self.answer(Asked { who: user, origin: Some(origin), request });
         let error = match &reply {
             ManagerReply::Failed(error) => Some(error),
             _ => None,
@@ -218,11 +218,10 @@ impl Handler for Managing {
 
 impl Managing {
     /// What comes in while the disk works on a commit is done together, in the next one.
-    fn answer(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
-        let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
+    fn answer(&self, asked: Asked) -> ManagerReply {
         let (told, tells) = channel();
         let mut line = self.line();
-        line.waiting.push_back(Waiting { user, request, told });
+        line.waiting.push_back(Waiting { asked, told });
         let is_mine = !std::mem::replace(&mut line.is_served, true);
         drop(line);
         if is_mine {

@@ -6,12 +6,13 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Buffer, ErrorKind, FileId, Handle, IoReply, IoRequest, Link, OpenMode, Operation, Regions, Result,
-    ScrubPlace, ServerId, Volume, VolumeRequest, conformance,
+    Buffer, ErrorKind, FileId, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode,
+    Operation, Regions, Result, ScrubPlace, ServerId, Volume, VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region};
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
@@ -393,6 +394,71 @@ fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
     assert_eq!(transfer(&volume, file, Operation::Read, 0, &vec![0; data.len()]).unwrap(), data);
     assert!(end(server, 15).success());
+}
+
+#[test]
+fn names_are_made_once_however_often_the_manager_is_killed() {
+    let root = tempfile::tempdir().unwrap();
+    let key_file = root.path().join("key");
+    let key = Key::random().unwrap();
+    key.save(&key_file).unwrap();
+    let place = format!("unix:{}", root.path().join("manager.sock").display());
+    let text = format!(
+        "directory = \"{}\"\nlisten = \"{place}\"\nkey_file = \"{}\"\n",
+        directory(root.path(), "m").display(),
+        key_file.display(),
+    );
+    let (manager, _) = spawn("manager", &text, root.path());
+    let credentials = || Credentials::Pool { key: key.clone(), user: User::own() };
+    let connect = || NetLink::connect(&[place.parse().unwrap()], Options::new(credentials())).unwrap();
+    let links: Vec<NetLink> = (0..4).map(|_| connect()).collect();
+    let is_over = AtomicBool::new(false);
+    // Directories are made and named anew, and every second one is removed: what is done twice is an error.
+    let work = &|worker: usize, link: &NetLink| {
+        let mut made = 0;
+        while !is_over.load(Ordering::SeqCst) {
+            let (path, to) = (format!("{worker}-{made}"), format!("{worker}-{made}-new"));
+            let steps = [
+                ManagerRequest::MakeDirectory { path: path.clone(), mode: 0o755 },
+                ManagerRequest::Rename { from: path, to: to.clone() },
+                ManagerRequest::Remove { path: to, recursive: false },
+            ];
+            for request in steps.into_iter().take(2 + made % 2) {
+                match link.manager(request.clone()) {
+                    Ok(ManagerReply::Failed(error)) | Err(error) => {
+                        return Err(format!("{request:?}: {error}"));
+                    }
+                    Ok(_) => {}
+                }
+            }
+            made += 1;
+        }
+        Ok(made)
+    };
+    let (manager, made) = std::thread::scope(|scope| {
+        let mut running = manager;
+        let workers: Vec<_> =
+            links.iter().enumerate().map(|(i, link)| scope.spawn(move || work(i, link))).collect();
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(60));
+            end(running, 9);
+            running = spawn("manager", &text, root.path()).0;
+        }
+        is_over.store(true, Ordering::SeqCst);
+        let made: std::result::Result<Vec<usize>, String> =
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        (running, made)
+    });
+    let names = PoolVolume::new(Arc::new(connect()), wall_clock()).and_then(|volume| volume.names(""));
+    // Before anything fails: no daemon is left over.
+    assert!(end(manager, 15).success());
+    let made = made.unwrap();
+    let mut found: Vec<String> = names.unwrap().into_iter().map(|named| named.name).collect();
+    let mut left: Vec<String> =
+        (0..4).flat_map(|i| (0..made[i]).step_by(2).map(move |k| format!("{i}-{k}-new"))).collect();
+    found.sort();
+    left.sort();
+    assert!(found == left && left.len() > 8, "{found:?} {left:?}");
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use outcore_core::{Error, Hints, ManagerReply, ManagerRequest, Result, ServerAddress, ServerId};
+use outcore_core::{Error, Hints, ManagerReply, ManagerRequest, Origin, Result, ServerAddress, ServerId};
 use outcore_server::grants::Key;
-use outcore_server::manager::{Config, Manager, Now, User};
+use outcore_server::manager::{Asked, Config, Manager, Now, User};
 use outcore_server::store::SqliteStore;
 use rusqlite::Connection;
 
@@ -21,7 +21,9 @@ fn by_manager(path: &Path, batch: usize) -> Result<f64> {
     for number in 0..BATCHES {
         let create = |client: usize| {
             let path = format!("directory/client-{client}/file-{number:08}");
-            (who.clone(), ManagerRequest::Create { path, hints: Hints::default(), mode: 0o644 })
+            let request = ManagerRequest::Create { path, hints: Hints::default(), mode: 0o644 };
+            let origin = Some(Origin { client: client as u128, number: number as u64 });
+            Asked { who: who.clone(), origin, request }
         };
         for reply in manager.handle_many(Now { unix_ns: number as u64 }, (0..batch).map(create).collect()) {
             if let ManagerReply::Failed(error) = reply {

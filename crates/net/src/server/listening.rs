@@ -205,6 +205,7 @@ impl Shared {
                 connection: connection.clone(),
                 session: session.clone(),
                 who,
+                client,
             };
             requests.serve();
             if self.is_stopping() {

@@ -8,7 +8,7 @@ mod listening;
 mod requests;
 pub mod session;
 
-use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer};
+use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer, Origin};
 use outcore_memory::Region;
 
 pub use channel::ChannelCounts;
@@ -37,9 +37,9 @@ pub trait Handler: Send + Sync + 'static {
         done(refusal("I/O server", buffer));
     }
 
-    /// Answers a request to the manager.
-    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
-        let _ = (who, request);
+    /// Answers a request to the manager; it comes once, unless the server was started again since.
+    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest) -> ManagerReply {
+        let _ = (who, origin, request);
         ManagerReply::Failed(not_here("manager"))
     }
 }

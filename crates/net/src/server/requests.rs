@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Header, Kind, MAX_RUNS, Refused, decode, encode};
-use outcore_core::{Error, ErrorKind, IoReply, IoRequest, ManagerRequest, Regions, Result, Target};
+use outcore_core::{Error, ErrorKind, IoReply, IoRequest, ManagerRequest, Origin, Regions, Result, Target};
 use outcore_memory::{Region, Waiter};
 
 use crate::server::Who;
@@ -29,6 +29,8 @@ pub(crate) struct Requests {
     pub(crate) connection: Arc<Connection>,
     pub(crate) session: Arc<Session<Arc<Connection>>>,
     pub(crate) who: Who,
+    /// The number that the client gave itself.
+    pub(crate) client: u128,
 }
 
 impl Requests {
@@ -159,7 +161,8 @@ impl Requests {
             }
         }
         due.is_owed = true;
-        let reply = self.shared.handler.manager(&self.who, request);
+        let origin = Origin { client: self.client, number: header.request };
+        let reply = self.shared.handler.manager(&self.who, origin, request);
         due.manager(&reply);
         Ok(())
     }

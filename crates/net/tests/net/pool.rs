@@ -99,7 +99,7 @@ impl Handler for Served {
         });
     }
 
-    fn manager(&self, who: &Who, request: ManagerRequest) -> ManagerReply {
+    fn manager(&self, who: &Who, _: Origin, request: ManagerRequest) -> ManagerReply {
         self.0.callers.lock().unwrap().push(who.clone());
         match request {
             ManagerRequest::Servers => ManagerReply::Servers {

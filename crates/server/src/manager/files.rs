@@ -55,6 +55,7 @@ impl<S: Store> Step<'_, S> {
             let key = keys::extended(node.handle(), &format!("{HINT_PREFIX}{name}"));
             self.put_bytes(key, value.as_bytes().to_vec());
         }
+        self.made = Some(node.handle());
         Ok(node.inode)
     }
 
@@ -196,7 +197,7 @@ impl<S: Store> Manager<S> {
         Ok(ManagerReply::Looked { names, more, grant })
     }
 
-    fn opened(&self, now: Now, inode: Inode, write: bool) -> ManagerReply {
+    pub(super) fn opened(&self, now: Now, inode: Inode, write: bool) -> ManagerReply {
         let grant = self.grant(now, inode.handle, write);
         ManagerReply::Opened(Box::new(Opened { inode, grant }))
     }

@@ -105,6 +105,29 @@ pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
     Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
 }
 
+/// A client, by the number that it gave itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Client(pub u128);
+
+/// A request of a client that was done: which of the client's places it has.
+pub(super) fn answer((client, place): (Client, u8)) -> Vec<u8> {
+    let mut key = vec![b'a'];
+    key.extend(client.0.to_be_bytes());
+    key.push(place);
+    key
+}
+
+/// All requests that were done and are noted.
+pub(super) fn all_answers() -> KeyRange {
+    (b"a".to_vec(), b"b".to_vec())
+}
+
+/// What a key of [`answer`] is for.
+pub(super) fn answer_in(key: &[u8]) -> Option<(Client, u8)> {
+    let client = u128::from_be_bytes(key.get(1..17)?.try_into().ok()?);
+    Some((Client(client), *key.get(17)?))
+}
+
 /// An I/O server.
 pub(super) fn server(id: ServerId) -> Vec<u8> {
     let mut key = vec![b's'];
@@ -146,6 +169,11 @@ mod tests {
             assert!(!holds(&inodes(Handle(handle)), &inode(Handle(handle))));
             assert_eq!(handle_in(&detached(Handle(handle))), Some(Handle(handle)));
             assert!(holds(&all_detached(), &detached(Handle(handle))));
+        }
+        for client in [0, u128::MAX] {
+            let key = answer((Client(client), 15));
+            assert!(holds(&all_answers(), &key));
+            assert_eq!(answer_in(&key), Some((Client(client), 15)));
         }
         assert!(holds(&all_servers(), &server(ServerId(u32::MAX))));
     }

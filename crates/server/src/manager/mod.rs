@@ -5,6 +5,7 @@
 //! file is opened, no data path comes here: the I/O servers verify the grant by themselves.
 
 mod access;
+mod answers;
 mod attributes;
 mod files;
 mod inventory;
@@ -18,10 +19,11 @@ mod servers;
 mod step;
 mod walk;
 
-use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Result};
+use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result};
 
 use crate::grants::Key;
-use crate::store::{Guard, Outcome, Store, Write};
+use crate::store::{Guard, MAX_OPERATIONS, Outcome, Store, Write};
+use answers::{Answers, Note};
 use record::Node;
 use step::{Memory, Step, take_handles};
 
@@ -88,7 +90,21 @@ pub struct Manager<S> {
     config: Config,
     pool: u128,
     memory: Memory,
+    answers: Answers,
+    /// Which request is at work, until a commit has done it.
+    origin: Option<Origin>,
     in_group: bool,
+}
+
+/// A request, who makes it, and which of that one's requests it is, if it may be sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who.
+    pub who: User,
+    /// Which.
+    pub origin: Option<Origin>,
+    /// What for.
+    pub request: ManagerRequest,
 }
 
 impl<S: Store> Manager<S> {
@@ -105,7 +121,8 @@ impl<S: Store> Manager<S> {
             )
         })?;
         let pool = record::read(keys::POOL, &found.value)?;
-        Ok(Self { store, key, config, pool, memory: Memory::default(), in_group: false })
+        let (memory, answers) = (Memory::default(), Answers::load(&store)?);
+        Ok(Self { store, key, config, pool, memory, answers, origin: None, in_group: false })
     }
 
     /// Which pool it is.
@@ -119,11 +136,13 @@ impl<S: Store> Manager<S> {
     }
 
     /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
-    pub fn handle_many(&mut self, now: Now, requests: Vec<(User, ManagerRequest)>) -> Vec<ManagerReply> {
+    pub fn handle_many(&mut self, now: Now, requests: Vec<Asked>) -> Vec<ManagerReply> {
         let count = requests.len();
-        let gains = requests.iter().filter(|(_, request)| is_change(request)).count() > 1;
+        let gains = requests.iter().filter(|asked| is_change(&asked.request)).count() > 1;
         let answer = |manager: &mut Self| {
-            let answers = requests.into_iter().map(|(who, request)| manager.handle(now, &who, request));
+            let answers = requests
+                .into_iter()
+                .map(|Asked { who, origin, request }| manager.handle_from(now, &who, origin, request));
             answers.collect()
         };
         if !gains {
@@ -221,11 +240,26 @@ impl<S: Store> Manager<S> {
                 Err(_) if step.is_stale && tries < TRIES => continue,
                 Err(error) => return Err(error),
             };
-            let (guards, writes) = step.into_parts();
+            let made = step.made;
+            let (guards, mut writes) = step.into_parts();
             if writes.is_empty() {
                 return Ok(value);
             }
+            let mut noted = None;
+            if let Some(origin) = self.origin {
+                let at_s = now.unix_ns / 1_000_000_000;
+                let note = Note { number: origin.number, uid: who.uid, at_s, made };
+                let room = MAX_OPERATIONS.saturating_sub(guards.len() + writes.len());
+                let besides = self.answers.writes(origin, &note, room);
+                // A commit as large as they come goes without.
+                noted = besides.len().checked_sub(1).map(|forgotten| (origin, note, forgotten));
+                writes.extend(besides);
+            }
             if let Outcome::Done(_) = self.store.commit(&guards, &writes)? {
+                if let Some((origin, note, forgotten)) = noted {
+                    self.answers.written(origin, note, forgotten);
+                }
+                self.origin = None;
                 return Ok(value);
             }
         }
@@ -259,6 +293,8 @@ impl<S: Store> Manager<S> {
         if ended.is_err() {
             // The handles were taken in the group: if that did not happen, another manager takes the same.
             self.memory = Memory::default();
+            // Nor is anything noted that was done in it. What else was is read again by the next manager.
+            self.answers = Answers::default();
         }
         ended.and(result)
     }

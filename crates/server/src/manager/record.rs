@@ -177,6 +177,7 @@ pub(super) fn server(key: &[u8], value: &[u8]) -> Result<ServerAddress> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::answers::Note;
     use super::*;
     use proptest::prelude::*;
 
@@ -225,6 +226,16 @@ mod tests {
         let ways = write(&Ways(vec!["tcp:a:1".into()]));
         assert_eq!(hex(&ways), page("01 0100000000000000 0700000000000000") + &hex(b"tcp:a:1"));
         assert_eq!(hex(&write(&7_u64)), "010700000000000000");
+    }
+
+    #[test]
+    fn a_note_of_a_request_is_that_of_the_page() {
+        let note = Note { number: 3, uid: 5, at_s: 7, made: Some(Handle(258)) };
+        let numbers = "01 0300000000000000 05000000 0700000000000000";
+        assert_eq!(hex(&write(&note)), format!("{numbers} 01 0201000000000000").replace(' ', ""));
+        let none = Note { made: None, ..note };
+        assert_eq!(hex(&write(&none)), format!("{numbers} 00").replace(' ', ""));
+        assert_eq!(read::<Note>(b"k", &write(&none)).unwrap(), none);
     }
 
     #[test]

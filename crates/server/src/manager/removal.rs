@@ -241,7 +241,13 @@ impl<S: Store> Manager<S> {
         Ok(())
     }
 
-    fn page_of_orphans(&mut self, now: Now, who: &User, after: Handle, most: u64) -> Result<ManagerReply> {
+    pub(super) fn page_of_orphans(
+        &mut self,
+        now: Now,
+        who: &User,
+        after: Handle,
+        most: u64,
+    ) -> Result<ManagerReply> {
         let own = self.view(now, who, |step| step.own_orphans(after, most as usize))?;
         Ok(ManagerReply::Orphans(own.into_iter().map(|inode| self.removable(now, inode)).collect()))
     }

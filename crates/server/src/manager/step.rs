@@ -45,6 +45,8 @@ pub(super) struct Step<'a, S> {
     pub memory: &'a mut Memory,
     /// Whether what was read did not fit together, because another manager was at work: then it must be read again.
     pub is_stale: bool,
+    /// The file that it makes, if it makes one.
+    pub made: Option<Handle>,
     guards: BTreeMap<Vec<u8>, Option<u64>>,
     writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
@@ -52,7 +54,7 @@ pub(super) struct Step<'a, S> {
 impl<'a, S: Store> Step<'a, S> {
     pub(super) fn new(store: &'a S, now: Now, who: &'a User, memory: &'a mut Memory) -> Self {
         let (guards, writes) = (BTreeMap::new(), BTreeMap::new());
-        Self { store, now, who, memory, is_stale: false, guards, writes }
+        Self { store, now, who, memory, is_stale: false, made: None, guards, writes }
     }
 
     /// What it read, and what it writes.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use outcore_core::{Error, ErrorKind, ManagerReply, ManagerRequest, Result};
-use outcore_server::manager::User;
+use outcore_server::manager::Asked;
 use outcore_server::store::{Guard, MemoryStore, Outcome, SqliteStore, Store, Versioned, Write};
 
 use crate::pool::*;
@@ -53,8 +53,8 @@ impl Store for Noted {
     }
 }
 
-fn batch(requests: impl IntoIterator<Item = ManagerRequest>) -> Vec<(User, ManagerRequest)> {
-    requests.into_iter().map(|request| (root(), request)).collect()
+fn batch(requests: impl IntoIterator<Item = ManagerRequest>) -> Vec<Asked> {
+    requests.into_iter().map(|request| Asked { who: root(), origin: None, request }).collect()
 }
 
 #[test]

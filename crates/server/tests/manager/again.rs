@@ -1,0 +1,134 @@
+//! Requests that are sent again to a manager that was started again.
+
+use outcore_core::{ErrorKind, ManagerReply, ManagerRequest, Origin, Result};
+use outcore_server::manager::{Manager, User};
+use outcore_server::store::{MemoryStore, SqliteStore, Store};
+
+use crate::pool::*;
+
+const HOUR_NS: u64 = 3600 * SECOND_NS;
+
+fn ask_from<S: Store>(
+    manager: &mut Manager<S>,
+    ns: u64,
+    who: &User,
+    (client, number): (u128, u64),
+    request: ManagerRequest,
+) -> Result<ManagerReply> {
+    match manager.handle_from(at(ns), who, Some(Origin { client, number }), request) {
+        ManagerReply::Failed(error) => Err(error),
+        reply => Ok(reply),
+    }
+}
+
+fn extended(path: &str, value: &[u8]) -> ManagerRequest {
+    ManagerRequest::SetExtended { path: path.into(), name: "a".into(), value: Some(value.to_vec()) }
+}
+
+fn get_extended(path: &str) -> ManagerRequest {
+    ManagerRequest::GetExtended { path: path.into(), name: "a".into() }
+}
+
+/// Each change is made, and sent again to another manager of the same store.
+fn what_was_done_is_not_done_again(
+    mut open_again: impl FnMut() -> Box<dyn FnMut(u64, ManagerRequest) -> Result<ManagerReply>>,
+) {
+    let mut one = open_again();
+    let made = opened(one(1, create("f")).unwrap()).inode.handle;
+    one(2, make_directory("d", 0o755)).unwrap();
+    one(3, create("d/old")).unwrap();
+    one(4, rename("d/old", "d/new")).unwrap();
+    let removed = handles(one(5, remove("d/new", false)).unwrap());
+    one(6, extended("f", b"1")).unwrap();
+    assert_eq!(removed.len(), 1);
+    drop(one);
+
+    let mut other = open_again();
+    assert_eq!(opened(other(1, create("f")).unwrap()).inode.handle, made);
+    assert_eq!(other(2, make_directory("d", 0o755)), Ok(ManagerReply::Done));
+    assert_eq!(handles(other(4, rename("d/old", "d/new")).unwrap()), removed);
+    assert_eq!(handles(other(5, remove("d/new", false)).unwrap()), removed);
+    // What came after is not undone.
+    other(7, extended("f", b"2")).unwrap();
+    assert_eq!(other(6, extended("f", b"1")), Ok(ManagerReply::Done));
+    assert_eq!(other(8, get_extended("f")), Ok(ManagerReply::Values(vec![b"2".to_vec()])));
+    // Other requests are others.
+    assert_eq!(kind(other(9, create("f"))), ErrorKind::Exists);
+    assert_eq!(kind(other(10, remove("d/new", false))), ErrorKind::NotFound);
+    // Of a file that is gone there is nothing to give.
+    other(11, remove("f", false)).unwrap();
+    assert_eq!(kind(open_again()(1, create("f"))), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_store_in_memory_knows_what_was_done() {
+    let store = MemoryStore::new();
+    add_servers(&mut open(store.clone()), 2);
+    what_was_done_is_not_done_again(|| {
+        let mut manager = open(store.clone());
+        Box::new(move |number, request| ask_from(&mut manager, SECOND_NS, &root(), (7, number), request))
+    });
+}
+
+#[test]
+fn sqlite_knows_what_was_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metadata");
+    add_servers(&mut open(SqliteStore::open(&path).unwrap()), 2);
+    what_was_done_is_not_done_again(|| {
+        let mut manager = open(SqliteStore::open(&path).unwrap());
+        Box::new(move |number, request| ask_from(&mut manager, SECOND_NS, &root(), (7, number), request))
+    });
+}
+
+#[test]
+fn only_what_was_done_is_noted_and_only_for_who_did_it() {
+    let store = MemoryStore::new();
+    let mut one = open(store.clone());
+    add_servers(&mut one, 1);
+    let (ann, bob) = (user(1, &[1]), user(2, &[2]));
+    ask_from(&mut one, 1, &ann, (7, 1), create("a")).unwrap();
+    assert_eq!(kind(ask_from(&mut one, 1, &bob, (8, 1), create("a"))), ErrorKind::Exists);
+    let mut other = open(store);
+    assert_eq!(kind(ask_from(&mut other, 2, &bob, (7, 1), create("a"))), ErrorKind::Exists);
+    assert_eq!(kind(ask_from(&mut other, 2, &ann, (8, 1), create("a"))), ErrorKind::Exists);
+    ask(&mut other, &ann, remove("a", false)).unwrap();
+    ask_from(&mut other, 3, &bob, (8, 1), create("a")).unwrap();
+}
+
+#[test]
+fn notes_are_few_and_go_in_time() {
+    let store = MemoryStore::new();
+    let mut manager = open(store.clone());
+    add_servers(&mut manager, 1);
+    let notes = || store.range(b"a", b"b", 4096).unwrap().len();
+    let mut make = |ns, client, number| {
+        let name = format!("f-{client}-{number}");
+        ask_from(&mut manager, ns, &root(), (client, number), create(&name)).unwrap();
+    };
+    for number in 1..=200 {
+        make(SECOND_NS, 7, number);
+    }
+    assert_eq!(notes(), 16, "of a client that makes many");
+    for client in 100..200 {
+        make(2 * SECOND_NS, client, 1);
+    }
+    assert_eq!(notes(), 116);
+    for number in 1..=600 {
+        make(2 * HOUR_NS, 8, number);
+    }
+    assert_eq!(notes(), 16, "the others are old");
+    let mut again = open(store.clone());
+    let before = ask_from(&mut again, 2 * HOUR_NS, &root(), (8, 600), create("f-8-600")).unwrap();
+    assert!(matches!(before, ManagerReply::Opened(_)));
+}
+
+#[test]
+fn a_commit_as_large_as_they_come_is_still_done() {
+    let mut manager = pool();
+    let hints = (0..32).map(|i| (format!("hint{i}"), "x".to_owned())).collect();
+    let hints = outcore_core::Hints { others: hints, ..outcore_core::Hints::default() };
+    let path = format!("{}f", "d/".repeat(16));
+    let request = ManagerRequest::Create { path, hints, mode: 0o644 };
+    ask_from(&mut manager, 1, &root(), (7, 1), request).unwrap();
+}
