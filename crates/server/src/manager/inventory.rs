@@ -50,7 +50,8 @@ impl<S: Store> Step<'_, S> {
             return Ok(Found::Removed(orphan.node));
         }
         let next = self.look::<u64>(keys::NEXT_HANDLE)?.unwrap_or(ROOT.0 + 1);
-        Ok(if handle.0 < next { Found::Gone(handle) } else { Found::Unused })
+        let was_given = handle.0 < next && !self.memory.handles.holds(handle);
+        Ok(if was_given { Found::Gone(handle) } else { Found::Unused })
     }
 
     /// The path of a file; `None` if no names lead to it.

@@ -24,6 +24,11 @@ impl Handles {
     pub(super) fn left(&self) -> u64 {
         self.end - self.next
     }
+
+    /// Whether a file may still be given this one.
+    pub(super) fn holds(&self, handle: Handle) -> bool {
+        (self.next..self.end).contains(&handle.0)
+    }
 }
 
 /// What the manager remembers from one request to the next; the store has what of it must last.

@@ -41,7 +41,7 @@ fn each_handle_is_what_it_is() {
     ask(&mut pool, &root(), orphans(&orphaned, 0, 9)).unwrap();
     let directory = inode(ask(&mut pool, &root(), stat("a/b")).unwrap());
 
-    let found = know(&mut pool, &[file, removed, gone, 1 << 40, directory.handle.0]);
+    let found = know(&mut pool, &[file, removed, gone, 1 << 40, directory.handle.0, gone + 1]);
     assert!(matches!(&found[0], Known::Inode(inode) if inode.handle == Handle(file)));
     let Known::Removed(orphan) = &found[1] else { panic!("{found:?}") };
     key().verify(&orphan.grant, Handle(removed), true, 2).unwrap();
@@ -49,6 +49,7 @@ fn each_handle_is_what_it_is() {
     key().verify(grant, Handle(gone), true, 2).unwrap();
     assert_eq!(found[3], Known::Unused, "no right to remove what a lost record may own");
     assert_eq!(found[4], Known::Inode(Box::new(directory)));
+    assert_eq!(found[5], Known::Unused, "the next file gets it");
 
     let found = paths(&mut pool, &[file, 1, removed, gone, 1 << 40]);
     assert_eq!(found, [Some("a/b/file".into()), Some(String::new()), None, None, None]);
