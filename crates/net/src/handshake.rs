@@ -1,6 +1,5 @@
 //! How a connection begins: both sides prove that they have the key, and the server learns who the client is.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Challenge, Hello, KeyKind, Kind, Proof, Refused, Role, Welcome, encode};
@@ -22,28 +21,29 @@ pub(crate) const TIME_TO_BEGIN: Duration = Duration::from_secs(10);
 const MOST_NAME_BYTES: usize = 255;
 const MOST_GROUPS: usize = 1024;
 
-struct Deadline {
-    at: Instant,
-    is_over: Cell<bool>,
-}
+struct Deadline(Instant);
 
 impl Deadline {
     fn new(time: Duration) -> Self {
-        Self { at: Instant::now() + time, is_over: Cell::new(false) }
+        Self(Instant::now() + time)
+    }
+
+    fn check(&self) -> Result<()> {
+        if Instant::now() > self.0 {
+            return Err(Error::new(ErrorKind::Io, "the other side did not say in time who it is"));
+        }
+        Ok(())
     }
 }
 
 impl Watch for Deadline {
-    fn moved(&self) {
-        // Bytes that trickle in do not put it off.
-        self.is_over.set(Instant::now() > self.at);
+    /// Bytes that trickle in do not put it off.
+    fn moved(&self) -> Result<()> {
+        self.check()
     }
 
     fn idle(&self, _is_inside_frame: bool) -> Result<()> {
-        if self.is_over.get() || Instant::now() > self.at {
-            return Err(Error::new(ErrorKind::Io, "the other side did not say in time who it is"));
-        }
-        Ok(())
+        self.check()
     }
 }
 
@@ -96,11 +96,13 @@ pub(crate) struct Host<'a> {
     /// `None`: clients come by UNIX sockets only.
     pub(crate) key: Option<&'a Key>,
     pub(crate) welcome: Welcome,
+    /// The client must have said who it is within this time.
+    pub(crate) time: Duration,
 }
 
 /// The server's side: who the client is, and its number. The client was told if it is refused.
 pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
-    let watch = Deadline::new(TIME_TO_BEGIN);
+    let watch = Deadline::new(host.time);
     let admitted = socket.begin(&watch).and_then(|()| examine(socket, host, &watch));
     if let Err(error) = &admitted {
         refuse(socket, error);

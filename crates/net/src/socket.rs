@@ -21,8 +21,8 @@ const KEEPALIVE_S: i32 = 15;
 
 /// Who waits for bytes, and for how long.
 pub(crate) trait Watch {
-    /// Some bytes went in or out.
-    fn moved(&self) {}
+    /// Some bytes went in or out. An error ends the wait.
+    fn moved(&self) -> Result<()>;
 
     /// None did for a while. An error ends the wait.
     fn idle(&self, is_inside_frame: bool) -> Result<()>;
@@ -244,7 +244,7 @@ pub(crate) unsafe fn send(fd: RawFd, mut vectors: &mut [libc::iovec], watch: &dy
         if moved < 0 {
             wait_again(true, watch)?;
         } else {
-            watch.moved();
+            watch.moved()?;
             advance(&mut vectors, moved as usize);
         }
     }
@@ -291,7 +291,7 @@ pub(crate) unsafe fn receive_some(
         let moved = unsafe { libc::recvmsg(fd, &mut message, 0) };
         if moved >= 0 {
             if moved > 0 {
-                watch.moved();
+                watch.moved()?;
             }
             return Ok(moved as usize);
         }

@@ -178,8 +178,6 @@ impl Tls {
             if !incoming.receive(self.stream.as_raw_fd(), true, watch)? {
                 return Err(Error::new(ErrorKind::Io, "the other side ended the connection as it began"));
             }
-            // Bytes that trickle in do not put the end off.
-            watch.idle(true)?;
         }
     }
 

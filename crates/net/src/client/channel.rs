@@ -86,8 +86,9 @@ impl Wire {
 }
 
 impl Watch for Wire {
-    fn moved(&self) {
+    fn moved(&self) -> Result<()> {
         self.touch();
+        Ok(())
     }
 
     fn idle(&self, is_inside_frame: bool) -> Result<()> {

@@ -50,8 +50,9 @@ struct Stall<'a> {
 }
 
 impl Watch for Stall<'_> {
-    fn moved(&self) {
+    fn moved(&self) -> Result<()> {
         self.since.set(Instant::now());
+        Ok(())
     }
 
     fn idle(&self, is_inside_frame: bool) -> Result<()> {

@@ -9,7 +9,7 @@ use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role, Welcome};
 use outcore_core::{Error, ErrorKind, Incarnation, Result};
 use outcore_memory::Arena;
 
-use crate::handshake::{Host, admit, refuse};
+use crate::handshake::{Host, TIME_TO_BEGIN, admit, refuse};
 use crate::server::admission::Admission;
 use crate::server::channel::{Channel, ChannelCounts};
 use crate::server::connection::Connection;
@@ -194,7 +194,8 @@ impl Shared {
             working_ms: self.config.working.as_millis().try_into().unwrap_or(u32::MAX),
             incarnation: self.config.incarnation,
         };
-        let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome };
+        let time = TIME_TO_BEGIN.min(self.config.patience);
+        let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome, time };
         let Ok((who, client)) = admit(&connection.socket, &host) else { return };
         let session = self.sessions.enter((who.clone(), client));
         let sender = connection.clone();

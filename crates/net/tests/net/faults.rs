@@ -1,15 +1,17 @@
 //! Connections that die, hang, or damage what they carry.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use outcore_core::wire::Role;
+use outcore_core::wire::{Kind, Role};
 use outcore_core::*;
 use outcore_net::{Address, Config, NetLink, Options};
 
-use crate::bytes::{Raw, frame_of_write, numbered_write};
+use crate::bytes::{Raw, frame, frame_of_write, numbered_write};
 use crate::pool::*;
 use crate::proxy::Proxy;
 
@@ -258,6 +260,30 @@ fn a_slow_client_does_not_stall_others() {
         }
         assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
         until("who moves nothing is cut off", || slow.iter_mut().chain(&mut silent).all(Raw::is_over));
+    }
+}
+
+#[test]
+fn who_does_not_say_who_he_is_is_cut_off_however_slowly_he_goes_on() {
+    for places in networks() {
+        let patience = Duration::from_millis(300);
+        let pool = Pool::with(&places, Config { patience, ..config(Role::IoServer(SERVER)) });
+        let place = pool.server.addresses()[0].to_string();
+        let (_, place) = place.split_once(':').unwrap();
+        // What begins as it should, and goes on a byte at a time: a frame, or a record of TLS.
+        let mut start = frame(Kind::Hello, &[0; 60_000]);
+        if matches!(places[0], Address::Tls(_)) {
+            start = [&[22, 3, 1, 0x3F, 0xFF, 1, 0, 0x3F, 0xF0][..], &[0; 50_000]].concat();
+        }
+        let mut stream = TcpStream::connect(place).unwrap();
+        let begun = Instant::now();
+        for byte in start {
+            if stream.write_all(&[byte]).is_err() {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(5), "still there");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
