@@ -122,6 +122,9 @@ def test_a_pool_whose_network_is_encrypted(directories: list[Path]) -> None:
         np.testing.assert_allclose(a @ x, 1, atol=1e-10)
         with pytest.raises(InvalidError, match="is not open"):
             oc.open_array(url.replace("+tls", "") + "/A")
+    for verb in (("pool", "scrub", url), ("ls", url + "/A")):
+        result = outcore(*verb, "--key", key)
+        assert result.exit_code == 0, result.output
     with pytest.raises(InvalidError, match=r"need TLS at this address.*outcore\+tls://"):
         oc.connect(url.replace("+tls", ""), key=key)
     assert outcore("pool", "down", directories[0]).exit_code == 0

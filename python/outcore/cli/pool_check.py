@@ -72,7 +72,7 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
 
 def _open(targets: Sequence[str], key: Path | None) -> Pool:
     """Open the pool that a command line names."""
-    if targets[0].startswith("outcore:"):
+    if targets[0].startswith(("outcore:", "outcore+tls:")):
         if len(targets) > 1:
             raise InvalidError("need one address of a pool, or its directories")
         return connect(targets[0], key=key)
