@@ -141,7 +141,10 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     # What is there.
 
     def ls(self, path: Any, detail: bool = True, **_: Any) -> list[Any]:
-        """List a directory: names, or with `detail` what `info` tells of each."""
+        """List a directory: names, or with `detail` what `info` tells of each.
+
+        The ``size`` of a file that is being replaced just then may be too small; `info` is sure.
+        """
         where = self._path(path)
         found = [each for each in where.scandir() if not is_part(each[0].name)]
         if not found and where.is_file():
