@@ -28,11 +28,7 @@ where
 {
     /// At most `most` names of a directory after `after`, sorted, and whether there are more; of a file, itself.
     pub fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
-        let request = ManagerRequest::Look { path: checked(path)?, after: after.into(), most };
-        match self.0.manager(request)? {
-            ManagerReply::Looked { names, more, grant } => Ok((self.0.with_lengths(names, grant)?, more)),
-            reply => Err(unexpected(&reply)),
-        }
+        self.0.page(&checked(path)?, after, most)
     }
 }
 
@@ -40,6 +36,14 @@ impl<L: Link + ?Sized + 'static> Shared<L>
 where
     L::Buffer: Gather + Sync,
 {
+    pub(crate) fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
+        let request = ManagerRequest::Look { path: path.into(), after: after.into(), most };
+        match self.manager(request)? {
+            ManagerReply::Looked { names, more, grant } => Ok((self.with_lengths(names, grant)?, more)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
     fn with_lengths(&self, names: Vec<Named>, grant: LengthGrant) -> Result<Vec<Listed>> {
         let handles = files_among(&names);
         // Of each server: which of the names it is asked of, and as what.

@@ -1,8 +1,6 @@
 //! Names in a pool, and its small files, which lie on one server each.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use outcore_core::{
     Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest,
@@ -11,12 +9,11 @@ use outcore_core::{
 
 use crate::pool_call::{Call, unexpected};
 use crate::pool_file::PoolFile;
+use crate::pool_listing::Listed;
 use crate::pool_shared::{Shared, is_done};
 
 /// Names and orphans are asked for by so many.
 const PAGE: u64 = 1000;
-/// Files whose lengths are asked for at once.
-const LENGTHS_AT_ONCE: usize = 16;
 /// What is larger is not read as a small file.
 const MOST_SMALL_BYTES: u64 = 1 << 30;
 
@@ -114,50 +111,24 @@ where
         }
     }
 
-    /// All names in a directory, and the lengths of its files, which the servers know: several are asked for at once.
+    /// All names in a directory, and the lengths of its files, which the servers know: a page of them by one question
+    /// to the manager and one to each server.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>> {
-        let names = self.names(path)?;
-        let files = names.iter().filter(|named| named.inode.layout.is_some()).count();
-        let (names, found) = (Mutex::new(names.into_iter()), Mutex::new(Vec::new()));
-        let next = || names.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work = || {
-            while let Some(named) = next() {
-                let entry = self.entry(path, named);
-                let has_failed = entry.is_err();
-                found.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-                if has_failed {
-                    return;
-                }
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            let after = entries.last().map_or("", |last| last.name.as_str());
+            let (page, more) = self.page(path, after, PAGE)?;
+            if page.iter().any(|listed| listed.name.is_empty()) {
+                return Err(Error::invalid(format!("{path} is a file, not a directory; check the path")));
             }
-        };
-        thread::scope(|scope| {
-            // This thread works too: where no other can be started, it does all.
-            for _ in 1..files.min(LENGTHS_AT_ONCE) {
-                let helper = thread::Builder::new().name("outcore-list".into());
-                if helper.spawn_scoped(scope, work).is_err() {
-                    break;
-                }
+            let is_last = !more || page.is_empty();
+            entries.extend(page.into_iter().map(|Listed { name, inode, length }| {
+                let is_directory = inode.layout.is_none();
+                Entry { name, is_directory, length }
+            }));
+            if is_last {
+                return Ok(entries);
             }
-            work();
-        });
-        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut entries: Vec<Entry> =
-            found.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
-        entries.sort();
-        Ok(entries)
-    }
-
-    /// A name in a directory; `None` if it is gone meanwhile.
-    fn entry(&self, path: &str, named: Named) -> Result<Option<Entry>> {
-        let Named { name, inode } = named;
-        if inode.layout.is_none() {
-            return Ok(Some(Entry { name, is_directory: true, length: 0 }));
-        }
-        let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-        match self.open(&below, false).and_then(|file| self.length(&file)) {
-            Ok(length) => Ok(Some(Entry { name, is_directory: false, length })),
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
         }
     }
 
