@@ -21,6 +21,7 @@ from outcore.copying import CopyReport, from_array  # noqa: E402
 from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
+from outcore.logical_disk import LogicalDisk  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
 from outcore.pool import Pool, connect  # noqa: E402
@@ -37,6 +38,7 @@ __all__ = [
     "Blocks",
     "CopyReport",
     "Info",
+    "LogicalDisk",
     "MethodComparison",
     "OutcoreError",
     "Plan",

@@ -1,7 +1,9 @@
 """A pool: several disks as one place for files and arrays."""
 
+import operator
 import os
 import re
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -9,6 +11,8 @@ from typing import Any
 
 from outcore import _core
 from outcore.errors import ExistsError, InvalidError
+from outcore.logical_disk import LogicalDisk
+from outcore.pool_comm import PoolJob
 from outcore.pool_file import PoolFile, hints_of
 from outcore.pool_path import PoolPath, PoolRoot
 from outcore.pool_stat import PoolStat
@@ -40,9 +44,17 @@ class Pool:
     """
 
     def __init__(
-        self, core: _core.Pool, url: str, *, is_shared: bool = False, key: str | None = None
+        self,
+        core: _core.Pool,
+        url: str,
+        *,
+        is_shared: bool = False,
+        key: str | None = None,
+        job: PoolJob | None = None,
     ) -> None:
         self._root = PoolRoot(url, core, is_shared, key)
+        self._job = job
+        self._disks: weakref.WeakSet[LogicalDisk] = weakref.WeakSet()
 
     @classmethod
     def embedded(cls, directories: Sequence[PathLike], *, threads: int = 4) -> "Pool":
@@ -72,6 +84,52 @@ class Pool:
             raise InvalidError(f"a pool cannot be in {names[0]}: its name has '::' in it")
         core = _core.Pool.embedded(names, threads)
         return cls(core, f"outcore:{os.path.realpath(names[0])}::")
+
+    @classmethod
+    def from_comm(
+        cls,
+        comm: Any,
+        directory: PathLike,
+        *,
+        host: str | None = None,
+        timeout: float = 60.0,
+        threads: int = 4,
+    ) -> "Pool":
+        """Open the pool of a parallel job, or make it, with its servers in the job's processes.
+
+        All ranks call this, and `close`, together. A pool that is made by so many ranks is opened
+        again by as many, in whatever order they have its directories.
+
+        Parameters
+        ----------
+        comm
+            Communicator of the job: mpi4py's, or what has a rank, a size, ``bcast`` and
+            ``barrier``; see `outcore.communicator.Communicator`.
+        directory
+            Where the servers keep their files, best on a disk of each rank's own: ``{rank}`` in it
+            is replaced by the number of the rank. Ranks of one machine whose directory is the same
+            share one server.
+        host
+            Name or address of this rank's machine for the others, where there are several; by
+            default that by which it is known.
+        timeout
+            Seconds after which a server, or a rank on `close`, that gives no sign of life counts
+            as dead.
+        threads
+            Requests in work at once on each disk.
+
+        Raises
+        ------
+        InvalidError
+            If the directories are not those of one pool, or some of its are missing; if a launcher
+            started several processes, of which each finds itself alone.
+        BusyError
+            If the pool is open already.
+        OutcoreError
+            On every rank, if anything fails on one.
+        """
+        job = PoolJob.start(comm, directory, host=host, timeout_s=timeout, threads=threads)
+        return cls(job.core, job.url, is_shared=True, job=job)
 
     @property
     def core(self) -> _core.Pool:
@@ -143,8 +201,24 @@ class Pool:
         """Whether there is something of this name."""
         return self._at(path).exists()
 
-    def mkdir(self, path: str | PoolPath, *, exist_ok: bool = False) -> None:
+    def mkdir(
+        self,
+        path: str | PoolPath,
+        *,
+        exist_ok: bool = False,
+        hints: dict[str, Any] | None = None,
+    ) -> None:
         """Make a directory, and those above it.
+
+        Parameters
+        ----------
+        path
+            Its name.
+        exist_ok
+            Whether it may be there already.
+        hints
+            How new files in it, and in directories below it, are laid out where nobody says
+            otherwise; see `open`. A directory that is there gets them too.
 
         Raises
         ------
@@ -152,11 +226,13 @@ class Pool:
             If there is something of this name, unless it is a directory and may be.
         """
         where = self._at(path)
-        if where.exists():
-            if exist_ok and where.is_dir():
-                return
+        layout = None if hints is None else hints_of(hints, parse_bytes)
+        if not where.exists():
+            self._root.core.make_directory(where.inside)
+        elif not exist_ok or not where.is_dir():
             raise ExistsError(f"{where} exists; choose another name")
-        self._root.core.make_directory(where.inside)
+        if layout is not None:
+            self._root.core.set_default_layout(where.inside, **layout)
 
     def rm(self, path: str | PoolPath, *, recursive: bool = False) -> None:
         """Remove a file or an empty directory; with `recursive`, one with all that it holds."""
@@ -238,6 +314,25 @@ class Pool:
         sorted_hints = hints_of(hints, parse_bytes)
         self._root.core.set_default_layout(self._at(path).inside, **sorted_hints)
 
+    def logical_disk(self, rank: int, *, within: str = "") -> LogicalDisk:
+        """Take a part of the pool for this process alone: files that lie on one server whole.
+
+        Parameters
+        ----------
+        rank
+            Number of the disk. It lies on the server of this number, counted round.
+        within
+            Directory of the pool that the disk belongs to, for jobs that run at once.
+
+        Raises
+        ------
+        BusyError
+            If another process, or call, has the disk.
+        """
+        disk = LogicalDisk(self._root, operator.index(rank), within)
+        self._disks.add(disk)
+        return disk
+
     def servers(self) -> list[ServerStatus]:
         """Ask each I/O server how it is."""
         return [ServerStatus(*each) for each in self._root.core.servers()]
@@ -246,7 +341,15 @@ class Pool:
         """Let go of the pool: stop its servers, or the connections to them.
 
         Arrays and files that are still open in it are of no use then. Closing twice is harmless.
+        A pool of a parallel job is closed by all ranks together, and stays until all have come.
         """
+        self._let_go()
+        if self._job is not None:
+            self._job.leave()
+
+    def _let_go(self) -> None:
+        for disk in list(self._disks):
+            disk.close()
         self._root.close()
 
     def __enter__(self) -> "Pool":
@@ -258,7 +361,14 @@ class Pool:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None or self._job is None:
+            self.close()
+            return
+        # The other ranks may never come: they are told by the end of this one's servers.
+        try:
+            self._let_go()
+        finally:
+            self._job.abandon()
 
     def _at(self, path: str | PoolPath) -> PoolPath:
         if not isinstance(path, PoolPath):

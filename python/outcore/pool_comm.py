@@ -1,0 +1,298 @@
+"""A pool that lives as long as one parallel job: its servers are threads of the job's processes.
+
+Seamons et al. (1995) and others have I/O nodes inside an MPI job in the same way.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from outcore import _core
+from outcore.communicator import Communicator
+from outcore.errors import InvalidError, OutcoreError, ReadOnlyError, from_kind
+
+T = TypeVar("T")
+
+_LAUNCHERS = {
+    "PMI_SIZE": "mpiexec of MPICH",
+    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
+    "MV2_COMM_WORLD_SIZE": "mpirun of MVAPICH",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "WORLD_SIZE": "torchrun",
+}
+"""Variables in which launchers say how many processes they started."""
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """What one rank says of its directory.
+
+    Attributes
+    ----------
+    machine
+        Which machine it is on: the same text on the same one.
+    directory, identity
+        Its full name, and the file system's name for it.
+    mark
+        Pool and number of the I/O server that it is of, if it is of one.
+    has_manager
+        Whether the names of a pool are in it.
+    host
+        Where others find this machine.
+    """
+
+    machine: str
+    directory: str
+    identity: tuple[int, int]
+    mark: tuple[str, int] | None
+    has_manager: bool
+    host: str
+
+
+class PoolJob:
+    """The servers of a pool in the processes of one job, as one of its ranks has them."""
+
+    def __init__(self, comm: Communicator, timeout_s: float) -> None:
+        self._comm = comm
+        self._timeout_s = timeout_s
+        self._daemons: list[_core.Daemon] = []
+        self._sockets: tempfile.TemporaryDirectory[str] | None = None
+        self.core: _core.Pool
+        self.url: str
+
+    @classmethod
+    def start(
+        cls,
+        comm: Any,
+        directory: str | os.PathLike[str],
+        *,
+        host: str | None,
+        timeout_s: float,
+        threads: int,
+    ) -> "PoolJob":
+        """Start the servers of this rank, and connect to all; see `Pool.from_comm`."""
+        communicator = Communicator(comm)
+        check_launcher(communicator.size, os.environ, sys.modules.get("mpi4py.MPI"))
+        job = cls(communicator, timeout_s)
+        try:
+            job._begin(os.fspath(directory), host, threads)
+        except BaseException:
+            job.abandon()
+            raise
+        return job
+
+    def leave(self) -> None:
+        """Wait until every rank is done, and stop the servers of this one.
+
+        Raises
+        ------
+        DiskError
+            If another rank does not come. The servers of this one are stopped all the same.
+        """
+        if self._sockets is None:
+            return
+        try:
+            self._comm.barrier(self._timeout_s)
+        finally:
+            self.abandon()
+        # So that the directories are free for whoever is told that the pool is closed.
+        self._comm.barrier(self._timeout_s)
+
+    def abandon(self) -> None:
+        """Stop the servers of this rank without waiting for anybody."""
+        for daemon in reversed(self._daemons):
+            daemon.stop()
+        self._daemons.clear()
+        if self._sockets is not None:
+            self._sockets.cleanup()
+            self._sockets = None
+
+    def _begin(self, directory: str, host: str | None, threads: int) -> None:
+        rank = self._comm.rank
+        seats = self._all(lambda: _take_seat(directory.replace("{rank}", str(rank)), host))
+        is_one_machine = len({seat.machine for seat in seats}) == 1
+        managing = _managing_rank(seats)
+        numbers = _server_numbers(seats)
+        key = self._comm.bcast(secrets.token_hex(32), 0)
+        # Private to the user, and of a short name, as that of a socket must be.
+        sockets = tempfile.TemporaryDirectory(prefix="outcore-", ignore_cleanup_errors=True)
+        self._sockets = sockets
+
+        def listen(name: str) -> list[str]:
+            if is_one_machine:
+                return [f"unix:{sockets.name}/{name}"]
+            return [f"tcp:{seats[rank].host}:0"]
+
+        def start_manager() -> list[str]:
+            if rank != managing:
+                return []
+            found = _core.Daemon.manager(seats[rank].directory, listen("manager"), key)
+            self._daemons.append(found)
+            return found.addresses
+
+        manager = self._all(start_manager)[managing]
+
+        def start_server() -> None:
+            if rank in numbers:
+                where, number = seats[rank].directory, numbers[rank]
+                server = _core.Daemon.io(where, listen("io"), key, manager, number, threads)
+                self._daemons.append(server)
+
+        self._all(start_server)
+
+        def connect() -> _core.Pool:
+            core = _core.Pool.connect(manager, key=key, patience_s=max(int(self._timeout_s), 1))
+            missing = sorted(set(core.server_ids) - set(numbers.values()))
+            if missing:
+                core.close()
+                raise InvalidError(
+                    f"need the directories of all {len(core.server_ids)} I/O servers of the pool, "
+                    f"those of {', '.join(map(str, missing))} are missing; start as many ranks as "
+                    "the pool was made by, with the same directories"
+                )
+            return core
+
+        connected: list[_core.Pool] = []
+        try:
+            self._all(lambda: connected.append(connect()))
+        except BaseException:
+            for core in connected:
+                core.close()
+            raise
+        self.core = connected[0]
+        # As an embedded pool has it, so that names are the same whoever opened it.
+        self.url = f"outcore:{seats[managing].directory}::"
+
+    def _all(self, step: Callable[[], T]) -> list[T]:
+        """Do one step of all ranks, and return what each of them has; all fail if one does."""
+        mine: Exception | None = None
+        said: tuple[str, Any] = ("", None)
+        try:
+            said = ("", step())
+        except OutcoreError as error:
+            mine, said = error, (error.kind, str(error))
+        except Exception as error:
+            mine, said = error, (OutcoreError.kind, f"{type(error).__name__}: {error}")
+        found = self._comm.allgather(said)
+        if mine is not None:
+            raise mine
+        for rank, (kind, value) in enumerate(found):
+            if kind:
+                raise from_kind(kind, f"rank {rank} of {len(found)}: {value}")
+        return [value for _, value in found]
+
+
+def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
+    """Refuse a job of one process of which a launcher started several.
+
+    Parameters
+    ----------
+    size
+        Of the communicator.
+    environment
+        Variables that launchers set.
+    mpi
+        The module ``mpi4py.MPI``, if it is loaded: one process of several may have a communicator
+        of its own.
+
+    Raises
+    ------
+    InvalidError
+        If each process believes to be the only one.
+    """
+    if size > 1 or (mpi is not None and mpi.COMM_WORLD.Get_size() > 1):
+        return
+    for variable, launcher in _LAUNCHERS.items():
+        said = environment.get(variable, "")
+        if said.isdigit() and int(said) > 1:
+            raise InvalidError(
+                f"{launcher} started {said} processes ({variable}), but each of them finds itself "
+                "alone: the launcher is not that of the MPI library that mpi4py uses; start the "
+                "job with the mpiexec of that library (of the package mpich, say, beside python)"
+            )
+
+
+def _take_seat(directory: str, host: str | None) -> _Seat:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise ReadOnlyError(
+            f"cannot make the directory {directory}: {error.strerror}; choose another one"
+        ) from None
+    full = os.path.realpath(directory)
+    if "::" in full:
+        raise InvalidError(f"a pool cannot be in {full}: its name has '::' in it")
+    status = os.stat(full)
+    return _Seat(
+        machine=_machine(),
+        directory=full,
+        identity=(status.st_dev, status.st_ino),
+        mark=_core.server_mark(full),
+        has_manager=os.path.exists(os.path.join(full, "manager", "metadata.sqlite")),
+        host=host or _own_host(),
+    )
+
+
+def _machine() -> str:
+    """Tell machines apart, and containers that see other files."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/mnt')}"
+
+
+def _own_host() -> str:
+    """Find an address of this machine that others may know it by."""
+    name = socket.gethostname()
+    with contextlib.suppress(OSError):
+        for *_, address in socket.getaddrinfo(name, None, socket.AF_INET):
+            if not str(address[0]).startswith("127."):
+                return str(address[0])
+    # The address by which packets to others leave. None is sent (RFC 5737: to nobody at all).
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    return name
+
+
+def _managing_rank(seats: list[_Seat]) -> int:
+    """Choose the rank that runs the manager: the one that has the pool's names, else the first."""
+    found = {
+        (seat.machine, seat.identity): rank
+        for rank, seat in reversed(list(enumerate(seats)))
+        if seat.has_manager
+    }
+    if len(found) > 1:
+        ranks = ", ".join(map(str, sorted(found.values())))
+        raise InvalidError(
+            f"the directories of the ranks {ranks} have a pool each; give the directories of one "
+            "pool, or empty ones"
+        )
+    marked = [seat.directory for seat in seats if seat.mark is not None]
+    if marked and not found:
+        raise InvalidError(
+            f"{marked[0]} is of a pool whose names are in none of the directories; give all that "
+            "the pool was made in, or empty ones"
+        )
+    return next(iter(found.values()), 0)
+
+
+def _server_numbers(seats: list[_Seat]) -> dict[int, int]:
+    """Choose the ranks that run I/O servers, one for each directory, and their numbers."""
+    running: dict[tuple[str, tuple[int, int]], int] = {}
+    for rank, seat in enumerate(seats):
+        running.setdefault((seat.machine, seat.identity), rank)
+    ranks = sorted(running.values())
+    numbers = {rank: mark[1] for rank in ranks if (mark := seats[rank].mark) is not None}
+    if len(set(numbers.values())) < len(numbers):
+        raise InvalidError(
+            f"the directories of the ranks {', '.join(map(str, numbers))} are of the I/O servers "
+            f"{', '.join(map(str, numbers.values()))}: one is a copy of another; leave it out"
+        )
+    following = max(numbers.values(), default=-1) + 1
+    fresh = [rank for rank in ranks if rank not in numbers]
+    return numbers | {rank: following + place for place, rank in enumerate(fresh)}

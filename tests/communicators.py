@@ -1,0 +1,115 @@
+"""Communicators without MPI: of threads, and of processes that share a directory."""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60.0
+
+
+class ThreadComm:
+    """One rank of a job of threads."""
+
+    def __init__(self, rank: int, shared: "ThreadJob") -> None:
+        self.rank = rank
+        self.size = shared.size
+        self._shared = shared
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        if self.rank == root:
+            self._shared.value = pickle.dumps(value)
+        self._shared.barrier.wait()
+        found = pickle.loads(self._shared.value)
+        self._shared.barrier.wait()
+        return found
+
+    def barrier(self) -> None:
+        self._shared.barrier.wait()
+
+
+class TorchComm:
+    """One rank of a job of threads, called as ``torch.distributed`` is."""
+
+    def __init__(self, comm: ThreadComm) -> None:
+        self._comm = comm
+
+    def get_rank(self) -> int:
+        return self._comm.rank
+
+    def get_world_size(self) -> int:
+        return self._comm.size
+
+    def broadcast_object_list(self, values: list[Any], src: int = 0) -> None:
+        values[:] = self._comm.bcast(values, src)
+
+    def barrier(self) -> None:
+        self._comm.barrier()
+
+
+class ThreadJob:
+    """A job whose ranks are threads of this process."""
+
+    def __init__(self, size: int, patience_s: float = PATIENCE_S) -> None:
+        self.size = size
+        self.value = b""
+        self.barrier = threading.Barrier(size, timeout=patience_s)
+
+    def run(self, work: Callable[[ThreadComm], Any]) -> list[Any]:
+        """Return what `work` returns on each rank, or the exception that it raises."""
+        found: list[Any] = [None] * self.size
+
+        def one(rank: int) -> None:
+            try:
+                found[rank] = work(ThreadComm(rank, self))
+            except BaseException as error:
+                found[rank] = error
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+
+class FileComm:
+    """One rank of a job of processes: what is said is in files of a directory."""
+
+    def __init__(self, directory: Path, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._directory = directory
+        self._steps = 0
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        self._steps += 1
+        said = self._directory / f"bcast{self._steps}"
+        if self.rank == root:
+            fresh = said.with_suffix(".new")
+            fresh.write_bytes(pickle.dumps(value))
+            fresh.rename(said)
+        until = time.monotonic() + PATIENCE_S
+        while not said.exists():
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        return pickle.loads(said.read_bytes())
+
+    def Ibarrier(self) -> "_Arrival":  # noqa: N802 - as MPI has it
+        self._steps += 1
+        (self._directory / f"barrier{self._steps}-{self.rank}").touch()
+        return _Arrival(self._directory, f"barrier{self._steps}-*", self.size)
+
+    def barrier(self) -> None:
+        arrival = self.Ibarrier()
+        while not arrival.Test():
+            time.sleep(0.002)
+
+
+class _Arrival:
+    def __init__(self, directory: Path, pattern: str, size: int) -> None:
+        self._directory, self._pattern, self._size = directory, pattern, size
+
+    def Test(self) -> bool:  # noqa: N802
+        return len(list(self._directory.glob(self._pattern))) == self._size
