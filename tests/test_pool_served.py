@@ -1,7 +1,9 @@
 """A pool that is served: the same from two clients at once, and who may write where."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +82,36 @@ def test_a_name_is_held_against_other_clients(served: tuple[str, Path]) -> None:
         (one / "C" / "lock").write_bytes(b'{"host": "elsewhere", "process": 1, "started": "-1"}')
         with pytest.raises(BusyError, match="elsewhere"), exclusive(place(other / "C"), "other"):
             pass
+
+
+def test_of_many_that_find_an_owner_gone_one_takes_the_name(served: tuple[str, Path]) -> None:
+    url, key = served
+    pools = [oc.connect(url, key=key) for _ in range(5)]
+    for turn in range(8):
+        stale = b'{"host": "%s", "process": 1, "started": "-%d"}' % (host(), turn)
+        (pools[0] / "D" / "lock").write_bytes(stale)
+        begin, tried = threading.Barrier(len(pools)), threading.Barrier(len(pools))
+        owners: list[int] = []
+
+        def take(number: int, begin: Any = begin, tried: Any = tried, owners: Any = owners) -> None:
+            begin.wait(5)
+            try:
+                with exclusive(place(pools[number] / "D"), "a test"):
+                    owners.append(number)
+                    tried.wait(5)
+            except BusyError:
+                tried.wait(5)
+
+        threads = [threading.Thread(target=take, args=(n,)) for n in range(len(pools))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # Who is in the middle of taking it makes others wait; two never have it.
+        assert len(owners) == 1
+    assert pools[0].ls() == []
+    for pool in pools:
+        pool.close()
 
 
 def host() -> bytes:

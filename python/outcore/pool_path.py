@@ -365,7 +365,8 @@ def _take(path: PoolPath, doing: str) -> None:
         except ExistsError:
             pass
         try:
-            owner = json.loads(lock.read_bytes())
+            found = lock.read_bytes()
+            owner = json.loads(found)
             is_gone = _is_gone(owner)
         except NotFoundError:
             continue  # let go of meanwhile
@@ -375,8 +376,26 @@ def _take(path: PoolPath, doing: str) -> None:
         if not is_gone:
             who = f"process {owner['process']} on {owner['host']} (if that is gone, remove {lock})"
             raise _busy(path, doing, who)
+        _remove_stale(lock, found, doing)
+
+
+def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
+    """Remove the lock of a process that is gone.
+
+    One does it at a time, and looks again: the lock that is there may be another's by now.
+    """
+    turn = lock.with_name("lock.turn")
+    try:
+        turn.open("x").close()
+    except ExistsError:
+        who = f"another that found its owner gone (if that is gone too, remove {turn})"
+        raise _busy(lock.parent, doing, who) from None
+    try:
         with contextlib.suppress(NotFoundError):
-            _remove(lock)
+            if lock.read_bytes() == found:
+                lock.root.core.remove_one(lock.inside)
+    finally:
+        _remove(turn)
 
 
 def _remove(lock: PoolPath) -> None:
