@@ -337,6 +337,26 @@ def test_what_was_not_written_as_it_was_read_is_found(
     assert target.read_bytes() == data
 
 
+def test_zeros_replace_what_a_stopped_copy_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = noise(PIECE) + bytes(PIECE)
+    (tmp_path / "f").write_bytes(data)
+
+    def failing(*_: object) -> None:
+        raise CorruptError("it cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copy_job.CopyJob, "_verify_piece", failing)
+        with pytest.raises(CorruptError):
+            copy(tmp_path / "f", tmp_path / "g")
+    with (tmp_path / ".g.copying/content").open("r+b") as file:
+        file.seek(PIECE + 100)
+        file.write(b"torn")
+    copy(tmp_path / "f", tmp_path / "g", resume=True)
+    assert (tmp_path / "g").read_bytes() == data
+
+
 def test_a_full_disk_leaves_what_can_go_on(pool: oc.Pool, tmp_path: Path, small_disk: Path) -> None:
     data = noise(80 << 20)
     (tmp_path / "f").write_bytes(data)

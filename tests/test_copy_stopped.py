@@ -167,6 +167,11 @@ def test_what_the_journal_says_is_not_believed(
     (tree / "few").write_bytes(b"other")
     with pool.open("tree/few", "w") as file:
         file.write(b"other")
+    # Another content of the same length.
+    (tree / "c/0/1").write_bytes(bytes(range(256)) * (PIECE // 64))
+    with pool.open("tree/c/0/1", "r+") as file:
+        file.write((tree / "c/0/1").read_bytes())
+    pool._root.core.tell_written()
     copy_files(pool / "tree", tmp_path / "t", recursive=True, resume=True, progress=False)
     assert same(tmp_path / "t", tree)
     assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["c", "few", "zarr.json"]
