@@ -214,6 +214,10 @@ def test_arrays_in_a_pool_are_known(served: Served) -> None:
     assert "40 x 30" in outcore("info", f"{served.url}/run/A").stdout
     assert document("info", served.url)["entries"][0]["kind"] == "array"
     assert document("verify", f"{served.url}/run/*")["verified"][0]["checksums"] == "none"
+    lines("convert", f"{served.url}/run/A", "A.npy")
+    lines("convert", "A.npy", f"{served.url}/run/B")
+    with oc.connect(served.url) as pool, oc.open_array(pool / "run/B") as B:
+        assert (B[...] == 1).all()
     assert "removed array" in lines("rm", "-y", f"{served.url}/run/A")[0]
 
 

@@ -5,10 +5,12 @@ from dataclasses import asdict
 import click
 
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
 from outcore.copying import CopyReport, copy_to_array
 from outcore.errors import InvalidError
 from outcore.export import CODECS, export_array, format_of
 from outcore.open_source import open_source
+from outcore.pool_path import is_url
 
 
 def _extents(
@@ -21,9 +23,14 @@ def _extents(
         raise click.BadParameter(f"{value!r} is not integers with commas between") from None
 
 
+def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Open the pool that a URL is in; other text stays as it is."""
+    return str(ANY_PATH.convert(value, parameter, context)) if is_url(value) else value
+
+
 @click.command("convert", short_help="Copy an array from one format to another.")
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", callback=_place)
+@click.argument("target", metavar="DST", callback=_place)
 @click.option(
     "--format", "file_format", type=click.Choice(["outcore", *CODECS]),
     help="Format of DST.  [default: by its suffix, else outcore]",
@@ -43,6 +50,7 @@ def _extents(
 @click.option("--offset", default=0, help="Of a raw SRC: bytes before its elements.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
+@key_option
 @json_option
 def command(
     source: str,
@@ -63,7 +71,8 @@ def command(
 
     SRC is an array of outcore's or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET
     where it has several), or a raw file with --shape and --dtype. DST is a new array of outcore's,
-    or what its suffix says: .npy, .h5 (or FILE.h5::DATASET), .zarr.
+    or what its suffix says: .npy, .h5 (or FILE.h5::DATASET), .zarr. Arrays of outcore's may be in
+    pools, by their URLs.
     """
     kind = file_format or format_of(target) or "outcore"
     if kind == "outcore":
