@@ -21,7 +21,7 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.files import copy_job, ends, pieces
+from outcore.files import copy_job, ends, file_copy, pieces
 from outcore.files.copy import copy_files
 from outcore.files.move import move_files
 from outcore.files.status import status_of, walk
@@ -32,7 +32,7 @@ PIECE = 64 << 10
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pieces, copy_job):
+    for module in (pieces, copy_job, file_copy):
         monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
 
 
@@ -209,7 +209,7 @@ def test_the_metadata_of_an_array_comes_last(
         opened.append(str(path).partition("content/")[2])
         return open_target(path, *arguments, **options)
 
-    monkeypatch.setattr(copy_job, "open_target", opening)
+    monkeypatch.setattr(file_copy, "open_target", opening)
     copy(group, pool / "G", memory=PIECE)
     metadata = [name.endswith("zarr.json") for name in opened]
     assert metadata == sorted(metadata), "after all shard files"

@@ -12,7 +12,7 @@ from served import Served, serve
 import outcore as oc
 from outcore import catalog
 from outcore.errors import ExistsError
-from outcore.files import copy_job, pieces
+from outcore.files import copy_job, file_copy, pieces
 from outcore.files.copy import copy_files
 from outcore.volumes import AnyPath
 
@@ -24,12 +24,12 @@ Start = Callable[..., subprocess.Popen[str]]
 SCRIPT = f"""
 import os, sys, threading
 import outcore as oc
-from outcore.files import copy_job, pieces
+from outcore.files import copy_job, file_copy, pieces
 from outcore.files.copy import copy_files
 from outcore.files.status import FileStatus
 
 source, target, url, key, number, after, resume = sys.argv[1:]
-pieces.PIECE_BYTES = copy_job.PIECE_BYTES = {PIECE}
+pieces.PIECE_BYTES = copy_job.PIECE_BYTES = file_copy.PIECE_BYTES = {PIECE}
 copy_job._FLUSH_BYTES = 2 * {PIECE}
 pieces._WATCH_S = 0.001
 move, lock, moved = copy_job._move, threading.Lock(), [0]
@@ -56,7 +56,7 @@ print(moved[0])
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pieces, copy_job):
+    for module in (pieces, copy_job, file_copy):
         monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
 
 

@@ -21,7 +21,8 @@ from outcore.files.attributes import (
     set_modified,
     set_owner,
 )
-from outcore.files.ends import PlainEnd, PoolEnd, open_source, open_target
+from outcore.files.ends import PlainEnd, PoolEnd
+from outcore.files.file_copy import FileCopy, Piece
 from outcore.files.journal import NAME as JOURNAL
 from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
@@ -37,89 +38,6 @@ _FLUSH_BYTES = 256 << 20
 _FLUSH_TURNS = 20
 
 _METADATA = "zarr.json"
-
-
-class _FileCopy:
-    """A file being copied."""
-
-    def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
-        self.source, self.name, self.target = source, name, target
-        self.hints: dict[str, Any] = {}
-        self.fresh = True
-        self.known: dict[int, tuple[int, int]] = {}
-        self.sums: dict[int, int] = {}
-        self._ends: tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd] | None = None
-        self._reader: PlainEnd | PoolEnd | None = None
-        self._left_to_verify = self.count
-        self._lock = threading.Lock()
-
-    def pieces(self) -> "Iterator[_Piece]":
-        """Yield the pieces of the file; one without bytes if it is empty."""
-        size = PIECE_BYTES
-        for at in range(0, max(self.source.nbytes, 1), size):
-            yield self, at, min(size, self.source.nbytes - at)
-
-    @property
-    def count(self) -> int:
-        """How many pieces there are."""
-        return max(-(-self.source.nbytes // PIECE_BYTES), 1)
-
-    def ends(self) -> tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd]:
-        """Open both files, once."""
-        with self._lock:
-            if self._ends is None:
-                source = open_source(self.source.path)
-                try:
-                    if not self.fresh:
-                        set_mode(self.target, 0o600)
-                    target = open_target(
-                        self.target, self.source.nbytes, self.hints, fresh=self.fresh
-                    )
-                except BaseException:
-                    source.close()
-                    raise
-                self._ends = (source, target)
-            return self._ends
-
-    def note(self, at: int, checksum: int) -> bool:
-        """Note that a piece is done; whether all are now."""
-        with self._lock:
-            self.sums[at] = checksum
-            return len(self.sums) == self.count
-
-    def finish(self) -> None:
-        """Make the copy durable, and see that the source is still what it was."""
-        assert self._ends is not None
-        self._ends[1].sync()
-        self.close()
-        if status_of(self.source.path).content != self.source.content:
-            raise InvalidError(f"{self.source.path} was changed while it was copied; copy it again")
-
-    def reader(self) -> PlainEnd | PoolEnd:
-        """Open the copy to read it again, once."""
-        with self._lock:
-            if self._reader is None:
-                self._reader = open_source(self.target)
-            return self._reader
-
-    def verified(self) -> None:
-        """Note that a piece was read back."""
-        with self._lock:
-            self._left_to_verify -= 1
-            is_last = self._left_to_verify == 0
-        if is_last:
-            self.close()
-
-    def close(self) -> None:
-        """Let go of the files."""
-        with self._lock:
-            ends = (*(self._ends or ()), *((self._reader,) if self._reader else ()))
-            self._ends = self._reader = None
-            for end in ends:
-                end.close()
-
-
-_Piece = tuple[_FileCopy, int, int]
 
 
 class CopyJob:
@@ -219,7 +137,7 @@ class CopyJob:
                     with writing(path):
                         sync_file(path)
 
-    def _prepare(self) -> list[_FileCopy]:
+    def _prepare(self) -> list[FileCopy]:
         """Make the directories, and find out what of the files is there already."""
         kept = set()
         files = []
@@ -229,7 +147,7 @@ class CopyJob:
             if each.is_directory:
                 _make_directory(path)
                 continue
-            file = _FileCopy(each, name, path)
+            file = FileCopy(each, name, path)
             file.hints = self._hints_for(each)
             content, known = self._journal.known.get(name, ([], {}))
             if is_there(path):
@@ -250,7 +168,7 @@ class CopyJob:
     def _through(self, tasks: Iterator[Any], work: Any) -> None:
         work_through(tasks, work, self._arena, self._workers, self._watch)
 
-    def _copy_piece(self, piece: _Piece, buffer: Buffer) -> None:
+    def _copy_piece(self, piece: Piece, buffer: Buffer) -> None:
         file, at, nbytes = piece
         source, target = file.ends()
         view = memoryview(buffer)[:nbytes]
@@ -271,7 +189,7 @@ class CopyJob:
         if file.note(at, checksum):
             file.finish()
 
-    def _verify_piece(self, piece: _Piece, buffer: Buffer) -> None:
+    def _verify_piece(self, piece: Piece, buffer: Buffer) -> None:
         file, at, nbytes = piece
         file.reader().read(at, memoryview(buffer)[:nbytes])
         found = buffer.crc32c(nbytes)
