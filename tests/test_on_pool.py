@@ -110,6 +110,24 @@ def test_cholesky_is_the_same_to_the_bit(
     assert (found[0] == found[1]).all()
 
 
+def test_a_cholesky_factor_takes_the_room_of_a_triangle(tmp_path: oc.PoolPath) -> None:
+    """Of 12 x 12 tiles in slots of 64 KiB, 78 are on or below the diagonal."""
+    on_disk(tmp_path / "A", definite(12 * 64, "f8"), (64, 128)).close()
+    home = Path(tmp_path.root.url.removeprefix("outcore:").removesuffix("::")).parent
+
+    def room() -> int:
+        return sum(each.stat().st_blocks * 512 for each in home.glob("*/data/*/*"))
+
+    before = room()
+    oc.linalg.cho_factor(tmp_path / "A", memory="2 MB", threads=1, progress=False)
+    taken = room() - before
+    with oc.open_array(tmp_path / "A.cho" / "l") as factor:
+        grid = factor.metadata.grid()
+        assert (grid.counts, grid.slot_bytes) == ([12, 12], 65_536)
+    # Beside them there are an index, and the small files of the factor.
+    assert 78 * 65_536 <= taken <= 82 * 65_536
+
+
 def test_other_calls_give_the_same_bits(tmp_path: oc.PoolPath, plain: Path, matrix: Matrix) -> None:
     a, low = tall(400, 12, "f8"), matrix + N * np.eye(N)
     found = []

@@ -35,11 +35,10 @@ def create_lower(where: Place, metadata: Metadata) -> None:
             f"need {need} bytes on disk for {where.path}; {free} are free; free some room or "
             "choose another directory"
         )
-    if isinstance(where.path, PoolPath):
-        # A pool takes room for whole files only.
-        ArrayFile.create(where.volume, where.name, grid, True)
-        return
     ArrayFile.create(where.volume, where.name, grid, False)
+    if isinstance(where.path, PoolPath):
+        # A pool takes room for whole files only, so this one gets it as it is written.
+        return
     for shard, each in extents.items():
         take_room(where.path / grid.shard_key(shard), each)
 
