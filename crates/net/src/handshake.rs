@@ -73,9 +73,13 @@ pub(crate) fn introduce(
     if let Some(key) = credentials.key() {
         let open = encode(&Challenge { proof: [0; 32], ..challenge });
         if !key.is_proof(&[OF_SERVERS, &first, &open, binding], &challenge.proof) {
+            let or_else = if binding.is_empty() { "" } else { ", or somebody sits in between" };
             return Err(Error::new(
                 ErrorKind::Denied,
-                "the key is not that of the pool whose server answers there; check the address and the key file",
+                format!(
+                    "the key is not that of the pool whose server answers there{or_else}; check the address and \
+                     the key file"
+                ),
             ));
         }
         proof = key.prove(&[OF_CLIENTS, &first, &encode(&challenge), binding]);

@@ -12,7 +12,7 @@ use outcore_core::*;
 use outcore_net::{Address, Credentials, Key, Listening, NetLink, Options, User, listen};
 use proptest::prelude::*;
 
-use crate::bytes::{Raw, RawServer};
+use crate::bytes::{Raw, RawServer, frame_of_write, numbered_write};
 use crate::pool::*;
 use crate::proxy::Proxy;
 use crate::tls_peer;
@@ -108,7 +108,7 @@ fn a_man_in_the_middle_is_refused() {
     let middle = Middle::new(&manager.addresses()[0]);
     let error = refused(std::slice::from_ref(&middle.address), options());
     assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("whose server answers there"), "{error}");
+    assert!(error.message.contains("answers there, or somebody sits in between"), "{error}");
     assert_eq!(middle.frames.load(Ordering::SeqCst), 1, "a greeting, and no proof");
 }
 
@@ -118,7 +118,7 @@ fn a_proof_is_bound_to_its_connection() {
     let place = &pool.server.addresses()[0];
     // As docs/protocol.md has it.
     let mut raw = Raw::introduced(place);
-    raw.send(&crate::bytes::frame_of_write(1, 0, b"by hand"));
+    raw.send(&frame_of_write(1, 0, b"by hand"));
     assert_eq!(decode::<IoReply>(&raw.receive().1), Ok(IoReply::Done));
     // The server takes none that is bound to nothing, or to another connection.
     for binding in [&b""[..], b"tls-exporter0123456789abcdef0123456789abcdef"] {
@@ -188,6 +188,17 @@ fn who_came_encrypted_goes_nowhere_without() {
     let link = NetLink::connect(manager.addresses(), options()).unwrap();
     assert_eq!(write(&link, 1, 0, b"secret"), IoReply::Done);
     assert_eq!(plain.accepted(), 0);
+}
+
+#[test]
+fn keys_are_changed_under_way() {
+    let pool = Pool::new(&tls());
+    let mut raw = Raw::introduced(&pool.server.addresses()[0]);
+    for i in 0..10 * tls_peer::RECORDS_BY_ONE_KEY {
+        raw.send(&numbered_write(1 + i, 1 + i, 1, i, &[i as u8]));
+        assert_eq!(decode::<IoReply>(&raw.receive().1), Ok(IoReply::Done), "{i}");
+    }
+    assert_eq!(read(&pool.link(), 1, 0, 200), (0..200).collect::<Vec<u8>>());
 }
 
 #[test]

@@ -7,17 +7,29 @@ use std::sync::Arc;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{default_provider, sign::any_ecdsa_type};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::sign::CertifiedKey;
 use rustls::{
-    ClientConfig, ClientConnection, ConnectionCommon, DigitallySignedStruct, ServerConfig, ServerConnection,
-    SideData, SignatureScheme, StreamOwned,
+    CipherSuiteCommon, ClientConfig, ClientConnection, ConnectionCommon, DigitallySignedStruct, ServerConfig,
+    ServerConnection, SideData, SignatureScheme, StreamOwned, SupportedCipherSuite, Tls13CipherSuite,
 };
 
 pub type Client = StreamOwned<ClientConnection, TcpStream>;
 pub type Server = StreamOwned<ServerConnection, TcpStream>;
+
+/// Records after which an end changes its keys, and asks the other to; elsewhere it is after 256 GiB.
+pub const RECORDS_BY_ONE_KEY: u64 = 20;
+
+fn provider() -> CryptoProvider {
+    let all = default_provider();
+    let suite = all.cipher_suites[0].tls13().expect("a suite of TLS 1.3");
+    let common = CipherSuiteCommon { confidentiality_limit: RECORDS_BY_ONE_KEY, ..suite.common };
+    let suite = Tls13CipherSuite { common, ..*suite };
+    CryptoProvider { cipher_suites: vec![SupportedCipherSuite::Tls13(Box::leak(Box::new(suite)))], ..all }
+}
 
 /// A client that looks at nothing, and what its proofs must be bound to.
 pub fn client(mut tcp: TcpStream) -> Result<(Client, Vec<u8>)> {
@@ -30,7 +42,7 @@ pub fn client(mut tcp: TcpStream) -> Result<(Client, Vec<u8>)> {
 }
 
 pub fn client_session() -> Result<ClientConnection> {
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()
         .map_err(Error::other)?
         .dangerous()
@@ -48,7 +60,7 @@ pub fn server(mut tcp: TcpStream) -> Result<(Server, Vec<u8>)> {
     let key = any_ecdsa_type(&key).map_err(Error::other)?;
     let public = CertificateDer::from(key.public_key().expect("a public key").to_vec());
     let key = Arc::new(CertifiedKey::new(vec![public], key));
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+    let config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()
         .map_err(Error::other)?
         .with_no_client_auth()
