@@ -7,6 +7,7 @@ import fsspec
 import pytest
 from served_pools import some_pool
 
+import outcore as oc
 from outcore.errors import NotFoundError
 from outcore.fsspec_filesystem import OutcoreFileSystem
 from outcore.pool_path import PoolPath
@@ -60,3 +61,19 @@ def test_a_file_that_is_open_is_not_the_one_that_replaces_it() -> None:
                 file.read(5)
         with pytest.raises(NotFoundError):
             fsspec.open("outcore://f", pool=pool).open()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "served"])
+def test_what_is_open_and_removed_is_an_error_and_not_zeros(kind: str) -> None:
+    with some_pool(kind) as pool:
+        (pool / "f").write_bytes(VALUES[0])
+        array = oc.create_array(pool / "A", (300, 200), "f8")
+        array[...] = 1.0
+        with pool.open("f") as file, oc.open_array(pool / "A") as opened:
+            (pool / "f").write_bytes(VALUES[1])
+            pool.rm("A", recursive=True)
+            for read in (lambda: file.read_at(0, 10), file.readall, lambda: file.nbytes):
+                with pytest.raises(NotFoundError, match="removed or replaced"):
+                    read()
+            with pytest.raises(NotFoundError, match="removed or replaced"):
+                opened[:10, :10]

@@ -185,8 +185,12 @@ impl PoolFile {
     pub(crate) fn length_from(&self, replies: &[IoReply]) -> Result<u64> {
         let mut length = 0;
         for (reply, entry) in replies.iter().zip(0..) {
-            let IoReply::Length(local) = reply else { return Err(unexpected(reply)) };
-            let least = self.layout.stripes.length_from(entry, *local).ok_or_else(|| {
+            let local = match reply {
+                IoReply::Length(local) => *local,
+                IoReply::Absent => 0,
+                reply => return Err(unexpected(reply)),
+            };
+            let least = self.layout.stripes.length_from(entry, local).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Corrupt,
                     format!("a data file of {} is said to be {local} bytes long, which cannot be", self.path),

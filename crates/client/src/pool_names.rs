@@ -10,7 +10,7 @@ use outcore_core::{
 use crate::pool_call::{Call, unexpected};
 use crate::pool_file::PoolFile;
 use crate::pool_listing::Listed;
-use crate::pool_shared::{Shared, is_done};
+use crate::pool_shared::{Shared, is_done, is_moved};
 
 /// Names and orphans are asked for by so many.
 const PAGE: u64 = 1000;
@@ -47,7 +47,7 @@ where
         let (grant, regions) = (self.grant(file)?, Regions::contiguous(0, length)?);
         let calls =
             file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
-        self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        self.servers.wait_all(calls)?.iter().try_for_each(is_moved)?;
         let mut bytes = vec![0; length as usize];
         buffer.copy_out(0, &mut bytes);
         Ok(bytes)

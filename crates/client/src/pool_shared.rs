@@ -174,9 +174,53 @@ where
 
     pub(crate) fn length(&self, file: &PoolFile) -> Result<u64> {
         let replies = self.servers.wait_all(file.length_calls(self.grant(file)?, &self.none))?;
+        if replies.contains(&IoReply::Absent) {
+            self.check_is_there(file)?;
+        }
         let length = file.length_from(&replies)?;
         file.set_known_length(length);
         Ok(length)
+    }
+
+    /// Whether a file that a server has nothing of is there: one that was removed has nothing either.
+    fn check_is_there(&self, file: &PoolFile) -> Result<()> {
+        match self.manager(ManagerRequest::Renew { handle: file.handle, write: false }) {
+            Err(error) if error.kind == ErrorKind::NotFound => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{} was removed or replaced since it was opened; open it again", file.path),
+            )),
+            reply => reply.map(|_| ()),
+        }
+    }
+
+    /// Looks whether the file is there, if servers have nothing of it, and goes on with `then`. The manager is asked
+    /// from a thread of its own, since who has the replies must not wait.
+    pub(crate) fn when_there(
+        self: &Arc<Self>,
+        file: &Arc<PoolFile>,
+        replies: Result<Vec<IoReply>>,
+        then: impl FnOnce(Result<Vec<IoReply>>) + Send + 'static,
+    ) {
+        if !matches!(&replies, Ok(replies) if replies.contains(&IoReply::Absent)) {
+            return then(replies);
+        }
+        let (shared, file) = (self.clone(), file.clone());
+        let then = Arc::new(Mutex::new(Some(then)));
+        let look = {
+            let then = then.clone();
+            move || {
+                let replies = shared.check_is_there(&file).and(replies);
+                if let Some(then) = take(&then) {
+                    then(replies);
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("outcore-absent".into()).spawn(look)
+            && let Some(then) = take(&then)
+        {
+            let text = format!("cannot start a thread to ask the manager: {error}; end other programs");
+            then(Err(Error::new(ErrorKind::Io, text)));
+        }
     }
 
     /// Forgets an open file.
@@ -241,6 +285,15 @@ pub(crate) fn checked(path: &str) -> Result<String> {
         )));
     }
     Ok(names.join("/"))
+}
+
+fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Whether bytes were moved. Of what a server has nothing, zeros were.
+pub(crate) fn is_moved(reply: &IoReply) -> Result<()> {
+    if *reply == IoReply::Absent { Ok(()) } else { is_done(reply) }
 }
 
 pub(crate) fn is_done(reply: &IoReply) -> Result<()> {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use outcore_core::{
-    Buffer, Completion, Error, ErrorKind, FileId, Gather, Grant, IoRequest, Link, OnDone, Operation, Regions,
+    Buffer, Completion, Error, ErrorKind, FileId, Gather, Grant, IoReply, IoRequest, Link, OnDone, Operation,
+    Regions, Result,
 };
 
 use crate::pool_call::Outcome;
 use crate::pool_file::PoolFile;
-use crate::pool_shared::{Shared, is_done};
+use crate::pool_shared::{Shared, is_done, is_moved};
 
 impl<L: Link + ?Sized + 'static> Shared<L>
 where
@@ -57,10 +58,10 @@ where
         buffer: L::Buffer,
         done: OnDone<L::Buffer>,
     ) {
-        let shared = self.clone();
+        let (shared, looking, looked_at) = (self.clone(), self.clone(), file.clone());
         let calls = file.length_calls(grant, &self.none);
-        let then = move |outcome: Outcome| {
-            let length = outcome.replies.and_then(|replies| file.length_from(&replies));
+        let finish = move |replies: Result<Vec<IoReply>>, finished_ns| {
+            let length = replies.and_then(|replies| file.length_from(&replies));
             let enough = length.and_then(|length| {
                 file.is_at_least(length);
                 if regions.end() <= length {
@@ -77,8 +78,11 @@ where
             });
             match enough {
                 Ok(()) => shared.transfer(&file, grant, Operation::Read, regions, buffer, done),
-                Err(error) => done(Completion::failed(buffer, error, outcome.finished_ns)),
+                Err(error) => done(Completion::failed(buffer, error, finished_ns)),
             }
+        };
+        let then = move |Outcome { replies, finished_ns, .. }: Outcome| {
+            looking.when_there(&looked_at, replies, move |replies| finish(replies, finished_ns));
         };
         self.servers.call_all(calls, Box::new(then));
     }
@@ -105,8 +109,10 @@ where
             }
         };
         let (shared, file) = (self.clone(), file.clone());
-        let then = move |outcome: Outcome| {
-            let mut moved = outcome.replies.and_then(|replies| replies.iter().try_for_each(is_done));
+        let (looking, looked_at) = (self.clone(), file.clone());
+        let finish = move |replies: Result<Vec<IoReply>>, started_ns, finished_ns| {
+            let good = if operation == Operation::Read { is_moved } else { is_done };
+            let mut moved = replies.and_then(|replies| replies.iter().try_for_each(good));
             let is_told = !matches!(&moved, Err(error) if error.kind != ErrorKind::Lost);
             if operation == Operation::Sync && is_told {
                 // Who syncs first finds it; all others who have the file open are told as well.
@@ -120,8 +126,11 @@ where
                 }
             }
             let result = moved.map(|()| regions.total_bytes() as usize);
-            let (started_ns, finished_ns) = (outcome.started_ns, outcome.finished_ns);
             done(Completion { buffer, result, started_ns, finished_ns });
+        };
+        let then = move |Outcome { replies, started_ns, finished_ns }: Outcome| {
+            let finish = move |replies| finish(replies, started_ns, finished_ns);
+            looking.when_there(&looked_at, replies, finish);
         };
         self.servers.call_all(calls, Box::new(then));
     }

@@ -450,3 +450,32 @@ fn a_time_that_is_set_is_not_replaced_by_that_of_an_earlier_write() {
     pool.tell_written();
     assert_eq!(pool.modified_ns("f"), Ok(77));
 }
+
+#[test]
+fn a_removed_file_is_an_error_and_not_zeros() {
+    let (pool, _) = pool(2);
+    let file = made(&pool, 300);
+    write_all(&pool, file, 1);
+    pool.remove("f").unwrap();
+    let (all, buffer) = (Regions::contiguous(0, 300).unwrap(), region(&[9; 300]));
+    for error in [
+        run(&pool, file, Operation::Read, all.clone(), &buffer).unwrap_err(),
+        pool.length(file).map(|_| ()).unwrap_err(),
+        // The length is asked for where it is not known to be so great.
+        run(&pool, file, Operation::Read, Regions::contiguous(300, 9).unwrap(), &region(&[9; 9]))
+            .unwrap_err(),
+    ] {
+        assert_eq!(error.kind, ErrorKind::NotFound);
+        assert!(error.message.contains("f was removed or replaced since it was opened"), "{error}");
+    }
+
+    // What nothing was written to is there.
+    let file = made(&pool, 0);
+    assert_eq!(pool.length(file), Ok(0));
+    run(&pool, file, Operation::Write, Regions::contiguous(20, 9).unwrap(), &region(&[9; 9])).unwrap();
+    let buffer = region(&[5; 29]);
+    run(&pool, file, Operation::Read, Regions::contiguous(0, 29).unwrap(), &buffer).unwrap();
+    let mut bytes = [1; 29];
+    buffer.copy_out(0, &mut bytes);
+    assert_eq!(bytes[..20], [0; 20]);
+}

@@ -31,6 +31,14 @@ pub trait Buffer: Clone + Send + 'static {
         self.copy_out(at, &mut copy);
         crc32c(&copy)
     }
+
+    /// Makes the bytes from `from` on, up to `to`, zeros.
+    fn zero(&mut self, from: usize, to: usize) {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for at in (from..to).step_by(ZEROS.len()) {
+            self.copy_in(at, &ZEROS[..ZEROS.len().min(to - at)]);
+        }
+    }
 }
 
 /// A buffer that the client of a pool can make, and cut into what goes to each server.

@@ -167,6 +167,9 @@ pub enum IoReply {
     },
     /// Of `Inspect`, in the order of the handles.
     Inspected(Vec<Inspection>),
+    /// Of a read or a length: the server has no data file of it, since nothing was written to it or since the file was
+    /// removed, which the manager knows. A read gives zeros, which are not sent.
+    Absent,
     /// Of several data files, in bytes, in the order of the request.
     Lengths(Vec<u64>),
 }

@@ -114,7 +114,10 @@ impl MemoryLink {
             IoRequest::Read { target, grant, regions } => {
                 self.check(target, grant, false)?;
                 assert_eq!(regions.local_bytes(target.stripes, target.entry), buffer.len() as u64);
-                let bytes = data.entry((server, target.handle)).or_default();
+                let Some(bytes) = data.get(&(server, target.handle)) else {
+                    buffer.zero(0, buffer.len());
+                    return Ok(IoReply::Absent);
+                };
                 let mut at = 0;
                 for run in regions.local_runs(target.stripes, target.entry) {
                     let (low, high) = (run.offset as usize, (run.offset + run.length) as usize);
@@ -142,7 +145,8 @@ impl MemoryLink {
             IoRequest::Sync { target, grant } => self.check(target, grant, false).map(|()| IoReply::Done),
             IoRequest::Length { target, grant } => {
                 self.check(target, grant, false)?;
-                Ok(IoReply::Length(data.get(&(server, target.handle)).map_or(0, |bytes| bytes.len() as u64)))
+                let length = |bytes: &Vec<u8>| IoReply::Length(bytes.len() as u64);
+                Ok(data.get(&(server, target.handle)).map_or(IoReply::Absent, length))
             }
             IoRequest::SetLength { target, grant, local_length, .. } => {
                 self.check(target, grant, true)?;
@@ -193,6 +197,9 @@ impl MemoryLink {
                 Ok(self.opened(&inode, true))
             }
             ManagerRequest::Renew { handle, write } => {
+                if !names.inodes.values().any(|inode| inode.handle == handle) {
+                    return Err(missing("such file"));
+                }
                 names.renewals += 1;
                 Ok(ManagerReply::Granted(self.grant(handle, write)))
             }

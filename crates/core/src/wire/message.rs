@@ -50,6 +50,7 @@ choice!(IoReply {
     6 = DataFiles { files, more },
     7 = Inspected(files),
     8 = Lengths(bytes),
+    9 = Absent,
 });
 
 impl Record for Stripes {

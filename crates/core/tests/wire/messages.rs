@@ -96,6 +96,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
     });
     prop_oneof![
         Just(IoReply::Done),
+        Just(IoReply::Absent),
         any::<u64>().prop_map(IoReply::Length),
         status,
         error().prop_map(IoReply::Failed),

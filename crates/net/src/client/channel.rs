@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Header, Kind, Refused, Welcome, decode};
-use outcore_core::{Error, ErrorKind, Incarnation, IoReply, Result};
+use outcore_core::{Buffer, Error, ErrorKind, Incarnation, IoReply, Result};
 use outcore_memory::Region;
 
 use crate::Address;
@@ -290,7 +290,12 @@ fn take_answer(peer: &Peer, wire: &Wire, header: &Header) -> Result<bool> {
 /// Receives a payload into the memory of its call. The inner error is the call's, the outer one the connection's.
 fn receive(wire: &Wire, header: &Header, control: &[u8], call: &Call) -> Result<Result<()>> {
     let sent = header.payload_bytes;
-    let is_filled = call.moves == Moves::In && decode(control) == Ok(IoReply::Done);
+    let reply = if call.moves == Moves::In { decode(control).ok() } else { None };
+    if reply == Some(IoReply::Absent) {
+        let mut region = call.region.clone();
+        region.zero(0, call.region_bytes);
+    }
+    let is_filled = reply == Some(IoReply::Done);
     let expected = if is_filled { call.region_bytes as u64 } else { 0 };
     if sent != expected {
         wire.socket.discard(sent, wire)?;

@@ -56,6 +56,7 @@ pub(crate) struct Joined(Arc<Mutex<State>>);
 struct State {
     left: usize,
     error: Option<Error>,
+    is_absent: bool,
     /// The run that answered so far.
     incarnation: Option<Incarnation>,
     started_ns: u64,
@@ -70,6 +71,7 @@ impl Joined {
         Self(Arc::new(Mutex::new(State {
             left: parts,
             error: None,
+            is_absent: false,
             incarnation: None,
             started_ns: u64::MAX,
             finished_ns: 0,
@@ -94,6 +96,7 @@ impl Joined {
             }
             match answer.reply {
                 IoReply::Done => {}
+                IoReply::Absent => state.is_absent = true,
                 IoReply::Failed(error) => drop(state.error.get_or_insert(error)),
                 other => {
                     let error = Error::invalid(format!("a server answered {other:?} to a transfer"));
@@ -103,7 +106,8 @@ impl Joined {
             if state.left == 0
                 && let Some((buffer, done)) = state.end.take()
             {
-                let reply = state.error.take().map_or(IoReply::Done, IoReply::Failed);
+                let good = if state.is_absent { IoReply::Absent } else { IoReply::Done };
+                let reply = state.error.take().map_or(good, IoReply::Failed);
                 let (started_ns, finished_ns) = (state.started_ns, state.finished_ns);
                 let incarnation = state.incarnation.unwrap_or(Incarnation::NONE);
                 drop(state);

@@ -25,6 +25,8 @@ pub(super) struct File {
     pub handle: Handle,
     /// `None`: it was not opened yet, or there is none.
     pub ids: Cell<Option<Ids>>,
+    /// It was removed since it is in use here.
+    pub was_removed: Cell<bool>,
     /// Bytes of the data file.
     pub length: Cell<u64>,
     /// Bytes of the file of checksums when it was opened.
@@ -56,6 +58,7 @@ impl Files {
             Rc::new(File {
                 handle,
                 ids: Cell::new(None),
+                was_removed: Cell::new(false),
                 length: Cell::new(0),
                 sums_length: Cell::new(0),
                 locks: Locks::default(),
@@ -207,6 +210,7 @@ impl<B: Buffer> Shared<B> {
         let _sync = file.syncing.take().await;
         let _gate = file.gate.take().await;
         self.remove_if_there(data_path(file.handle)).await?;
+        file.was_removed.set(true);
         self.forget_sums(file.handle, 0).await;
         if let Some(ids) = file.ids.take() {
             self.close_ids(ids).await;

@@ -7,7 +7,6 @@ use outcore_core::{Buffer, Result, Target};
 use super::event::NameOperation;
 use super::files::{File, Ids};
 use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, sum, sums_path};
-use super::scratch::zero;
 use super::shared::Shared;
 
 impl<B: Buffer> Shared<B> {
@@ -58,7 +57,7 @@ impl<B: Buffer> Shared<B> {
         if kept > 0 {
             let page = self.sums_of(file, ids, last).await?;
             let mut scratch = self.read_checked(file, ids, target, &page, last).await?;
-            zero(&mut *scratch, kept, BLOCK_BYTES as usize);
+            scratch.zero(kept, BLOCK_BYTES as usize);
             cut = Some((page, sum(scratch.crc32c(0, BLOCK_BYTES as usize))));
         }
         self.name(NameOperation::Resize { path: data_path(file.handle), length, reserve }).await?;

@@ -61,15 +61,6 @@ pub(super) fn part<B: Buffer>(buffer: &B, from: usize, bytes: usize) -> B {
     view
 }
 
-/// Makes bytes of a buffer zeros.
-pub(super) fn zero<B: Buffer>(buffer: &mut B, mut from: usize, to: usize) {
-    while from < to {
-        let bytes = (to - from).min(super::format::ZEROS.len());
-        buffer.copy_in(from, &super::format::ZEROS[..bytes]);
-        from += bytes;
-    }
-}
-
 impl<B: Buffer> Deref for Lease<B> {
     type Target = B;
 

@@ -13,7 +13,6 @@ use super::config::Config;
 use super::event::{Effect, Event, NameAnswer, NameOperation};
 use super::files::File;
 use super::pieces::{Piece, Pieces};
-use super::scratch::zero;
 use super::shared::{Server, Shared};
 use super::task::Tasks;
 use super::wait::{Group, Slot};
@@ -170,7 +169,7 @@ impl<B: Buffer> Shared<B> {
                 self.admit(target, &grant, false)?;
                 self.with_file(target.handle, async |file| {
                     let is_there = self.open(file, false).await?;
-                    Ok(IoReply::Length(if is_there { file.length.get() } else { 0 }))
+                    Ok(if is_there { IoReply::Length(file.length.get()) } else { IoReply::Absent })
                 })
                 .await
             }
@@ -262,10 +261,12 @@ impl<B: Buffer> Shared<B> {
             })
             .await?;
         } else {
-            zero(&mut buffer, 0, bytes);
+            buffer.zero(0, bytes);
         }
         self.status.borrow_mut().bytes_read += bytes as u64;
-        Ok(IoReply::Done)
+        // If it was removed meanwhile, some of the bytes may be zeros for that.
+        let is_there = file.ids.get().is_some() && !file.was_removed.get();
+        Ok(if is_there { IoReply::Done } else { IoReply::Absent })
     }
 
     async fn write_regions(

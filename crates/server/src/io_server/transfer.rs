@@ -8,7 +8,7 @@ use outcore_core::{Buffer, Error, ErrorKind, Result, Target};
 use super::files::{File, Ids};
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum};
 use super::pieces::{Part, Piece};
-use super::scratch::{Lease, part, zero};
+use super::scratch::{Lease, part};
 use super::shared::Shared;
 use super::sums::Page;
 
@@ -43,7 +43,7 @@ impl<B: Buffer> Shared<B> {
                 let _lock = file.locks.take(blocks.clone(), false).await;
                 let mut place = part(&buffer, at as usize, bytes_of(&blocks));
                 let Some(ids) = file.ids.get() else {
-                    zero(&mut place, 0, bytes_of(&blocks));
+                    place.zero(0, bytes_of(&blocks));
                     return Ok(());
                 };
                 let page = self.sums_of(file, ids, blocks.start).await?;
@@ -54,7 +54,7 @@ impl<B: Buffer> Shared<B> {
                 let _lock = file.locks.take(blocks.clone(), false).await;
                 let Some(ids) = file.ids.get() else {
                     for Part { at, bytes, .. } in parts {
-                        zero(&mut buffer, at as usize, (at + bytes) as usize);
+                        buffer.zero(at as usize, (at + bytes) as usize);
                     }
                     return Ok(());
                 };
@@ -126,7 +126,7 @@ impl<B: Buffer> Shared<B> {
         let covers = |part: &Part| part.offset == start && part.bytes as usize >= before;
         let mut scratch = if parts.iter().any(covers) {
             let mut scratch = self.scratch.take().await?;
-            zero(&mut *scratch, 0, bytes_of(&blocks));
+            scratch.zero(0, bytes_of(&blocks));
             scratch
         } else {
             self.read_blocks(file, ids, target, page, &blocks).await?
@@ -187,7 +187,7 @@ impl<B: Buffer> Shared<B> {
     pub async fn fill(&self, file: &File, ids: Ids, blocks: &Range<u64>, buffer: &mut B) -> Result<()> {
         let view = part(buffer, 0, present(blocks, file.length.get()));
         let read = self.read(ids.data, blocks.start * BLOCK_BYTES, view).await;
-        zero(buffer, read.map_err(|error| self.at(file, "read", blocks.start, &error))?, bytes_of(blocks));
+        buffer.zero(read.map_err(|error| self.at(file, "read", blocks.start, &error))?, bytes_of(blocks));
         Ok(())
     }
 

@@ -241,3 +241,37 @@ fn lengths_of_several_files_are_those_of_each_by_one_request() {
     world.tick(100);
     refused(&mut world, ask(&[1]), ErrorKind::Denied);
 }
+
+#[test]
+fn of_what_is_absent_the_server_says_so() {
+    let mut world = World::new(3, small_limits());
+    let read = |regions| read_request(4, regions);
+    let length = || IoRequest::Length { target: target(4), grant: grant(4) };
+    let all = Regions::contiguous(0, 200_000).unwrap();
+    assert_eq!(world.ask(read(all.clone()), vec![1; 200_000]), (IoReply::Absent, vec![0; 200_000]));
+    assert_eq!(world.ask(length(), vec![]).0, IoReply::Absent);
+    world.write(4, 0, &[7; 200_000]).unwrap();
+    assert_eq!(world.ask(read(all.clone()), vec![1; 200_000]), (IoReply::Done, vec![7; 200_000]));
+    assert_eq!(world.ask(length(), vec![]).0, IoReply::Length(200_000));
+
+    // Removed while it is read: whatever the bytes are, nobody takes them for the file's.
+    let mut absent = 0;
+    for turns in 0..40 {
+        world.write(4, 0, &[7; 200_000]).unwrap();
+        let reading = world.call(read(all.clone()), vec![1; 200_000]);
+        for _ in 0..turns {
+            world.turn();
+        }
+        let removing = world.call(IoRequest::Remove { target: target(4), grant: grant(4) }, vec![]);
+        world.run();
+        assert_eq!(world.answer(removing).unwrap().0, IoReply::Done);
+        let (reply, bytes) = world.answer(reading).unwrap();
+        let is_whole = bytes.to_vec() == [7; 200_000];
+        match reply {
+            IoReply::Done => assert!(is_whole, "{turns} turns"),
+            IoReply::Absent => absent += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(absent > 0);
+}

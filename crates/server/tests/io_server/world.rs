@@ -229,7 +229,8 @@ impl World {
 
     pub fn done(&mut self, request: IoRequest, buffer: Vec<u8>) -> Result<Vec<u8>> {
         match self.ask(request, buffer) {
-            (IoReply::Done, bytes) => Ok(bytes),
+            // What is absent are zeros.
+            (IoReply::Done | IoReply::Absent, bytes) => Ok(bytes),
             (IoReply::Failed(error), _) => Err(error),
             (other, _) => panic!("answered by {other:?}"),
         }
@@ -253,6 +254,7 @@ impl World {
     pub fn length(&mut self, handle: u64) -> u64 {
         match self.ask(IoRequest::Length { target: target(handle), grant: grant(handle) }, vec![]).0 {
             IoReply::Length(length) => length,
+            IoReply::Absent => 0,
             other => panic!("answered by {other:?}"),
         }
     }

@@ -110,7 +110,7 @@ impl World {
             );
         }
         let regions = op.regions.clone();
-        op.has_failed |= !matches!(reply, IoReply::Done);
+        op.has_failed |= !matches!(reply, IoReply::Done | IoReply::Absent);
         let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
         let is_refused = client.unsynced.answered(call.sent.clone(), Incarnation(run), &reply);
         let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
@@ -137,7 +137,8 @@ impl World {
         }
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
-            IoReply::Done => self.check(&call, &kind, file, &regions, &told, bytes),
+            // What a server has nothing of are zeros.
+            IoReply::Done | IoReply::Absent => self.check(&call, &kind, file, &regions, &told, bytes),
             IoReply::Failed(error) => self.excuse(&error).map_or(Ok(()), |why| {
                 Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
             }),
