@@ -309,11 +309,10 @@ impl Tls {
         self.stream.shutdown(how)
     }
 
-    /// Sends what TLS has to say last, if nobody is at work on the connection and the system takes it at once.
+    /// Sends what TLS has to say last, if nobody is sending and the system takes it at once.
     fn say_last(&self, say: impl FnOnce(&mut Connection)) {
-        let (Ok(mut outgoing), Ok(mut session)) = (self.outgoing.try_lock(), self.session.try_lock()) else {
-            return;
-        };
+        let Ok(mut outgoing) = self.outgoing.try_lock() else { return };
+        let mut session = lock(&self.session);
         // After a part of a record it would be noise.
         if outgoing.is_empty() {
             say(&mut session);
