@@ -110,15 +110,15 @@ class Work:
     def _move(
         self, start: Callable[..., Any], buffers: list[Any], offset: int, nbytes: int
     ) -> None:
-        tickets: list[Any] = []
+        futures: list[Any] = []
         for number, at in enumerate(range(0, nbytes, CALL_BYTES)):
-            if len(tickets) > 1:
-                tickets.pop(0).wait()
+            if len(futures) > 1:
+                futures.pop(0).result()
             count = min(CALL_BYTES, nbytes - at)
             regions = Regions.contiguous(offset + at, count)
-            tickets.append(start(regions, buffers[number % 2][:count]))
-        for ticket in tickets:
-            ticket.wait()
+            futures.append(start(regions, buffers[number % 2][:count]))
+        for future in futures:
+            future.result()
 
     def read_strided(self, name: str, piece: int, stride: int, count: int) -> None:
         """Read many pieces by one request."""

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 PREFIX = "outcore-bed-"
 
+# Where Debian has the tools of root, which not every root has in its path.
+os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
 
 def own(pid: int | None = None) -> str:
     """Give the beginning of the names that a process uses; this one by default."""
