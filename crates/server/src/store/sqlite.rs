@@ -136,9 +136,11 @@ impl SqliteStore {
                 return Ok(Outcome::Conflict);
             }
         }
-        let mut count =
-            self.connection.prepare_cached("UPDATE last SET version = version + 1 RETURNING version")?;
-        let version: i64 = count.query_row([], |row| row.get(0))?;
+        // Not by one statement with RETURNING, which makes a temporary table each time.
+        let last: i64 =
+            self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))?;
+        let version = last + 1;
+        self.connection.prepare_cached("UPDATE last SET version = ?1")?.execute([version])?;
         for write in writes {
             match &write.value {
                 Some(value) => self
