@@ -40,6 +40,8 @@ class Gate:
         self._open = threading.Event()
         self._open.set()
         self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
         self.target: tuple[str, int] | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -59,19 +61,33 @@ class Gate:
     def close(self) -> None:
         """End all connections."""
         self.open()
-        for each in (self._listener, *self._sockets):
-            each.close()
+        with self._lock:
+            self._is_closed = True
+            for each in (self._listener, *self._sockets):
+                each.close()
 
     def _accept(self) -> None:
         try:
             while True:
                 client, _ = self._listener.accept()
+                if not self._keep(client):
+                    return
                 server = socket.create_connection(self.target or ("", 0))
-                self._sockets += [client, server]
+                if not self._keep(server):
+                    return
                 for ends in ((client, server), (server, client)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
         except OSError:
             pass
+
+    def _keep(self, one: socket.socket) -> bool:
+        """Close it later; false if that was just done."""
+        with self._lock:
+            if self._is_closed:
+                one.close()
+            else:
+                self._sockets.append(one)
+            return not self._is_closed
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         try:

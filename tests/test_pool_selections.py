@@ -76,7 +76,7 @@ def test_a_selection_with_gaps_is_one_message_to_each_server(
 def test_each_shard_file_is_a_request_of_its_own(pool: oc.Pool) -> None:
     """Files of a pool are opened one by one: of each there is one request."""
     model = np.zeros(70_000, "c16")
-    with oc.create_array(pool / "S", model.shape, "c16", chunks=1) as A:
+    with oc.create_array(pool / "S", model.shape, "c16", chunks=1, reserve=False) as A:
         assert A.metadata.grid().shards == 2
         for seed, key in enumerate([np.s_[::-5000], np.s_[60_000::1000], np.s_[65_535:65_538]]):
             model[key] = values(model[key].shape, "c16", seed=seed)
