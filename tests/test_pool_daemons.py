@@ -47,8 +47,8 @@ def up(directories: list[Path]) -> list[dict[str, Any]]:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    while Path(f"/proc/{pid}/exe").exists():
-        time.sleep(0.01)
+    # Until all threads of this child have ended; it stays there as one that nobody has waited for.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextlib.contextmanager
@@ -144,6 +144,29 @@ def test_a_killed_daemon_is_seen_and_clients_go_on_when_it_is_back(directories: 
             A.close()
         assert again.wait() == 0, "SIGTERM is how it ends"
     assert outcore("pool", "down", directories[0]).exit_code == 0
+
+
+def test_a_daemon_is_there_until_its_last_thread_has_ended() -> None:
+    # As when it is killed: its first thread may end before another has closed the files.
+    code = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        stat = Path(f"/proc/{process.pid}/stat")
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        daemon = local_pool.DaemonProcess("io", 0, "/", process.pid, ticks, ())
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        assert daemon.is_alive
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not daemon.is_alive
 
 
 def test_who_wrote_to_a_killed_daemon_is_told(directories: list[Path]) -> None:

@@ -286,7 +286,9 @@ def _started_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    # Threads of a process that was killed may still be closing its files when its first has ended.
+    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return None if has_ended else int(fields[19])
 
 
 def _write(state: Path, daemons: list[DaemonProcess]) -> None:
