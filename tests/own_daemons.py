@@ -1,8 +1,9 @@
 """The daemons of a pool in the process of a test, where they start and stop fast."""
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
+
+from served import daemon, make_key
 
 import outcore as oc
 from outcore import _core
@@ -14,8 +15,7 @@ class OwnDaemons:
     def __init__(self, state: Path, directories: Sequence[Path], *, metrics: bool = False) -> None:
         self.key = state / "key"
         if not self.key.exists():
-            self.key.touch(0o600)
-            self.key.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+            make_key(self.key)
         self._state, self._metrics = state, metrics
         self.daemons: list[_core.Daemon] = []
         try:
@@ -27,16 +27,12 @@ class OwnDaemons:
             raise
 
     def _start(self, role: str, directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
-        settings = f'directory = "{directory}"\nlisten = "unix:{self._state}/{len(self.daemons)}"\n'
-        settings += f'key_file = "{self.key}"\n'
+        more = {"listen": f'"unix:{self._state}/{len(self.daemons)}"'}
         if self.daemons:
-            settings += f'manager = "{self.daemons[0].addresses[0]}"\n'
+            more["manager"] = f'"{self.daemons[0].addresses[0]}"'
         if self._metrics:
-            settings += 'metrics = "127.0.0.1:0"\n'
-        config = self._state / f"{len(self.daemons)}.conf"
-        config.write_text(settings)
-        self.daemons.append(_core.Daemon(role, str(config)))
+            more["metrics"] = '"127.0.0.1:0"'
+        self.daemons.append(daemon(self._state, self.key, role, str(directory), **more))
 
     @property
     def url(self) -> str:
@@ -49,6 +45,6 @@ class OwnDaemons:
 
     def stop(self) -> None:
         """Stop the servers, then the manager."""
-        for daemon in reversed(self.daemons):
-            daemon.stop()
+        for each in reversed(self.daemons):
+            each.stop()
         self.daemons.clear()

@@ -5,8 +5,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from outcore import _core
 
@@ -19,14 +19,14 @@ def make_key(path: Path) -> Path:
 
 
 def daemon(home: Path, key: Path, role: str, name: str, **more: str) -> _core.Daemon:
-    """Start a manager, or an I/O server, in the directory `name` below `home`."""
+    """Start a manager, or an I/O server, in the directory `name`, which may be below `home`."""
     (home / name).mkdir(exist_ok=True)
     values = {
         "directory": f'"{home / name}"',
         "listen": '["tcp:127.0.0.1:0"]',
         "key_file": f'"{key}"',
     }
-    config = home / f"{role}-{name}.conf"
+    config = home / f"{role}-{Path(name).name}.conf"
     lines = [f"{setting} = {value}\n" for setting, value in (values | more).items()]
     config.write_text("".join(lines))
     return _core.Daemon(role, str(config))
@@ -99,8 +99,7 @@ class Gate:
             pass
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(NamedTuple):
     """A pool that is served: its address, and the file of its key."""
 
     url: str
@@ -114,17 +113,25 @@ class Served:
         return path
 
 
+SCHEMES = {"tcp": "outcore://", "tls": "outcore+tls://", "unix": "outcore:"}
+
+
 @contextmanager
-def serve(home: Path) -> Iterator[Served]:
-    """Serve a pool of two servers below `home`."""
+def serve(home: Path, way: str = "tcp") -> Iterator[Served]:
+    """Serve a pool of two servers below `home`, by ``"tcp"``, ``"tls"`` or ``"unix"``."""
     key = make_key(home / "pool.key")
-    manager = daemon(home, key, "manager", "a")
-    daemons = [manager]
+    daemons: list[_core.Daemon] = []
+
+    def start(role: str, name: str, **more: str) -> _core.Daemon:
+        place = home / name / f"{role}.sock" if way == "unix" else "127.0.0.1:0"
+        daemons.append(daemon(home, key, role, name, listen=f'["{way}:{place}"]', **more))
+        return daemons[-1]
+
     try:
+        address = start("manager", "a").addresses[0]
         for name in "ab":
-            where = f'["{manager.addresses[0]}"]'
-            daemons.append(daemon(home, key, "io", name, manager=where))
-        yield Served(manager.addresses[0].replace("tcp:", "outcore://"), key)
+            start("io", name, manager=f'["{address}"]')
+        yield Served(address.replace(f"{way}:", SCHEMES[way]), key)
     finally:
         for each in reversed(daemons):
             each.stop()

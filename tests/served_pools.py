@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from served import daemon, make_key
+from served import serve
 
 import outcore as oc
-from outcore import _core
 from outcore.fsspec_filesystem import OutcoreFileSystem
 
 
@@ -33,40 +32,14 @@ def some_pool(kind: str) -> Iterator[oc.Pool]:
             with oc.Pool.embedded([directory / "a", directory / "b"]) as pool:
                 yield pool
         else:
-            with serving(directory) as (url, key), oc.connect(url, key=key) as pool:
+            with serve(directory) as (url, key), oc.connect(url, key=key) as pool:
                 yield pool
-
-
-@contextmanager
-def serving(directory: Path, way: str = "tcp") -> Iterator[tuple[str, Path]]:
-    """Serve a pool of two servers below a directory, by ``"tcp"``, ``"tls"`` or ``"unix"``.
-
-    Gives its address and key.
-    """
-    key = make_key(directory / "key")
-    daemons: list[_core.Daemon] = []
-
-    def start(role: str, name: str, **more: str) -> _core.Daemon:
-        place = directory / name / f"{role}.sock" if way == "unix" else "127.0.0.1:0"
-        more["listen"] = f'["{way}:{place}"]'
-        daemons.append(daemon(directory, key, role, name, **more))
-        return daemons[-1]
-
-    try:
-        address = start("manager", "a").addresses[0]
-        for name in "ab":
-            start("io", name, manager=f'["{address}"]')
-        scheme = {"tcp": "outcore://", "tls": "outcore+tls://", "unix": "outcore:"}[way]
-        yield address.replace(f"{way}:", scheme), key
-    finally:
-        for each in reversed(daemons):
-            each.stop()
 
 
 @pytest.fixture
 def served_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a pool whose key is known by the environment."""
-    with in_memory() as directory, serving(directory) as (url, key):
+    with in_memory() as directory, serve(directory) as (url, key):
         monkeypatch.setenv("OUTCORE_KEY", str(key))
         yield url
 

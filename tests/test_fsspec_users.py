@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
-from served_pools import embedded_url, served_url, serving
+from served import serve
+from served_pools import embedded_url, served_url
 
 import outcore as oc
 from outcore.errors import DeniedError, InvalidError
@@ -116,7 +117,7 @@ def test_a_key_is_needed(served_url: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_pool_by_its_socket(tmp_path: Path) -> None:
-    with serving(tmp_path, "unix") as (address, _):
+    with serve(tmp_path, "unix") as (address, _):
         place = f"outcore://{address.removeprefix('outcore:')}:"
         with fsspec.open(f"{place}/f", "wb") as file:
             file.write(b"x")
@@ -126,7 +127,7 @@ def test_a_pool_by_its_socket(tmp_path: Path) -> None:
 
 
 def test_a_pool_by_tls(tmp_path: Path) -> None:
-    with serving(tmp_path, "tls") as (address, key):
+    with serve(tmp_path, "tls") as (address, key):
         assert address.startswith("outcore+tls://")
         with fsspec.open(f"{address}/d/f", "wb", key=key) as file:
             file.write(b"x")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
-from served import daemon, make_key
+from served import serve
 
 import outcore as oc
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
@@ -24,13 +24,8 @@ def pool(tmp_path: Path) -> Iterator[oc.Pool]:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Address and key of a pool of two servers."""
-    key = make_key(tmp_path / "key")
-    manager = daemon(tmp_path, key, "manager", "a")
-    where = f'["{manager.addresses[0]}"]'
-    servers = [daemon(tmp_path, key, "io", name, manager=where) for name in "ab"]
-    yield manager.addresses[0].replace("tcp:", "outcore://"), key
-    for each in (*servers, manager):
-        each.stop()
+    with serve(tmp_path) as running:
+        yield running
 
 
 def used(pool: oc.Pool) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
-from served import daemon, make_key
+from served import make_key, serve
 
 import outcore as oc
 from outcore.errors import BusyError, ClosedError, DeniedError, InvalidError, OutcoreError
@@ -20,13 +20,8 @@ __all__ = ["one_thread"]
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Address and key of a pool of two servers."""
-    key = make_key(tmp_path / "key")
-    manager = daemon(tmp_path, key, "manager", "a")
-    where = f'["{manager.addresses[0]}"]'
-    servers = [daemon(tmp_path, key, "io", name, manager=where) for name in "ab"]
-    yield manager.addresses[0].replace("tcp:", "outcore://"), key
-    for each in (*servers, manager):
-        each.stop()
+    with serve(tmp_path) as running:
+        yield running
 
 
 def test_two_clients_share_a_pool(served: tuple[str, Path]) -> None:

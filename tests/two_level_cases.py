@@ -1,13 +1,10 @@
 """Matrices for two-level LU, and how they are cut."""
 
-from pathlib import Path
-from typing import Any
+import functools
 
 import numpy as np
-from linpack import Matrix
+from lu_by_method import factor_by
 
-import outcore as oc
-from outcore.linalg import LUFactor, lu_factor
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
 from outcore.linalg.lu.two_level_plan import two_level_geometry
@@ -17,15 +14,4 @@ def cut(n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]) ->
     return two_level_geometry(n, np.dtype(dtype), memory, Layout(order, chunks))
 
 
-def factor(
-    path: Path,
-    a: Matrix,
-    memory: int,
-    *,
-    order: str = "C",
-    chunks: tuple[int, int] = (64, 32),
-    **options: Any,
-) -> LUFactor:
-    A = oc.from_array(a, path, order=order, chunks=chunks, progress=False)
-    options = {"threads": 1, "progress": False} | options
-    return lu_factor(A, memory=memory, method="two-level", **options)
+factor = functools.partial(factor_by, "two-level")

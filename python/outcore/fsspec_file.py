@@ -14,7 +14,7 @@ from outcore.errors import InvalidError, NotFoundError, OutcoreError
 from outcore.pool_file import PoolFile
 from outcore.pool_future import PoolFuture
 from outcore.pool_path import PoolPath
-from outcore.pool_reading import is_current, open_current
+from outcore.pool_reading import open_current
 from outcore.whole_file import WholeFile, copy_bytes
 
 WRITES_AT_ONCE = 2
@@ -117,18 +117,11 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
     def _fetch_range(self, start: int, end: int) -> bytes:
         file = self._open_file()
         try:
-            data = file.read_at(start, end - start)
-        except OutcoreError:
-            self._check_current(file)
-            raise
-        self._check_current(file)
-        return data.tobytes()
-
-    def _check_current(self, file: PoolFile) -> None:
-        if not is_current(self._where, file):
+            return file.read_at(start, end - start).tobytes()
+        except NotFoundError:
             raise NotFoundError(
                 f"{self._where} was replaced or removed while it was being read; open it again"
-            )
+            ) from None
 
     def _open_file(self) -> PoolFile:
         if self._file is None:

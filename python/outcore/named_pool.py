@@ -51,15 +51,27 @@ class NamedPools:
             raise NotFoundError(f"there is neither a socket nor a directory {path}; check the path")
         if stat.S_ISSOCK(path.stat().st_mode):
             return connect(f"outcore:{path}", key=self._key)
-        for daemon in local_pool.running(path):
-            if daemon.role == "manager" and daemon.is_alive:
-                return self._at(path, daemon.addresses)
+        if pool := connect_running(path, self._key):
+            return pool
         if not (path / "manager").is_dir():
             raise NotFoundError(f"there is no pool in {path}; name its first directory")
         return Pool.embedded(local_pool.directories(path))
 
-    def _at(self, directory: Path, addresses: tuple[str, ...]) -> Pool:
-        key = directory / local_pool.STATE / local_pool.KEY if self._key is None else self._key
-        if addresses[0].startswith("unix:"):
-            return connect(f"outcore:{addresses[0].removeprefix('unix:')}", key=key)
-        return connect(local_pool.url_of(directory), key=key)
+
+def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None:
+    """Connect to the pool whose daemons run on this machine; `None` if they do not.
+
+    Parameters
+    ----------
+    directory
+        Its first directory.
+    key
+        File with a key; by default the pool's own.
+    """
+    for daemon in local_pool.running(directory):
+        if daemon.role == "manager" and daemon.is_alive:
+            own = directory / local_pool.STATE / local_pool.KEY if key is None else key
+            if daemon.addresses[0].startswith("unix:"):
+                return connect(f"outcore:{daemon.addresses[0].removeprefix('unix:')}", key=own)
+            return connect(local_pool.url_of(directory), key=own)
+    return None

@@ -1,5 +1,6 @@
 """Files of a pool read while others may replace them: all of one, never zeros in its place."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,7 +11,6 @@ from outcore.errors import (
     InvalidError,
     IsDirectoryError,
     NotFoundError,
-    OutcoreError,
 )
 from outcore.pool_file import PoolFile
 from outcore.pool_memory import Bytes
@@ -36,22 +36,14 @@ def open_to_read(path: PoolPath) -> PoolFile:
         raise
 
 
-def is_current(path: PoolPath, file: PoolFile) -> bool:
-    """Whether an open file still has its name: one that lost it reads as if it were zeros."""
-    try:
-        return path.root.core.handle(path.inside) == file.handle
-    except NotFoundError:
-        return False
-
-
 def open_current(path: PoolPath) -> tuple[PoolFile, int]:
     """Open a file that others may replace meanwhile; return it and its length."""
     for _ in range(_ATTEMPTS):
         file = open_to_read(path)
-        nbytes = file.nbytes
-        if is_current(path, file):
-            return file, nbytes
-        file.close()
+        try:
+            return file, file.nbytes
+        except NotFoundError:
+            file.close()
     raise _replaced(path)
 
 
@@ -61,15 +53,9 @@ T = TypeVar("T")
 def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
     """Read a file that others may replace meanwhile, all of it from one of them."""
     for _ in range(_ATTEMPTS):
-        with open_to_read(path) as file:
-            try:
-                found = read(file)
-            except OutcoreError:
-                if is_current(path, file):
-                    raise
-                continue
-            if is_current(path, file):
-                return found
+        # One that was replaced or removed meanwhile is not found any more.
+        with open_to_read(path) as file, contextlib.suppress(NotFoundError):
+            return read(file)
     raise _replaced(path)
 
 

@@ -24,10 +24,10 @@ where
     pub(crate) fn read_small(&self, path: &str) -> Result<Vec<u8>> {
         loop {
             let file = self.open(path, false)?;
-            let found = self.read_all(&file);
-            // A file that was replaced meanwhile has no bytes any more, and reads as if they were zeros.
-            if self.stat(&file.path)?.handle == file.handle {
-                return found;
+            match self.read_all(&file) {
+                // It was replaced meanwhile, or removed.
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                found => return found,
             }
         }
     }
@@ -47,7 +47,7 @@ where
         let (grant, regions) = (self.grant(file)?, Regions::contiguous(0, length)?);
         let calls =
             file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
-        self.servers.wait_all(calls)?.iter().try_for_each(is_moved)?;
+        self.wait_there(file, calls)?.iter().try_for_each(is_moved)?;
         let mut bytes = vec![0; length as usize];
         buffer.copy_out(0, &mut bytes);
         Ok(bytes)

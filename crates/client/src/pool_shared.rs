@@ -10,7 +10,7 @@ use outcore_core::{
 };
 
 use crate::pool::WallClock;
-use crate::pool_call::{Servers, unexpected};
+use crate::pool_call::{Call, Servers, unexpected};
 use crate::pool_file::PoolFile;
 
 /// Permission bits of new files.
@@ -173,13 +173,19 @@ where
     }
 
     pub(crate) fn length(&self, file: &PoolFile) -> Result<u64> {
-        let replies = self.servers.wait_all(file.length_calls(self.grant(file)?, &self.none))?;
-        if replies.contains(&IoReply::Absent) {
-            self.check_is_there(file)?;
-        }
+        let replies = self.wait_there(file, file.length_calls(self.grant(file)?, &self.none))?;
         let length = file.length_from(&replies)?;
         file.set_known_length(length);
         Ok(length)
+    }
+
+    /// Waits for the answers to calls about a file, which must be there if servers have nothing of it.
+    pub(crate) fn wait_there(&self, file: &PoolFile, calls: Vec<Call<L::Buffer>>) -> Result<Vec<IoReply>> {
+        let replies = self.servers.wait_all(calls)?;
+        if replies.contains(&IoReply::Absent) {
+            self.check_is_there(file)?;
+        }
+        Ok(replies)
     }
 
     /// Whether a file that a server has nothing of is there: one that was removed has nothing either.

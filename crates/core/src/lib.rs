@@ -10,6 +10,7 @@ mod checksum;
 mod clock;
 pub mod conformance;
 pub mod crash_disk;
+mod cut;
 mod disk;
 pub mod doubles;
 mod error;

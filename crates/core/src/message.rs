@@ -380,6 +380,34 @@ pub enum ManagerRequest {
     },
 }
 
+impl ManagerRequest {
+    /// Whether it may change what the manager keeps: then it must not be done twice.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Self::Servers
+            | Self::Open { .. }
+            | Self::Renew { .. }
+            | Self::Stat { .. }
+            | Self::List { .. }
+            | Self::GetExtended { .. }
+            | Self::Files { .. }
+            | Self::Know { .. }
+            | Self::Paths { .. }
+            | Self::Look { .. } => false,
+            Self::Create { .. }
+            | Self::MakeDirectory { .. }
+            | Self::Remove { .. }
+            | Self::Orphans { .. }
+            | Self::Rename { .. }
+            | Self::SetAttributes { .. }
+            | Self::SetDefaultLayout { .. }
+            | Self::SetExtended { .. }
+            | Self::AddServer { .. }
+            | Self::NewServer => true,
+        }
+    }
+}
+
 /// A file that was opened or made: what a client needs to go to the I/O servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {

@@ -1,9 +1,7 @@
 //! From a box of an array to file requests: pure, so that client and server compute the same plan.
 
-use crate::{ChunkGrid, Error, Level, MAX_LEVELS, Nested, Operation, Result, StorageOrder};
-
-/// A gap of padding of at most this many bytes is written with what lies around it.
-const MAX_PADDING_GAP_BYTES: u64 = 128 << 10;
+use crate::cut::Cut;
+use crate::{ChunkGrid, Error, Level, Nested, Operation, Result, StorageOrder};
 
 /// How a transfer is cut into pieces.
 #[derive(Clone, Copy, Debug)]
@@ -260,117 +258,6 @@ fn merge(run: &mut u64, strides: &mut Vec<Stride>, next: Stride) {
             last.count *= next.count;
         }
         _ => strides.push(next),
-    }
-}
-
-/// How the part of a box in one chunk is cut.
-struct Cut<'a> {
-    slot: crate::Slot,
-    chunk_end: u64,
-    /// The box holds every array element of the chunk, so gaps in it are padding beyond the array's edge.
-    whole: bool,
-    operation: Operation,
-    limits: &'a Limits,
-}
-
-impl Cut<'_> {
-    fn most_bytes(&self) -> u64 {
-        self.limits.piece_bytes.max(1)
-    }
-
-    /// Whether one extent may cover repetitions `stride.file` apart of something `extent` bytes long.
-    fn may_bridge(&self, extent: u64, stride: &Stride) -> bool {
-        let gap = stride.file.saturating_sub(extent);
-        match self.operation {
-            Operation::Read => gap <= self.limits.read_gap_bytes,
-            _ => gap == 0 || (self.whole && gap <= MAX_PADDING_GAP_BYTES),
-        }
-    }
-
-    fn split(&self, file: u64, memory: i64, run: u64, strides: &[Stride], pieces: &mut Vec<Piece>) {
-        // How many levels, from the fastest, one extent can cover.
-        let (mut extent, mut inner) = (run, 0);
-        while inner < strides.len() && self.may_bridge(extent, &strides[inner]) {
-            let wider = (strides[inner].count - 1) * strides[inner].file + extent;
-            if wider > self.most_bytes() {
-                break;
-            }
-            extent = wider;
-            inner += 1;
-        }
-        if inner == strides.len() && extent > self.most_bytes() {
-            return self.split_run(file, memory, run, pieces);
-        }
-        let Some((outer, rest)) = strides[inner..].split_last() else {
-            return pieces.push(self.piece(file, memory, extent, run, strides, inner));
-        };
-        let most = self.most_repetitions(extent, outer, rest);
-        if most >= outer.count && !self.may_bridge(extent, &strides[inner]) {
-            return pieces.push(self.piece(file, memory, extent, run, strides, inner));
-        }
-        // Go through the slowest level, as many of it at a time as fit one piece.
-        let (group, faster) = (most.clamp(1, outer.count), &strides[..strides.len() - 1]);
-        let mut index = 0;
-        while index < outer.count {
-            let count = group.min(outer.count - index);
-            let mut levels = faster.to_vec();
-            if count > 1 {
-                levels.push(Stride { count, ..*outer });
-            }
-            self.split(file + index * outer.file, memory + index as i64 * outer.memory, run, &levels, pieces);
-            index += count;
-        }
-    }
-
-    /// How many of the slowest level one piece can take, of whose levels beyond the extent the others are `rest`.
-    fn most_repetitions(&self, extent: u64, outer: &Stride, rest: &[Stride]) -> u64 {
-        if extent > self.most_bytes() || rest.len() >= MAX_LEVELS {
-            return 1;
-        }
-        if self.may_bridge(extent, rest.first().unwrap_or(outer)) {
-            // One extent after all, but of a part of that level.
-            return if rest.is_empty() { 1 + (self.most_bytes() - extent) / outer.file } else { 1 };
-        }
-        if extent > self.limits.gather_bytes {
-            return 1;
-        }
-        let extents: u64 = rest.iter().map(|s| s.count).product();
-        (self.most_bytes() / extent).min(self.limits.piece_extents) / extents
-    }
-
-    fn split_run(&self, file: u64, memory: i64, run: u64, pieces: &mut Vec<Piece>) {
-        let most = self.most_bytes();
-        let step = if most >= 4096 { most / 4096 * 4096 } else { most };
-        let mut done = 0;
-        while done < run {
-            let bytes = step.min(run - done);
-            pieces.push(self.piece(file + done, memory + done as i64, bytes, bytes, &[], 0));
-            done += bytes;
-        }
-    }
-
-    fn piece(
-        &self,
-        file: u64,
-        memory: i64,
-        extent: u64,
-        run: u64,
-        strides: &[Stride],
-        inner: usize,
-    ) -> Piece {
-        let useful = strides[..inner].iter().map(|s| s.count).product::<u64>() * run;
-        Piece {
-            shard: self.slot.shard,
-            slot_offset: self.slot.offset,
-            file_offset: file,
-            extent_bytes: extent,
-            memory_offset: memory,
-            run_bytes: run,
-            strides: strides.to_vec(),
-            inner,
-            has_gaps: useful != extent,
-            reaches_slot_end: inner == strides.len() && file + extent == self.chunk_end,
-        }
     }
 }
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from outcore import local_pool
 from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError
+from outcore.named_pool import connect_running
 from outcore.pool import Pool, connect
 from outcore.pool_fsck import fsck as check
 from outcore.pool_scrub import scrub as compare
@@ -77,9 +77,8 @@ def _open(targets: Sequence[str], key: Path | None) -> Pool:
             raise InvalidError("need one address of a pool, or its directories")
         return connect(targets[0], key=key)
     directories = [Path(target) for target in targets]
-    if any(daemon.is_alive for daemon in local_pool.running(directories[0])):
-        own_key = directories[0] / local_pool.STATE / "key"
-        return connect(local_pool.url_of(directories[0]), key=key or own_key)
+    if pool := connect_running(directories[0], key):
+        return pool
     for directory in directories:
         # An empty directory would become a new server.
         if not (directory / "server.json").is_file():

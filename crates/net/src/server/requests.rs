@@ -154,7 +154,7 @@ impl Requests {
             Ok(request) => request,
             Err(error) => return self.refuse_unread(header, 0, due, error),
         };
-        if changes(&request) {
+        if request.is_change() {
             match self.begin(header, due) {
                 Some(known) => due = known,
                 None => return Ok(()),
@@ -238,30 +238,4 @@ fn local_bytes(target: &Target, regions: &Regions) -> Result<u64> {
         )));
     }
     Ok(regions.local_bytes(target.stripes, target.entry))
-}
-
-/// Whether a request to the manager must not be done twice.
-fn changes(request: &ManagerRequest) -> bool {
-    match request {
-        ManagerRequest::Servers
-        | ManagerRequest::Open { .. }
-        | ManagerRequest::Renew { .. }
-        | ManagerRequest::Stat { .. }
-        | ManagerRequest::List { .. }
-        | ManagerRequest::GetExtended { .. }
-        | ManagerRequest::Files { .. }
-        | ManagerRequest::Know { .. }
-        | ManagerRequest::Paths { .. }
-        | ManagerRequest::Look { .. } => false,
-        ManagerRequest::Create { .. }
-        | ManagerRequest::MakeDirectory { .. }
-        | ManagerRequest::Remove { .. }
-        | ManagerRequest::Orphans { .. }
-        | ManagerRequest::Rename { .. }
-        | ManagerRequest::SetAttributes { .. }
-        | ManagerRequest::SetDefaultLayout { .. }
-        | ManagerRequest::SetExtended { .. }
-        | ManagerRequest::AddServer { .. }
-        | ManagerRequest::NewServer => true,
-    }
 }

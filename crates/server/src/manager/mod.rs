@@ -138,7 +138,7 @@ impl<S: Store> Manager<S> {
     /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
     pub fn handle_many(&mut self, now: Now, requests: Vec<Asked>) -> Vec<ManagerReply> {
         let count = requests.len();
-        let gains = requests.iter().filter(|asked| is_change(&asked.request)).count() > 1;
+        let gains = requests.iter().filter(|asked| asked.request.is_change()).count() > 1;
         let answer = |manager: &mut Self| {
             let answers = requests
                 .into_iter()
@@ -298,23 +298,6 @@ impl<S: Store> Manager<S> {
         }
         ended.and(result)
     }
-}
-
-/// Whether a request may write to the store.
-fn is_change(request: &ManagerRequest) -> bool {
-    !matches!(
-        request,
-        ManagerRequest::Servers
-            | ManagerRequest::Open { .. }
-            | ManagerRequest::Renew { .. }
-            | ManagerRequest::Stat { .. }
-            | ManagerRequest::List { .. }
-            | ManagerRequest::GetExtended { .. }
-            | ManagerRequest::Files { .. }
-            | ManagerRequest::Know { .. }
-            | ManagerRequest::Paths { .. }
-            | ManagerRequest::Look { .. }
-    )
 }
 
 /// Makes the root directory, and notes which pool it is. If another manager is faster, it is that one's.
