@@ -1,6 +1,6 @@
 //! The disk seam: submit a request with an owned buffer, get the buffer back with the completion.
 
-use crate::{Error, Result, crc32c};
+use crate::{Error, Packing, Result, crc32c};
 
 /// Memory that travels with a request. A buffer may be one run of bytes or several (scatter, gather). It is a
 /// handle: a clone is another view of the same bytes.
@@ -30,6 +30,12 @@ pub trait Buffer: Clone + Send + 'static {
         let mut copy = vec![0; bytes];
         self.copy_out(at, &mut copy);
         crc32c(&copy)
+    }
+
+    /// Copies runs of `packed` into this buffer, from byte `at` of it on, or with `out` runs of this buffer into `packed`.
+    /// There they follow each other from byte `from` on.
+    fn copy_packed(&mut self, at: usize, packing: &Packing, packed: &mut Self, from: usize, out: bool) {
+        packing.copy_by_runs(self, at, packed, from, out);
     }
 
     /// Makes the bytes from `from` on, up to `to`, zeros.

@@ -170,6 +170,32 @@ impl ChunkGrid {
         Slot { shard, offset: u64::from(self.ranks[inner as usize]) * self.slot_bytes }
     }
 
+    /// Of each slot of a shard file, the row-major number of its chunk in the shard; `None` for a gap.
+    pub(crate) fn slots_of_shard(&self) -> Vec<Option<u32>> {
+        let mut chunks = vec![None; self.slots as usize];
+        for (number, &rank) in self.ranks.iter().enumerate() {
+            chunks[rank as usize] = Some(number as u32);
+        }
+        chunks
+    }
+
+    /// Index of the first element of the chunk with a row-major number in a shard; `None` if it is beyond the array.
+    pub(crate) fn chunk_origin(&self, mut shard: u64, number: u32) -> Option<Vec<u64>> {
+        let mut number = u64::from(number);
+        let mut origin = vec![0; self.dims()];
+        for dim in (0..self.dims()).rev() {
+            let chunk =
+                shard % self.shard_counts[dim] * self.shard_chunks[dim] + number % self.shard_chunks[dim];
+            shard /= self.shard_counts[dim];
+            number /= self.shard_chunks[dim];
+            origin[dim] = chunk * self.spec.chunk[dim];
+            if chunk >= self.counts[dim] {
+                return None;
+            }
+        }
+        Some(origin)
+    }
+
     /// File name of a shard below the array's directory, as Zarr's default chunk key encoding has it.
     pub fn shard_key(&self, mut shard: u64) -> String {
         let mut at = vec![0; self.dims()];

@@ -8,6 +8,7 @@
 
 mod checksum;
 mod clock;
+mod collective;
 pub mod conformance;
 pub mod crash_disk;
 mod cut;
@@ -21,7 +22,9 @@ mod link;
 mod message;
 mod names;
 mod order;
+mod packing;
 mod regions;
+mod schema;
 mod transfer;
 mod unsynced;
 mod volume;
@@ -29,6 +32,10 @@ pub mod wire;
 
 pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
+pub use collective::{
+    CollectivePlan, CollectiveSpec, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE, Share, Tile,
+    TileLevel,
+};
 pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
@@ -41,7 +48,9 @@ pub use message::{
 };
 pub use names::Names;
 pub use order::ChunkOrder;
+pub use packing::{PackedLevel, Packing};
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
+pub use schema::{Axis, Distribution, ElementBox, MAX_RANKS, MemorySchema};
 pub use transfer::{BoxRequest, Limits, Piece, Stride, plan_box};
 pub use unsynced::{Incarnation, Sent, Unsynced};
 pub use volume::{Entry, Preference, Volume, VolumeRequest};

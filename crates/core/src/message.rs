@@ -3,7 +3,8 @@
 //! A message is a record here, and a payload of bytes beside it: those of a read or a write, which no record holds.
 
 use crate::{
-    DataFile, Error, Handle, Inspection, Known, Layout, Regions, ScrubPlace, Scrubbed, ServerId, Stripes,
+    CollectiveSpec, DataFile, Error, Handle, Inspection, Known, Layout, Regions, ScrubPlace, Scrubbed,
+    ServerId, Stripes,
 };
 
 /// What a request to an I/O server is for: one entry of one file.
@@ -124,6 +125,70 @@ pub enum IoRequest {
         /// Those that are asked for, on this server.
         targets: Vec<Target>,
     },
+    /// Takes part in a collective; answered once all processes do. The other requests of a collective name it by the number
+    /// in its description, which nobody else knows.
+    Join {
+        /// The file, on this server.
+        target: Target,
+        /// The right to.
+        grant: Grant,
+        /// What each process describes in the same way.
+        spec: Box<CollectiveSpec>,
+        /// Which of the processes it is.
+        rank: u64,
+    },
+    /// Answered once the server is ready for shares of a round, or, without one, once all is done and durable.
+    Await {
+        /// Which.
+        collective: u128,
+        /// Which of the processes it is.
+        rank: u64,
+        /// A round in which it has a share; `None`: the end.
+        round: Option<u64>,
+    },
+    /// The payload is the share of a piece that is written.
+    Give {
+        /// Which.
+        collective: u128,
+        /// Whose.
+        rank: u64,
+        /// Of which piece.
+        piece: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// The share of a piece that is read.
+    Take {
+        /// Which.
+        collective: u128,
+        /// Whose.
+        rank: u64,
+        /// Of which piece.
+        piece: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// A process cannot go on: all others are told why.
+    Abandon {
+        /// Which.
+        collective: u128,
+        /// Whose fault it is.
+        rank: u64,
+        /// What happened to it.
+        error: Error,
+    },
+}
+
+impl IoRequest {
+    /// Whether the payload goes with the request.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Give { .. })
+    }
+
+    /// Whether the payload comes with the answer.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Take { .. })
+    }
 }
 
 /// What an I/O server says of itself.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Buffer, Crc32c, Error, Gather, Result};
+use outcore_core::{Buffer, Crc32c, Error, Gather, PackedLevel, Packing, Result};
 
-use crate::{Arena, Block};
+use crate::{Arena, Block, Level, copy_strided};
 
 /// A run of bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,14 @@ impl Region {
         part
     }
 
+    /// The block, and where in it this view begins, if it is one run of bytes.
+    fn in_one_run(&self) -> Option<(&Block, i64)> {
+        let mut segments = self.segments(0, self.bytes);
+        let (first, second) = (segments.next()?, segments.next());
+        let start = first.offset as i64;
+        self.block.as_deref().filter(|_| second.is_none()).map(|block| (block, start))
+    }
+
     /// The runs as pointer and length, for system calls. Valid while the region lives.
     pub fn pointers(&self) -> impl Iterator<Item = (*mut u8, usize)> {
         self.pointers_to(0, self.bytes)
@@ -138,6 +146,37 @@ impl Buffer for Region {
             // SAFETY: as in `copy_in`.
             unsafe { std::ptr::copy_nonoverlapping(pointer, to[target..].as_mut_ptr(), bytes) };
         });
+    }
+
+    fn copy_packed(&mut self, at: usize, packing: &Packing, packed: &mut Self, from: usize, out: bool) {
+        if packing.bytes() == 0 {
+            return;
+        }
+        let (low, high) = packing.levels.iter().fold((0, packing.run_bytes as i64), |(low, high), level| {
+            let reach = level.step * (level.count as i64 - 1);
+            (low + reach.min(0), high + reach.max(0))
+        });
+        assert!(
+            low + at as i64 >= 0 && high + at as i64 <= self.bytes as i64,
+            "{packing:?} from {at} on of {}",
+            self.bytes
+        );
+        let bytes = packing.bytes() as usize;
+        assert!(from + bytes <= packed.bytes, "{bytes} bytes from {from} on of {}", packed.bytes);
+        let places = (self.in_one_run(), packed.in_one_run());
+        let (Some((here, start)), Some((there, first))) = places else {
+            return packing.copy_by_runs(self, at, packed, from, out);
+        };
+        let (strided, packed) = ((here, start + at as i64), (there, first + from as i64));
+        let (source, target) = if out { (strided, packed) } else { (packed, strided) };
+        let level = |level: &PackedLevel| {
+            let (strided, packed) = (level.step, level.packed as i64);
+            let (from, to) = if out { (strided, packed) } else { (packed, strided) };
+            Level { count: level.count, from, to }
+        };
+        let levels: Vec<Level> = packing.levels.iter().map(level).collect();
+        let copied = copy_strided(source, target, packing.run_bytes as usize, &levels);
+        assert!(copied.is_ok(), "runs of regions lie in their blocks");
     }
 
     fn crc32c(&self, at: usize, bytes: usize) -> u32 {
@@ -223,6 +262,27 @@ mod tests {
         assert_eq!(joined.pointers().count(), 1, "what is together is one run");
         assert_eq!(bytes(&joined), [50, 51, 52, 53]);
         assert_eq!(bytes(&region().part(2, 4).gather([(0, 2), (3, 1)])), [12, 50, 52]);
+    }
+
+    #[test]
+    fn strided_bytes_are_packed_and_unpacked() {
+        // Of rows of ten bytes: three of the even ones, columns 2 to 4 backwards; in one run, and in several.
+        let packing = Packing::new(1, [(3, 20), (3, -1)].into_iter());
+        let block = Arc::new(Arena::new(4096).allocate(100).unwrap());
+        let halves = vec![Segment { offset: 0, bytes: 50 }, Segment { offset: 50, bytes: 50 }];
+        for mut rows in [Region::whole(block.clone()), Region::new(block.clone(), halves).unwrap()] {
+            rows.copy_in(0, &(0..100).collect::<Vec<u8>>());
+            let mut packed = Region::allocate(12).unwrap();
+            packed.copy_in(0, &[255; 12]);
+            rows.copy_packed(24, &packing, &mut packed, 2, true);
+            assert_eq!(bytes(&packed), [255, 255, 24, 23, 22, 44, 43, 42, 64, 63, 62, 255]);
+            packed.copy_in(0, &[0; 12]);
+            rows.copy_packed(24, &packing, &mut packed, 2, false);
+            let expected = (0..100_u8).map(|b| {
+                if b / 10 % 2 == 0 && b > 9 && b < 70 && (2..5).contains(&(b % 10)) { 0 } else { b }
+            });
+            assert_eq!(bytes(&rows), expected.collect::<Vec<u8>>());
+        }
     }
 
     #[test]

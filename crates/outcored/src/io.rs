@@ -176,8 +176,7 @@ struct Serving {
 impl Handler for Serving {
     fn io(&self, who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let (requests, begun) = (self.requests.clone(), self.requests.begin(kind_of_io(&request)));
-        let (is_write, is_read) =
-            (matches!(request, IoRequest::Write { .. }), matches!(request, IoRequest::Read { .. }));
+        let (is_write, is_read) = (request.is_write(), request.is_read());
         let counted = move |answer: Answer<Region>| {
             let error = match &answer.reply {
                 IoReply::Failed(error) => Some(error),

@@ -122,6 +122,11 @@ pub(crate) fn kind_of_io(request: &IoRequest) -> &'static str {
         IoRequest::DataFiles { .. } => "data_files",
         IoRequest::Inspect { .. } => "inspect",
         IoRequest::Lengths { .. } => "lengths",
+        IoRequest::Join { .. } => "join",
+        IoRequest::Await { .. } => "await",
+        IoRequest::Give { .. } => "give",
+        IoRequest::Take { .. } => "take",
+        IoRequest::Abandon { .. } => "abandon",
     }
 }
 

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
 use outcore_core::wire::{decode, encode};
 use outcore_core::{
-    Error, ErrorKind, Hints, IoReply, IoRequest, ManagerReply, ManagerRequest, Regions, ServerAddress,
-    ServerId,
+    Error, ErrorKind, Hints, IoReply, ManagerReply, ManagerRequest, Regions, ServerAddress, ServerId,
 };
 use outcore_net::session::Begin;
 use outcore_server::grants::Key;
@@ -401,7 +400,7 @@ impl World {
         self.say(|| format!("server {server}: request {key:?} arrives: {begun:?}"));
         let node = &mut self.nodes[server];
         // The bytes of a read are not kept: it is done again.
-        let is_read = matches!(call.request, IoRequest::Read { .. });
+        let is_read = call.request.is_read();
         match begun {
             Begin::Done(reply) if !is_read => {
                 if let Ok(reply) = decode::<IoReply>(&reply) {

@@ -39,6 +39,11 @@ choice!(IoRequest {
     9 = DataFiles { after, most },
     10 = Inspect { handles },
     11 = Lengths { handles, grant, targets },
+    12 = Join { target, grant, spec, rank },
+    13 = Await { collective, rank, round },
+    14 = Give { collective, rank, piece, bytes },
+    15 = Take { collective, rank, piece, bytes },
+    16 = Abandon { collective, rank, error },
 });
 
 choice!(IoReply {

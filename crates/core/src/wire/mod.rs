@@ -2,6 +2,7 @@
 //!
 //! A frame is a [`Header`], a control part, which is one [`Record`], and a payload, which is bytes of a file.
 
+mod collective;
 mod header;
 mod hello;
 mod manager;

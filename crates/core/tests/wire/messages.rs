@@ -43,9 +43,50 @@ pub fn error() -> impl Strategy<Value = Error> {
     (0..ErrorKind::ALL.len(), any::<String>()).prop_map(|(i, message)| Error::new(ErrorKind::ALL[i], message))
 }
 
+fn collective() -> impl Strategy<Value = CollectiveSpec> {
+    let numbers = || vec(any::<u64>(), 0..4);
+    let distribution = prop_oneof![
+        Just(Distribution::Whole),
+        Just(Distribution::Block),
+        any::<u64>().prop_map(Distribution::Cyclic)
+    ];
+    let area = (numbers(), numbers()).prop_map(|(start, shape)| ElementBox { start, shape });
+    let schema = prop_oneof![
+        (numbers(), vec(distribution, 0..4)).prop_map(|(mesh, dims)| MemorySchema::Mesh { mesh, dims }),
+        vec(vec(area, 0..3), 0..3).prop_map(MemorySchema::Boxes),
+    ];
+    let orders = [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder];
+    let grid = (numbers(), numbers(), any::<[u64; 2]>(), any::<bool>(), 0..4_usize, option::of(numbers()));
+    let grid =
+        grid.prop_map(move |(shape, chunk, [item_bytes, slot_align_bytes], is_c, order, column_places)| {
+            GridSpec {
+                shape,
+                chunk,
+                item_bytes,
+                storage: if is_c { StorageOrder::C } else { StorageOrder::F },
+                chunk_order: orders[order],
+                slot_align_bytes,
+                column_places,
+            }
+        });
+    (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 3]>(), grid, schema).prop_map(
+        |(id, [write, skips_disk], [ranks, shard, patience_s], grid, schema)| CollectiveSpec {
+            id,
+            write,
+            ranks,
+            grid,
+            shard,
+            schema,
+            patience_s,
+            skips_disk,
+        },
+    )
+}
+
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
-    (0..11, target(), grant(), regions(), any::<u64>(), any::<bool>()).prop_map(
-        |(which, target, grant, regions, local_length, reserve)| match which {
+    let small = (target(), grant(), regions(), any::<u64>(), any::<bool>());
+    (0..16, small, collective(), error()).prop_map(
+        |(which, (target, grant, regions, local_length, reserve), spec, error)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
             2 => IoRequest::Sync { target, grant },
@@ -59,11 +100,30 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
             },
             8 => IoRequest::DataFiles { after: target.handle, most: local_length },
             9 => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
-            _ => IoRequest::Lengths {
+            10 => IoRequest::Lengths {
                 handles: vec![target.handle, Handle(local_length)],
                 grant: LengthGrant { expires_s: grant.expires_s, mac: grant.mac },
                 targets: vec![target; usize::from(reserve)],
             },
+            11 => IoRequest::Join { target, grant, spec: Box::new(spec), rank: local_length },
+            12 => IoRequest::Await {
+                collective: spec.id,
+                rank: spec.ranks,
+                round: reserve.then_some(local_length),
+            },
+            13 => IoRequest::Give {
+                collective: spec.id,
+                rank: spec.ranks,
+                piece: target.entry,
+                bytes: local_length,
+            },
+            14 => IoRequest::Take {
+                collective: spec.id,
+                rank: spec.ranks,
+                piece: target.entry,
+                bytes: local_length,
+            },
+            _ => IoRequest::Abandon { collective: spec.id, rank: spec.ranks, error },
         },
     )
 }

@@ -210,9 +210,9 @@ impl NetLink {
         match ready {
             Err(error) => answer(Err(error), buffer),
             Ok(peer) => {
-                let moves = match request {
-                    IoRequest::Read { .. } => Moves::In,
-                    IoRequest::Write { .. } => Moves::Out,
+                let moves = match (request.is_read(), request.is_write()) {
+                    (true, _) => Moves::In,
+                    (_, true) => Moves::Out,
                     _ => Moves::Nothing,
                 };
                 drop(request);

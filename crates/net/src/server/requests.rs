@@ -120,7 +120,7 @@ impl Requests {
                 Err(error) => return self.refuse_unread(header, 0, due, error),
             }
         }
-        let is_read = matches!(request, IoRequest::Read { .. });
+        let is_read = request.is_read();
         if header.payload_bytes > 0 {
             self.connection.socket.receive_payload(header, &buffer, &self.connection.watch())?;
             self.connection.channel.received(header.payload_bytes);
@@ -192,10 +192,10 @@ impl Requests {
             IoRequest::Read { target, regions, .. } | IoRequest::Write { target, regions, .. } => {
                 local_bytes(target, regions)?
             }
+            IoRequest::Give { bytes, .. } | IoRequest::Take { bytes, .. } => *bytes,
             _ => 0,
         };
-        let is_read = matches!(request, IoRequest::Read { .. });
-        let sent = if is_read { 0 } else { bytes };
+        let sent = if request.is_read() { 0 } else { bytes };
         if header.payload_bytes != sent {
             return Err(Error::invalid(format!(
                 "need a payload of {sent} bytes for these regions, have {}",

@@ -198,6 +198,11 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Lengths { handles, grant, targets } => {
                 self.lengths(&handles, &grant, &targets).await.map(IoReply::Lengths)
             }
+            IoRequest::Join { .. }
+            | IoRequest::Await { .. }
+            | IoRequest::Give { .. }
+            | IoRequest::Take { .. }
+            | IoRequest::Abandon { .. } => Err(Error::invalid("this server directs no collectives")),
         }
     }
 

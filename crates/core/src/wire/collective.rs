@@ -1,0 +1,37 @@
+//! The description of a collective as bytes.
+
+use crate::wire::record::{Record, Source, choice, damaged, structure};
+use crate::{
+    ChunkOrder, CollectiveSpec, Distribution, ElementBox, GridSpec, MemorySchema, Result, StorageOrder,
+};
+
+structure!(ElementBox { start, shape });
+structure!(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk });
+structure!(GridSpec { shape, chunk, item_bytes, storage, chunk_order, slot_align_bytes, column_places });
+
+choice!(Distribution {
+    1 = Whole,
+    2 = Block,
+    3 = Cyclic(run),
+});
+
+choice!(MemorySchema {
+    1 = Mesh { mesh, dims },
+    2 = Boxes(boxes),
+});
+
+choice!(StorageOrder {
+    1 = C,
+    2 = F,
+});
+
+impl Record for ChunkOrder {
+    /// By its name, as in the metadata of arrays.
+    fn put(&self, to: &mut Vec<u8>) {
+        self.name().to_string().put(to);
+    }
+
+    fn take(from: &mut Source<'_>) -> Result<Self> {
+        Self::from_name(&String::take(from)?).map_err(damaged)
+    }
+}
