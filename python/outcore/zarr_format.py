@@ -42,7 +42,8 @@ class Metadata:
     ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
     ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
     places on disk of the columns of chunks, where they are not in order. Slots of chunks are
-    padded to ``slot_align_bytes``.
+    padded to ``slot_align_bytes``. An array that is ``growing`` along its first dimension has shard
+    files of its own for each row of chunks.
     """
 
     shape: tuple[int, ...]
@@ -56,6 +57,7 @@ class Metadata:
     why: str = ""
     column_places: tuple[int, ...] | None = None
     slot_align_bytes: int = SLOT_ALIGN_BYTES
+    growing: bool = False
 
     def on(self, volume: Volume) -> "Metadata":
         """Describe the same array with its chunks aligned as a volume likes it."""
@@ -71,6 +73,7 @@ class Metadata:
             self.chunk_order,
             self.slot_align_bytes,
             self.column_places,
+            self.growing,
         )
 
     def to_json(self) -> bytes:
@@ -89,6 +92,8 @@ class Metadata:
             own["column_places"] = list(self.column_places)
         if self.slot_align_bytes != SLOT_ALIGN_BYTES:
             own["slot_align_bytes"] = self.slot_align_bytes
+        if self.growing:
+            own["growing"] = True
         if self.state:
             own |= {"state": self.state, "why": self.why}
         document: dict[str, Any] = {
@@ -172,6 +177,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             why=own.get("why", ""),
             column_places=_places(own.get("column_places")),
             slot_align_bytes=int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
+            growing=own.get("growing") is True,
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
@@ -223,18 +229,24 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return little
 
 
-def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ...]:
     """Return the extents of an array as plain integers.
 
     Raises
     ------
     InvalidError
-        If they are not integers of at least 1.
+        If they are not integers of at least 1, after a first one of 0 if it is `growing`.
     """
     extents = tuple(shape)
     if not extents:
         raise InvalidError("need an array of at least one dimension, have one of none")
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
+    if growing and extents[0] != 0:
+        raise InvalidError(
+            f"an array that grows begins with nothing: need a shape such as {(0, *extents)} or "
+            f"{(0, *extents[1:])}, have {extents}"
+        )
+    fixed = extents[1:] if growing else extents
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in fixed):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     return tuple(int(n) for n in extents)
 

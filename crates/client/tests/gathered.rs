@@ -36,6 +36,7 @@ fn spec(shape: &[u64], chunk: &[u64], item_bytes: u64) -> GridSpec {
         chunk_order: ChunkOrder::RowMajor,
         slot_align_bytes: 256,
         column_places: None,
+        growing: false,
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Grid(pub ChunkGrid);
 #[pymethods]
 impl Grid {
     #[new]
-    #[pyo3(signature = (shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None))]
+    #[pyo3(signature = (shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None, growing = false))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn new(
         py: Python<'_>,
@@ -35,6 +35,7 @@ impl Grid {
         chunk_order: &str,
         slot_align_bytes: u64,
         column_places: Option<Vec<u64>>,
+        growing: bool,
     ) -> PyResult<Self> {
         let storage = match order {
             "C" => Ok(StorageOrder::C),
@@ -51,6 +52,7 @@ impl Grid {
                 chunk_order,
                 slot_align_bytes,
                 column_places,
+                growing,
             })
         });
         Ok(Self(grid.or_raise(py)?))
