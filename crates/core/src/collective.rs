@@ -499,6 +499,7 @@ mod tests {
                 chunk_order,
                 slot_align_bytes: align,
                 column_places: None,
+                growing: false,
             };
             (grid, Stripes::new(slot * units, count).unwrap(), ranks, schema)
         })
@@ -585,6 +586,7 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1 << 16,
             column_places: None,
+            growing: false,
         };
         let dims = vec![Distribution::Whole, Distribution::Block];
         let schema = MemorySchema::Mesh { mesh: vec![2], dims };
@@ -608,6 +610,7 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1,
             column_places: None,
+            growing: false,
         };
         let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole] };
         let plan = |item, unit, shard| {

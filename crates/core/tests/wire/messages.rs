@@ -56,9 +56,10 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
         vec(vec(area, 0..3), 0..3).prop_map(MemorySchema::Boxes),
     ];
     let orders = [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder];
-    let grid = (numbers(), numbers(), any::<[u64; 2]>(), any::<bool>(), 0..4_usize, option::of(numbers()));
     let grid =
-        grid.prop_map(move |(shape, chunk, [item_bytes, slot_align_bytes], is_c, order, column_places)| {
+        (numbers(), numbers(), any::<[u64; 2]>(), any::<[bool; 2]>(), 0..4_usize, option::of(numbers()));
+    let grid = grid.prop_map(
+        move |(shape, chunk, [item_bytes, slot_align_bytes], [is_c, growing], order, column_places)| {
             GridSpec {
                 shape,
                 chunk,
@@ -67,8 +68,10 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
                 chunk_order: orders[order],
                 slot_align_bytes,
                 column_places,
+                growing,
             }
-        });
+        },
+    );
     (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 3]>(), grid, schema).prop_map(
         |(id, [write, skips_disk], [ranks, shard, patience_s], grid, schema)| CollectiveSpec {
             id,
