@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, FileId, Limits, OpenMode, Operation, Regions, Result,
-    Slot, Volume, VolumeRequest, conformance, plan_box,
+    BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, FileId, Hints, Limits, OpenMode, Operation, Regions,
+    Result, Slot, Volume, VolumeRequest, conformance, plan_box,
 };
 use outcore_memory::{Arena, Block, Region, Segment};
 
 use crate::bounce::BouncePool;
 use crate::piece::MIN_BOUNCE_BYTES;
-use crate::shards::Shards;
 use crate::ticket::after;
 use crate::{Span, SpanKind, Ticket, Trace};
 
@@ -71,7 +70,7 @@ struct AtomicCounters {
 pub struct ArrayFile {
     volume: Arc<dyn Volume<Buffer = Region>>,
     grid: ChunkGrid,
-    shards: Arc<Shards>,
+    shards: Vec<FileId>,
     pub(crate) align: u64,
     /// Most bytes of a piece that goes through a bounce buffer.
     pub(crate) bounce_piece: u64,
@@ -88,12 +87,14 @@ pub struct ArrayFile {
 
 impl ArrayFile {
     /// Makes the shard files of a new array below the directory `path`, each with its index; with `reserve` their
-    /// room is taken from the disk now.
+    /// room is taken from the disk now. Where they go round several disks, these are at most `stripe_count`, and a block of
+    /// chunks lies on one of them whole.
     pub fn create(
         volume: &Arc<dyn Volume<Buffer = Region>>,
         path: &str,
         grid: &ChunkGrid,
         reserve: bool,
+        stripe_count: Option<u64>,
     ) -> Result<()> {
         if reserve {
             let (need, have) = (grid.shards() * grid.shard_bytes(), volume.free_bytes()?);
@@ -106,8 +107,11 @@ impl ArrayFile {
                 ));
             }
         }
-        let unit = stripe_unit_bytes(grid.slot_bytes());
-        Self::lay_out(volume, path, grid, &|key| volume.create(key, grid.shard_bytes(), reserve, unit))
+        let unit = grid.block_bytes().unwrap_or_else(|| stripe_unit_bytes(grid.slot_bytes()));
+        let hints = Hints { stripe_unit_bytes: Some(unit), stripe_count, ..Hints::default() };
+        Self::lay_out(volume, path, grid, &|key| {
+            volume.create(key, grid.shard_bytes(), reserve, hints.clone())
+        })
     }
 
     /// Gives existing shard files another layout: their new length and index. Elements stay where they are.
@@ -152,8 +156,8 @@ impl ArrayFile {
         memory: MemoryUse,
         trace: Option<(Trace, u32)>,
     ) -> Result<Self> {
+        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
         let preference = volume.preference();
-        let shards = Shards::open(volume.clone(), path, &grid, writable)?;
         let mut file = Self {
             limits: Limits {
                 piece_bytes: MAX_PIECE_BYTES,
@@ -165,14 +169,28 @@ impl ArrayFile {
             align: 1,
             bounce_piece: MAX_PIECE_BYTES,
             bounce: BouncePool::new(memory.arena.clone(), 0, 1),
-            shards: Arc::new(shards),
+            shards: Vec::new(),
             counters: AtomicCounters::default(),
             writers: Mutex::default(),
             volume,
             grid,
             trace,
         };
-        file.align = file.shards.alignment_bytes();
+        for shard in 0..file.grid.shards() {
+            let key = format!("{path}/{}", file.grid.shard_key(shard));
+            let id = file.volume.open(&key, mode).map_err(|e| match e.kind {
+                ErrorKind::NotFound => Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "the shard file {key} is missing; restore it from a copy, or make the array anew"
+                    ),
+                ),
+                _ => e,
+            })?;
+            file.shards.push(id);
+            file.check_shard(id, &key)?;
+        }
+        file.align = file.shards.iter().map(|&id| file.volume.alignment_bytes(id)).max().unwrap_or(1).max(1);
         // A bounce buffer holds a piece, or several, and rounding to whole blocks at both ends.
         let largest = if file.gathers { file.grid.shard_bytes() } else { file.grid.slot_bytes() };
         let wanted = MAX_PIECE_BYTES.min(largest) + 2 * file.align;
@@ -181,6 +199,26 @@ impl ArrayFile {
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
         file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
         Ok(file)
+    }
+
+    fn check_shard(&self, file: FileId, key: &str) -> Result<()> {
+        let (need, have) = (self.grid.shard_bytes(), self.volume.length(file)?);
+        if have != need {
+            return Err(Error::new(
+                ErrorKind::Truncated,
+                format!(
+                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"
+                ),
+            ));
+        }
+        let length = need - self.grid.index_offset();
+        let buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(length as usize)?));
+        let regions = Regions::contiguous(self.grid.index_offset(), length)?;
+        let request = VolumeRequest { file, operation: Operation::Read, regions, buffer };
+        let buffer = conformance::complete(self.volume.as_ref(), request)?;
+        let mut index = vec![0; length as usize];
+        buffer.copy_out(0, &mut index);
+        self.grid.check_index(&index).map_err(|e| Error::new(e.kind, format!("{key}: {e}")))
     }
 
     /// The layout.
@@ -223,14 +261,11 @@ impl ArrayFile {
             let shares = std::iter::repeat_n(memory, planned.len());
             pieces.extend(planned.into_iter().zip(shares));
         }
-        let slots: Vec<Slot> =
-            pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
-        let shards = self.shards.pin(slots.iter().map(|slot| slot.shard), operation)?;
+        let slots = pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
         let batches = self.batches(operation, pieces);
         let file = self.clone();
         let ticket = Ticket::new(batches.len());
         let work = ticket.clone();
-        self.shards.unpin_after(&ticket, shards);
         self.in_order(operation, slots, &ticket, move || {
             for batch in batches {
                 file.launch(operation, batch, work.clone());
@@ -244,9 +279,7 @@ impl ArrayFile {
         let slot = self.grid.locate(chunk);
         let bytes = self.slot_read_bytes();
         let region = Region::new(block, vec![Segment { offset: 0, bytes }])?;
-        let shards = self.shards.pin(std::iter::once(slot.shard), Operation::Read)?;
         let (file, ticket) = (self.clone(), Ticket::new(1));
-        self.shards.unpin_after(&ticket, shards);
         let work = ticket.clone();
         self.in_order(Operation::Read, vec![slot], &ticket, move || {
             file.move_bytes(
@@ -267,9 +300,7 @@ impl ArrayFile {
 
     /// Starts making completed writes durable, after the unfinished ones.
     pub fn submit_sync(self: &Arc<Self>) -> Ticket {
-        let shards = self.shards.pin_unsynced();
-        let ticket = Ticket::new(shards.len());
-        self.shards.unpin_after(&ticket, shards.clone());
+        let ticket = Ticket::new(self.shards.len());
         let mut before: Vec<Ticket> = Vec::new();
         for writer in self.writers.lock().unwrap_or_else(PoisonError::into_inner).values() {
             if !before.iter().any(|t| t.is_same(writer)) {
@@ -278,15 +309,10 @@ impl ArrayFile {
         }
         let (file, work) = (self.clone(), ticket.clone());
         after(&before, move || {
-            for shard in shards {
-                let (work, shards) = (work.clone(), file.shards.clone());
-                let done = move |result: Result<()>| {
-                    if result.is_err() {
-                        shards.not_synced(shard);
-                    }
-                    work.part_done(result);
-                };
-                file.move_bytes(Operation::Sync, shard, 0, Region::empty(), Box::new(done));
+            for shard in 0..file.shards.len() as u64 {
+                let work = work.clone();
+                let done = Box::new(move |r| work.part_done(r));
+                file.move_bytes(Operation::Sync, shard, 0, Region::empty(), done);
             }
         });
         ticket
@@ -372,10 +398,7 @@ impl ArrayFile {
             Operation::Sync => SpanKind::Sync,
         };
         let offset = regions.parts().first().map_or(0, |first| first.offset);
-        let Some(file) = self.shards.file(shard) else {
-            return done(Err(Error::invalid(format!("the shard file {shard} was not opened for a request"))));
-        };
-        let request = VolumeRequest { file, operation, regions, buffer: region };
+        let request = VolumeRequest { file: self.shards[shard as usize], operation, regions, buffer: region };
         let file = self.clone();
         self.volume.submit(
             request,
@@ -389,6 +412,14 @@ impl ArrayFile {
                 done(completion.result.map(|_| ()));
             }),
         );
+    }
+}
+
+impl Drop for ArrayFile {
+    fn drop(&mut self) {
+        for &shard in &self.shards {
+            self.volume.close(shard);
+        }
     }
 }
 

@@ -178,13 +178,8 @@ where
         Ok(self.0.add(file))
     }
 
-    fn create(&self, path: &str, length: u64, reserve: bool, unit_bytes: u64) -> Result<FileId> {
-        self.create_with(
-            path,
-            length,
-            reserve,
-            Hints { stripe_unit_bytes: Some(unit_bytes), ..Hints::default() },
-        )
+    fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
+        self.create_with(path, length, reserve, hints)
     }
 
     fn slot_align_bytes(&self) -> u64 {

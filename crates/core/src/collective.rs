@@ -473,6 +473,8 @@ mod tests {
             let shape: Vec<u64> = dims.iter().map(|&(n, _)| n).collect();
             let chunk: Vec<u64> = dims.iter().map(|&(n, c)| c.min(n)).collect();
             let schemas = prop_oneof![schema(shape.len()).boxed(), boxes(shape.clone()).boxed()];
+            let per_block: Vec<_> = shape.iter().zip(&chunk).map(|(n, c)| 1..=n.div_ceil(*c)).collect();
+            let blocks = per_block.prop_map(ChunkOrder::Blocks);
             (
                 Just(shape),
                 Just(chunk),
@@ -481,7 +483,8 @@ mod tests {
                 prop_oneof![
                     Just(ChunkOrder::RowMajor),
                     Just(ChunkOrder::ColumnMajor),
-                    Just(ChunkOrder::Hilbert)
+                    Just(ChunkOrder::Hilbert),
+                    blocks,
                 ],
                 prop_oneof![Just(1_u64), Just(64), Just(1 << 18)],
                 1_u64..4,
@@ -499,7 +502,6 @@ mod tests {
                 chunk_order,
                 slot_align_bytes: align,
                 column_places: None,
-                growing: false,
             };
             (grid, Stripes::new(slot * units, count).unwrap(), ranks, schema)
         })
@@ -586,7 +588,6 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1 << 16,
             column_places: None,
-            growing: false,
         };
         let dims = vec![Distribution::Whole, Distribution::Block];
         let schema = MemorySchema::Mesh { mesh: vec![2], dims };
@@ -610,7 +611,6 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1,
             column_places: None,
-            growing: false,
         };
         let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole] };
         let plan = |item, unit, shard| {

@@ -34,9 +34,6 @@ pub struct GridSpec {
     /// For a matrix in column-major chunk order: the place on disk of each column of chunks, where that is not
     /// its number. Places that no column has are gaps.
     pub column_places: Option<Vec<u64>>,
-    /// Whether the array grows along its first dimension, of which it may have nothing yet. Each row of chunks has
-    /// shard files of its own, which are those of an array without the first dimension.
-    pub growing: bool,
 }
 
 /// A chunk's place: which shard file, and where in it.
@@ -71,8 +68,7 @@ impl ChunkGrid {
                 spec.shape, spec.chunk
             )));
         }
-        let fixed = usize::from(spec.growing);
-        if spec.shape[fixed..].contains(&0) || spec.chunk.contains(&0) || spec.item_bytes == 0 {
+        if spec.shape.contains(&0) || spec.chunk.contains(&0) || spec.item_bytes == 0 {
             return Err(Error::invalid(format!(
                 "shape {:?} and chunks {:?} must be at least 1 in every dimension",
                 spec.shape, spec.chunk
@@ -96,12 +92,10 @@ impl ChunkGrid {
         let slot_bytes = chunk_bytes.div_ceil(align) * align;
         let counts: Vec<u64> = spec.shape.iter().zip(&spec.chunk).map(|(&n, &c)| n.div_ceil(c)).collect();
         let mut shard_chunks = counts.clone();
-        if spec.growing {
-            shard_chunks[0] = 1;
-        }
+        spec.chunk_order.check(&counts)?;
         let slow_to_fast: Vec<usize> = match spec.chunk_order {
-            ChunkOrder::ColumnMajor => (fixed..dims).rev().collect(),
-            _ => (fixed..dims).collect(),
+            ChunkOrder::ColumnMajor => (0..dims).rev().collect(),
+            _ => (0..dims).collect(),
         };
         for dim in slow_to_fast {
             let others: u128 = shard_chunks
@@ -114,8 +108,14 @@ impl ChunkGrid {
             shard_chunks[dim] = shard_chunks[dim].min(fit as u64);
         }
         let shard_counts: Vec<u64> = counts.iter().zip(&shard_chunks).map(|(&n, &c)| n.div_ceil(c)).collect();
-        let mut ranks = spec.chunk_order.ranks(&shard_chunks[fixed..]);
-        let mut slots = ranks.len() as u64;
+        if spec.chunk_order.block_chunks().is_some() && shard_chunks != counts {
+            return Err(Error::invalid(format!(
+                "need at most {MAX_CHUNKS_PER_SHARD} chunks for blocks of chunks, which lie in one file, have {counts:?}; \
+                 choose larger chunks"
+            )));
+        }
+        let mut ranks = spec.chunk_order.ranks(&shard_chunks);
+        let mut slots = ranks.iter().max().map_or(0, |&last| u64::from(last) + 1);
         if let Some(places) = &spec.column_places {
             slots = place_columns(&spec, &counts, &shard_counts, places, &mut ranks)?;
         }
@@ -150,6 +150,12 @@ impl ChunkGrid {
     /// Bytes from one chunk of a shard to the next.
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
+    }
+
+    /// Bytes from one block of chunks to the next, for an array whose chunks are in blocks.
+    pub fn block_bytes(&self) -> Option<u64> {
+        let chunks = self.spec.chunk_order.block_chunks()?;
+        Some(chunks.iter().product::<u64>() * self.slot_bytes)
     }
 
     /// Bytes of the elements of one chunk, padding between slots not counted.
@@ -300,36 +306,7 @@ mod tests {
             chunk_order: ChunkOrder::ColumnMajor,
             slot_align_bytes: 4096,
             column_places: None,
-            growing: false,
         }
-    }
-
-    #[test]
-    fn a_step_of_a_growing_array_lies_as_an_array_of_its_own_would() {
-        for chunk_order in
-            [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder]
-        {
-            let alone = ChunkGrid::new(GridSpec { chunk_order, ..spec(&[300, 500], &[1, 1]) }).unwrap();
-            let growing = GridSpec { chunk_order, growing: true, ..spec(&[7, 300, 500], &[1, 1, 1]) };
-            let grid = ChunkGrid::new(growing).unwrap();
-            assert_eq!((grid.shards(), grid.shard_bytes()), (7 * alone.shards(), alone.shard_bytes()));
-            assert_eq!(grid.index(), alone.index());
-            for at in [[0, 0], [299, 499], [7, 218], [218, 7]] {
-                let (one, all) = (alone.locate(&at), grid.locate(&[5, at[0], at[1]]));
-                assert_eq!(one.offset, all.offset);
-                assert_eq!(alone.shard_key(one.shard).replacen('c', "c/5", 1), grid.shard_key(all.shard));
-            }
-        }
-    }
-
-    #[test]
-    fn a_growing_array_begins_with_nothing() {
-        let growing =
-            |shape: &[u64], chunk: &[u64]| ChunkGrid::new(GridSpec { growing: true, ..spec(shape, chunk) });
-        assert_eq!(growing(&[0, 3], &[1, 2]).unwrap().shards(), 0);
-        assert_eq!(growing(&[0], &[4]).unwrap().shards(), 0);
-        assert_eq!(growing(&[9], &[4]).unwrap().shard_key(2), "c/2");
-        assert!(growing(&[0, 0], &[1, 2]).is_err());
     }
 
     #[test]
@@ -376,6 +353,23 @@ mod tests {
         assert_eq!(grid.locate(&[1, 218]), Slot { shard: 1, offset: 4096 });
         let long = ChunkGrid::new(spec(&[200_000, 2], &[1, 1])).unwrap();
         assert_eq!(long.shard_chunks(), [65_536, 1]);
+    }
+
+    #[test]
+    fn blocks_of_chunks_begin_at_multiples_of_their_size() {
+        let blocks = |shape: &[u64], block: &[u64]| {
+            let chunk_order = ChunkOrder::Blocks(block.to_vec());
+            ChunkGrid::new(GridSpec { chunk_order, ..spec(shape, &vec![1; shape.len()]) })
+        };
+        let grid = blocks(&[3, 5], &[2, 2]).unwrap();
+        assert_eq!(grid.block_bytes(), Some(4 * 4096));
+        assert_eq!(grid.locate(&[1, 3]), Slot { shard: 0, offset: (4 + 3) * 4096 });
+        assert_eq!(grid.locate(&[2, 4]), Slot { shard: 0, offset: 5 * 4 * 4096 });
+        assert_eq!(grid.index_offset(), (5 * 4 + 1) * 4096, "the index follows the last chunk");
+        grid.check_index(&grid.index()).unwrap();
+        assert!(blocks(&[3, 5], &[4, 1]).is_err());
+        assert!(blocks(&[300, 300], &[100, 300]).is_err(), "more chunks than a file has");
+        assert_eq!(ChunkGrid::new(spec(&[5, 7], &[2, 3])).unwrap().block_bytes(), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 
 /// Chunk order: which chunk comes first on disk. Free in Zarr, because a shard's index names each chunk's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkOrder {
     /// Last coordinate fastest.
     RowMajor,
@@ -13,33 +13,70 @@ pub enum ChunkOrder {
     Hilbert,
     /// Morton order: coordinate bits interleaved.
     ZOrder,
+    /// Blocks of so many chunks along each dimension, fewer at the array's edges, in row-major order; each has a run of
+    /// as many places as a whole block has chunks, of which its chunks take the first, in row-major order too.
+    Blocks(Vec<u64>),
 }
 
 impl ChunkOrder {
     /// The name in array metadata.
-    pub const fn name(self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::RowMajor => "row-major",
             Self::ColumnMajor => "column-major",
             Self::Hilbert => "hilbert",
             Self::ZOrder => "z-order",
+            Self::Blocks(_) => "blocks",
         }
     }
 
-    /// From the name in array metadata.
-    pub fn from_name(name: &str) -> Result<Self> {
-        [Self::RowMajor, Self::ColumnMajor, Self::Hilbert, Self::ZOrder]
-            .into_iter()
-            .find(|order| order.name() == name)
-            .ok_or_else(|| {
-                Error::invalid(format!(
-                    "chunk order {name:?} is not known; use row-major, column-major, hilbert or z-order"
-                ))
-            })
+    /// Chunks of a block along each dimension, for `Blocks`.
+    pub fn block_chunks(&self) -> Option<&[u64]> {
+        match self {
+            Self::Blocks(chunks) => Some(chunks),
+            _ => None,
+        }
     }
 
-    /// `ranks[c]` is the place on disk of the chunk whose row-major number is `c`, for a grid of `counts` chunks.
-    pub(crate) fn ranks(self, counts: &[u64]) -> Vec<u32> {
+    /// From the name in array metadata, and the chunks of a block that it has for `blocks` only.
+    pub fn from_name(name: &str, block_chunks: Option<Vec<u64>>) -> Result<Self> {
+        match (name, block_chunks) {
+            ("row-major", None) => Ok(Self::RowMajor),
+            ("column-major", None) => Ok(Self::ColumnMajor),
+            ("hilbert", None) => Ok(Self::Hilbert),
+            ("z-order", None) => Ok(Self::ZOrder),
+            ("blocks", Some(chunks)) => Ok(Self::Blocks(chunks)),
+            ("blocks", None) => Err(Error::invalid(
+                "need the chunks of a block for the chunk order blocks, have none; a disk schema sets them",
+            )),
+            (name, None) => Err(Error::invalid(format!(
+                "chunk order {name:?} is not known; use row-major, column-major, hilbert or z-order"
+            ))),
+            (name, Some(_)) => Err(Error::invalid(format!(
+                "chunk order {name:?} takes no chunks of a block; leave them out"
+            ))),
+        }
+    }
+
+    /// Refuses blocks that do not fit a grid of `counts` chunks.
+    pub(crate) fn check(&self, counts: &[u64]) -> Result<()> {
+        match self {
+            Self::Blocks(block)
+                if block.len() != counts.len()
+                    || block.iter().zip(counts).any(|(&b, &n)| b == 0 || b > n) =>
+            {
+                Err(Error::invalid(format!(
+                    "need blocks of at least 1 chunk and at most those of the array, {counts:?}, along each dimension, \
+                     have {block:?}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `ranks[c]` is the place on disk of the chunk whose row-major number is `c`, for a grid of `counts` chunks. Only
+    /// blocks leave places out.
+    pub(crate) fn ranks(&self, counts: &[u64]) -> Vec<u32> {
         let total: u64 = counts.iter().product();
         let coordinates = |mut number: u64| {
             let mut at = vec![0; counts.len()];
@@ -50,16 +87,15 @@ impl ChunkOrder {
             at
         };
         let bits = counts.iter().map(|&n| 64 - (n.max(1) - 1).leading_zeros()).max().unwrap_or(0).max(1);
-        let key = |number: u64| -> u128 {
-            let at = coordinates(number);
-            match self {
-                Self::RowMajor => u128::from(number),
-                Self::ColumnMajor => {
-                    at.iter().zip(counts).rev().fold(0, |k, (&c, &n)| k * u128::from(n) + u128::from(c))
-                }
-                Self::ZOrder => interleave(&at, bits),
-                Self::Hilbert => interleave(&hilbert_transpose(at, bits), bits),
-            }
+        let key: &dyn Fn(u64) -> u128 = match self {
+            Self::Blocks(block) => return block_ranks(counts, block),
+            Self::RowMajor => &|number| u128::from(number),
+            Self::ColumnMajor => &|number| {
+                let at = coordinates(number);
+                at.iter().zip(counts).rev().fold(0, |k, (&c, &n)| k * u128::from(n) + u128::from(c))
+            },
+            Self::ZOrder => &|number| interleave(&coordinates(number), bits),
+            Self::Hilbert => &|number| interleave(&hilbert_transpose(coordinates(number), bits), bits),
         };
         let mut numbers: Vec<u64> = (0..total).collect();
         numbers.sort_by_cached_key(|&number| key(number));
@@ -69,6 +105,27 @@ impl ChunkOrder {
         }
         ranks
     }
+}
+
+/// Places of chunks in blocks. The grid's at most 65,536 chunks have fewer than 2^32: blocks are no larger than the grid, so
+/// that each dimension of more than one chunk has fewer than twice as many places as chunks.
+fn block_ranks(counts: &[u64], block: &[u64]) -> Vec<u32> {
+    let block_chunks: u64 = block.iter().product();
+    let total: u64 = counts.iter().product();
+    let rank = |mut number: u64| {
+        let (mut block_number, mut inner) = (0, 0);
+        let (mut blocks_after, mut chunks_after) = (1, 1);
+        for dim in (0..counts.len()).rev() {
+            let (size, at) = (block[dim], number % counts[dim]);
+            number /= counts[dim];
+            block_number += at / size * blocks_after;
+            inner += at % size * chunks_after;
+            blocks_after *= counts[dim].div_ceil(size);
+            chunks_after *= size.min(counts[dim] - at / size * size);
+        }
+        (block_number * block_chunks + inner) as u32
+    };
+    (0..total).map(rank).collect()
 }
 
 fn interleave(at: &[u64], bits: u32) -> u128 {
@@ -118,6 +175,71 @@ fn hilbert_transpose(mut x: Vec<u64>, bits: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// A grid of chunks, and blocks no larger than it.
+    fn blocks() -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
+        let extent = (1_u64..7).prop_flat_map(|count| (Just(count), 1..=count));
+        prop::collection::vec(extent, 1..5).prop_map(|dims| dims.into_iter().unzip())
+    }
+
+    /// Coordinates, in row-major order.
+    fn walk(counts: &[u64]) -> Vec<Vec<u64>> {
+        counts.iter().fold(vec![vec![]], |all, &count| {
+            all.iter().flat_map(|at| (0..count).map(move |i| [&at[..], &[i]].concat())).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_follow_each_other_in_runs_of_one_length((counts, block) in blocks()) {
+            let ranks = ChunkOrder::Blocks(block.clone()).ranks(&counts);
+            let numbers: std::collections::HashMap<Vec<u64>, usize> =
+                walk(&counts).into_iter().enumerate().map(|(number, at)| (at, number)).collect();
+            let grid: Vec<u64> = counts.iter().zip(&block).map(|(&n, &b)| n.div_ceil(b)).collect();
+            let run: u64 = block.iter().product();
+            let mut seen = 0;
+            for (number, corner) in walk(&grid).into_iter().enumerate() {
+                // Each block's chunks, in row-major order, take the first places of its run.
+                let inside = walk(&block).into_iter().filter_map(|offset| {
+                    let at: Vec<u64> = (0..counts.len()).map(|d| corner[d] * block[d] + offset[d]).collect();
+                    numbers.get(&at)
+                });
+                for (place, &chunk) in inside.enumerate() {
+                    prop_assert_eq!(u64::from(ranks[chunk]), number as u64 * run + place as u64);
+                    seen += 1;
+                }
+            }
+            prop_assert_eq!(seen, ranks.len(), "every chunk is in one block");
+        }
+
+        #[test]
+        fn even_blocks_are_a_permutation(dims in prop::collection::vec((1_u64..4, 1_u64..4), 1..5)) {
+            let counts: Vec<u64> = dims.iter().map(|(blocks, chunks)| blocks * chunks).collect();
+            let block = dims.iter().map(|&(_, chunks)| chunks).collect();
+            let mut ranks = ChunkOrder::Blocks(block).ranks(&counts);
+            ranks.sort_unstable();
+            prop_assert!(ranks.into_iter().eq(0..counts.iter().product::<u64>() as u32));
+        }
+    }
+
+    #[test]
+    fn blocks_of_whole_rows_are_row_major() {
+        let counts = [4, 3, 2];
+        assert_eq!(ChunkOrder::Blocks(vec![2, 3, 2]).ranks(&counts), ChunkOrder::RowMajor.ranks(&counts));
+        assert_eq!(ChunkOrder::Blocks(vec![2, 1]).ranks(&[3, 2]), [0, 2, 1, 3, 4, 6]);
+    }
+
+    #[test]
+    fn blocks_that_do_not_fit_are_refused() {
+        for block in [&[1][..], &[0, 1], &[3, 1], &[1, 4], &[1, u64::MAX]] {
+            assert!(ChunkOrder::Blocks(block.to_vec()).check(&[2, 3]).is_err(), "{block:?}");
+        }
+        ChunkOrder::Blocks(vec![2, 3]).check(&[2, 3]).unwrap();
+        for (name, block) in [("blocks", None), ("hilbert", Some(vec![1])), ("rows", None)] {
+            assert!(ChunkOrder::from_name(name, block).is_err(), "{name}");
+        }
+    }
 
     #[test]
     fn column_major_counts_down_the_first_coordinate() {

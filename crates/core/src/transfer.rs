@@ -286,7 +286,6 @@ mod tests {
             chunk_order,
             slot_align_bytes: 64,
             column_places: None,
-            growing: false,
         };
         ChunkGrid::new(spec).unwrap()
     }

@@ -1,6 +1,6 @@
 //! The volume seam: a namespace of files, on one disk or on many.
 
-use crate::{FileId, OnDone, OpenMode, Operation, Regions, Result};
+use crate::{FileId, Hints, OnDone, OpenMode, Operation, Regions, Result};
 
 /// One request to a volume: the regions of a file, in order, against the bytes of one buffer, in order.
 #[derive(Debug)]
@@ -48,10 +48,9 @@ pub trait Volume: Send + Sync {
     /// Opens or makes a file. Directories above a new file are made.
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
 
-    /// Makes a file as [`OpenMode::Create`] does, of which units of `unit_bytes` are read and written whole: where a
-    /// file lies on several disks, these are what goes round them.
-    fn create(&self, path: &str, length: u64, reserve: bool, unit_bytes: u64) -> Result<FileId> {
-        let _ = unit_bytes;
+    /// Makes a file as [`OpenMode::Create`] does, laid out as `hints` say where files lie on several disks.
+    fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
+        let _ = hints;
         self.open(path, OpenMode::Create { length, reserve })
     }
 

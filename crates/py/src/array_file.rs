@@ -24,7 +24,9 @@ pub struct Grid(pub ChunkGrid);
 #[pymethods]
 impl Grid {
     #[new]
-    #[pyo3(signature = (shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None, growing = false))]
+    #[pyo3(signature = (
+        shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None, block_chunks = None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn new(
         py: Python<'_>,
@@ -35,7 +37,7 @@ impl Grid {
         chunk_order: &str,
         slot_align_bytes: u64,
         column_places: Option<Vec<u64>>,
-        growing: bool,
+        block_chunks: Option<Vec<u64>>,
     ) -> PyResult<Self> {
         let storage = match order {
             "C" => Ok(StorageOrder::C),
@@ -43,7 +45,7 @@ impl Grid {
             _ => Err(Error::invalid(format!("order must be \"C\" or \"F\", have {order:?}"))),
         };
         let grid = storage.and_then(|storage| {
-            let chunk_order = ChunkOrder::from_name(chunk_order)?;
+            let chunk_order = ChunkOrder::from_name(chunk_order, block_chunks)?;
             ChunkGrid::new(GridSpec {
                 shape,
                 chunk,
@@ -52,7 +54,6 @@ impl Grid {
                 chunk_order,
                 slot_align_bytes,
                 column_places,
-                growing,
             })
         });
         Ok(Self(grid.or_raise(py)?))
@@ -71,6 +72,12 @@ impl Grid {
     #[getter]
     fn slot_bytes(&self) -> u64 {
         self.0.slot_bytes()
+    }
+
+    /// Bytes from one block of chunks to the next, for an array whose chunks are in blocks.
+    #[getter]
+    fn block_bytes(&self) -> Option<u64> {
+        self.0.block_bytes()
     }
 
     #[getter]
@@ -149,10 +156,19 @@ pub struct ArrayFile(pub Arc<outcore_client::ArrayFile>);
 
 #[pymethods]
 impl ArrayFile {
-    /// Makes the shard files of a new array.
+    /// Makes the shard files of a new array, on at most `stripe_count` servers.
     #[staticmethod]
-    fn create(py: Python<'_>, volume: &Volume, path: &str, grid: &Grid, reserve: bool) -> PyResult<()> {
-        py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve)).or_raise(py)
+    #[pyo3(signature = (volume, path, grid, reserve, stripe_count = None))]
+    fn create(
+        py: Python<'_>,
+        volume: &Volume,
+        path: &str,
+        grid: &Grid,
+        reserve: bool,
+        stripe_count: Option<u64>,
+    ) -> PyResult<()> {
+        py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve, stripe_count))
+            .or_raise(py)
     }
 
     /// Gives existing shard files another layout: their new length and index.

@@ -32,7 +32,6 @@ pub fn grid(shape: &[u64], chunk: &[u64], item_bytes: u64) -> ChunkGrid {
         chunk_order: ChunkOrder::ColumnMajor,
         slot_align_bytes: 4096,
         column_places: None,
-        growing: false,
     };
     ChunkGrid::new(spec).unwrap()
 }
@@ -48,7 +47,7 @@ impl Place {
         let root = tempfile::tempdir().unwrap();
         let volume: Arc<dyn Volume<Buffer = Region>> =
             Arc::new(LocalVolume::open_directory(root.path().to_str().unwrap(), 2).unwrap());
-        ArrayFile::create(&volume, "a", &grid, false).unwrap();
+        ArrayFile::create(&volume, "a", &grid, false, None).unwrap();
         Self { root, grid }
     }
 

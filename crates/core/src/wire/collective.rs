@@ -7,16 +7,7 @@ use crate::{
 
 structure!(ElementBox { start, shape });
 structure!(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk });
-structure!(GridSpec {
-    shape,
-    chunk,
-    item_bytes,
-    storage,
-    chunk_order,
-    slot_align_bytes,
-    column_places,
-    growing
-});
+structure!(GridSpec { shape, chunk, item_bytes, storage, chunk_order, slot_align_bytes, column_places });
 
 choice!(Distribution {
     1 = Whole,
@@ -35,12 +26,14 @@ choice!(StorageOrder {
 });
 
 impl Record for ChunkOrder {
-    /// By its name, as in the metadata of arrays.
+    /// By its name, and the chunks of a block, as in the metadata of arrays.
     fn put(&self, to: &mut Vec<u8>) {
         self.name().to_string().put(to);
+        self.block_chunks().map(<[u64]>::to_vec).put(to);
     }
 
     fn take(from: &mut Source<'_>) -> Result<Self> {
-        Self::from_name(&String::take(from)?).map_err(damaged)
+        let name = String::take(from)?;
+        Self::from_name(&name, Record::take(from)?).map_err(damaged)
     }
 }

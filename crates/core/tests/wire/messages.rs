@@ -55,23 +55,26 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
         (numbers(), vec(distribution, 0..4)).prop_map(|(mesh, dims)| MemorySchema::Mesh { mesh, dims }),
         vec(vec(area, 0..3), 0..3).prop_map(MemorySchema::Boxes),
     ];
-    let orders = [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder];
+    let order = prop_oneof![
+        Just(ChunkOrder::RowMajor),
+        Just(ChunkOrder::ColumnMajor),
+        Just(ChunkOrder::Hilbert),
+        Just(ChunkOrder::ZOrder),
+        numbers().prop_map(ChunkOrder::Blocks),
+    ];
+    let grid = (numbers(), numbers(), any::<[u64; 2]>(), any::<bool>(), order, option::of(numbers()));
     let grid =
-        (numbers(), numbers(), any::<[u64; 2]>(), any::<[bool; 2]>(), 0..4_usize, option::of(numbers()));
-    let grid = grid.prop_map(
-        move |(shape, chunk, [item_bytes, slot_align_bytes], [is_c, growing], order, column_places)| {
+        grid.prop_map(|(shape, chunk, [item_bytes, slot_align_bytes], is_c, chunk_order, column_places)| {
             GridSpec {
                 shape,
                 chunk,
                 item_bytes,
                 storage: if is_c { StorageOrder::C } else { StorageOrder::F },
-                chunk_order: orders[order],
+                chunk_order,
                 slot_align_bytes,
                 column_places,
-                growing,
             }
-        },
-    );
+        });
     (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 3]>(), grid, schema).prop_map(
         |(id, [write, skips_disk], [ranks, shard, patience_s], grid, schema)| CollectiveSpec {
             id,
