@@ -14,7 +14,8 @@ from outcore import blas_choice
 blas_choice.choose()
 
 from outcore import linalg  # noqa: E402
-from outcore.array import Array, Info, open_array  # noqa: E402
+from outcore.array import Array, open_array  # noqa: E402
+from outcore.array_info import Info  # noqa: E402
 from outcore.block_file import BlockInterface  # noqa: E402
 from outcore.blocks import Blocks  # noqa: E402
 from outcore.copying import CopyReport, from_array  # noqa: E402

@@ -89,7 +89,7 @@ class Distribution:
         return tuple(at[::-1])
 
     def shares(self, rank: int) -> tuple[Share, ...]:
-        """What a process has of each dimension; it has the elements whose indices are in all."""
+        """Tell what a process has of each dimension: elements with all their indices in these."""
         return tuple(
             Share(min(c * b, n), b, p * b, n)
             for c, b, p, n in zip(

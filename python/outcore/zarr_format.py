@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from outcore._core import Grid, Volume
+from outcore.disk_schema import DiskSchema
 from outcore.errors import CorruptError, InvalidError
 
 SLOT_ALIGN_BYTES = 4096
@@ -41,9 +42,9 @@ class Metadata:
 
     ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
     ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
-    places on disk of the columns of chunks, where they are not in order. Slots of chunks are
-    padded to ``slot_align_bytes``. An array that is ``growing`` along its first dimension has shard
-    files of its own for each row of chunks.
+    places on disk of the columns of chunks, where they are not in order. ``block_chunks`` are the
+    chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
+    Slots of chunks are padded to ``slot_align_bytes``.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +58,29 @@ class Metadata:
     why: str = ""
     column_places: tuple[int, ...] | None = None
     slot_align_bytes: int = SLOT_ALIGN_BYTES
-    growing: bool = False
+    block_chunks: tuple[int, ...] | None = None
+    disk_schema: DiskSchema | None = None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Chunks along each dimension."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def block(self) -> tuple[int, ...] | None:
+        """Elements of a block of chunks along each dimension; fewer at the array's edges."""
+        if self.block_chunks is None:
+            return None
+        sizes = zip(self.block_chunks, self.chunks, self.shape, strict=True)
+        return tuple(min(b * c, n) for b, c, n in sizes)
+
+    @property
+    def stripe_count(self) -> int | None:
+        """On how many servers the shard file lies at most; `None` for all."""
+        if self.disk_schema is None or self.block_chunks is None:
+            return None
+        blocks = math.prod(-(-n // b) for n, b in zip(self.counts, self.block_chunks, strict=True))
+        return min(math.prod(self.disk_schema.mesh), blocks)
 
     def on(self, volume: Volume) -> "Metadata":
         """Describe the same array with its chunks aligned as a volume likes it."""
@@ -73,7 +96,7 @@ class Metadata:
             self.chunk_order,
             self.slot_align_bytes,
             self.column_places,
-            self.growing,
+            self.block_chunks,
         )
 
     def to_json(self) -> bytes:
@@ -90,10 +113,12 @@ class Metadata:
         }
         if self.column_places is not None:
             own["column_places"] = list(self.column_places)
+        if self.block_chunks is not None:
+            own["block_chunks"] = list(self.block_chunks)
+        if self.disk_schema is not None:
+            own["disk_schema"] = self.disk_schema.to_json()
         if self.slot_align_bytes != SLOT_ALIGN_BYTES:
             own["slot_align_bytes"] = self.slot_align_bytes
-        if self.growing:
-            own["growing"] = True
         if self.state:
             own |= {"state": self.state, "why": self.why}
         document: dict[str, Any] = {
@@ -128,8 +153,8 @@ class Metadata:
         return json.dumps(document, indent=2).encode()
 
 
-def _places(given: list[int] | None) -> tuple[int, ...] | None:
-    return None if given is None else tuple(int(place) for place in given)
+def _integers(given: list[int] | None) -> tuple[int, ...] | None:
+    return None if given is None else tuple(int(number) for number in given)
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:
@@ -165,8 +190,10 @@ def parse(text: bytes, path: str) -> Metadata | None:
         codec = document["codecs"][0]
         if codec["name"] != "sharding_indexed":
             return None
+        shape = tuple(int(n) for n in document["shape"])
+        schema = own.get("disk_schema")
         metadata = Metadata(
-            shape=tuple(int(n) for n in document["shape"]),
+            shape=shape,
             dtype=np.dtype(document["data_type"]),
             chunks=tuple(int(n) for n in codec["configuration"]["chunk_shape"]),
             order=own["order"],
@@ -175,9 +202,10 @@ def parse(text: bytes, path: str) -> Metadata | None:
             attributes=attributes,
             state=own.get("state"),
             why=own.get("why", ""),
-            column_places=_places(own.get("column_places")),
+            column_places=_integers(own.get("column_places")),
             slot_align_bytes=int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
-            growing=own.get("growing") is True,
+            block_chunks=_integers(own.get("block_chunks")),
+            disk_schema=None if schema is None else DiskSchema.from_json(schema, shape),
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
@@ -229,24 +257,18 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return little
 
 
-def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ...]:
+def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the extents of an array as plain integers.
 
     Raises
     ------
     InvalidError
-        If they are not integers of at least 1, after a first one of 0 if it is `growing`.
+        If they are not integers of at least 1.
     """
     extents = tuple(shape)
     if not extents:
         raise InvalidError("need an array of at least one dimension, have one of none")
-    if growing and extents[0] != 0:
-        raise InvalidError(
-            f"an array that grows begins with nothing: need a shape such as {(0, *extents)} or "
-            f"{(0, *extents[1:])}, have {extents}"
-        )
-    fixed = extents[1:] if growing else extents
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in fixed):
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     return tuple(int(n) for n in extents)
 

@@ -65,6 +65,9 @@ def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, dict):
             yield indent + name, ""
             yield from _rows(value, indent + "  ")
+        elif name == "picture":
+            names = [indent + name, *[""] * (len(value) - 1)]
+            yield from zip(names, value, strict=True)
         else:
             yield indent + name, _value(name, value)
 

@@ -1,0 +1,48 @@
+"""What is known of an array without reading its elements."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from outcore.disk_schema import DiskSchema
+from outcore.placement import Placement
+from outcore.sizes import format_bytes
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known of an array without reading its elements. Sizes in bytes."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...]
+    order: str
+    chunk_order: str
+    dims: tuple[str, ...] | None
+    nbytes: int
+    file_bytes: int
+    shards: int
+    generation: int
+    state: str
+    attributes: dict[str, Any]
+    block: tuple[int, ...] | None = None
+    disk_schema: DiskSchema | None = None
+    placement: Placement | None = None
+
+    def __str__(self) -> str:
+        chunk_order = "in blocks" if self.block else self.chunk_order
+        rows = {
+            "array": self.path,
+            "shape": f"{self.shape} {self.dtype}, {format_bytes(self.nbytes)}",
+            "chunks": f"{self.chunks}, elements in {self.order} order, chunks {chunk_order}",
+            "disk schema": f"{self.disk_schema}, blocks of {self.block}"
+            if self.disk_schema
+            else "",
+            "dims": ", ".join(self.dims) if self.dims else "",
+            "files": f"{self.shards} of {format_bytes(self.file_bytes / self.shards)}",
+            "generation": str(self.generation),
+            "state": self.state,
+        }
+        if self.placement is not None:
+            rows["servers"] = str(self.placement)
+        return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)

@@ -1,0 +1,161 @@
+"""The chunks of an array that has a disk schema.
+
+No chunk has elements of two blocks, and the chunks of a block follow each other in the file as the
+elements of the block do in row-major order.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from outcore.disk_schema import DiskSchema
+from outcore.distribution import Distribution
+from outcore.errors import InvalidError
+from outcore.zarr_format import MAX_TILE_BYTES, TILE_BYTES, Metadata
+
+AIM_BYTES = 16 << 20
+"""Chunks are not larger than this, where that makes neither too many nor very small ones."""
+
+MAX_CHUNKS = 65_536
+"""Chunks of a shard file: blocks of chunks lie in one file."""
+
+
+def with_disk_schema(
+    metadata: Metadata, schema: DiskSchema, distribution: Distribution, slot_align_bytes: int
+) -> Metadata:
+    """Lay an array out by a disk schema.
+
+    Parameters
+    ----------
+    metadata
+        Its shape and type; chunks and their order are replaced.
+    schema, distribution
+        How it is divided.
+    slot_align_bytes
+        What chunks on its volume are best aligned to.
+
+    Raises
+    ------
+    InvalidError
+        If that takes more chunks than a file can have.
+    """
+    cut = _cut(distribution, metadata.dtype.itemsize, slot_align_bytes)
+    counts = [math.ceil(n / c) for n, c in zip(metadata.shape, cut.chunk, strict=True)]
+    per_block = [b // c for b, c in zip(cut.block, cut.chunk, strict=True)]
+    chunk_bytes = math.prod(cut.chunk) * metadata.dtype.itemsize
+    # A flat array has no room between its chunks.
+    is_padded = not _is_flat(distribution) or chunk_bytes % slot_align_bytes == 0
+    return dataclasses.replace(
+        metadata,
+        chunks=cut.chunk,
+        chunk_order="blocks",
+        block_chunks=tuple(min(b, n) for b, n in zip(per_block, counts, strict=True)),
+        disk_schema=schema,
+        slot_align_bytes=slot_align_bytes if is_padded else 1,
+    )
+
+
+class _Cut(NamedTuple):
+    """A chunk, and a block of whole chunks, in elements along each dimension."""
+
+    chunk: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+def _is_flat(distribution: Distribution) -> bool:
+    """Whether the blocks one after another are the array in row-major order."""
+    first, *others = distribution.rules
+    return first == "block" and set(others) <= {"*"}
+
+
+def _cut(distribution: Distribution, itemsize: int, align: int) -> _Cut:
+    """Cut blocks into chunks, into larger ones where there would be too many."""
+    shape, aim_bytes = distribution.shape, AIM_BYTES
+    most_bytes = MAX_CHUNKS * MAX_TILE_BYTES
+    if math.prod(shape) * itemsize > most_bytes:
+        raise InvalidError(
+            f"need an array of at most {most_bytes} bytes for a disk_schema, which is one file, "
+            f"have {math.prod(shape) * itemsize}; use chunks= and chunk_order= instead"
+        )
+    while True:
+        cut = _cut_to(distribution, itemsize, align, aim_bytes)
+        chunks = math.prod(math.ceil(n / c) for n, c in zip(shape, cut.chunk, strict=True))
+        if chunks <= MAX_CHUNKS:
+            return cut
+        if aim_bytes == MAX_TILE_BYTES:
+            raise InvalidError(
+                f"{str(distribution)!r} over {distribution.mesh} cuts an array of shape {shape} "
+                f"into {chunks} chunks of {cut.chunk}, a file has {MAX_CHUNKS} at most; choose "
+                "larger blocks, or chunks= and chunk_order= instead of a disk_schema"
+            )
+        aim_bytes *= 2
+
+
+def _cut_to(distribution: Distribution, itemsize: int, align: int, aim_bytes: int) -> _Cut:
+    """Cut blocks into chunks: whole along the fast dimensions, one element along the slow ones."""
+    shape, is_flat = distribution.shape, _is_flat(distribution)
+    block = [min(b, n) for b, n in zip(distribution.block, shape, strict=True)]
+    chunk, line_bytes = list(block), itemsize
+    for dim in range(len(block))[::-1]:
+        if line_bytes * block[dim] > aim_bytes:
+            chunk[:dim] = [1] * dim
+            lines = _Lines(block[dim], line_bytes, align, aim_bytes)
+            # What an edge chunk has beyond the array may only be at the end of a flat file.
+            if block[dim] == shape[dim] and (dim == 0 or not is_flat):
+                chunk[dim] = lines.evenly()
+            elif distribution.rules[dim] == "block":
+                chunk[dim] = lines.divisor() or lines.grown()
+            else:
+                chunk[dim] = lines.divisor() or lines.largest_divisor()
+            block[dim] = -(-block[dim] // chunk[dim]) * chunk[dim]
+            break
+        line_bytes *= block[dim]
+    return _Cut(tuple(chunk), tuple(block))
+
+
+class _Lines(NamedTuple):
+    """Lines of elements that one dimension of a block has, to be put together to chunks.
+
+    `total` lines of `nbytes` each; chunks are best multiples of `align` and about `aim_bytes`.
+    """
+
+    total: int
+    nbytes: int
+    align: int
+    aim_bytes: int
+
+    def evenly(self) -> int:
+        """Lines of a chunk where the last one may have fewer."""
+        return self._spread(self.aim_bytes)
+
+    def grown(self) -> int:
+        """Lines of a chunk where nothing divides their count: the block gets some more lines."""
+        return self._spread(max(TILE_BYTES, self.aim_bytes // 4))
+
+    def divisor(self) -> int | None:
+        """Lines of a chunk that divide their count, if that leaves chunks that are not small."""
+        fitting = [n for n in _divisors(self.total) if n * self.nbytes <= MAX_TILE_BYTES]
+        good = [n for n in fitting if TILE_BYTES <= n * self.nbytes <= self.aim_bytes]
+        aligned = [n for n in good if n * self.nbytes % self.align == 0]
+        larger = [n for n in fitting if n * self.nbytes > self.aim_bytes]
+        small = [n for n in fitting if TILE_BYTES // 4 <= n * self.nbytes < TILE_BYTES]
+        best = aligned or good or larger[:1] or small
+        return best[-1] if best else None
+
+    def largest_divisor(self) -> int:
+        """Lines of a chunk that divide their count, however small."""
+        return next(n for n in _divisors(self.total)[::-1] if n * self.nbytes <= MAX_TILE_BYTES)
+
+    def _spread(self, aim_bytes: int) -> int:
+        most = max(aim_bytes // self.nbytes, 1)
+        unit = self.align // math.gcd(self.nbytes, self.align)
+        unit = unit if unit <= most else 1
+        chunks = -(-self.total // (most // unit * unit))
+        return -(-self.total // (chunks * unit)) * unit
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in increasing order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    large = [number // n for n in small[::-1]]
+    return small + large[small[-1] == large[0] :]

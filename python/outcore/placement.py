@@ -1,0 +1,164 @@
+"""Which chunk of an array lies on which server of a pool, in figures and as a picture."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.pool_path import PoolPath
+from outcore.pool_stat import PoolStat
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata
+
+MOST_CHARACTERS = 64
+MOST_ROWS = 16
+MOST_LINES = 48
+MOST_PLANES = 1024
+"""Of a picture: how wide it is, rows of a plane, lines of planes, and planes looked at."""
+
+SEVERAL = -1
+"""In place of a server: the chunk lies on several."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which chunk lies on which server.
+
+    Attributes
+    ----------
+    stripe_unit_bytes : int
+        Bytes of a stripe unit of the array's file.
+    servers : tuple of int
+        Numbers of the servers that the file's stripe units go round, in this order.
+    chunks : tuple of int
+        How many chunks each of them has whole.
+    parted_chunks : int
+        How many chunks lie on several servers.
+    picture : tuple of str
+        Lines of text. Each chunk is the number of its server, ``+`` if it lies on several; chunks
+        along the last dimension are beside each other, those along the one before below each other.
+        Of more than two dimensions there are several such planes, each below its indices.
+    """
+
+    stripe_unit_bytes: int
+    servers: tuple[int, ...]
+    chunks: tuple[int, ...]
+    parted_chunks: int
+    picture: tuple[str, ...]
+
+    def __str__(self) -> str:
+        each = zip(self.servers, self.chunks, strict=True)
+        counts = [f"{count} on {server}" for server, count in each]
+        if self.parted_chunks:
+            counts.append(f"{self.parted_chunks} on several")
+        return "\n".join([f"chunks {', '.join(counts)}", *self.picture])
+
+
+def placement_of(where: Place, metadata: Metadata) -> Placement | None:
+    """Tell which chunk of an array lies on which server; `None` for one on a plain path."""
+    if not isinstance(where.path, PoolPath):
+        return None
+    layouts = _layouts(where.path, metadata)
+    servers = tuple(dict.fromkeys(server for one in layouts for server in one.servers))
+    of_chunk = _servers(layouts, metadata)
+    return Placement(
+        layouts[0].stripe_unit_bytes,
+        servers,
+        tuple(int(np.count_nonzero(of_chunk == server)) for server in servers),
+        int(np.count_nonzero(of_chunk == SEVERAL)),
+        tuple(draw(of_chunk)),
+    )
+
+
+def _layouts(path: PoolPath, metadata: Metadata) -> list[PoolStat]:
+    """How each shard file is laid out."""
+    grid = metadata.grid()
+    keys = (grid.shard_key(shard) for shard in range(grid.shards))
+    return [PoolStat.of(path.root.core.stat(f"{path.inside}/{key}"), 0) for key in keys]
+
+
+def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int64]:
+    """Find the number of the server of each chunk, in the shape of the grid of chunks."""
+    grid = metadata.grid()
+    per_shard = [n // c for n, c in zip(grid.shard_shape, metadata.chunks, strict=True)]
+    # The index of a shard: offset and length of each of its chunks, then a checksum.
+    index = np.frombuffer(grid.index()[:-4], "<u8").reshape(*per_shard, 2).astype(np.int64)
+    first, last = index[..., 0], index.sum(-1) - 1
+    found = np.empty(metadata.counts, np.int64)
+    corners = itertools.product(
+        *(range(0, n, per) for n, per in zip(metadata.counts, per_shard, strict=True))
+    )
+    for corner, layout in zip(corners, layouts, strict=True):
+        of_entry = np.array(layout.servers)
+        unit, count = layout.stripe_unit_bytes, len(layout.servers)
+        is_whole = (first // unit == last // unit) | (count == 1)
+        each = np.where(is_whole, of_entry[first // unit % count], SEVERAL)
+        part = tuple(slice(c, c + per) for c, per in zip(corner, per_shard, strict=True))
+        target = found[part]
+        target[...] = each[tuple(slice(n) for n in target.shape)]
+    return found
+
+
+def draw(servers: npt.NDArray[np.int64]) -> Iterator[str]:
+    """Yield the lines of a picture of a grid of chunks, cut to a sensible size.
+
+    Dimensions along which there is one chunk are left out. A plane has the last two of the others;
+    planes stand beside each other.
+    """
+    width = len(str(servers.max(initial=0)))
+    several = [dim for dim, count in enumerate(servers.shape) if count > 1]
+    grid = servers.reshape([servers.shape[dim] for dim in several])
+    if grid.ndim < 2:
+        yield from _draw_line(grid.reshape(-1), width)
+        return
+    if grid.ndim > 2:
+        across, down, *above = several[::-1]
+        yield f"dimension {down} down, {across} across, above: {', '.join(map(str, above[::-1]))}"
+    planes = [
+        [", ".join(map(str, at)), *_draw_plane(grid[at], width)]
+        for at in itertools.islice(np.ndindex(*grid.shape[:-2]), MOST_PLANES)
+    ]
+    widths = max(len(line) for plane in planes for line in plane)
+    beside = max((MOST_CHARACTERS + 2) // (widths + 2), 1)
+    bands = list(itertools.batched(planes, beside))
+    for band in bands[: max(MOST_LINES // len(planes[0]), 1)]:
+        lines = zip(*band, strict=True)
+        for line in lines if grid.ndim > 2 else itertools.islice(lines, 1, None):
+            yield "  ".join(cell.ljust(widths) for cell in line).rstrip()
+    drawn = min(len(planes), beside * max(MOST_LINES // len(planes[0]), 1))
+    left = math.prod(grid.shape[:-2]) - drawn
+    if left:
+        yield f"... and {left} more planes"
+
+
+def _draw_line(servers: npt.NDArray[np.int64], width: int) -> Iterator[str]:
+    """Draw what lies along one dimension, broken into lines."""
+    most = _cells(width)
+    lines = servers[: most * MOST_ROWS]
+    for start in range(0, len(lines), most):
+        yield _text(lines[start : start + most], width)
+    if len(servers) > len(lines):
+        yield f"... and {len(servers) - len(lines)} more chunks"
+
+
+def _draw_plane(plane: npt.NDArray[np.int64], width: int) -> Iterator[str]:
+    most = _cells(width)
+    more = " ..." if plane.shape[1] > most else ""
+    for row in plane[:MOST_ROWS]:
+        yield _text(row[:most], width) + more
+    if plane.shape[0] > MOST_ROWS:
+        yield f"... and {plane.shape[0] - MOST_ROWS} more lines"
+
+
+def _cells(width: int) -> int:
+    """How many chunks a line of a picture has at most."""
+    return MOST_CHARACTERS // (width + (width > 1))
+
+
+def _text(servers: npt.NDArray[np.int64], width: int) -> str:
+    cells = ["+" if server == SEVERAL else str(server) for server in servers]
+    return (" " if width > 1 else "").join(cell.rjust(width) for cell in cells)
