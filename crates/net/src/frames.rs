@@ -1,13 +1,19 @@
 //! Frames over a socket: sent from memory where it lies, received into memory where it shall lie.
 
+use std::sync::Arc;
+
 use outcore_core::wire::{HEADER_BYTES, Header, Kind, Record, decode, encode};
 use outcore_core::{Buffer, Crc32c, Error, ErrorKind, Result, crc32c};
 use outcore_memory::Region;
 
-use crate::socket::{MAX_VECTORS, Socket, Watch};
+use crate::socket::{MAX_VECTORS, Socket, Watch, advance};
 
 /// Most bytes of a payload in one call: what is received is summed while it is in the cache.
 const MOST_BYTES: usize = 512 << 10;
+
+/// A frame of at most so many bytes behind its header is sent by who has it, where the system takes it at once: waking another thread would
+/// take longer.
+const SMALL_BYTES: usize = 16 << 10;
 
 /// Memory for a control part is taken in steps of so many bytes, as these arrive.
 const STEP_BYTES: usize = 1 << 20;
@@ -44,31 +50,63 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Groups<I> {
     }
 }
 
+/// Whether a frame of so many bytes behind its header is sent by who has it.
+pub(crate) fn is_small(bytes: usize) -> bool {
+    bytes <= SMALL_BYTES
+}
+
+/// A frame to be sent. The header must be that of the other two.
+pub(crate) struct Frame {
+    pub(crate) header: Header,
+    pub(crate) control: Arc<Vec<u8>>,
+    pub(crate) payload: Region,
+    /// Bytes of it that are sent already.
+    pub(crate) sent: u64,
+}
+
+impl Frame {
+    /// Without a payload.
+    pub(crate) fn short(header: Header, control: Arc<Vec<u8>>) -> Self {
+        Self { header, control, payload: Region::empty(), sent: 0 }
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sent == self.header.frame_bytes()
+    }
+}
+
 impl Socket {
-    /// Sends a frame. `header` must be that of `control` and `payload`.
-    pub(crate) fn send_frame(
-        &self,
-        header: &Header,
-        control: &[u8],
-        payload: &Region,
-        watch: &dyn Watch,
-    ) -> Result<()> {
-        let first = header.encode()?;
-        let mut vectors = vec![vector(&first), vector(control)];
-        let mut groups = Groups::new(payload.pointers());
+    /// Sends what is left of a frame.
+    pub(crate) fn send_frame(&self, frame: &Frame, watch: &dyn Watch) -> Result<()> {
+        let first = frame.header.encode()?;
+        let mut vectors = vec![vector(&first), vector(&frame.control)];
+        let mut groups = Groups::new(frame.payload.pointers());
+        let mut sent = frame.sent as usize;
         loop {
             let is_more = groups.next(&mut vectors);
-            if vectors.is_empty() {
-                return Ok(());
-            }
+            let mut rest = &mut vectors[..];
+            let there: usize = rest.iter().map(|vector| vector.iov_len).sum();
+            let past = sent.min(there);
+            advance(&mut rest, past);
+            sent -= past;
             // SAFETY: header and control part are borrowed, and the payload's runs lie in its block, which the
             // region keeps alive.
-            unsafe { self.send(&mut vectors, watch)? };
+            unsafe { self.send(rest, watch)? };
             if !is_more {
                 return Ok(());
             }
             vectors.clear();
         }
+    }
+
+    /// Sends as much of a small frame, none of which is sent, as the system takes without waiting. Whether that was all.
+    pub(crate) fn send_frame_now(&self, frame: &mut Frame) -> Result<bool> {
+        let first = frame.header.encode()?;
+        let mut vectors = vec![vector(&first), vector(&frame.control)];
+        Groups::new(frame.payload.pointers()).next(&mut vectors);
+        // SAFETY: as in `send_frame`.
+        frame.sent = unsafe { self.send_now(&mut vectors)? } as u64;
+        Ok(frame.is_sent())
     }
 
     /// Sends a record without a payload.
@@ -78,9 +116,9 @@ impl Socket {
         record: &R,
         watch: &dyn Watch,
     ) -> Result<Vec<u8>> {
-        let control = encode(record);
-        self.send_frame(&Header::of(kind, &control), &control, &Region::empty(), watch)?;
-        Ok(control)
+        let control = Arc::new(encode(record));
+        self.send_frame(&Frame::short(Header::of(kind, &control), control.clone()), watch)?;
+        Ok(Arc::unwrap_or_clone(control))
     }
 
     /// The header of the next frame; `None` if the other side ended the connection after the one before.
@@ -173,4 +211,71 @@ impl Socket {
 
 fn damaged(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the {what} of a message was damaged on the way"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::set_option;
+    use outcore_memory::{Arena, Segment};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    struct Patient;
+
+    impl Watch for Patient {
+        fn moved(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn idle(&self, _is_inside_frame: bool) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A frame whose payload lies in several runs.
+    fn frame(control_bytes: usize) -> Frame {
+        let block = Arc::new(Arena::new(16 << 10).allocate(12_000).unwrap());
+        let mut payload =
+            Region::new(block, (0..40).map(|i| Segment { offset: 300 * i, bytes: 250 }).collect()).unwrap();
+        payload.copy_in(0, &(0..10_000).map(|i| (i * 7 % 251) as u8).collect::<Vec<_>>());
+        let control = Arc::new(vec![9; control_bytes]);
+        let (payload_bytes, payload_crc) = (10_000, payload.crc32c(0, 10_000));
+        let header = Header { payload_bytes, payload_crc, ..Header::of(Kind::IoRequest, &control) };
+        Frame { header, control, payload, sent: 0 }
+    }
+
+    #[test]
+    fn what_the_system_takes_at_once_and_the_rest_are_one_frame() {
+        for control_bytes in [0, 10, 4000, 9000] {
+            for filled in 0..6 {
+                let (near, far) = UnixStream::pair().unwrap();
+                set_option(near.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096).unwrap();
+                let (near, far) = (Socket::Unix(near), Socket::Unix(far));
+                // Something is before it.
+                let before = Frame::short(Header::of(Kind::Working, &[]), Arc::default());
+                (0..filled).for_each(|_| near.send_frame(&before, &Patient).unwrap());
+                let mut frame = frame(control_bytes);
+                assert!(!near.send_frame_now(&mut frame).unwrap());
+                assert!(frame.sent < frame.header.frame_bytes());
+                let into = Region::whole(Arc::new(Arena::new(16 << 10).allocate(10_000).unwrap()));
+                thread::scope(|scope| {
+                    scope.spawn(|| near.send_frame(&frame, &Patient));
+                    let receive = || {
+                        for _ in 0..filled {
+                            assert_eq!(far.receive_header(&Patient)?.unwrap().kind, Kind::Working);
+                        }
+                        let header = far.receive_header(&Patient)?.unwrap();
+                        let control = far.receive_control(&header, &Patient)?;
+                        far.receive_payload(&header, &into, &Patient)?;
+                        Ok::<_, Error>((header, control))
+                    };
+                    let received = receive();
+                    far.shut(std::net::Shutdown::Both);
+                    assert_eq!(received, Ok((frame.header, frame.control.to_vec())));
+                });
+            }
+        }
+    }
 }

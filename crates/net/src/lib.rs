@@ -16,5 +16,5 @@ mod tls;
 pub use address::Address;
 pub use client::{NetLink, Options};
 pub use keys::{Credentials, Key, User};
-pub use server::{ChannelCounts, Config, Handler, Listening, Watcher, Who, listen, session};
+pub use server::{ChannelCounts, Config, Handler, Listening, OnReply, Watcher, Who, listen, session};
 pub use system::{MonotonicClock, wait_for_termination};

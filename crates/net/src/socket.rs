@@ -163,6 +163,34 @@ impl Socket {
         }
     }
 
+    /// Whether [`Socket::send_now`] ever sends anything. What is encrypted must go out whole.
+    pub(crate) fn sends_now(&self) -> bool {
+        !matches!(self, Self::Tls(_))
+    }
+
+    /// Sends as much of `vectors` as the system takes without waiting; returns how many bytes.
+    ///
+    /// # Safety
+    /// They must be valid for reads during the call.
+    pub(crate) unsafe fn send_now(&self, vectors: &mut [libc::iovec]) -> Result<usize> {
+        let fd = match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+            Self::Tls(_) => return Ok(0),
+        };
+        let message = message(vectors);
+        // SAFETY: the vectors are valid as the caller promised, and `message` outlives the call.
+        let moved = unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        if moved >= 0 {
+            return Ok(moved as usize);
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(0),
+            _ => Err(lost("the connection was lost", &error)),
+        }
+    }
+
     /// Fills all of `vectors`. False if the connection ended before the first byte, and that is allowed.
     ///
     /// # Safety
@@ -322,7 +350,7 @@ pub(crate) fn advance(vectors: &mut &mut [libc::iovec], mut bytes: usize) {
     }
 }
 
-fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the call reads one integer.
     let failed =
         unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<i32>() as u32) };

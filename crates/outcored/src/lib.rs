@@ -5,6 +5,7 @@
 mod exposition;
 mod http;
 mod io;
+mod line;
 mod manager;
 mod metrics;
 mod notify;

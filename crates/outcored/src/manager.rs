@@ -1,32 +1,27 @@
 //! A manager that listens: names and rights of a pool, in one directory.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
 
 use outcore_core::wire::Role;
-use outcore_core::{Error, ErrorKind, ManagerReply, ManagerRequest, Names, Origin, Result};
+use outcore_core::{ManagerReply, ManagerRequest, Names, Origin, Result};
 use outcore_disk::Directory;
-use outcore_net::{Address, Config, Handler, Key, Listening, User, Who, listen};
+use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, User, Who, listen};
 use outcore_server::grants;
-use outcore_server::manager::{self, Asked, Manager, Now};
+use outcore_server::manager::{self, Asked, Manager};
 use outcore_server::store::SqliteStore;
 
 use crate::Settings;
 use crate::http::PageServer;
+use crate::line::{Line, Standby};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
 
 /// Where a pool keeps what the manager knows, below the manager's directory.
 const LOCK: &str = "manager/lock";
 const METADATA: &str = "manager/metadata.sqlite";
-
-/// Requests that become durable together.
-const MOST_AT_ONCE: usize = 256;
 
 const KNOWN: &str = "directory, listen, key_file, metrics";
 
@@ -78,6 +73,7 @@ pub struct ManagerDaemon {
     // Dropped in this order: nobody is served when the lock goes.
     metrics: Option<PageServer>,
     listening: Listening,
+    _standby: Standby,
     pool: u128,
     _lock: Lock,
 }
@@ -124,16 +120,16 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let manager = Manager::open(store, signing_key(&settings.key), config)?;
     let pool = manager.pool();
     let requests = Arc::new(Requests::default());
-    let managing =
-        Managing { manager: Mutex::new(manager), line: Mutex::default(), requests: requests.clone() };
-    let handler = Arc::new(managing);
+    let line = Arc::new(Line::new(manager));
+    let standby = Standby::start(line.clone())?;
+    let handler = Arc::new(Managing { line, requests: requests.clone() });
     let listening =
         listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
     let metrics = settings.metrics.as_ref().map(|address| {
         let identity = Identity { role: "manager", pool, server: None };
         serve_metrics(address, identity, requests, listening.watcher(), |_| {})
     });
-    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, pool, _lock: lock })
+    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, _standby: standby, pool, _lock: lock })
 }
 
 /// The key of grants: the pool's.
@@ -142,106 +138,23 @@ pub(crate) fn signing_key(key: &Key) -> grants::Key {
 }
 
 struct Managing {
-    manager: Mutex<Manager<SqliteStore>>,
-    line: Mutex<Line>,
+    line: Arc<Line>,
     requests: Arc<Requests>,
 }
 
-/// Requests that wait for the next commit. Of those who brought them one works for all.
-#[derive(Default)]
-struct Line {
-    is_served: bool,
-    waiting: VecDeque<Waiting>,
-}
-
-struct Waiting {
-    asked: Asked,
-    told: Sender<Told>,
-}
-
-enum Told {
-    Reply(ManagerReply),
-    /// It is your turn to serve the line.
-    Serve,
-}
-
-impl Managing {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does what waits in one commit, and leaves the line to the next.
-    fn serve(&self) {
-        let _hand_over = HandOver(self);
-        let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut line = self.line();
-        let count = line.waiting.len().min(MOST_AT_ONCE);
-        let (mut requests, mut tell) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for Waiting { asked, told } in line.waiting.drain(..count) {
-            requests.push(asked);
-            tell.push(told);
-        }
-        drop(line);
-        for (told, reply) in tell.into_iter().zip(manager.handle_many(now(), requests)) {
-            // Whoever asked waits for it.
-            let _ = told.send(Told::Reply(reply));
-        }
-    }
-}
-
-/// Sees to it that somebody serves the line, however the one before ended.
-struct HandOver<'a>(&'a Managing);
-
-impl Drop for HandOver<'_> {
-    fn drop(&mut self) {
-        let mut line = self.0.line();
-        match line.waiting.front() {
-            Some(next) => drop(next.told.send(Told::Serve)),
-            None => line.is_served = false,
-        }
-    }
-}
-
 impl Handler for Managing {
-    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest) -> ManagerReply {
+    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest, done: OnReply) {
         let begun = self.requests.begin(kind_of_manager(&request));
-        let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
-        let reply = self.answer(Asked { who: user, origin: Some(origin), request });
-        let error = match &reply {
-            ManagerReply::Failed(error) => Some(error),
-            _ => None,
+        let requests = self.requests.clone();
+        let counted = move |reply: ManagerReply| {
+            let error = match &reply {
+                ManagerReply::Failed(error) => Some(error),
+                _ => None,
+            };
+            requests.end(&begun, error, 0, 0);
+            done(reply);
         };
-        self.requests.end(&begun, error, 0, 0);
-        reply
+        let user = manager::User { uid: who.uid, gids: who.gids.clone(), is_root: who.is_root };
+        self.line.answer(Asked { who: user, origin: Some(origin), request }, Box::new(counted));
     }
-}
-
-impl Managing {
-    /// What comes in while the disk works on a commit is done together, in the next one.
-    fn answer(&self, asked: Asked) -> ManagerReply {
-        let (told, tells) = channel();
-        let mut line = self.line();
-        line.waiting.push_back(Waiting { asked, told });
-        let is_mine = !std::mem::replace(&mut line.is_served, true);
-        drop(line);
-        if is_mine {
-            self.serve();
-        }
-        loop {
-            match tells.recv() {
-                Ok(Told::Reply(reply)) => return reply,
-                Ok(Told::Serve) => self.serve(),
-                Err(_) => return ManagerReply::Failed(dropped()),
-            }
-        }
-    }
-}
-
-fn dropped() -> Error {
-    Error::new(ErrorKind::Io, "the manager dropped the request; look at its log")
-}
-
-fn now() -> Now {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now { unix_ns: since.map_or(0, |since| since.as_nanos() as u64) }
 }

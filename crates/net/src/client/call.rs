@@ -7,6 +7,8 @@ use outcore_core::wire::{Header, Kind};
 use outcore_core::{Buffer, Incarnation, Result};
 use outcore_memory::Region;
 
+use crate::frames::is_small;
+
 /// What came back.
 pub(crate) struct Reply {
     pub(crate) control: Vec<u8>,
@@ -74,6 +76,11 @@ impl Call {
 
     pub(crate) fn weight(&self) -> u64 {
         WEIGHT_BYTES + u64::from(self.header.control_bytes) + self.region_bytes as u64
+    }
+
+    /// Whether who makes it sends it.
+    pub(crate) fn is_small(&self) -> bool {
+        is_small(self.control.len() + if self.moves == Moves::Out { self.region_bytes } else { 0 })
     }
 
     /// What the answer must be.

@@ -1,9 +1,10 @@
-//! One channel: a connection that is made again whenever it is lost. One thread sends calls, one takes answers.
+//! One channel: a connection that is made again whenever it is lost. One thread takes answers, and one sends calls, where
+//! who makes them has not done so: small ones are sent at once, as far as the system takes them without waiting.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use outcore_memory::Region;
 
 use crate::Address;
 use crate::client::call::{Call, Moves, Reply};
-use crate::client::peer::{Peer, closed};
+use crate::client::peer::{Next, Peer, closed};
 use crate::client::timeout::Timeout;
+use crate::frames::Frame;
 use crate::handshake::{TIME_TO_BEGIN, introduce};
 use crate::socket::{Socket, Watch};
 
@@ -36,6 +38,10 @@ pub(crate) struct Wire {
     moved_ns: AtomicU64,
     weight: AtomicU64,
     is_dead: AtomicBool,
+    /// Held by who sends.
+    outgoing: Mutex<Outgoing>,
+    /// Whether the rest of a frame waits there for the thread that sends.
+    has_rest: AtomicBool,
     flight: Mutex<HashMap<u64, Flight>>,
     timeout: Mutex<Timeout>,
     least_silence: Duration,
@@ -43,6 +49,10 @@ pub(crate) struct Wire {
     /// The run of the server at the other end.
     incarnation: Incarnation,
 }
+
+/// The rest of a frame of which the system took a part.
+#[derive(Default)]
+pub(crate) struct Outgoing(Option<Frame>);
 
 struct Flight {
     call: Call,
@@ -67,8 +77,37 @@ impl Wire {
 
     /// Whether a call of this weight may be sent now.
     pub(crate) fn has_room(&self, weight: u64) -> bool {
-        let held = self.weight.load(Ordering::SeqCst);
+        let held = self.weight();
         held == 0 || (held + weight <= WINDOW_BYTES && self.lock().len() < MOST_CALLS)
+    }
+
+    /// What this channel has under way, both ways together, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight.load(Ordering::SeqCst)
+    }
+
+    /// The right to send a frame now, if nobody else is sending.
+    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, Outgoing>> {
+        let turn = match self.outgoing.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        (turn.0.is_none() && !self.is_dead()).then_some(turn)
+    }
+
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the thread that sends is to send the rest of a frame.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.has_rest.load(Ordering::SeqCst)
+    }
+
+    /// Whether frames can be sent by who has them.
+    pub(crate) fn sends_now(&self) -> bool {
+        self.socket.sends_now()
     }
 
     pub(crate) fn takes(&self, weight: u64) {
@@ -115,7 +154,7 @@ pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: usize, address: &Address) 
             Err(error) => peer.did_not_come_up(channel, error),
             Ok((wire, payload_bytes)) => {
                 let wire = Arc::new(wire);
-                peer.came_up(channel, payload_bytes);
+                peer.came_up(channel, payload_bytes, wire.clone());
                 let was_useful = use_channel(peer, &wire);
                 timeout = *wire.timeout();
                 if was_useful {
@@ -143,6 +182,8 @@ fn open(peer: &Peer, address: &Address, timeout: Timeout) -> Result<(Wire, u64)>
         moved_ns: AtomicU64::new(0),
         weight: AtomicU64::new(0),
         is_dead: AtomicBool::new(false),
+        outgoing: Mutex::default(),
+        has_rest: AtomicBool::new(false),
         flight: Mutex::default(),
         timeout: Mutex::new(timeout),
         least_silence: options.least_silence,
@@ -166,8 +207,8 @@ fn use_channel(peer: &Arc<Peer>, wire: &Arc<Wire>) -> bool {
     };
     let mut why = None;
     if reader.is_ok() {
-        while let Some(call) = peer.next(wire) {
-            if let Err(error) = send(peer, wire, call) {
+        while let Some(next) = peer.next(wire) {
+            if let Err(error) = send(peer, wire, next) {
                 why = Some(error);
                 break;
             }
@@ -178,9 +219,14 @@ fn use_channel(peer: &Arc<Peer>, wire: &Arc<Wire>) -> bool {
         Ok(Ok(ended)) => ended,
         _ => (false, Error::new(ErrorKind::Io, "a thread of the network could not run")),
     };
+    // Who has the turn has it no longer than the system takes a frame, and nobody gets it any more.
+    let rest = wire.outgoing().0.take();
+    if let Some(rest) = rest {
+        was_sent(peer, wire, rest);
+    }
     // Now nobody sends or receives what these calls have.
     let unanswered: Vec<Call> = wire.lock().drain().map(|(_, flight)| flight.call).collect();
-    peer.went_down();
+    peer.went_down(wire);
     if peer.is_closed() {
         unanswered.into_iter().for_each(|call| peer.finish(call, Err(closed())));
     } else {
@@ -189,42 +235,89 @@ fn use_channel(peer: &Arc<Peer>, wire: &Arc<Wire>) -> bool {
     was_useful
 }
 
-fn send(peer: &Peer, wire: &Wire, mut call: Call) -> Result<()> {
-    let (header, control) = (call.header, call.control.clone());
-    let (number, is_write) = (call.number(), call.moves == Moves::Out);
+/// Sends what the thread that sends is told to.
+fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
+    let mut outgoing = wire.outgoing();
+    if let Some(rest) = outgoing.0.take() {
+        wire.has_rest.store(false, Ordering::SeqCst);
+        let sent = wire.socket.send_frame(&rest, wire);
+        was_sent(peer, wire, rest);
+        sent?;
+    }
+    let Next::Call(call) = next else { return Ok(()) };
+    let frame = depart(wire, call);
+    let sent = wire.socket.send_frame(&frame, wire);
+    drop(outgoing);
+    was_sent(peer, wire, frame);
+    sent
+}
+
+/// Sends a small call, as far as the system takes it without waiting. The rest, if any, is left to the thread that sends.
+pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoing>, call: Call) {
+    let mut frame = depart(wire, call);
+    match wire.socket.send_frame_now(&mut frame) {
+        Ok(true) => {
+            wire.touch();
+            drop(turn);
+            was_sent(peer, wire, frame);
+        }
+        Ok(false) => {
+            turn.0 = Some(frame);
+            wire.has_rest.store(true, Ordering::SeqCst);
+            drop(turn);
+            peer.look_again();
+        }
+        // The call is sent again with all others of this connection.
+        Err(_) => {
+            wire.die();
+            drop(turn);
+            was_sent(peer, wire, frame);
+            peer.look_again();
+        }
+    }
+}
+
+/// Notes that a call is under way, and makes its frame.
+fn depart(wire: &Wire, mut call: Call) -> Frame {
+    let (number, is_write) = (call.number(), call.header.payload_bytes > 0);
     // Of a write, the memory stays here until it is sent: who gets the answer gets all of it.
     let payload =
         if is_write { std::mem::replace(&mut call.region, Region::empty()) } else { Region::empty() };
     call.sent = Instant::now();
+    let frame = Frame { header: call.header, control: call.control.clone(), payload, sent: 0 };
+    let mut flight = wire.lock();
+    if flight.is_empty() {
+        wire.touch();
+    }
+    flight.insert(number, Flight { call, is_sending: is_write, answer: None });
+    frame
+}
+
+/// A frame was sent, or never will be: its memory is its call's again.
+fn was_sent(peer: &Peer, wire: &Wire, frame: Frame) {
+    if frame.payload.is_empty() {
+        return;
+    }
+    let number = frame.header.request;
+    let mut flight = wire.lock();
+    if let Some(found) = flight.get_mut(&number)
+        && found.is_sending
     {
-        let mut flight = wire.lock();
-        if flight.is_empty() {
-            wire.touch();
-        }
-        flight.insert(number, Flight { call, is_sending: is_write, answer: None });
-    }
-    let sent = wire.socket.send_frame(&header, &control, &payload, wire);
-    if is_write {
-        let mut flight = wire.lock();
-        if let Some(found) = flight.get_mut(&number) {
-            found.call.region = payload;
-            found.is_sending = false;
-            if let Some(answer) = found.answer.take()
-                && let Some(found) = flight.remove(&number)
-            {
-                drop(flight);
-                finish(peer, wire, found.call, Ok(answer));
-            }
+        found.call.region = frame.payload;
+        found.is_sending = false;
+        if let Some(answer) = found.answer.take()
+            && let Some(found) = flight.remove(&number)
+        {
+            drop(flight);
+            finish(peer, wire, found.call, Ok(answer));
         }
     }
-    sent
 }
 
 fn finish(peer: &Peer, wire: &Wire, call: Call, control: Result<Vec<u8>>) {
     wire.timeout().sample(call.sent.elapsed());
     wire.weight.fetch_sub(call.weight(), Ordering::SeqCst);
     peer.finish(call, control.map(|control| Reply { control, incarnation: wire.incarnation }));
-    peer.look_again();
 }
 
 /// Whether there was an answer, and why no more come.

@@ -11,7 +11,7 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
 use crate::client::call::{Call, Reply};
-use crate::client::channel::{Wire, keep_channel};
+use crate::client::channel::{Wire, keep_channel, send_now};
 use crate::client::link::Options;
 
 /// A call is sent at most so often: what breaks connection after connection is not the network.
@@ -22,6 +22,13 @@ const MOST_NUMBERS: u64 = 2048;
 
 /// A server that was never reached may have another address.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the thread of a channel sends next.
+pub(crate) enum Next {
+    Call(Call),
+    /// The rest of a frame that is sent in part.
+    Rest,
+}
 
 /// The last try to open a channel.
 #[derive(Clone)]
@@ -49,7 +56,8 @@ struct State {
     next_number: u64,
     /// Numbers of calls that may still be sent.
     unsettled: BTreeSet<u64>,
-    channels_up: usize,
+    /// The connections that are open.
+    wires: Vec<Arc<Wire>>,
     /// What became of each channel's last try.
     tries: Vec<Try>,
     down_since: Instant,
@@ -79,7 +87,7 @@ impl Peer {
                 queue: VecDeque::new(),
                 next_number: 1,
                 unsettled: BTreeSet::new(),
-                channels_up: 0,
+                wires: vec![],
                 tries: vec![Try::Untried; addresses.len() * each],
                 down_since: Instant::now(),
                 was_up: false,
@@ -113,19 +121,31 @@ impl Peer {
         call.header.request = state.next_number;
         state.next_number += 1;
         state.unsettled.insert(call.number());
+        if let Some(wire) = state.free_wire(&call)
+            && let Some(turn) = wire.turn()
+        {
+            call.header.settled = state.oldest();
+            wire.takes(call.weight());
+            drop(state);
+            return send_now(self, &wire, turn, call);
+        }
         state.queue.push_back(call);
         drop(state);
         self.wake.notify_all();
     }
 
-    /// The next call for a channel: waits until there is one that it has room for. `None` if the channel is to end.
-    pub(crate) fn next(&self, wire: &Wire) -> Option<Call> {
+    /// What the thread of a channel is to send next: waits until there is a call that the channel has room for, or the
+    /// rest of one. `None` if the channel is to end.
+    pub(crate) fn next(&self, wire: &Wire) -> Option<Next> {
         let mut state = self.lock();
         loop {
             if state.is_closed || wire.is_dead() {
                 return None;
             }
-            let oldest = state.unsettled.first().copied().unwrap_or(state.next_number);
+            if wire.has_rest() {
+                return Some(Next::Rest);
+            }
+            let oldest = state.oldest();
             if let Some(first) = state.queue.front()
                 && first.number() < oldest + MOST_NUMBERS
                 && wire.has_room(first.weight())
@@ -133,7 +153,7 @@ impl Peer {
             {
                 call.header.settled = oldest;
                 wire.takes(call.weight());
-                return Some(call);
+                return Some(Next::Call(call));
             }
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -149,7 +169,14 @@ impl Peer {
 
     /// A call has its answer, or will never have one.
     pub(crate) fn finish(&self, call: Call, result: Result<Reply>) {
-        self.lock().unsettled.remove(&call.number());
+        let mut state = self.lock();
+        state.unsettled.remove(&call.number());
+        // One of those that wait may be sent now.
+        let is_more = !state.queue.is_empty();
+        drop(state);
+        if is_more {
+            self.wake.notify_all();
+        }
         (call.done)(result, call.region);
     }
 
@@ -175,17 +202,17 @@ impl Peer {
         self.look_again();
     }
 
-    pub(crate) fn came_up(&self, channel: usize, payload_bytes: u64) {
+    pub(crate) fn came_up(&self, channel: usize, payload_bytes: u64, wire: Arc<Wire>) {
         self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
         let mut state = self.lock();
-        state.channels_up += 1;
+        state.wires.push(wire);
         state.was_up = true;
         state.tries[channel] = Try::Passing;
     }
 
-    pub(crate) fn went_down(&self) {
+    pub(crate) fn went_down(&self, wire: &Arc<Wire>) {
         let mut state = self.lock();
-        state.channels_up -= 1;
+        state.wires.retain(|other| !Arc::ptr_eq(other, wire));
         state.down_since = Instant::now();
     }
 
@@ -194,7 +221,7 @@ impl Peer {
         let mut state = self.lock();
         let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy);
         state.tries[channel] = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };
-        if state.channels_up > 0 {
+        if !state.wires.is_empty() {
             return;
         }
         let (refusal, down_since) = (state.refusal_now(), state.down_since);
@@ -243,10 +270,23 @@ impl Peer {
 }
 
 impl State {
+    /// The oldest call that may still be sent.
+    fn oldest(&self) -> u64 {
+        self.unsettled.first().copied().unwrap_or(self.next_number)
+    }
+
+    /// Where a new call may be sent at once by who makes it, if it is small and none waits.
+    fn free_wire(&self, call: &Call) -> Option<Arc<Wire>> {
+        let is_free =
+            self.queue.is_empty() && call.is_small() && call.number() < self.oldest() + MOST_NUMBERS;
+        let wires = self.wires.iter().filter(|wire| wire.sends_now() && wire.has_room(call.weight()));
+        wires.min_by_key(|wire| wire.weight()).filter(|_| is_free).cloned()
+    }
+
     /// Why no call can be sent: no channel is up, all were tried, and a server said no.
     fn refusal_now(&self) -> Option<Error> {
         let is_tried = self.tries.iter().all(|found| !matches!(found, Try::Untried));
-        if self.channels_up > 0 || !is_tried {
+        if !self.wires.is_empty() || !is_tried {
             return None;
         }
         self.tries.iter().find_map(|found| match found {

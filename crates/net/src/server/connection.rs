@@ -1,4 +1,7 @@
-//! One connection of a client: what it is still owed, and the thread that sends it.
+//! One connection of a client: what it is still owed, and who sends it.
+//!
+//! A small answer is sent by who has it, as far as the system takes it without waiting and nothing is before it. All else
+//! is left to a thread, so that nobody waits for a client that takes slowly.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -6,9 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Header, Kind};
-use outcore_core::{Buffer, Error, ErrorKind, Result, crc32c};
+use outcore_core::{Buffer, Error, ErrorKind, Result};
 use outcore_memory::Region;
 
+use crate::frames::{Frame, is_small};
 use crate::server::admission::Lease;
 use crate::server::channel::Channel;
 use crate::socket::{Socket, Watch};
@@ -26,11 +30,44 @@ pub(crate) struct Outgoing {
     pub(crate) leases: Vec<Lease>,
 }
 
+/// A frame that is due, and what it holds.
+struct Unsent {
+    frame: Frame,
+    /// None: it is a sign of life.
+    leases: Option<Vec<Lease>>,
+}
+
+impl Outgoing {
+    fn is_small(&self) -> bool {
+        is_small(self.control.len() + self.payload.len())
+    }
+}
+
+impl Unsent {
+    fn sign_of_life() -> Self {
+        Self { frame: Frame::short(Header::of(Kind::Working, &[]), Arc::default()), leases: None }
+    }
+
+    fn answer(outgoing: Outgoing) -> Self {
+        let Outgoing { kind, request, control, payload, leases } = outgoing;
+        let header = Header {
+            request,
+            payload_bytes: payload.len() as u64,
+            payload_crc: payload.crc32c(0, payload.len()),
+            ..Header::of(kind, &control)
+        };
+        Self { frame: Frame { header, control, payload, sent: 0 }, leases: Some(leases) }
+    }
+}
+
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) channel: Arc<Channel>,
     state: Mutex<State>,
+    /// For the thread that sends.
     wake: Condvar,
+    /// For who waits until less is owed.
+    settled: Condvar,
     /// How long the other side may take nothing, or send nothing inside a frame.
     patience: Duration,
     working: Duration,
@@ -39,7 +76,12 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Outgoing>,
+    /// A frame of which a part is sent. Nothing else is sent before the rest.
+    begun: Option<Unsent>,
+    is_sending: bool,
     owed: usize,
+    /// Who waits until less is owed.
+    waiting: usize,
     is_over: bool,
 }
 
@@ -72,7 +114,8 @@ impl Watch for Stall<'_> {
 impl Connection {
     pub(crate) fn new(socket: Socket, channel: Arc<Channel>, patience: Duration, working: Duration) -> Self {
         channel.began();
-        Self { socket, channel, state: Mutex::default(), wake: Condvar::new(), patience, working }
+        let (state, wake, settled) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Self { socket, channel, state, wake, settled, patience, working }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -88,7 +131,9 @@ impl Connection {
     pub(crate) fn owe(&self) -> Result<()> {
         let mut state = self.lock();
         while state.owed >= MOST_OWED && !state.is_over {
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting += 1;
+            state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         if state.is_over {
             return Err(Error::new(ErrorKind::Io, "the connection was ended"));
@@ -97,7 +142,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer, in the background.
+    /// Sends an answer, without waiting for the client.
     pub(crate) fn answer(&self, outgoing: Outgoing) {
         let mut state = self.lock();
         if state.is_over {
@@ -105,19 +150,63 @@ impl Connection {
             drop(state);
             return drop(outgoing);
         }
-        state.queue.push_back(outgoing);
-        self.wake.notify_all();
+        let is_next = !state.is_sending && state.begun.is_none() && state.queue.is_empty();
+        if !is_next || !self.socket.sends_now() || !outgoing.is_small() {
+            state.queue.push_back(outgoing);
+            self.wake.notify_all();
+            return;
+        }
+        state.is_sending = true;
+        drop(state);
+        let mut unsent = Unsent::answer(outgoing);
+        match self.socket.send_frame_now(&mut unsent.frame) {
+            Err(_) => self.end(),
+            Ok(is_all) => self.sent(unsent, is_all),
+        }
+    }
+
+    /// Notes what was sent of a frame.
+    fn sent(&self, unsent: Unsent, is_all: bool) {
+        let Unsent { frame, leases } = unsent;
+        let is_answer = leases.is_some();
+        let begun = if is_all {
+            let bytes = frame.header.frame_bytes();
+            // Memory is given back before others hear of it, and without the lock.
+            drop((frame, leases));
+            if is_answer {
+                self.channel.sent(bytes);
+            }
+            None
+        } else {
+            Some(Unsent { frame, leases })
+        };
+        let mut state = self.lock();
+        state.is_sending = false;
+        if state.is_over {
+            drop(state);
+            return drop(begun);
+        }
+        state.owed -= usize::from(is_all && is_answer);
+        let is_more = begun.is_some() || !state.queue.is_empty();
+        state.begun = begun;
+        if is_more {
+            self.wake.notify_all();
+        }
+        if state.waiting > 0 {
+            self.settled.notify_all();
+        }
     }
 
     /// Answers are not sent any more, and nothing is read.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.is_over = true;
-        let unsent = std::mem::take(&mut state.queue);
+        let left = (std::mem::take(&mut state.queue), state.begun.take());
         self.wake.notify_all();
+        self.settled.notify_all();
         drop(state);
         self.socket.shut(Shutdown::Both);
-        drop(unsent);
+        drop(left);
     }
 
     /// Waits until all answers were sent, or the time is over.
@@ -128,64 +217,49 @@ impl Connection {
             if left.is_zero() {
                 return;
             }
-            state = self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting += 1;
+            state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
     }
 
-    /// Sends answers, and signs of life while there are none, until the connection ends.
+    /// Sends what others left, and signs of life while there is nothing to send, until the connection ends.
     pub(crate) fn send_answers(&self) {
-        while let Some(next) = self.next_answer() {
-            if self.send(next).is_err() {
-                return self.end();
+        while let Some(unsent) = self.next_unsent() {
+            match self.socket.send_frame(&unsent.frame, &self.watch()) {
+                Err(_) => return self.end(),
+                Ok(()) => self.sent(unsent, true),
             }
         }
     }
 
-    /// `Some(None)` if it is time for a sign of life.
-    fn next_answer(&self) -> Option<Option<Outgoing>> {
+    fn next_unsent(&self) -> Option<Unsent> {
         let mut state = self.lock();
         loop {
             if state.is_over {
                 return None;
             }
-            if let Some(outgoing) = state.queue.pop_front() {
-                return Some(Some(outgoing));
+            if !state.is_sending {
+                if let Some(begun) = state.begun.take() {
+                    state.is_sending = true;
+                    return Some(begun);
+                }
+                if let Some(outgoing) = state.queue.pop_front() {
+                    state.is_sending = true;
+                    drop(state);
+                    return Some(Unsent::answer(outgoing));
+                }
             }
             // Also with nothing to do: who brings a request need not wake this thread.
             let waited = self.wake.wait_timeout(state, self.working);
-            let (again, result) = waited.unwrap_or_else(PoisonError::into_inner);
-            if result.timed_out() && again.queue.is_empty() && again.owed > 0 && !again.is_over {
-                return Some(None);
+            let (mut again, result) = waited.unwrap_or_else(PoisonError::into_inner);
+            let is_quiet = again.queue.is_empty() && again.begun.is_none() && !again.is_sending;
+            if result.timed_out() && is_quiet && again.owed > 0 && !again.is_over {
+                again.is_sending = true;
+                return Some(Unsent::sign_of_life());
             }
             state = again;
         }
-    }
-
-    fn send(&self, next: Option<Outgoing>) -> Result<()> {
-        let Some(Outgoing { kind, request, control, payload, leases }) = next else {
-            return self.socket.send_frame(
-                &Header::of(Kind::Working, &[]),
-                &[],
-                &Region::empty(),
-                &self.watch(),
-            );
-        };
-        let header = Header {
-            request,
-            payload_bytes: payload.len() as u64,
-            payload_crc: payload.crc32c(0, payload.len()),
-            ..Header::of(kind, &control)
-        };
-        debug_assert_eq!(header.control_crc, crc32c(&control));
-        let sent = self.socket.send_frame(&header, &control, &payload, &self.watch());
-        if sent.is_ok() {
-            self.channel.sent(header.frame_bytes());
-        }
-        drop(payload);
-        drop(leases);
-        self.lock().owed -= 1;
-        self.wake.notify_all();
-        sent
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Who {
     pub is_root: bool,
 }
 
+/// Called with the manager's reply.
+pub type OnReply = Box<dyn FnOnce(ManagerReply) + Send>;
+
 /// What is behind a server's addresses: an I/O server, or a manager.
 pub trait Handler: Send + Sync + 'static {
     /// Does a request to an I/O server. Of a write, `buffer` is what is written, of a read, where the bytes go.
@@ -37,10 +40,11 @@ pub trait Handler: Send + Sync + 'static {
         done(refusal("I/O server", buffer));
     }
 
-    /// Answers a request to the manager; it comes once, unless the server was started again since.
-    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest) -> ManagerReply {
+    /// Does a request to the manager; it comes once, unless the server was started again since. `done` as above; what
+    /// comes in over one connection is done in this order.
+    fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest, done: OnReply) {
         let _ = (who, origin, request);
-        ManagerReply::Failed(not_here("manager"))
+        done(ManagerReply::Failed(not_here("manager")));
     }
 }
 

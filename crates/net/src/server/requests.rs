@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{Header, Kind, MAX_RUNS, Refused, decode, encode};
-use outcore_core::{Error, ErrorKind, IoReply, IoRequest, ManagerRequest, Origin, Regions, Result, Target};
+use outcore_core::{
+    Error, ErrorKind, IoReply, IoRequest, ManagerReply, ManagerRequest, Origin, Regions, Result, Target,
+};
 use outcore_memory::{Region, Waiter};
 
 use crate::server::Who;
@@ -162,8 +164,8 @@ impl Requests {
         }
         due.is_owed = true;
         let origin = Origin { client: self.client, number: header.request };
-        let reply = self.shared.handler.manager(&self.who, origin, request);
-        due.manager(&reply);
+        let done = move |reply: ManagerReply| due.manager(&reply);
+        self.shared.handler.manager(&self.who, origin, request, Box::new(done));
         Ok(())
     }
 

@@ -101,6 +101,14 @@ impl Raw {
         (header, control)
     }
 
+    /// The payload of a frame whose header and control part have come, checked.
+    pub fn receive_payload(&mut self, header: &Header) -> Vec<u8> {
+        let mut payload = vec![0; header.payload_bytes as usize];
+        self.stream.read_exact(&mut payload).unwrap();
+        assert_eq!(crc32c(&payload), header.payload_crc);
+        payload
+    }
+
     /// Whether the server has ended the connection.
     pub fn is_over(&mut self) -> bool {
         self.tcp.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

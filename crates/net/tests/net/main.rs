@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
 
+mod at_once;
 mod bytes;
 mod faults;
 mod greetings;

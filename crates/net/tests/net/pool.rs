@@ -9,7 +9,9 @@ use std::time::Duration;
 use outcore_core::wire::Role;
 use outcore_core::*;
 use outcore_memory::{Arena, Region};
-use outcore_net::{Address, Config, Credentials, Handler, Key, Listening, NetLink, Options, Who, listen};
+use outcore_net::{
+    Address, Config, Credentials, Handler, Key, Listening, NetLink, OnReply, Options, Who, listen,
+};
 
 pub const SERVER: ServerId = ServerId(3);
 pub const KEY: [u8; 32] = [9; 32];
@@ -99,9 +101,9 @@ impl Handler for Served {
         });
     }
 
-    fn manager(&self, who: &Who, _: Origin, request: ManagerRequest) -> ManagerReply {
+    fn manager(&self, who: &Who, _: Origin, request: ManagerRequest, done: OnReply) {
         self.0.callers.lock().unwrap().push(who.clone());
-        match request {
+        done(match request {
             ManagerRequest::Servers => ManagerReply::Servers {
                 pool: 77,
                 servers: vec![ServerAddress {
@@ -115,7 +117,7 @@ impl Handler for Served {
                 ManagerReply::Done
             }
             _ => ManagerReply::Failed(Error::invalid("not in this test")),
-        }
+        });
     }
 }
 
