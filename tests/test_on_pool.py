@@ -208,7 +208,6 @@ def test_what_is_for_plain_directories_says_so(tmp_path: oc.PoolPath, matrix: Ma
     with on_disk(tmp_path / "A", matrix) as A:
         for call in (
             lambda: oc.export_array(A, tmp_path / "A.npy"),
-            lambda: oc.plan("lu", n=100, memory="1 MB", path=tmp_path),
             lambda: oc.BlockInterface(tmp_path / "f", block=4, blocks=4, dtype="f8", mode="x"),
         ):
             with pytest.raises(InvalidError, match="plain directories"):

@@ -1,19 +1,21 @@
 """Measured rates of the disk and of matrix products, kept for planning.
 
 They are kept in ``$XDG_CACHE_HOME/outcore/rates.json`` (``~/.cache`` if that is unset), by host,
-file system, BLAS kernels and number of threads. Losing the file loses nothing but seconds.
+file system or pool, BLAS kernels and number of threads. Losing the file loses nothing but seconds.
 """
 
 import contextlib
 import datetime
 import json
 import os
+import secrets
 import shutil
 import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,11 @@ import numpy.typing as npt
 from outcore import blas_choice, lapack, machine
 from outcore._core import Arena, ArrayFile
 from outcore.create import create_array
-from outcore.errors import DiskFullError
+from outcore.errors import DiskFullError, OutcoreError
 from outcore.pool_path import PoolPath
 from outcore.signals import stop_on_signals
 from outcore.streams import BlockStream, WriteBehind
-from outcore.volumes import PathLike, as_path, local_path, place
+from outcore.volumes import AnyPath, PathLike, as_path, place
 from outcore.zarr_format import TILE_BYTES
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -81,7 +83,8 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     Parameters
     ----------
     directory
-        Where the disk is measured, with at most 256 MiB of files that are removed again.
+        Where the disk, or the pool, is measured, with at most 256 MiB of files that are removed
+        again.
     seconds
         About how long it takes.
 
@@ -97,7 +100,7 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     ReadOnlyError
         If nothing can be written there.
     """
-    where = machine.nearest_directory(local_path(directory, "rates are measured"))
+    where = _nearest(directory)
     read_bytes_s, write_bytes_s = _disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
     kernels, threads = blas_choice.in_use()
@@ -117,16 +120,20 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
 
 def stored(directory: PathLike) -> Rates | None:
     """Return the rates kept for this machine, the file system of `directory` and today's BLAS."""
-    path = as_path(directory)
-    if isinstance(path, PoolPath):
-        return None  # rates are kept for disks, and a pool has several
-    where = machine.nearest_directory(path)
-    return _parse(_read_cache().get(_key(where, *blas_choice.in_use())))
+    return _parse(_read_cache().get(_key(_nearest(directory), *blas_choice.in_use())))
 
 
 def stored_or_measured(directory: PathLike) -> Rates:
     """Return the rates that are kept; if there are none, measure for about two seconds."""
     return stored(directory) or measure(directory, _QUICK_S)
+
+
+def _nearest(directory: PathLike) -> AnyPath:
+    """Return a directory, or the nearest one above it that exists."""
+    path = as_path(directory)
+    if isinstance(path, PoolPath):
+        return next(each for each in (path, *path.parents) if each.is_dir())
+    return machine.nearest_directory(path)
 
 
 def _median_rate(run: Callable[[int], object], seconds: float) -> float:
@@ -150,7 +157,7 @@ def _timed(run: Callable[[int], object], count: int) -> float:
     return max(time.perf_counter() - start, 1e-9)
 
 
-def _disk_rates(directory: Path, seconds: float) -> tuple[float, float]:
+def _disk_rates(directory: AnyPath, seconds: float) -> tuple[float, float]:
     """Bytes a second read and written by the array engine in `directory`."""
     free = place(directory / "x").volume.free_bytes()
     tiles = min(_MOST_TILES, free // 4 // TILE_BYTES)
@@ -159,18 +166,33 @@ def _disk_rates(directory: Path, seconds: float) -> tuple[float, float]:
             f"need {8 * TILE_BYTES} bytes on disk in {directory} to measure it, have {free}; "
             "free some room or choose another directory"
         )
-    with stop_on_signals():
-        scratch = Path(tempfile.mkdtemp(prefix=".outcore-rates-", dir=directory))
-        try:
-            array = create_array(scratch / "tiles", tiles * TILE_BYTES, "u1", chunks=(TILE_BYTES,))
-            arena = Arena((2 * _IN_FLIGHT + 2) * TILE_BYTES)
-            file = array.open_file(arena, TILE_BYTES, writable=True)
-            array.close()
+    with stop_on_signals(), _scratch(directory) as scratch:
+        array = create_array(scratch / "tiles", tiles * TILE_BYTES, "u1", chunks=(TILE_BYTES,))
+        arena = Arena((2 * _IN_FLIGHT + 2) * TILE_BYTES)
+        file = array.open_file(arena, TILE_BYTES, writable=True)
+        array.close()
+        if isinstance(scratch, Path):
             # An open file outlives its name: nothing is left behind even if the power fails.
             shutil.rmtree(scratch, ignore_errors=True)
-            return _passes(file, arena, tiles, seconds)
+        return _passes(file, arena, tiles, seconds)
+
+
+@contextmanager
+def _scratch(directory: AnyPath) -> Iterator[AnyPath]:
+    """Make a directory for files that are measured, and remove it."""
+    if isinstance(directory, PoolPath):
+        scratch = directory / f".outcore-rates-{secrets.token_hex(4)}"
+        try:
+            yield scratch
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            with contextlib.suppress(OutcoreError):
+                scratch.root.volume.remove(scratch.inside)
+        return
+    made = Path(tempfile.mkdtemp(prefix=".outcore-rates-", dir=directory))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> tuple[float, float]:
@@ -225,8 +247,12 @@ def _cache_file() -> Path:
     return base / "outcore" / "rates.json"
 
 
-def _key(directory: Path, kernels: str, threads: int) -> str:
-    return f"{socket.gethostname()}, device {directory.stat().st_dev}, {kernels}, {threads} threads"
+def _key(directory: AnyPath, kernels: str, threads: int) -> str:
+    if isinstance(directory, PoolPath):
+        disk = f"pool {directory.root.core.id}"
+    else:
+        disk = f"device {directory.stat().st_dev}"
+    return f"{socket.gethostname()}, {disk}, {kernels}, {threads} threads"
 
 
 def _read_cache() -> dict[str, Any]:
@@ -263,7 +289,7 @@ def _parse(entry: Any) -> Rates | None:
 def _keep(rates: Rates) -> None:
     """Keep the rates. A home that cannot be written to costs the next plan a measurement."""
     target = _cache_file()
-    key = _key(Path(rates.directory), rates.kernels, rates.threads)
+    key = _key(as_path(rates.directory), rates.kernels, rates.threads)
     document = {"format": _FORMAT, "rates": {**_read_cache(), key: asdict(rates)}}
     fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     with contextlib.suppress(OSError):

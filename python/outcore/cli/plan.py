@@ -1,14 +1,15 @@
 """``outcore plan``."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
 from outcore.linalg.iterative.cost import SWEEPS
 from outcore.plan import VERBS, plan
 from outcore.plan_methods import COMPARABLE, compare_methods
+from outcore.volumes import AnyPath
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 
@@ -61,7 +62,8 @@ def _value(text: str) -> Any:
     type=click.IntRange(min=1),
     help=f"With --compare: of iterative methods.  [default: {SWEEPS}]",
 )
-@click.argument("directory", default=".", type=click.Path(path_type=Path))
+@click.argument("directory", default=".", type=ANY_PATH)
+@key_option
 @json_option
 def command(
     verb: str,
@@ -76,10 +78,12 @@ def command(
     options: dict[str, Any],
     compare: bool,
     steps: int | None,
-    directory: Path,
+    directory: AnyPath,
     as_json: bool,
 ) -> None:
     """Say what VERB will need and take, with its files in DIRECTORY (here, if none is given).
+
+    DIRECTORY may be in a pool, by its URL.
 
     The exit code is 1 if memory or disk do not suffice.
     """

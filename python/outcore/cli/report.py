@@ -5,26 +5,31 @@ from pathlib import Path
 import click
 
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
+from outcore.pool_path import PoolPath
 from outcore.report import Report
 from outcore.reporting.page import write_page
+from outcore.volumes import AnyPath
 
 
 @click.command("report", short_help="Draw what a call did, as a page for a browser.")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=ANY_PATH)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path),
     help="The page.  [default: FILE's name with .html, here]",
 )  # fmt: skip
+@key_option
 @json_option
-def command(path: Path, output: Path | None, as_json: bool) -> None:
+def command(path: AnyPath, output: Path | None, as_json: bool) -> None:
     """Print the report in FILE, and draw it as an HTML page.
 
     FILE is what report.save() or `outcore solve --report` wrote, or a directory of factors, whose
     report has no timeline. The page needs no network and no other file. With --json, the page is
-    drawn only with -o.
+    drawn only with -o. FILE may be in a pool, by its URL.
     """
     report = Report.load(path)
-    page = output if output or as_json else Path(f"{path.resolve().name}.html")
+    name = path.name if isinstance(path, PoolPath) else path.resolve().name
+    page = output if output or as_json else Path(f"{name}.html")
     if page:
         write_page(report, page)
     if as_json:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +9,7 @@ import numpy as np
 
 from outcore.array import Array, open_array, read_metadata
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import ANY_PATH, key_option
 from outcore.errors import (
     ExistsError,
     Interrupted,
@@ -23,13 +23,14 @@ from outcore.linalg.systems.plan import ASSUMPTIONS
 from outcore.linalg.systems.solve import solve
 from outcore.machine import nearest_directory
 from outcore.plan import Plan, plan
-from outcore.volumes import place
+from outcore.pool_path import PoolPath
+from outcore.volumes import AnyPath, as_path, place
 
 
 @click.command("solve", short_help="Solve A x = b with a matrix on disk.")
-@click.argument("a", metavar="A", type=click.Path(path_type=Path))
-@click.argument("b", metavar="B", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="For x.")
+@click.argument("a", metavar="A", type=ANY_PATH)
+@click.argument("b", metavar="B", type=ANY_PATH)
+@click.option("-o", "--output", required=True, type=ANY_PATH, help="For x.")
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
 @click.option(
     "--assume-a", type=click.Choice(ASSUMPTIONS), default="gen", show_default=True,
@@ -39,7 +40,7 @@ from outcore.volumes import place
     "--factor-dtype", metavar="f4|c8", help="Factor in single precision, and refine in double."
 )
 @click.option(
-    "--factors", type=click.Path(path_type=Path),
+    "--factors", type=ANY_PATH,
     help="Directory for the factors.  [default: A's name with a suffix]",
 )  # fmt: skip
 @click.option("--keep-factors", is_flag=True, help="Leave the factors for later.")
@@ -47,29 +48,31 @@ from outcore.volumes import place
 @click.option("--overwrite-a", is_flag=True, help="The factors take the space of A: it is lost.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the BLAS.")
 @click.option(
-    "--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
+    "--report", "report_path", metavar="FILE", type=ANY_PATH,
     help="Save the report, for `outcore report FILE`.",
 )  # fmt: skip
+@key_option
 @json_option
 def command(
-    a: Path,
-    b: Path,
-    output: Path,
+    a: AnyPath,
+    b: AnyPath,
+    output: AnyPath,
     memory: str | None,
     assume_a: Any,
     factor_dtype: str | None,
-    factors: Path | None,
+    factors: AnyPath | None,
     keep_factors: bool,
     overwrite: bool,
     overwrite_a: bool,
     threads: int | None,
-    report_path: Path | None,
+    report_path: AnyPath | None,
     as_json: bool,
 ) -> None:
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
     B is an array of outcore's or a .npy file. So is x, by its name; as a .npy file it is in
     memory while the system is solved. A call that was stopped goes on when it is made again.
+    All arrays may be in pools, by their URLs; .npy files are plain ones.
     """
     _check_writable(output, overwrite=overwrite or output.suffix != ".npy")
     if report_path:
@@ -103,10 +106,12 @@ def command(
     click.echo(f"{report}\nx is in {output}")
 
 
-def _right_hand_side(path: Path, *, in_memory: bool) -> Any:
+def _right_hand_side(path: AnyPath, *, in_memory: bool) -> Any:
     if path.suffix != ".npy":
         array = open_array(path)
         return array[...] if in_memory else array
+    if isinstance(path, PoolPath):
+        raise _no_plain_file(path)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -115,8 +120,18 @@ def _right_hand_side(path: Path, *, in_memory: bool) -> Any:
         raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
 
 
-def _check_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before the hours of solving, not after."""
+def _no_plain_file(path: PoolPath) -> InvalidError:
+    return InvalidError(
+        f"a .npy file is a plain one, have {path}; name an array in the pool, without .npy"
+    )
+
+
+def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
+    """Find out before the hours of solving, not after. In a pool, that is asked for with x."""
+    if isinstance(path, PoolPath):
+        if path.suffix == ".npy":
+            raise _no_plain_file(path)
+        return
     if path.is_file() and not overwrite:
         raise ExistsError(f"{path} exists; choose another name, or pass --overwrite")
     above = nearest_directory(path.absolute().parent)
@@ -127,7 +142,7 @@ def _check_writable(path: Path, *, overwrite: bool) -> None:
 
 
 def _planned(
-    a: Path, rhs: Any, factors: Path | None, memory: str | None, options: dict[str, Any]
+    a: AnyPath, rhs: Any, factors: AnyPath | None, memory: str | None, options: dict[str, Any]
 ) -> Plan | None:
     """Plan the call; `None` if it will be refused, with a better word on why."""
     with contextlib.suppress(OutcoreError):
@@ -135,6 +150,6 @@ def _planned(
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
         return plan(
             "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,
-            path=(factors or a).absolute().parent, **options,
+            path=as_path(factors or a).parent, **options,
         )  # fmt: skip
     return None
