@@ -67,6 +67,7 @@ class Grid:
         chunk_order: str,
         slot_align_bytes: int,
         column_places: Sequence[int] | None = None,
+        growing: bool = False,
         block_chunks: Sequence[int] | None = None,
     ) -> Grid: ...
     @property

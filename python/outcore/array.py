@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
+from outcore import budget, growing
 from outcore._core import Arena, ArrayFile, Trace
 from outcore.array_info import Info
 from outcore.block_array import blocks_of
@@ -48,9 +48,7 @@ class Array:
         self._place = where
         self.metadata = metadata
         self.mode = mode
-        self._file: ArrayFile | None = self.open_file(
-            budget.indexing_arena, budget.INDEXING_BYTES // 4, writable=mode == "r+"
-        )
+        self._file: ArrayFile | None = self._open_for_indexing()
 
     def __repr__(self) -> str:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
@@ -134,6 +132,11 @@ class Array:
             trace_number,
         )
 
+    def _open_for_indexing(self) -> ArrayFile:
+        return self.open_file(
+            budget.indexing_arena, budget.INDEXING_BYTES // 4, writable=self.mode == "r+"
+        )
+
     def _open(self) -> ArrayFile:
         if self._file is None:
             raise ClosedError(f"{self.path} was closed; open it again with oc.open_array")
@@ -143,8 +146,10 @@ class Array:
         file, box = self._open(), select(key, self.shape)
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
         out: npt.NDArray[Any] = np.empty(box.count, self.dtype, order)
+        target = out[box.flip]
         if not box.is_empty:
-            file.submit_read(box.start, box.step, out[box.flip]).wait()
+            for start, rows in growing.parts(self.metadata, box):
+                file.submit_read(start, box.step, target[rows]).wait()
         out = out.reshape(box.shape, order=order)
         return out if box.shape else out[()]
 
@@ -153,8 +158,13 @@ class Array:
             raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
         file, box = self._open(), select(key, self.shape)
         source = elements(value, self.dtype, box.shape).reshape(box.count)
-        if not box.is_empty:
-            file.submit_write(box.start, box.step, source[box.flip]).wait()
+        if box.is_empty:
+            return
+        for start, rows in growing.parts(self.metadata, box):
+            file.submit_write(start, box.step, source[box.flip][rows]).wait()
+            if self.metadata.growing:
+                # Files that were written to stay open until they are synced.
+                file.submit_sync().wait()
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -311,6 +321,69 @@ class Array:
             disk_schema=self.metadata.disk_schema,
             placement=placement_of(self._place, self.metadata),
         )
+
+    def append(self, values: npt.ArrayLike) -> None:
+        """Append a step, or several, to an array made with ``growing=True``.
+
+        When it returns the step is durable, and counted: a crash before that leaves the array as it
+        was. Readers see it when they open the array, or `refresh` it.
+
+        Parameters
+        ----------
+        values
+            The elements of one step, of shape ``A.shape[1:]``, or of several, one after another.
+
+        Raises
+        ------
+        InvalidError
+            If the array does not grow, or the values do not fit.
+        ReadOnlyError
+            If it is open for reading.
+        BusyError
+            If another call appends to it.
+        DiskFullError
+            If the disk has no room for the step; the array is as it was.
+        """
+        if not self.metadata.growing:
+            raise InvalidError(
+                f"{self.path} has a fixed shape; make an array with growing=True to append to it"
+            )
+        if self.mode != "r+":
+            raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
+        given = np.asarray(values)
+        count = len(given) if given.ndim == self.ndim else 1
+        steps = elements(given, self.dtype, (count, *self.shape[1:]))
+        with growing.appending(self._place) as begun:
+            self.refresh()
+            for step in steps:
+                self._append_one(begun, step)
+
+    def _append_one(self, begun: Place, step: npt.NDArray[Any]) -> None:
+        at, metadata = len(self), self.metadata
+        if at % growing.steps_in_file(metadata) == 0:
+            growing.begin_file(begun, metadata, reserve=True)
+            if self.ndim > 1:
+                with Array(begun, growing.step_metadata(metadata), "r+") as new:
+                    new[...] = step
+                    new.flush()
+            growing.place_file(begun, self._place, metadata, at)
+        if self.ndim == 1:
+            with Array(self._place, growing.longer(metadata, at + 1), "r+") as new:
+                new[at] = step
+                new.flush()
+        self.count_steps(at + 1)
+
+    def count_steps(self, steps: int) -> None:
+        """Say on disk how many steps the array has; their files are there and durable."""
+        write_metadata(self._place, growing.longer(self.metadata, steps))
+        self.refresh()
+
+    def refresh(self) -> "Array":
+        """Look again at what the array is: of one that grows, how many steps it has by now."""
+        self._open()
+        self.metadata = read_metadata(self._place)
+        self._file = self._open_for_indexing()
+        return self
 
     def flush(self) -> None:
         """Return once everything written would survive power loss."""

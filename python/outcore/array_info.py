@@ -39,7 +39,7 @@ class Info:
             if self.disk_schema
             else "",
             "dims": ", ".join(self.dims) if self.dims else "",
-            "files": f"{self.shards} of {format_bytes(self.file_bytes / self.shards)}",
+            "files": f"{self.shards} of {format_bytes(self.file_bytes / max(self.shards, 1))}",
             "generation": str(self.generation),
             "state": self.state,
         }

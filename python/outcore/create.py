@@ -20,7 +20,14 @@ from outcore.fill import Fill, fill_array
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.volumes import AnyPath, PathLike, Place, place
-from outcore.zarr_format import Metadata, check_dtype, check_shape, default_chunks, group_json
+from outcore.zarr_format import (
+    SLOT_ALIGN_BYTES,
+    Metadata,
+    check_dtype,
+    check_shape,
+    default_chunks,
+    group_json,
+)
 
 
 def create_array(
@@ -36,6 +43,7 @@ def create_array(
     mesh: Sequence[int] | int | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
+    growing: bool = False,
     fill: Fill | None = None,
     overwrite: bool = False,
     exist_ok: bool = False,
@@ -52,7 +60,8 @@ def create_array(
     path
         Directory of the new array; directories above it are made.
     shape, dtype
-        As for `numpy.zeros`. Any number type.
+        As for `numpy.zeros`. Any number type. An array that is `growing` begins with nothing:
+        ``(0, 512, 512)``.
     chunks
         Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB; for a matrix with
         ``order="F"`` the tiles that LU works with, for a tall one with ``order="C"`` whole rows.
@@ -77,6 +86,10 @@ def create_array(
         Names of the dimensions, for xarray.
     attributes
         The user's attributes, stored in ``zarr.json``.
+    growing
+        Make an array of time steps, to which `Array.append` appends along the first dimension. Each
+        step has a shard file of its own, so a chunk has one step: `chunks` are those of a step, or
+        begin with 1. Only single numbers, ``shape=(0,)``, share a chunk.
     fill
         Called as ``fill(rows, cols)`` (one slice a dimension) for bounded blocks; returns their
         elements. With ``threads > 1`` it is called from several threads at once.
@@ -105,7 +118,11 @@ def create_array(
     InvalidError
         For an unusable shape, type, order or chunk shape.
     """
-    metadata = array_metadata(shape, dtype, chunks, order, chunk_order, dims, attributes)
+    metadata = array_metadata(
+        shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
+    )
+    if growing and fill is not None:
+        raise InvalidError("an array that grows begins with nothing to fill; append its steps")
     where = place(path)
     if disk_schema is None:
         if memory_schema is not None or mesh is not None:
@@ -123,7 +140,7 @@ def create_array(
         metadata = with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
     if exist_ok and not overwrite and where.exists():
         found = read_metadata(where)
-        if found.state is None and (found.shape, found.dtype) == (metadata.shape, metadata.dtype):
+        if found.state is None and _is_alike(found, metadata):
             return open_array(path)
     if fill is None:
         make_array(where, metadata, overwrite=overwrite, reserve=reserve)
@@ -149,19 +166,31 @@ def array_metadata(
     chunk_order: str | None,
     dims: Sequence[str] | None,
     attributes: dict[str, Any] | None,
+    *,
+    growing: bool = False,
 ) -> Metadata:
     """Check the arguments of `create_array` that say how an array lies on disk."""
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
     kind = check_dtype(dtype)
-    extents = check_shape((shape,) if isinstance(shape, int | np.integer) else shape)
+    extents = check_shape(
+        (shape,) if isinstance(shape, int | np.integer) else shape, growing=growing
+    )
     if math.prod(extents) * kind.itemsize > 1 << 62:
         raise InvalidError(f"an array of shape {extents} is larger than 2^62 bytes")
     if chunks is None:
-        chunks = default_chunks(extents, kind.itemsize, order)
+        chunks = _default_chunks(extents, kind.itemsize, order, growing=growing)
     given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
     if not all(isinstance(c, int | np.integer) and c > 0 for c in given):
         raise InvalidError(f"chunks are integers of at least 1, have {chunks!r}")
+    if growing and len(extents) > 1:
+        if len(given) == len(extents) - 1:
+            given = (1, *given)
+        if given[0] != 1:
+            raise InvalidError(
+                f"a chunk of an array that grows has one step, have chunks {given}; give "
+                f"{(1, *given[1:])}"
+            )
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
     _check_attributes(attributes or {})
@@ -173,7 +202,26 @@ def array_metadata(
         chunk_order=chunk_order or ("column-major" if order == "F" else "row-major"),
         dims=None if dims is None else tuple(dims),
         attributes=attributes or {},
+        growing=growing,
     )
+
+
+def _default_chunks(
+    shape: tuple[int, ...], itemsize: int, order: str, *, growing: bool
+) -> tuple[int, ...]:
+    if not growing:
+        return default_chunks(shape, itemsize, order)
+    if len(shape) == 1:
+        return (SLOT_ALIGN_BYTES // itemsize,)
+    return (1, *default_chunks(shape[1:], itemsize, order))
+
+
+def _is_alike(found: Metadata, wanted: Metadata) -> bool:
+    """Whether an array that is there will do, however many steps it has."""
+    fixed = int(wanted.growing)
+    return (found.growing, found.shape[fixed:], found.dtype) == (
+        wanted.growing, wanted.shape[fixed:], wanted.dtype,
+    )  # fmt: skip
 
 
 def _check_attributes(attributes: dict[str, Any]) -> None:

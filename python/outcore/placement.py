@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +123,7 @@ def draw(servers: npt.NDArray[np.int64]) -> Iterator[str]:
     ]
     widths = max(len(line) for plane in planes for line in plane)
     beside = max((MOST_CHARACTERS + 2) // (widths + 2), 1)
-    bands = list(itertools.batched(planes, beside))
+    bands = [planes[first : first + beside] for first in range(0, len(planes), beside)]
     for band in bands[: max(MOST_LINES // len(planes[0]), 1)]:
         lines = zip(*band, strict=True)
         for line in lines if grid.ndim > 2 else itertools.islice(lines, 1, None):

@@ -84,7 +84,7 @@ def verify(
     """
     with open_array(path) as array:
         generation = read_generation(array.place)
-        known = _read(array.place, generation, _chunks(array))
+        known = _read(array, generation)
         sums = _checksums(array, memory, progress, known if isinstance(known, np.ndarray) else None)
         state: Checksums = "matched" if isinstance(known, np.ndarray) else known
         if record:
@@ -139,9 +139,8 @@ def _write(where: Place, generation: int, sums: npt.NDArray[np.uint32]) -> None:
     where.volume.replace_small(where.inside(_NAME), json.dumps(header).encode() + b"\n" + data)
 
 
-def _read(
-    where: Place, generation: int, chunks: int
-) -> npt.NDArray[np.uint32] | Literal["none", "stale"]:
+def _read(array: Array, generation: int) -> npt.NDArray[np.uint32] | Literal["none", "stale"]:
+    where, chunks = array.place, _chunks(array)
     if not where.exists(_NAME):
         return "none"
     line, _, data = where.volume.read_small(where.inside(_NAME)).partition(b"\n")
@@ -151,7 +150,8 @@ def _read(
             raise ValueError(f"format {header['format']}")
         if (header["chunks"], header["crc32c"]) != (len(data) // 4, crc32c(data)):
             raise ValueError("its own checksum is wrong")
-        if header["generation"] != generation:
+        has_grown = array.metadata.growing and header["chunks"] < chunks
+        if header["generation"] != generation or has_grown:
             return "stale"
         if header["chunks"] != chunks:
             raise ValueError(f"{header['chunks']} checksums for {chunks} chunks")

@@ -44,7 +44,8 @@ class Metadata:
     ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
     places on disk of the columns of chunks, where they are not in order. ``block_chunks`` are the
     chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
-    Slots of chunks are padded to ``slot_align_bytes``.
+    Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along its first
+    dimension has shard files of its own for each row of chunks.
     """
 
     shape: tuple[int, ...]
@@ -58,6 +59,7 @@ class Metadata:
     why: str = ""
     column_places: tuple[int, ...] | None = None
     slot_align_bytes: int = SLOT_ALIGN_BYTES
+    growing: bool = False
     block_chunks: tuple[int, ...] | None = None
     disk_schema: DiskSchema | None = None
 
@@ -96,6 +98,7 @@ class Metadata:
             self.chunk_order,
             self.slot_align_bytes,
             self.column_places,
+            self.growing,
             self.block_chunks,
         )
 
@@ -119,6 +122,8 @@ class Metadata:
             own["disk_schema"] = self.disk_schema.to_json()
         if self.slot_align_bytes != SLOT_ALIGN_BYTES:
             own["slot_align_bytes"] = self.slot_align_bytes
+        if self.growing:
+            own["growing"] = True
         if self.state:
             own |= {"state": self.state, "why": self.why}
         document: dict[str, Any] = {
@@ -204,6 +209,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             why=own.get("why", ""),
             column_places=_integers(own.get("column_places")),
             slot_align_bytes=int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
+            growing=own.get("growing") is True,
             block_chunks=_integers(own.get("block_chunks")),
             disk_schema=None if schema is None else DiskSchema.from_json(schema, shape),
         )
@@ -257,18 +263,24 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return little
 
 
-def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ...]:
     """Return the extents of an array as plain integers.
 
     Raises
     ------
     InvalidError
-        If they are not integers of at least 1.
+        If they are not integers of at least 1, after a first one of 0 if it is `growing`.
     """
     extents = tuple(shape)
     if not extents:
         raise InvalidError("need an array of at least one dimension, have one of none")
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
+    if growing and extents[0] != 0:
+        raise InvalidError(
+            f"an array that grows begins with nothing: need a shape such as {(0, *extents)} or "
+            f"{(0, *extents[1:])}, have {extents}"
+        )
+    fixed = extents[1:] if growing else extents
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in fixed):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     return tuple(int(n) for n in extents)
 

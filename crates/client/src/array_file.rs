@@ -12,6 +12,7 @@ use outcore_memory::{Arena, Block, Region, Segment};
 
 use crate::bounce::BouncePool;
 use crate::piece::MIN_BOUNCE_BYTES;
+use crate::shards::Shards;
 use crate::ticket::after;
 use crate::{Span, SpanKind, Ticket, Trace};
 
@@ -70,7 +71,7 @@ struct AtomicCounters {
 pub struct ArrayFile {
     volume: Arc<dyn Volume<Buffer = Region>>,
     grid: ChunkGrid,
-    shards: Vec<FileId>,
+    shards: Arc<Shards>,
     pub(crate) align: u64,
     /// Most bytes of a piece that goes through a bounce buffer.
     pub(crate) bounce_piece: u64,
@@ -156,8 +157,8 @@ impl ArrayFile {
         memory: MemoryUse,
         trace: Option<(Trace, u32)>,
     ) -> Result<Self> {
-        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
         let preference = volume.preference();
+        let shards = Shards::open(volume.clone(), path, &grid, writable)?;
         let mut file = Self {
             limits: Limits {
                 piece_bytes: MAX_PIECE_BYTES,
@@ -169,28 +170,14 @@ impl ArrayFile {
             align: 1,
             bounce_piece: MAX_PIECE_BYTES,
             bounce: BouncePool::new(memory.arena.clone(), 0, 1),
-            shards: Vec::new(),
+            shards: Arc::new(shards),
             counters: AtomicCounters::default(),
             writers: Mutex::default(),
             volume,
             grid,
             trace,
         };
-        for shard in 0..file.grid.shards() {
-            let key = format!("{path}/{}", file.grid.shard_key(shard));
-            let id = file.volume.open(&key, mode).map_err(|e| match e.kind {
-                ErrorKind::NotFound => Error::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "the shard file {key} is missing; restore it from a copy, or make the array anew"
-                    ),
-                ),
-                _ => e,
-            })?;
-            file.shards.push(id);
-            file.check_shard(id, &key)?;
-        }
-        file.align = file.shards.iter().map(|&id| file.volume.alignment_bytes(id)).max().unwrap_or(1).max(1);
+        file.align = file.shards.alignment_bytes();
         // A bounce buffer holds a piece, or several, and rounding to whole blocks at both ends.
         let largest = if file.gathers { file.grid.shard_bytes() } else { file.grid.slot_bytes() };
         let wanted = MAX_PIECE_BYTES.min(largest) + 2 * file.align;
@@ -199,26 +186,6 @@ impl ArrayFile {
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
         file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
         Ok(file)
-    }
-
-    fn check_shard(&self, file: FileId, key: &str) -> Result<()> {
-        let (need, have) = (self.grid.shard_bytes(), self.volume.length(file)?);
-        if have != need {
-            return Err(Error::new(
-                ErrorKind::Truncated,
-                format!(
-                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"
-                ),
-            ));
-        }
-        let length = need - self.grid.index_offset();
-        let buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(length as usize)?));
-        let regions = Regions::contiguous(self.grid.index_offset(), length)?;
-        let request = VolumeRequest { file, operation: Operation::Read, regions, buffer };
-        let buffer = conformance::complete(self.volume.as_ref(), request)?;
-        let mut index = vec![0; length as usize];
-        buffer.copy_out(0, &mut index);
-        self.grid.check_index(&index).map_err(|e| Error::new(e.kind, format!("{key}: {e}")))
     }
 
     /// The layout.
@@ -261,11 +228,14 @@ impl ArrayFile {
             let shares = std::iter::repeat_n(memory, planned.len());
             pieces.extend(planned.into_iter().zip(shares));
         }
-        let slots = pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+        let slots: Vec<Slot> =
+            pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+        let shards = self.shards.pin(slots.iter().map(|slot| slot.shard), operation)?;
         let batches = self.batches(operation, pieces);
         let file = self.clone();
         let ticket = Ticket::new(batches.len());
         let work = ticket.clone();
+        self.shards.unpin_after(&ticket, shards);
         self.in_order(operation, slots, &ticket, move || {
             for batch in batches {
                 file.launch(operation, batch, work.clone());
@@ -279,7 +249,9 @@ impl ArrayFile {
         let slot = self.grid.locate(chunk);
         let bytes = self.slot_read_bytes();
         let region = Region::new(block, vec![Segment { offset: 0, bytes }])?;
+        let shards = self.shards.pin(std::iter::once(slot.shard), Operation::Read)?;
         let (file, ticket) = (self.clone(), Ticket::new(1));
+        self.shards.unpin_after(&ticket, shards);
         let work = ticket.clone();
         self.in_order(Operation::Read, vec![slot], &ticket, move || {
             file.move_bytes(
@@ -300,7 +272,9 @@ impl ArrayFile {
 
     /// Starts making completed writes durable, after the unfinished ones.
     pub fn submit_sync(self: &Arc<Self>) -> Ticket {
-        let ticket = Ticket::new(self.shards.len());
+        let shards = self.shards.pin_unsynced();
+        let ticket = Ticket::new(shards.len());
+        self.shards.unpin_after(&ticket, shards.clone());
         let mut before: Vec<Ticket> = Vec::new();
         for writer in self.writers.lock().unwrap_or_else(PoisonError::into_inner).values() {
             if !before.iter().any(|t| t.is_same(writer)) {
@@ -309,10 +283,15 @@ impl ArrayFile {
         }
         let (file, work) = (self.clone(), ticket.clone());
         after(&before, move || {
-            for shard in 0..file.shards.len() as u64 {
-                let work = work.clone();
-                let done = Box::new(move |r| work.part_done(r));
-                file.move_bytes(Operation::Sync, shard, 0, Region::empty(), done);
+            for shard in shards {
+                let (work, shards) = (work.clone(), file.shards.clone());
+                let done = move |result: Result<()>| {
+                    if result.is_err() {
+                        shards.not_synced(shard);
+                    }
+                    work.part_done(result);
+                };
+                file.move_bytes(Operation::Sync, shard, 0, Region::empty(), Box::new(done));
             }
         });
         ticket
@@ -398,7 +377,10 @@ impl ArrayFile {
             Operation::Sync => SpanKind::Sync,
         };
         let offset = regions.parts().first().map_or(0, |first| first.offset);
-        let request = VolumeRequest { file: self.shards[shard as usize], operation, regions, buffer: region };
+        let Some(file) = self.shards.file(shard) else {
+            return done(Err(Error::invalid(format!("the shard file {shard} was not opened for a request"))));
+        };
+        let request = VolumeRequest { file, operation, regions, buffer: region };
         let file = self.clone();
         self.volume.submit(
             request,
@@ -412,14 +394,6 @@ impl ArrayFile {
                 done(completion.result.map(|_| ()));
             }),
         );
-    }
-}
-
-impl Drop for ArrayFile {
-    fn drop(&mut self) {
-        for &shard in &self.shards {
-            self.volume.close(shard);
-        }
     }
 }
 

@@ -13,14 +13,40 @@ const ALONE_BYTES: u64 = 256 << 10;
 
 type Share = (Piece, Memory);
 
+/// The runs of memory of a batch.
+#[derive(Default)]
+struct Runs {
+    count: u64,
+    block: Option<Arc<Block>>,
+    /// There are gaps between them in the file, or they are of several blocks.
+    are_apart: bool,
+}
+
+impl Runs {
+    fn with(&self, piece: &Piece, memory: &Memory) -> Self {
+        let is_other = self.block.as_ref().is_some_and(|block| !Arc::ptr_eq(block, &memory.block));
+        Self {
+            count: self.count + piece.runs(),
+            block: Some(memory.block.clone()),
+            are_apart: self.are_apart || piece.has_gaps || is_other,
+        }
+    }
+
+    /// Whether a request can take them as they are.
+    fn are_few(&self) -> bool {
+        self.count <= MAX_SEGMENTS && !self.are_apart
+    }
+}
+
 impl ArrayFile {
-    /// Pieces that one request each is for: of one shard, no more bytes together than a bounce buffer holds. Where the
-    /// volume does not gather, each is by itself.
+    /// Pieces that one request each is for: of one shard, no more bytes together than a bounce buffer holds, or else
+    /// few runs of memory. Where the volume does not gather, each is by itself.
     pub(crate) fn batches(&self, operation: Operation, shares: Vec<Share>) -> Vec<Vec<Share>> {
         let mut cut = Vec::with_capacity(shares.len());
         for (piece, memory) in shares {
-            if piece.extents() > 1 && piece.file_bytes() > self.bounce_piece {
-                let parts = piece.split(operation, &self.limited(self.bounce_piece));
+            let most = self.most_bytes(&piece);
+            if piece.extents() > 1 && piece.file_bytes() > most {
+                let parts = piece.split(operation, &self.limited(most));
                 cut.extend(parts.into_iter().map(|part| (part, memory.clone())));
             } else {
                 cut.push((piece, memory));
@@ -32,6 +58,7 @@ impl ArrayFile {
         // Of two writes to the same bytes at once, one stays if the regions of each ascend.
         cut.sort_by_key(|(piece, _)| (piece.shard, piece.file_offset));
         let (mut batches, mut batch, mut bytes, mut extents) = (Vec::new(), Vec::<Share>::new(), 0, 0);
+        let mut runs = Runs::default();
         for (piece, memory) in cut {
             let more = piece.file_bytes();
             if piece.extents() == 1 && more >= ALONE_BYTES {
@@ -39,12 +66,14 @@ impl ArrayFile {
                 continue;
             }
             let is_other = batch.last().is_some_and(|(last, _)| last.shard != piece.shard);
-            let is_full =
-                bytes + more > self.bounce_piece || extents + piece.extents() > self.limits.piece_extents;
+            let both = runs.with(&piece, &memory);
+            let most = if both.are_few() { self.limits.piece_bytes } else { self.bounce_piece };
+            let is_full = bytes + more > most || extents + piece.extents() > self.limits.piece_extents;
             if is_other || is_full {
                 batches.push(std::mem::take(&mut batch));
-                (bytes, extents) = (0, 0);
+                (bytes, extents, runs) = (0, 0, Runs::default());
             }
+            runs = runs.with(&piece, &memory);
             bytes += more;
             extents += piece.extents();
             batch.push((piece, memory));
@@ -91,17 +120,21 @@ impl ArrayFile {
         }
     }
 
-    /// The memory of a batch as one region, if its runs are few, and aligned or too small to matter.
+    /// Most bytes of a piece that one request can take: what a bounce buffer holds, or as many runs as are few.
+    fn most_bytes(&self, piece: &Piece) -> u64 {
+        let as_they_are = if self.gathers && !piece.has_gaps { MAX_SEGMENTS * piece.run_bytes } else { 0 };
+        as_they_are.max(self.bounce_piece)
+    }
+
+    /// The memory of a batch as one region, if its runs are few, and aligned, or too small to matter, or too many
+    /// bytes for a bounce buffer.
     fn run_by_run(&self, batch: &[Share]) -> Result<Option<Region>> {
         let [(_, first), ..] = batch else { return Ok(None) };
-        let is_fit = |(piece, memory): &Share| {
-            !piece.has_gaps
-                && Arc::ptr_eq(&memory.block, &first.block)
-                && (piece.extent_bytes < MIN_BOUNCE_BYTES || self.fits(piece, memory))
-        };
-        if batch.iter().map(|(piece, _)| piece.runs()).sum::<u64>() > MAX_SEGMENTS
-            || !batch.iter().all(is_fit)
-        {
+        let runs = batch.iter().fold(Runs::default(), |runs, (piece, memory)| runs.with(piece, memory));
+        let bytes: u64 = batch.iter().map(|(piece, _)| piece.file_bytes()).sum();
+        let is_fit =
+            |(piece, memory): &Share| piece.extent_bytes < MIN_BOUNCE_BYTES || self.fits(piece, memory);
+        if !runs.are_few() || !(bytes > self.bounce_piece || batch.iter().all(is_fit)) {
             return Ok(None);
         }
         let mut segments = Vec::new();

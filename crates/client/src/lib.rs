@@ -14,6 +14,7 @@ mod pool_listing;
 mod pool_names;
 mod pool_shared;
 mod pool_transfer;
+mod shards;
 mod stream;
 mod ticket;
 mod trace;

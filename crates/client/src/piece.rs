@@ -23,7 +23,8 @@ impl ArrayFile {
         memory: Memory,
         ticket: Ticket,
     ) {
-        if piece.runs() > MAX_SEGMENTS && !piece.has_gaps && self.fits(&piece, &memory) {
+        let many_runs = piece.runs() > MAX_SEGMENTS && !piece.has_gaps;
+        if many_runs && (self.fits(&piece, &memory) || self.is_more_than_buffered(&piece)) {
             let parts = piece.split(operation, &self.limited(MAX_SEGMENTS * piece.run_bytes));
             ticket.split_part(parts.len());
             for part in parts {
@@ -65,14 +66,24 @@ impl ArrayFile {
         }));
     }
 
-    /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter.
+    /// Whether more of a piece goes at once from memory as it is than through a bounce buffer, on a volume that takes
+    /// any memory. Its servers check whole blocks, however little of one is asked for: buffers that hold less than a
+    /// block would have each of them read, or merged and written, many times.
+    fn is_more_than_buffered(&self, piece: &Piece) -> bool {
+        self.gathers && piece.runs().min(MAX_SEGMENTS) * piece.run_bytes > self.bounce_piece
+    }
+
+    /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter, or, in a
+    /// pool, too large for a bounce buffer.
     fn in_place(&self, operation: Operation, piece: &Piece, memory: &Memory) -> Result<Option<Region>> {
         if piece.has_gaps || piece.runs() > MAX_SEGMENTS {
             return Ok(None);
         }
-        let small = piece.extent_bytes < MIN_BOUNCE_BYTES
-            && !(operation == Operation::Write && piece.reaches_slot_end);
-        if !small && !self.fits(piece, memory) {
+        let is_padded = operation == Operation::Write && piece.reaches_slot_end;
+        let is_small = piece.extent_bytes < MIN_BOUNCE_BYTES && !is_padded;
+        let ends_on_a_block = (piece.file_offset + piece.extent_bytes).is_multiple_of(self.align);
+        let is_large = (!is_padded || ends_on_a_block) && self.is_more_than_buffered(piece);
+        if !is_small && !is_large && !self.fits(piece, memory) {
             return Ok(None);
         }
         let mut runs = Vec::with_capacity(piece.runs() as usize);

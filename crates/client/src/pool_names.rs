@@ -1,6 +1,7 @@
 //! Names in a pool, and its small files, which lie on one server each.
 
 use std::hash::{BuildHasher, RandomState};
+use std::time::SystemTime;
 
 use outcore_core::{
     Buffer, Entry, Error, ErrorKind, Gather, Handle, Hints, IoRequest, Link, ManagerReply, ManagerRequest,
@@ -54,7 +55,9 @@ where
     }
 
     pub(crate) fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let fresh = format!("{path}.{}.new", RandomState::new().hash_one(path));
+        // What is random in one process may be the same in its forks.
+        let token = RandomState::new().hash_one((path, std::process::id(), SystemTime::now()));
+        let fresh = format!("{path}.{token}.new");
         let file = self.create(&fresh, bytes.len() as u64, false, on_one_server())?;
         let path = crate::pool_shared::checked(path)?;
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| self.rename(&file.path, &path));

@@ -50,6 +50,7 @@ proptest! {
         fortran in proptest::collection::vec(any::<bool>(), BOXES),
         bounce_bytes in proptest::sample::select(vec![1_usize, 20_000, 1 << 20]),
         most in proptest::sample::select(vec![37_usize, 5000, usize::MAX]),
+        growing in any::<bool>(),
     ) {
         let spec = GridSpec {
             shape: dims.iter().map(|d| d.0).collect(),
@@ -59,6 +60,7 @@ proptest! {
             chunk_order,
             slot_align_bytes: 4096,
             column_places: None,
+            growing,
         };
         let place = Place::new(ChunkGrid::new(spec).unwrap());
         let arena = Arena::new(4 << 20);

@@ -270,6 +270,7 @@ fn an_array_lies_in_a_pool_slot_by_slot() {
         chunk_order: ChunkOrder::ColumnMajor,
         slot_align_bytes: volume.slot_align_bytes(),
         column_places: None,
+        growing: false,
     };
     let grid = ChunkGrid::new(spec).unwrap();
     assert_eq!(grid.slot_bytes(), 65_536);

@@ -502,6 +502,7 @@ mod tests {
                 chunk_order,
                 slot_align_bytes: align,
                 column_places: None,
+                growing: false,
             };
             (grid, Stripes::new(slot * units, count).unwrap(), ranks, schema)
         })
@@ -588,6 +589,7 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1 << 16,
             column_places: None,
+            growing: false,
         };
         let dims = vec![Distribution::Whole, Distribution::Block];
         let schema = MemorySchema::Mesh { mesh: vec![2], dims };
@@ -611,6 +613,7 @@ mod tests {
             chunk_order: ChunkOrder::RowMajor,
             slot_align_bytes: 1,
             column_places: None,
+            growing: false,
         };
         let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole] };
         let plan = |item, unit, shard| {

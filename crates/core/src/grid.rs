@@ -34,6 +34,9 @@ pub struct GridSpec {
     /// For a matrix in column-major chunk order: the place on disk of each column of chunks, where that is not
     /// its number. Places that no column has are gaps.
     pub column_places: Option<Vec<u64>>,
+    /// Whether the array grows along its first dimension, of which it may have nothing yet. Each row of chunks has
+    /// shard files of its own, which are those of an array without the first dimension.
+    pub growing: bool,
 }
 
 /// A chunk's place: which shard file, and where in it.
@@ -68,7 +71,8 @@ impl ChunkGrid {
                 spec.shape, spec.chunk
             )));
         }
-        if spec.shape.contains(&0) || spec.chunk.contains(&0) || spec.item_bytes == 0 {
+        let fixed = usize::from(spec.growing);
+        if spec.shape[fixed..].contains(&0) || spec.chunk.contains(&0) || spec.item_bytes == 0 {
             return Err(Error::invalid(format!(
                 "shape {:?} and chunks {:?} must be at least 1 in every dimension",
                 spec.shape, spec.chunk
@@ -92,10 +96,13 @@ impl ChunkGrid {
         let slot_bytes = chunk_bytes.div_ceil(align) * align;
         let counts: Vec<u64> = spec.shape.iter().zip(&spec.chunk).map(|(&n, &c)| n.div_ceil(c)).collect();
         let mut shard_chunks = counts.clone();
-        spec.chunk_order.check(&counts)?;
+        if spec.growing {
+            shard_chunks[0] = 1;
+        }
+        spec.chunk_order.check(&counts[fixed..])?;
         let slow_to_fast: Vec<usize> = match spec.chunk_order {
-            ChunkOrder::ColumnMajor => (0..dims).rev().collect(),
-            _ => (0..dims).collect(),
+            ChunkOrder::ColumnMajor => (fixed..dims).rev().collect(),
+            _ => (fixed..dims).collect(),
         };
         for dim in slow_to_fast {
             let others: u128 = shard_chunks
@@ -108,13 +115,13 @@ impl ChunkGrid {
             shard_chunks[dim] = shard_chunks[dim].min(fit as u64);
         }
         let shard_counts: Vec<u64> = counts.iter().zip(&shard_chunks).map(|(&n, &c)| n.div_ceil(c)).collect();
-        if spec.chunk_order.block_chunks().is_some() && shard_chunks != counts {
+        if spec.chunk_order.block_chunks().is_some() && shard_chunks[fixed..] != counts[fixed..] {
             return Err(Error::invalid(format!(
                 "need at most {MAX_CHUNKS_PER_SHARD} chunks for blocks of chunks, which lie in one file, have {counts:?}; \
                  choose larger chunks"
             )));
         }
-        let mut ranks = spec.chunk_order.ranks(&shard_chunks);
+        let mut ranks = spec.chunk_order.ranks(&shard_chunks[fixed..]);
         let mut slots = ranks.iter().max().map_or(0, |&last| u64::from(last) + 1);
         if let Some(places) = &spec.column_places {
             slots = place_columns(&spec, &counts, &shard_counts, places, &mut ranks)?;
@@ -306,7 +313,38 @@ mod tests {
             chunk_order: ChunkOrder::ColumnMajor,
             slot_align_bytes: 4096,
             column_places: None,
+            growing: false,
         }
+    }
+
+    #[test]
+    fn a_step_of_a_growing_array_lies_as_an_array_of_its_own_would() {
+        for chunk_order in
+            [ChunkOrder::RowMajor, ChunkOrder::ColumnMajor, ChunkOrder::Hilbert, ChunkOrder::ZOrder]
+        {
+            let alone =
+                ChunkGrid::new(GridSpec { chunk_order: chunk_order.clone(), ..spec(&[300, 500], &[1, 1]) })
+                    .unwrap();
+            let growing = GridSpec { chunk_order, growing: true, ..spec(&[7, 300, 500], &[1, 1, 1]) };
+            let grid = ChunkGrid::new(growing).unwrap();
+            assert_eq!((grid.shards(), grid.shard_bytes()), (7 * alone.shards(), alone.shard_bytes()));
+            assert_eq!(grid.index(), alone.index());
+            for at in [[0, 0], [299, 499], [7, 218], [218, 7]] {
+                let (one, all) = (alone.locate(&at), grid.locate(&[5, at[0], at[1]]));
+                assert_eq!(one.offset, all.offset);
+                assert_eq!(alone.shard_key(one.shard).replacen('c', "c/5", 1), grid.shard_key(all.shard));
+            }
+        }
+    }
+
+    #[test]
+    fn a_growing_array_begins_with_nothing() {
+        let growing =
+            |shape: &[u64], chunk: &[u64]| ChunkGrid::new(GridSpec { growing: true, ..spec(shape, chunk) });
+        assert_eq!(growing(&[0, 3], &[1, 2]).unwrap().shards(), 0);
+        assert_eq!(growing(&[0], &[4]).unwrap().shards(), 0);
+        assert_eq!(growing(&[9], &[4]).unwrap().shard_key(2), "c/2");
+        assert!(growing(&[0, 0], &[1, 2]).is_err());
     }
 
     #[test]

@@ -286,6 +286,7 @@ mod tests {
             chunk_order,
             slot_align_bytes: 64,
             column_places: None,
+            growing: false,
         };
         ChunkGrid::new(spec).unwrap()
     }

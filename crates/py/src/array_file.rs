@@ -25,7 +25,8 @@ pub struct Grid(pub ChunkGrid);
 impl Grid {
     #[new]
     #[pyo3(signature = (
-        shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None, block_chunks = None
+        shape, chunk, item_bytes, order, chunk_order, slot_align_bytes, column_places = None, growing = false,
+        block_chunks = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn new(
@@ -37,6 +38,7 @@ impl Grid {
         chunk_order: &str,
         slot_align_bytes: u64,
         column_places: Option<Vec<u64>>,
+        growing: bool,
         block_chunks: Option<Vec<u64>>,
     ) -> PyResult<Self> {
         let storage = match order {
@@ -54,6 +56,7 @@ impl Grid {
                 chunk_order,
                 slot_align_bytes,
                 column_places,
+                growing,
             })
         });
         Ok(Self(grid.or_raise(py)?))

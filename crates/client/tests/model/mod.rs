@@ -32,6 +32,7 @@ pub fn grid(shape: &[u64], chunk: &[u64], item_bytes: u64) -> ChunkGrid {
         chunk_order: ChunkOrder::ColumnMajor,
         slot_align_bytes: 4096,
         column_places: None,
+        growing: false,
     };
     ChunkGrid::new(spec).unwrap()
 }

@@ -7,7 +7,16 @@ use crate::{
 
 structure!(ElementBox { start, shape });
 structure!(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk });
-structure!(GridSpec { shape, chunk, item_bytes, storage, chunk_order, slot_align_bytes, column_places });
+structure!(GridSpec {
+    shape,
+    chunk,
+    item_bytes,
+    storage,
+    chunk_order,
+    slot_align_bytes,
+    column_places,
+    growing
+});
 
 choice!(Distribution {
     1 = Whole,

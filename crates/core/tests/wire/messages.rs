@@ -62,9 +62,9 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
         Just(ChunkOrder::ZOrder),
         numbers().prop_map(ChunkOrder::Blocks),
     ];
-    let grid = (numbers(), numbers(), any::<[u64; 2]>(), any::<bool>(), order, option::of(numbers()));
-    let grid =
-        grid.prop_map(|(shape, chunk, [item_bytes, slot_align_bytes], is_c, chunk_order, column_places)| {
+    let grid = (numbers(), numbers(), any::<[u64; 2]>(), any::<[bool; 2]>(), order, option::of(numbers()));
+    let grid = grid.prop_map(
+        |(shape, chunk, [item_bytes, slot_align_bytes], [is_c, growing], chunk_order, column_places)| {
             GridSpec {
                 shape,
                 chunk,
@@ -73,8 +73,10 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
                 chunk_order,
                 slot_align_bytes,
                 column_places,
+                growing,
             }
-        });
+        },
+    );
     (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 3]>(), grid, schema).prop_map(
         |(id, [write, skips_disk], [ranks, shard, patience_s], grid, schema)| CollectiveSpec {
             id,

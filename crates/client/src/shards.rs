@@ -1,0 +1,230 @@
+//! The shard files of one array: opened, checked, and kept open while requests need them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outcore_core::{
+    Buffer, ChunkGrid, Error, ErrorKind, FileId, OpenMode, Operation, Regions, Result, Volume, VolumeRequest,
+    conformance,
+};
+use outcore_memory::{Arena, Region};
+
+use crate::Ticket;
+
+/// Of an array that grows, so many shard files stay open that no request needs. A process may have about a thousand
+/// files open, and each shard file of a plain directory is two of them.
+const KEPT_OPEN: usize = 16;
+
+/// Those of a fixed array are all opened at once; those of one that grows when they are needed, but for the last.
+pub(crate) struct Shards {
+    volume: Arc<dyn Volume<Buffer = Region>>,
+    path: String,
+    grid: ChunkGrid,
+    mode: OpenMode,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<u64, Shard>,
+    uses: u64,
+}
+
+struct Shard {
+    file: FileId,
+    /// Requests under way.
+    users: usize,
+    last_use: u64,
+    /// Whether it was written to since a sync: it must stay open until the next.
+    is_unsynced: bool,
+}
+
+impl Shard {
+    fn new(file: FileId) -> Self {
+        Self { file, users: 0, last_use: 0, is_unsynced: false }
+    }
+
+    fn take(&mut self, operation: Operation, now: u64) {
+        self.users += 1;
+        self.last_use = now;
+        self.is_unsynced |= operation == Operation::Write;
+    }
+}
+
+impl Shards {
+    pub(crate) fn open(
+        volume: Arc<dyn Volume<Buffer = Region>>,
+        path: &str,
+        grid: &ChunkGrid,
+        writable: bool,
+    ) -> Result<Self> {
+        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let (path, grid, state) = (path.to_string(), grid.clone(), Mutex::default());
+        let shards = Self { volume, path, grid, mode, state };
+        let count = shards.grid.shards();
+        let first = if shards.grid.spec().growing { count.saturating_sub(1) } else { 0 };
+        for shard in first..count {
+            let file = shards.open_one(shard)?;
+            shards.state().open.insert(shard, Shard::new(file));
+        }
+        Ok(shards)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens and checks a shard file. Not under the lock, which completions take.
+    fn open_one(&self, shard: u64) -> Result<FileId> {
+        let key = format!("{}/{}", self.path, self.grid.shard_key(shard));
+        let file = self.volume.open(&key, self.mode).map_err(|e| match e.kind {
+            ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("the shard file {key} is missing; restore it from a copy, or make the array anew"),
+            ),
+            _ => e,
+        })?;
+        if let Err(error) = self.check(file, &key) {
+            self.volume.close(file);
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    fn check(&self, file: FileId, key: &str) -> Result<()> {
+        let (need, have) = (self.grid.shard_bytes(), self.volume.length(file)?);
+        if have != need {
+            return Err(Error::new(
+                ErrorKind::Truncated,
+                format!(
+                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"
+                ),
+            ));
+        }
+        let length = need - self.grid.index_offset();
+        let buffer = Region::whole(Arc::new(Arena::new(usize::MAX).allocate(length as usize)?));
+        let regions = Regions::contiguous(self.grid.index_offset(), length)?;
+        let request = VolumeRequest { file, operation: Operation::Read, regions, buffer };
+        let buffer = conformance::complete(self.volume.as_ref(), request)?;
+        let mut index = vec![0; length as usize];
+        buffer.copy_out(0, &mut index);
+        self.grid.check_index(&index).map_err(|e| Error::new(e.kind, format!("{key}: {e}")))
+    }
+
+    /// What transfers should be aligned to.
+    pub(crate) fn alignment_bytes(&self) -> u64 {
+        let state = self.state();
+        state.open.values().map(|s| self.volume.alignment_bytes(s.file)).max().unwrap_or(1).max(1)
+    }
+
+    /// Opens what is not open of these, and keeps them open until [`Self::unpin_after`] says so.
+    pub(crate) fn pin(&self, numbers: impl Iterator<Item = u64>, operation: Operation) -> Result<Vec<u64>> {
+        let mut shards: Vec<u64> = numbers.collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let (missing, now) = self.use_open(&shards, operation);
+        if !missing.is_empty() {
+            for file in self.spare() {
+                self.volume.close(file);
+            }
+        }
+        for (at, &shard) in missing.iter().enumerate() {
+            let file = match self.open_one(shard) {
+                Ok(file) => file,
+                Err(error) => {
+                    shards.retain(|shard| !missing[at..].contains(shard));
+                    self.unpin(&shards);
+                    return Err(error);
+                }
+            };
+            let mut state = self.state();
+            // Another request may have opened it meanwhile.
+            let spare = state.open.contains_key(&shard).then_some(file);
+            state.open.entry(shard).or_insert_with(|| Shard::new(file)).take(operation, now);
+            drop(state);
+            if let Some(spare) = spare {
+                self.volume.close(spare);
+            }
+        }
+        Ok(shards)
+    }
+
+    /// Pins what is open of these; returns the others, and the number of the use.
+    fn use_open(&self, shards: &[u64], operation: Operation) -> (Vec<u64>, u64) {
+        let mut state = self.state();
+        state.uses += 1;
+        let now = state.uses;
+        let mut missing = Vec::new();
+        for &number in shards {
+            match state.open.get_mut(&number) {
+                Some(shard) => shard.take(operation, now),
+                None => missing.push(number),
+            }
+        }
+        (missing, now)
+    }
+
+    /// Pins what a sync is for: of an array that grows what was written to, else all.
+    pub(crate) fn pin_unsynced(&self) -> Vec<u64> {
+        let all = !self.grid.spec().growing;
+        let mut shards = Vec::new();
+        for (&number, shard) in &mut self.state().open {
+            if all || shard.is_unsynced {
+                shard.is_unsynced = false;
+                shard.users += 1;
+                shards.push(number);
+            }
+        }
+        shards.sort_unstable();
+        shards
+    }
+
+    /// Notes that a sync of a file failed.
+    pub(crate) fn not_synced(&self, shard: u64) {
+        if let Some(found) = self.state().open.get_mut(&shard) {
+            found.is_unsynced = true;
+        }
+    }
+
+    /// Lets go of pinned files once the work is done.
+    pub(crate) fn unpin_after(self: &Arc<Self>, ticket: &Ticket, shards: Vec<u64>) {
+        let this = self.clone();
+        // Nothing is closed here: completions do not block.
+        ticket.then(Box::new(move || this.unpin(&shards)));
+    }
+
+    fn unpin(&self, shards: &[u64]) {
+        let mut state = self.state();
+        for shard in shards {
+            if let Some(found) = state.open.get_mut(shard) {
+                found.users -= 1;
+            }
+        }
+    }
+
+    /// The open file of a pinned shard.
+    pub(crate) fn file(&self, shard: u64) -> Option<FileId> {
+        self.state().open.get(&shard).map(|found| found.file)
+    }
+
+    /// Takes out the least recently used of the files that nothing needs open.
+    fn spare(&self) -> Vec<FileId> {
+        if !self.grid.spec().growing {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        let idle = state.open.iter().filter(|(_, shard)| shard.users == 0 && !shard.is_unsynced);
+        let mut idle: Vec<(u64, u64)> = idle.map(|(&number, shard)| (shard.last_use, number)).collect();
+        idle.sort_unstable();
+        let spare = &idle[..idle.len().saturating_sub(KEPT_OPEN)];
+        spare.iter().filter_map(|(_, number)| state.open.remove(number).map(|shard| shard.file)).collect()
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        for shard in self.state().open.values() {
+            self.volume.close(shard.file);
+        }
+    }
+}
