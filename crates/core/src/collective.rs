@@ -120,6 +120,8 @@ pub struct CollectivePlan {
     piece_bytes: u64,
     /// Of each slot of the shard, the row-major number of its chunk there.
     chunks: Vec<Option<u32>>,
+    /// Whether every element is in the memory of some process.
+    covers_all: bool,
     /// Of each process.
     parts: Vec<Vec<Vec<Axis>>>,
 }
@@ -152,7 +154,8 @@ impl CollectivePlan {
         }
         let chunks = grid.slots_of_shard();
         let parts = (0..spec.ranks).map(|rank| spec.schema.parts(shape, rank)).collect();
-        Ok(Self { grid, shard: spec.shard, stripes, piece_bytes: PIECE_BYTES, chunks, parts })
+        let covers_all = matches!(spec.schema, MemorySchema::Mesh { .. });
+        Ok(Self { covers_all, grid, shard: spec.shard, stripes, piece_bytes: PIECE_BYTES, chunks, parts })
     }
 
     /// How many processes.
@@ -249,6 +252,14 @@ impl CollectivePlan {
             }
         }
         share
+    }
+
+    /// Bytes of a piece that are in the memory of processes.
+    pub fn shared_bytes(&self, piece: &PlannedPiece) -> u64 {
+        match self.covers_all {
+            true => self.element_bytes(piece),
+            false => (0..self.ranks()).map(|rank| self.share(piece, rank).bytes).sum(),
+        }
     }
 
     /// Bytes of a piece that are elements of the array.
@@ -552,6 +563,7 @@ mod tests {
                             }
                             prop_assert_eq!(counted, share.bytes);
                         }
+                        prop_assert_eq!(bytes, plan.shared_bytes(&piece));
                         prop_assert!(bytes <= plan.element_bytes(&piece));
                         if matches!(schema, MemorySchema::Mesh { .. }) {
                             prop_assert_eq!(bytes, plan.element_bytes(&piece), "a mesh leaves nothing out");

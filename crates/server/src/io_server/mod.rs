@@ -3,7 +3,9 @@
 //!
 //! [`IoServer`] is the state machine. [`Runner`] drives it with a real disk on a thread of its own.
 
+mod collective;
 mod config;
+mod direct;
 mod durable;
 mod event;
 mod examine;

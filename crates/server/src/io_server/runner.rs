@@ -17,7 +17,7 @@ use super::format::{DATA, LOCK, MARKER, marker};
 use super::server::IoServer;
 
 /// How often the server is told that time passes.
-const TICK: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_secs(1);
 
 struct Call<B> {
     request: IoRequest,

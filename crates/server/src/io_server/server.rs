@@ -103,6 +103,7 @@ impl<B: Buffer> IoServer<B> {
                 });
             }
             Event::Tick => {
+                self.shared.collectives.look_at_clock(now_ns);
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 if !started.is_settling.replace(true) {
                     self.shared.begin(async move {
@@ -114,6 +115,7 @@ impl<B: Buffer> IoServer<B> {
                 }
             }
             Event::Stop => {
+                self.shared.collectives.stop();
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 self.shared.begin(async move {
                     if started.wait().await.is_ok() {
@@ -139,6 +141,16 @@ impl<B: Buffer> IoServer<B> {
 
 impl<B: Buffer> Shared<B> {
     async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B) -> Result<IoReply> {
+        // These wait for other calls, and so must not keep them out.
+        match request {
+            IoRequest::Join { target, grant, spec, rank } => {
+                return self.join(target, &grant, *spec, rank).await;
+            }
+            IoRequest::Await { collective, rank, round } => {
+                return self.await_round(collective, rank, round).await;
+            }
+            _ => {}
+        }
         let _turn = self.calls.take().await;
         match request {
             IoRequest::Read { target, grant, regions } => {
@@ -198,11 +210,14 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Lengths { handles, grant, targets } => {
                 self.lengths(&handles, &grant, &targets).await.map(IoReply::Lengths)
             }
-            IoRequest::Join { .. }
-            | IoRequest::Await { .. }
-            | IoRequest::Give { .. }
-            | IoRequest::Take { .. }
-            | IoRequest::Abandon { .. } => Err(Error::invalid("this server directs no collectives")),
+            IoRequest::Give { collective, rank, piece, .. } => {
+                self.give(collective, rank, piece, buffer).await
+            }
+            IoRequest::Take { collective, rank, piece, .. } => {
+                self.take(collective, rank, piece, buffer).await
+            }
+            IoRequest::Abandon { collective, rank, error } => Ok(self.abandon(collective, rank, &error)),
+            IoRequest::Join { .. } | IoRequest::Await { .. } => Err(Error::invalid("handled above")),
         }
     }
 
@@ -245,7 +260,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Whether the grant allows it.
-    fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
+    pub(super) fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
         let now_s = self.now_ns.get() / 1_000_000_000;
         self.verify.verify(grant, target.handle, write, now_s)?;
         check_entry(target)
@@ -351,7 +366,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Sees to it that not too many files stay noted.
-    fn bound_notes(self: &Rc<Self>, written: Handle) {
+    pub(super) fn bound_notes(self: &Rc<Self>, written: Handle) {
         let notes = self.notes.borrow();
         if notes.count() <= MOST_NOTED {
             return;

@@ -9,6 +9,7 @@ use outcore_core::{
     ServerId,
 };
 
+use super::collective::Collectives;
 use super::config::{Config, Limits, Verify};
 use super::event::{Effect, NameAnswer, NameOperation};
 use super::files::Files;
@@ -36,6 +37,7 @@ pub(super) struct Shared<B> {
     pub notes: RefCell<Notes>,
     pub log: Log<B>,
     pub scratch: Scratch<B>,
+    pub collectives: Collectives<B>,
     pub calls: Permits,
     pub pieces: Permits,
     pub status: RefCell<IoStatus>,
@@ -68,6 +70,7 @@ impl<B: Buffer> Shared<B> {
             ),
             notes: RefCell::default(),
             log: Log::new(config.scratch.clone()),
+            collectives: Collectives::new(config.scratch.clone()),
             scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch),
             calls: Permits::new(limits.calls.max(1)),
             pieces: Permits::new(limits.pieces.max(1)),

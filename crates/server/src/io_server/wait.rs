@@ -100,6 +100,44 @@ impl Drop for Permit {
     }
 }
 
+/// Opened once, with a result, for all who wait and who come.
+#[derive(Clone, Default)]
+pub(super) struct Gate(Rc<RefCell<Opening>>);
+
+#[derive(Default)]
+struct Opening {
+    result: Option<Result<()>>,
+    waiting: Vec<Slot<()>>,
+}
+
+impl Gate {
+    /// The first result counts.
+    pub fn open(&self, result: Result<()>) {
+        let waiting = {
+            let mut state = self.0.borrow_mut();
+            state.result.get_or_insert(result);
+            std::mem::take(&mut state.waiting)
+        };
+        for slot in waiting {
+            slot.give(());
+        }
+    }
+
+    pub async fn wait(&self) -> Result<()> {
+        loop {
+            let slot = Slot::new();
+            {
+                let mut state = self.0.borrow_mut();
+                if let Some(result) = &state.result {
+                    return result.clone();
+                }
+                state.waiting.push(slot.clone());
+            }
+            slot.await;
+        }
+    }
+}
+
 struct Running {
     count: usize,
     result: Result<()>,

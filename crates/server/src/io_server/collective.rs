@@ -1,0 +1,322 @@
+//! Collectives under way on a server: who takes part, which pieces are open, and how it ends.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use outcore_core::{
+    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, ROUND_PIECES,
+    ROUNDS_AT_ONCE, Result, Target,
+};
+
+use super::config::Factory;
+use super::scratch::Scratch;
+use super::wait::{Gate, Permits};
+
+/// At work at once; others wait in turn. Each has two rounds of pieces in memory.
+const MOST_AT_WORK: usize = 2;
+/// Joined at once.
+const MOST_JOINED: usize = 256;
+/// Ended ones of which it is remembered how they ended, for those who ask late or again.
+const MOST_ENDED: usize = 256;
+
+/// All collectives of a server.
+pub(super) struct Collectives<B> {
+    joined: RefCell<BTreeMap<u128, Rc<Collective<B>>>>,
+    ended: RefCell<VecDeque<(u128, Result<()>)>>,
+    pub at_work: Permits,
+    /// Of pieces. Who is at work never waits for another one's.
+    pub buffers: Scratch<B>,
+    /// For a piece that is read once more.
+    pub again: Scratch<B>,
+}
+
+/// One of them.
+pub(super) struct Collective<B> {
+    pub spec: CollectiveSpec,
+    pub plan: CollectivePlan,
+    pub target: Target,
+    joined: RefCell<BTreeSet<u64>>,
+    pub all_joined: Gate,
+    rounds: RefCell<BTreeMap<u64, Gate>>,
+    /// Rounds from this one on have not begun.
+    pub begun: Cell<u64>,
+    pub open: RefCell<BTreeMap<u64, Rc<OpenPiece<B>>>>,
+    /// Pieces are done, and durable.
+    pub is_done: Cell<bool>,
+    asked_for_end: RefCell<BTreeSet<u64>>,
+    /// Everybody asked for the end, and so needs nothing any more.
+    pub all_asked: Gate,
+    pub end: Gate,
+    failed: RefCell<Option<Error>>,
+    progress_ns: Cell<u64>,
+}
+
+/// A piece in memory.
+pub(super) struct OpenPiece<B> {
+    pub planned: PlannedPiece,
+    pub buffer: RefCell<B>,
+    /// Bytes that processes have not given or taken yet.
+    pub left: Cell<u64>,
+    /// Who has.
+    pub seen: RefCell<BTreeSet<u64>>,
+    /// Whether its bytes are there to be taken.
+    pub is_read: Cell<bool>,
+    pub complete: Gate,
+}
+
+impl<B: Buffer> Collectives<B> {
+    pub fn new(make: Factory<B>) -> Self {
+        let piece = PIECE_BYTES as usize;
+        let pieces = MOST_AT_WORK * (ROUNDS_AT_ONCE * ROUND_PIECES) as usize;
+        Self {
+            joined: RefCell::default(),
+            ended: RefCell::default(),
+            at_work: Permits::new(MOST_AT_WORK),
+            buffers: Scratch::new(piece, pieces, make.clone()),
+            again: Scratch::new(piece, 1, make),
+        }
+    }
+
+    /// The collective that a process joins, and whether it is the first to do so.
+    pub fn join(
+        &self,
+        target: Target,
+        spec: CollectiveSpec,
+        rank: u64,
+        now_ns: u64,
+    ) -> Result<(Rc<Collective<B>>, bool)> {
+        if rank >= spec.ranks {
+            return Err(Error::invalid(format!("of {} processes none has number {rank}", spec.ranks)));
+        }
+        if let Some(result) = self.ended(spec.id) {
+            let over = || Error::invalid("the collective is over; begin another one");
+            return Err(result.err().unwrap_or_else(over));
+        }
+        let known = self.joined.borrow().get(&spec.id).cloned();
+        if let Some(collective) = known {
+            collective.take_in(target, &spec, rank, now_ns)?;
+            return Ok((collective, false));
+        }
+        if self.joined.borrow().len() >= MOST_JOINED {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{MOST_JOINED} collectives are under way on this server; wait for some of them"),
+            ));
+        }
+        let plan = CollectivePlan::new(&spec, target.stripes)?;
+        let id = spec.id;
+        let collective = Rc::new(Collective {
+            spec,
+            plan,
+            target,
+            joined: RefCell::default(),
+            all_joined: Gate::default(),
+            rounds: RefCell::default(),
+            begun: Cell::new(0),
+            open: RefCell::default(),
+            is_done: Cell::new(false),
+            asked_for_end: RefCell::default(),
+            all_asked: Gate::default(),
+            end: Gate::default(),
+            failed: RefCell::default(),
+            progress_ns: Cell::new(now_ns),
+        });
+        self.joined.borrow_mut().insert(id, collective.clone());
+        collective.note_joined(rank, now_ns);
+        Ok((collective, true))
+    }
+
+    /// The one with this number. It is over for those who get an `Err(Ok(()))`.
+    pub fn get(&self, id: u128) -> std::result::Result<Rc<Collective<B>>, Result<()>> {
+        if let Some(collective) = self.joined.borrow().get(&id) {
+            return Ok(collective.clone());
+        }
+        Err(self.ended(id).unwrap_or_else(|| {
+            Err(Error::new(
+                ErrorKind::NotFound,
+                "the server does not know this collective: it was started again since it began; write or read the array \
+                 once more",
+            ))
+        }))
+    }
+
+    fn ended(&self, id: u128) -> Option<Result<()>> {
+        self.ended.borrow().iter().find(|(ended, _)| *ended == id).map(|(_, result)| result.clone())
+    }
+
+    /// Forgets all of a collective but how it ended.
+    pub fn end(&self, id: u128, result: Result<()>) {
+        if self.joined.borrow_mut().remove(&id).is_some() {
+            let mut ended = self.ended.borrow_mut();
+            ended.push_back((id, result));
+            if ended.len() > MOST_ENDED {
+                ended.pop_front();
+            }
+        }
+    }
+
+    fn each(&self) -> Vec<Rc<Collective<B>>> {
+        self.joined.borrow().values().cloned().collect()
+    }
+
+    /// Ends those in which a process is waited for too long.
+    pub fn look_at_clock(&self, now_ns: u64) {
+        for collective in self.each() {
+            collective.look_at_clock(now_ns);
+        }
+    }
+
+    /// Ends all.
+    pub fn stop(&self) {
+        for collective in self.each() {
+            collective.fail(Error::new(ErrorKind::Io, "the server is stopping; try again when it is back"));
+        }
+    }
+}
+
+impl<B: Buffer> Collective<B> {
+    fn take_in(&self, target: Target, spec: &CollectiveSpec, rank: u64, now_ns: u64) -> Result<()> {
+        let Some(what) = difference((self.target, &self.spec), (target, spec)) else {
+            self.note_joined(rank, now_ns);
+            return Ok(());
+        };
+        let first = self.joined.borrow().first().copied().unwrap_or(0);
+        let error = Error::invalid(format!(
+            "processes {first} and {rank} do not agree on {what}; call the collective with the same arguments everywhere"
+        ));
+        self.fail(error.clone());
+        Err(error)
+    }
+
+    fn note_joined(&self, rank: u64, now_ns: u64) {
+        self.progress_ns.set(now_ns);
+        let mut joined = self.joined.borrow_mut();
+        joined.insert(rank);
+        if joined.len() as u64 == self.spec.ranks {
+            drop(joined);
+            self.all_joined.open(Ok(()));
+        }
+    }
+
+    /// A process has everything, and wants to know how it ends.
+    pub fn ask_for_end(&self, rank: u64, now_ns: u64) {
+        self.progress_ns.set(now_ns);
+        let mut asked = self.asked_for_end.borrow_mut();
+        asked.insert(rank);
+        if asked.len() as u64 == self.spec.ranks {
+            drop(asked);
+            self.all_asked.open(Ok(()));
+        }
+    }
+
+    /// A process did what it was waited for, or others are waited for from now on.
+    pub fn note_progress(&self, now_ns: u64) {
+        self.progress_ns.set(now_ns);
+    }
+
+    /// What opens when the server is ready for a round.
+    pub fn round(&self, round: u64) -> Gate {
+        let gate = self.rounds.borrow_mut().entry(round).or_default().clone();
+        if let Some(error) = &*self.failed.borrow() {
+            gate.open(Err(error.clone()));
+        }
+        gate
+    }
+
+    /// Ends it: whoever waits, or comes, is told why.
+    pub fn fail(&self, error: Error) {
+        if self.failed.borrow().is_some() {
+            return;
+        }
+        *self.failed.borrow_mut() = Some(error.clone());
+        let open = self.open.take();
+        let rounds = self.rounds.take();
+        let gates = [&self.all_joined, &self.all_asked, &self.end].into_iter().chain(rounds.values());
+        for gate in gates.chain(open.values().map(|piece| &piece.complete)) {
+            gate.open(Err(error.clone()));
+        }
+    }
+
+    pub fn result(&self) -> Result<()> {
+        self.failed.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// How much of a piece processes have in memory; the rest of its elements stays as it is on disk.
+    pub fn shared_bytes(&self, piece: &PlannedPiece) -> u64 {
+        self.plan.shared_bytes(piece)
+    }
+
+    fn look_at_clock(&self, now_ns: u64) {
+        let silent_s = now_ns.saturating_sub(self.progress_ns.get()) / 1_000_000_000;
+        if silent_s < self.spec.patience_s {
+            return;
+        }
+        let missing = self.missing();
+        if !missing.is_empty() {
+            self.fail(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "nothing was heard of {} for {silent_s} s; look what became of them, and try again, with a longer \
+                     timeout if they only were slow",
+                    named(&missing)
+                ),
+            ));
+        }
+    }
+
+    /// The processes that are waited for.
+    fn missing(&self) -> Vec<u64> {
+        let joined = self.joined.borrow();
+        if (joined.len() as u64) < self.spec.ranks {
+            return (0..self.spec.ranks).filter(|rank| !joined.contains(rank)).collect();
+        }
+        if self.is_done.get() {
+            let asked = self.asked_for_end.borrow();
+            return (0..self.spec.ranks).filter(|rank| !asked.contains(rank)).collect();
+        }
+        let open: Vec<Rc<OpenPiece<B>>> = self.open.borrow().values().cloned().collect();
+        let mut missing = BTreeSet::new();
+        for piece in
+            open.iter().filter(|piece| piece.left.get() > 0 && (self.spec.write || piece.is_read.get()))
+        {
+            let seen = piece.seen.borrow();
+            let has_share = |rank: &u64| self.plan.share(&piece.planned, *rank).bytes > 0;
+            missing.extend((0..self.spec.ranks).filter(|rank| !seen.contains(rank)).filter(has_share));
+        }
+        missing.into_iter().collect()
+    }
+}
+
+/// Processes, for people.
+fn named(ranks: &[u64]) -> String {
+    const MOST: usize = 8;
+    let mut numbers: Vec<String> = ranks.iter().take(MOST).map(u64::to_string).collect();
+    if ranks.len() > MOST {
+        numbers.push(format!("{} others", ranks.len() - MOST));
+    }
+    match numbers.split_last() {
+        Some((last, [])) => format!("process {last}"),
+        Some((last, before)) => format!("processes {} and {last}", before.join(", ")),
+        None => String::from("no process"),
+    }
+}
+
+/// In what two descriptions of one collective differ.
+fn difference(a: (Target, &CollectiveSpec), b: (Target, &CollectiveSpec)) -> Option<&'static str> {
+    let ((target, spec), (other_target, other)) = (a, b);
+    if target != other_target {
+        return Some("the array");
+    }
+    if spec == other {
+        return None;
+    }
+    Some(match () {
+        () if spec.write != other.write => "whether they read or write",
+        () if spec.ranks != other.ranks => "how many they are",
+        () if spec.grid != other.grid || spec.shard != other.shard => "the array's shape, type and chunks",
+        () if spec.schema != other.schema => "the memory schema",
+        () if spec.patience_s != other.patience_s => "the timeout",
+        () => "whether disks are used",
+    })
+}

@@ -1,0 +1,487 @@
+//! Collectives: processes that are simulated one message at a time, in random order.
+
+use std::collections::VecDeque;
+
+use outcore_core::crash_disk::Random;
+use outcore_core::{
+    ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, Handle,
+    IoReply, IoRequest, MemorySchema, Result, StorageOrder, Stripes, Tile,
+};
+use outcore_server::io_server::{Limits, data_path};
+
+use crate::world::{World, grant, noise, target};
+
+const ITEM: u64 = 8;
+
+/// 20 MiB in 7 chunks, of which the last has padding: three rounds of pieces.
+fn grid() -> GridSpec {
+    GridSpec {
+        shape: vec![20, 256, 512],
+        chunk: vec![3, 256, 512],
+        item_bytes: ITEM,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1 << 16,
+        column_places: None,
+        growing: false,
+    }
+}
+
+fn spec(id: u128, write: bool, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
+    CollectiveSpec { id, write, ranks, grid: grid(), shard: 0, schema, patience_s: 30, skips_disk: false }
+}
+
+fn mesh(mesh: &[u64], dims: [Distribution; 3]) -> MemorySchema {
+    MemorySchema::Mesh { mesh: mesh.to_vec(), dims: dims.to_vec() }
+}
+
+fn quarters() -> MemorySchema {
+    mesh(&[2, 2], [Distribution::Whole, Distribution::Block, Distribution::Block])
+}
+
+fn stripes() -> Stripes {
+    target(1).stripes
+}
+
+/// Where each element of a tile lies in the file, in the order in which they travel. Data files are files here.
+fn offsets(tile: &Tile, piece_offset: u64) -> Vec<usize> {
+    tile.levels.iter().fold(vec![(piece_offset + tile.at) as usize], |found, level| {
+        let step = level.piece_step as usize;
+        found.iter().flat_map(|&at| (0..level.count as usize).map(move |i| at + i * step)).collect()
+    })
+}
+
+enum Doing {
+    Join,
+    Round(usize),
+    Share { round: usize, places: Vec<usize> },
+    End,
+}
+
+/// A process: what it has asked, and what it will ask.
+struct Rank {
+    rank: u64,
+    spec: CollectiveSpec,
+    rounds: Vec<(u64, Vec<u64>)>,
+    asked: VecDeque<(u64, Doing)>,
+    left: usize,
+    messages: u64,
+    result: Option<Result<()>>,
+    /// It does not ask for the end by itself.
+    holds_end: bool,
+}
+
+impl Rank {
+    fn join(world: &mut World, handle: u64, spec: &CollectiveSpec, rank: u64) -> Self {
+        let plan = CollectivePlan::new(spec, stripes()).unwrap();
+        let rounds = plan.rounds_of(0, rank);
+        let left = rounds.iter().map(|(_, pieces)| pieces.len()).sum();
+        let (target, grant) = (target(handle), grant(handle));
+        let join = IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank };
+        let asked = VecDeque::from([(world.call(join, vec![]), Doing::Join)]);
+        Self { rank, spec: spec.clone(), rounds, asked, left, messages: 1, result: None, holds_end: false }
+    }
+
+    fn ask(&mut self, world: &mut World, request: IoRequest, payload: Vec<u8>, doing: Doing) {
+        self.messages += 1;
+        let call = world.call(request, payload);
+        self.asked.push_back((call, doing));
+    }
+
+    fn await_round(&mut self, world: &mut World, round: Option<usize>) {
+        let number = round.map(|round| self.rounds[round].0);
+        let request = IoRequest::Await { collective: self.spec.id, rank: self.rank, round: number };
+        self.ask(world, request, vec![], round.map_or(Doing::End, Doing::Round));
+    }
+
+    /// Goes on with one answer that is there; `false` if there is none. `image` is what the file holds or will hold.
+    fn step(&mut self, world: &mut World, image: &mut [u8]) -> bool {
+        for i in 0..self.asked.len() {
+            if let Some((reply, payload)) = world.answer(self.asked[i].0) {
+                let (_, doing) = self.asked.remove(i).unwrap();
+                if let IoReply::Failed(error) = reply {
+                    self.result.get_or_insert(Err(error));
+                } else if self.result.is_none() {
+                    self.answered(world, doing, &payload.to_vec(), image);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn answered(&mut self, world: &mut World, doing: Doing, payload: &[u8], image: &mut [u8]) {
+        let id = self.spec.id;
+        match doing {
+            Doing::Join => {
+                for round in 0..self.rounds.len().min(2) {
+                    self.await_round(world, Some(round));
+                }
+            }
+            Doing::Round(round) => {
+                let plan = CollectivePlan::new(&self.spec, stripes()).unwrap();
+                for piece in self.rounds[round].1.clone() {
+                    let planned = plan.piece(0, piece);
+                    let share = plan.share(&planned, self.rank);
+                    let places: Vec<usize> =
+                        share.tiles.iter().flat_map(|tile| offsets(tile, planned.offset)).collect();
+                    let (rank, bytes) = (self.rank, share.bytes);
+                    let item = |&at: &usize| image[at..at + ITEM as usize].to_vec();
+                    let (request, payload) = if self.spec.write {
+                        (
+                            IoRequest::Give { collective: id, rank, piece, bytes },
+                            places.iter().flat_map(item).collect(),
+                        )
+                    } else {
+                        (IoRequest::Take { collective: id, rank, piece, bytes }, vec![0xEE; bytes as usize])
+                    };
+                    self.ask(world, request, payload, Doing::Share { round, places });
+                }
+            }
+            Doing::Share { round, places, .. } => {
+                if !self.spec.write {
+                    for (at, item) in places.iter().zip(payload.chunks(ITEM as usize)) {
+                        image[*at..at + item.len()].copy_from_slice(item);
+                    }
+                }
+                self.left -= 1;
+                let others = self
+                    .asked
+                    .iter()
+                    .any(|(_, doing)| matches!(doing, Doing::Share { round: r, .. } if *r == round));
+                if !others && round + 2 < self.rounds.len() {
+                    self.await_round(world, Some(round + 2));
+                }
+            }
+            Doing::End => self.result = Some(Ok(())),
+        }
+        let has_asked_for_end = self.asked.iter().any(|(_, doing)| matches!(doing, Doing::End));
+        if self.left == 0 && self.result.is_none() && !has_asked_for_end && !self.holds_end {
+            self.await_round(world, None);
+        }
+    }
+}
+
+/// Goes on until nothing more happens, in random order.
+fn settle(world: &mut World, ranks: &mut [Rank], image: &mut [u8]) {
+    loop {
+        let mut moved = false;
+        let first = world.random.below(ranks.len() as u64) as usize;
+        for i in 0..ranks.len() {
+            let number = (first + i) % ranks.len();
+            if world.random.below(3) > 0 {
+                moved |= ranks[number].step(world, image);
+            }
+        }
+        for _ in 0..world.random.below(8) {
+            moved |= world.turn();
+        }
+        if !moved {
+            let stuck = !ranks.iter_mut().any(|rank| rank.step(world, image));
+            if stuck && !world.turn() {
+                return;
+            }
+        }
+    }
+}
+
+fn run(world: &mut World, handle: u64, spec: &CollectiveSpec, image: &mut [u8]) -> Vec<Rank> {
+    let mut ranks: Vec<Rank> = (0..spec.ranks).map(|rank| Rank::join(world, handle, spec, rank)).collect();
+    settle(world, &mut ranks, image);
+    ranks
+}
+
+fn results(ranks: &[Rank]) -> Vec<Result<()>> {
+    ranks.iter().map(|rank| rank.result.clone().unwrap_or(Err(Error::invalid("waits")))).collect()
+}
+
+/// What a file of the array holds, without the padding at its end, which nobody writes.
+fn image(seed: u64) -> Vec<u8> {
+    noise(&mut Random::new(seed), 20 << 20)
+}
+
+fn content(world: &World, handle: u64) -> Vec<u8> {
+    world.disk.content(&data_path(Handle(handle))).unwrap()
+}
+
+#[test]
+fn what_some_write_others_read_and_messages_are_as_planned() {
+    let mut world = World::new(1, Limits::default());
+    let written = image(1);
+    let ranks = run(&mut world, 1, &spec(1, true, 4, quarters()), &mut written.clone());
+    assert_eq!(results(&ranks), vec![Ok(()); 4]);
+    assert!(content(&world, 1) == written);
+    for rank in &ranks {
+        let shares: usize = rank.rounds.iter().map(|(_, pieces)| pieces.len()).sum();
+        assert_eq!(shares, 20, "a quarter of each piece, none of the padding");
+        assert_eq!(rank.messages, 1 + 3 + 20 + 1);
+    }
+    // What was answered is durable.
+    world.crash();
+    let cyclic = mesh(&[3], [Distribution::Cyclic(1), Distribution::Whole, Distribution::Whole]);
+    let mut read = vec![0; written.len()];
+    let ranks = run(&mut world, 1, &spec(2, false, 5, cyclic), &mut read);
+    assert_eq!(results(&ranks), vec![Ok(()); 5], "also those that have nothing");
+    assert!(read == written);
+}
+
+#[test]
+fn disks_that_fail_fail_all_and_those_that_stop_short_do_not() {
+    let mut world = World::new(2, Limits::default());
+    world.faults.short_of = 3;
+    let written = image(2);
+    let ranks = run(&mut world, 1, &spec(1, true, 4, quarters()), &mut written.clone());
+    assert_eq!(results(&ranks), vec![Ok(()); 4]);
+    world.faults.is_full = true;
+    let ranks = run(&mut world, 1, &spec(2, true, 4, quarters()), &mut image(3));
+    for result in results(&ranks) {
+        assert_eq!(result.unwrap_err().kind, ErrorKind::DiskFull);
+    }
+    world.faults.is_full = false;
+    world.faults.unreadable = 5 << 20;
+    let ranks = run(&mut world, 1, &spec(3, false, 4, quarters()), &mut vec![0; 20 << 20]);
+    for result in results(&ranks) {
+        assert_eq!(result.unwrap_err().kind, ErrorKind::Io);
+    }
+    world.faults.unreadable = 0;
+    let mut read = vec![0; 20 << 20];
+    let ranks = run(&mut world, 1, &spec(4, false, 4, quarters()), &mut read);
+    assert_eq!(results(&ranks), vec![Ok(()); 4], "the server goes on");
+}
+
+#[test]
+fn elements_that_nobody_has_stay() {
+    let mut world = World::new(3, Limits::default());
+    let before = image(4);
+    run(&mut world, 1, &spec(1, true, 4, quarters()), &mut before.clone());
+    let area = |start: [u64; 3], shape: [u64; 3]| ElementBox { start: start.to_vec(), shape: shape.to_vec() };
+    let boxes = vec![
+        vec![area([2, 3, 0], [5, 100, 512]), area([0, 0, 0], [1, 1, 7])],
+        vec![],
+        vec![area([9, 0, 511], [3, 256, 1]), area([0, 0, 0], [0, 1, 1])],
+    ];
+    let mut expected = before.clone();
+    let (fresh, at) = (image(5), |i: u64, j: u64, k: u64| (((i * 256 + j) * 512 + k) * ITEM) as usize);
+    for part in boxes.iter().flatten() {
+        for i in 0..part.shape[0] {
+            for j in 0..part.shape[1] {
+                let first = at(part.start[0] + i, part.start[1] + j, part.start[2]);
+                let bytes = first..first + (part.shape[2] * ITEM) as usize;
+                expected[bytes.clone()].copy_from_slice(&fresh[bytes]);
+            }
+        }
+    }
+    let ranks = run(&mut world, 1, &spec(2, true, 3, MemorySchema::Boxes(boxes)), &mut fresh.clone());
+    assert_eq!(results(&ranks), vec![Ok(()); 3]);
+    assert!(content(&world, 1) == expected);
+}
+
+#[test]
+fn who_disagrees_is_named_to_all() {
+    let mut world = World::new(4, Limits::default());
+    let good = spec(1, true, 3, quarters_of_three());
+    let other_grid = CollectiveSpec { grid: GridSpec { chunk: vec![2, 256, 512], ..grid() }, ..good.clone() };
+    let other_schema = CollectiveSpec { schema: quarters_of_three_columns(), ..good.clone() };
+    let other_way = CollectiveSpec { write: false, ..good.clone() };
+    for (number, (other, what)) in [
+        (other_grid, "shape, type and chunks"),
+        (other_schema, "memory schema"),
+        (other_way, "read or write"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = 10 + number as u128;
+        let (good, other) = (CollectiveSpec { id, ..good.clone() }, CollectiveSpec { id, ..other });
+        let mut ranks = vec![
+            Rank::join(&mut world, 1, &good, 1),
+            Rank::join(&mut world, 1, &other, 2),
+            Rank::join(&mut world, 1, &good, 0),
+        ];
+        settle(&mut world, &mut ranks, &mut []);
+        for result in results(&ranks) {
+            let message = result.unwrap_err().message;
+            assert!(
+                message.contains("processes 1 and 2 do not agree") && message.contains(what),
+                "{message}"
+            );
+        }
+    }
+    let mut ranks = vec![Rank::join(&mut world, 1, &good, 0), Rank::join(&mut world, 2, &good, 1)];
+    settle(&mut world, &mut ranks, &mut []);
+    assert!(results(&ranks)[0].clone().unwrap_err().message.contains("do not agree on the array"));
+}
+
+fn quarters_of_three() -> MemorySchema {
+    mesh(&[3], [Distribution::Block, Distribution::Whole, Distribution::Whole])
+}
+
+fn quarters_of_three_columns() -> MemorySchema {
+    mesh(&[3], [Distribution::Whole, Distribution::Whole, Distribution::Block])
+}
+
+#[test]
+fn who_does_not_come_is_named_and_who_comes_late_is_not() {
+    let mut world = World::new(5, Limits::default());
+    let good = spec(1, true, 4, quarters());
+    let mut ranks: Vec<Rank> = [0, 3].map(|rank| Rank::join(&mut world, 1, &good, rank)).into();
+    let mut written = image(6);
+    settle(&mut world, &mut ranks, &mut written);
+    world.tick(29);
+    settle(&mut world, &mut ranks, &mut written);
+    assert!(ranks.iter().all(|rank| rank.result.is_none()));
+    world.tick(1);
+    settle(&mut world, &mut ranks, &mut written);
+    for result in results(&ranks) {
+        assert!(result.unwrap_err().message.contains("nothing was heard of processes 1 and 2 for 30 s"));
+    }
+    let late = IoRequest::Join { target: target(1), grant: grant(1), spec: Box::new(good), rank: 1 };
+    assert!(world.done(late, vec![]).unwrap_err().message.contains("processes 1 and 2"), "and is told so");
+    let good = spec(2, true, 4, quarters());
+    let mut ranks: Vec<Rank> = [0, 1, 3].map(|rank| Rank::join(&mut world, 1, &good, rank)).into();
+    world.tick(29);
+    ranks.push(Rank::join(&mut world, 1, &good, 2));
+    settle(&mut world, &mut ranks, &mut written);
+    assert_eq!(results(&ranks), vec![Ok(()); 4]);
+}
+
+#[test]
+fn who_dies_midway_is_named_and_who_gives_up_says_why() {
+    for write in [true, false] {
+        let mut world = World::new(6, Limits::default());
+        run(&mut world, 1, &spec(9, true, 4, quarters()), &mut image(7));
+        let spec1 = spec(1, write, 4, quarters());
+        let mut ranks: Vec<Rank> = (0..4).map(|rank| Rank::join(&mut world, 1, &spec1, rank)).collect();
+        while ranks[2].asked.iter().all(|(_, doing)| !matches!(doing, Doing::Share { .. })) {
+            world.turn();
+            for rank in &mut ranks {
+                rank.step(&mut world, &mut image(7));
+            }
+        }
+        let mut rest: Vec<Rank> = ranks.drain(..).filter(|rank| rank.rank != 2).collect();
+        settle(&mut world, &mut rest, &mut image(7));
+        assert!(rest.iter().all(|rank| rank.result.is_none()), "they wait");
+        world.tick(31);
+        settle(&mut world, &mut rest, &mut image(7));
+        for result in results(&rest) {
+            assert!(result.unwrap_err().message.contains("nothing was heard of process 2 for 31 s"));
+        }
+        let spec2 = spec(2, write, 4, quarters());
+        let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::join(&mut world, 1, &spec2, rank)).collect();
+        let error = Error::new(ErrorKind::Budget, "no memory");
+        let abandon = IoRequest::Abandon { collective: 2, rank: 3, error };
+        assert!(world.done(abandon, vec![]).is_ok());
+        settle(&mut world, &mut ranks, &mut image(7));
+        for result in results(&ranks) {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Budget);
+            assert_eq!(error.message, "process 3 gave up: no memory");
+        }
+    }
+}
+
+#[test]
+fn what_is_sent_again_changes_nothing() {
+    let mut world = World::new(7, Limits::default());
+    let written = image(8);
+    let spec1 = spec(1, true, 4, quarters());
+    let plan = CollectivePlan::new(&spec1, stripes()).unwrap();
+    let mut ranks: Vec<Rank> = (0..4).map(|rank| Rank::join(&mut world, 1, &spec1, rank)).collect();
+    world.run();
+    let planned = plan.piece(0, 0);
+    let share = plan.share(&planned, 3);
+    let places: Vec<usize> = share.tiles.iter().flat_map(|tile| offsets(tile, 0)).collect();
+    let bytes: Vec<u8> = places.iter().flat_map(|&at| written[at..at + ITEM as usize].to_vec()).collect();
+    for _ in 0..2 {
+        // The process itself sends it once more.
+        let give = IoRequest::Give { collective: 1, rank: 3, piece: 0, bytes: share.bytes };
+        assert!(world.done(give, bytes.clone()).is_ok());
+    }
+    settle(&mut world, &mut ranks, &mut written.clone());
+    assert_eq!(results(&ranks), vec![Ok(()); 4]);
+    assert!(content(&world, 1) == written);
+    let spec2 = spec(2, false, 4, quarters());
+    let mut read = vec![0; written.len()];
+    let mut ranks: Vec<Rank> = (0..4).map(|rank| Rank::join(&mut world, 1, &spec2, rank)).collect();
+    let mut last = ranks.pop().unwrap();
+    last.holds_end = true;
+    settle(&mut world, &mut ranks, &mut read);
+    while last.left > 0 {
+        if !last.step(&mut world, &mut read) && !world.turn() {
+            settle(&mut world, &mut ranks, &mut read);
+        }
+    }
+    settle(&mut world, &mut ranks, &mut read);
+    for rank in &ranks {
+        assert_eq!((rank.left, &rank.result), (0, &None), "they wait for its end");
+    }
+    // Its answer was lost: the piece is not in memory any more.
+    let again = IoRequest::Take { collective: 2, rank: 3, piece: 0, bytes: share.bytes };
+    assert!(world.done(again, vec![0; share.bytes as usize]).unwrap() == bytes);
+    last.await_round(&mut world, None);
+    ranks.push(last);
+    settle(&mut world, &mut ranks, &mut read);
+    assert_eq!(results(&ranks), vec![Ok(()); 4]);
+    assert!(read == written);
+    let give = IoRequest::Give { collective: 1, rank: 0, piece: 0, bytes: 8 };
+    assert!(world.done(give, vec![1; 8]).is_ok(), "of one that is over");
+    assert!(content(&world, 1) == written);
+    let wait = IoRequest::Await { collective: 1, rank: 0, round: None };
+    assert!(world.done(wait, vec![]).is_ok());
+}
+
+#[test]
+fn what_does_not_belong_is_refused() {
+    let mut world = World::new(8, Limits::default());
+    let good = spec(1, true, 4, quarters());
+    let join = |spec: &CollectiveSpec, rank| {
+        let (target, grant) = (target(1), grant(1));
+        IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank }
+    };
+    let message =
+        |world: &mut World, request, bytes| world.done(request, vec![0; bytes]).unwrap_err().message;
+    assert!(message(&mut world, join(&good, 4), 0).contains("of 4 processes none has number 4"));
+    let bad = CollectiveSpec {
+        schema: mesh(&[5], [Distribution::Block, Distribution::Whole, Distribution::Whole]),
+        ..good.clone()
+    };
+    assert!(message(&mut world, join(&bad, 0), 0).contains("for the mesh"));
+    let foreign =
+        IoRequest::Join { target: target(1), grant: grant(2), spec: Box::new(good.clone()), rank: 0 };
+    assert!(world.done(foreign, vec![]).is_err(), "without a right to it");
+    let give = |piece, bytes| IoRequest::Give { collective: 1, rank: 0, piece, bytes };
+    assert!(message(&mut world, give(0, 8), 8).contains("does not know this collective"));
+    let mut ranks: Vec<Rank> = (0..4).map(|rank| Rank::join(&mut world, 1, &good, rank)).collect();
+    assert!(message(&mut world, give(17, 8), 8).contains("nobody was asked for shares of piece 17"));
+    world.run();
+    assert!(message(&mut world, give(0, 8), 8).contains("is 262144 bytes, not 8"));
+    let take = IoRequest::Take { collective: 1, rank: 0, piece: 0, bytes: 8 };
+    assert!(message(&mut world, take, 8).contains("nothing is taken"));
+    let wait = IoRequest::Await { collective: 1, rank: 0, round: Some(99) };
+    assert!(message(&mut world, wait, 0).contains("no round 99"));
+    let mut written = image(9);
+    settle(&mut world, &mut ranks, &mut written);
+    assert_eq!(results(&ranks), vec![Ok(()); 4], "it goes on");
+}
+
+#[test]
+fn many_at_once_take_turns_in_bounded_memory_and_stopping_ends_them() {
+    let mut world = World::new(9, Limits::default());
+    let mut written = image(10);
+    let mut ranks = vec![];
+    for id in 1..=5 {
+        let spec = spec(u128::from(id), true, 4, quarters());
+        ranks.extend((0..4).map(|rank| Rank::join(&mut world, id, &spec, rank)));
+    }
+    settle(&mut world, &mut ranks, &mut written);
+    assert_eq!(results(&ranks), vec![Ok(()); 20]);
+    for id in 1..=5 {
+        assert!(content(&world, id) == written);
+    }
+    assert!(*world.scratch.lock().unwrap() <= 60 << 20, "two at work, with 16 pieces each");
+    let spec = spec(7, true, 4, quarters());
+    let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::join(&mut world, 1, &spec, rank)).collect();
+    world.stop();
+    settle(&mut world, &mut ranks, &mut written);
+    assert!(results(&ranks)[0].clone().unwrap_err().message.contains("stopping"));
+}
