@@ -133,6 +133,42 @@ class ArrayFile:
     def submit_sync(self) -> Ticket: ...
     def counters(self) -> tuple[int, int, int, int]: ...
 
+@final
+class MemorySchema:
+    @staticmethod
+    def mesh(mesh: Sequence[int], runs: Sequence[int | None]) -> MemorySchema: ...
+    @staticmethod
+    def boxes(
+        boxes: Sequence[Sequence[tuple[Sequence[int], Sequence[int]]]],
+    ) -> MemorySchema: ...
+    def shapes(self, shape: Sequence[int], ranks: int, rank: int) -> list[list[int]]: ...
+
+@final
+class Collective:
+    def __new__(
+        cls,
+        id: int,
+        write: bool,
+        ranks: int,
+        grid: Grid,
+        shard: int,
+        schema: MemorySchema,
+        patience_s: int,
+        skips_disk: bool,
+    ) -> Collective: ...
+    def run(
+        self,
+        pool: Pool,
+        path: str,
+        rank: int,
+        arrays: Sequence[npt.NDArray[Any]],
+        memory_bytes: int,
+        failed: tuple[str, str] | None = None,
+    ) -> list[tuple[int, int, int, int]]: ...
+    def plan(
+        self, unit_bytes: int, servers: int
+    ) -> tuple[list[tuple[int, int]], list[list[tuple[int, int, int]]]]: ...
+
 _Status: TypeAlias = tuple[bool, int, int, int, int, int, int, list[int]]
 
 @final

@@ -3,6 +3,7 @@
 mod array_file;
 mod batch;
 mod bounce;
+mod collective;
 mod local;
 mod piece;
 mod pool;
@@ -15,15 +16,18 @@ mod pool_names;
 mod pool_shared;
 mod pool_transfer;
 mod shards;
+mod shares;
 mod stream;
 mod ticket;
 mod trace;
 
 pub use array_file::{ArrayFile, Counters, Memory, MemoryUse};
+pub use collective::{CollectivePart, Exchanged};
 pub use local::LocalVolume;
 pub use pool::{PoolVolume, WallClock};
 pub use pool_attributes::Attributes;
 pub use pool_listing::Listed;
+pub use shares::LocalArray;
 pub use stream::{Stream, StreamBlock};
 pub use ticket::Ticket;
 pub use trace::{Span, SpanKind, Totals, Trace};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use outcore_core::{
-    Answer, Error, ErrorKind, Gather, Handle, IoReply, IoRequest, Link, Result, ServerId, Unsynced,
+    Answer, Error, ErrorKind, Gather, Handle, IoReply, IoRequest, Link, OnAnswer, Result, ServerId, Unsynced,
 };
 
 /// A message to one I/O server.
@@ -105,6 +105,18 @@ where
     /// How often it was told that writes to a file may be lost.
     pub(crate) fn losses(&self, handle: Handle) -> u64 {
         lock(&self.unsynced).losses(handle)
+    }
+
+    /// Sends one request, which changes nothing that a sync would be needed for.
+    pub(crate) fn send(
+        &self,
+        server: ServerId,
+        request: IoRequest,
+        buffer: L::Buffer,
+        done: OnAnswer<L::Buffer>,
+    ) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.link.io(server, request, buffer, done);
     }
 
     /// Sends all calls; `then` is called once, when the last is answered, and must not block.

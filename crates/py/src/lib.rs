@@ -2,6 +2,7 @@
 //! interpreter lock; what is done is in the crates below.
 
 mod array_file;
+mod collective;
 mod columns;
 mod connect;
 mod daemon;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::array_file::{ArrayFile, Grid, Ticket};
+    #[pymodule_export]
+    use super::collective::{Collective, MemorySchema};
     #[pymodule_export]
     use super::columns::{add_sums, column_extremes};
     #[pymodule_export]

@@ -1,0 +1,339 @@
+//! A collective as one process takes part in it: with each server by itself, and with all at the same time.
+//!
+//! What a process does is driven by the answers, on the thread of its call (Seamons et al. 1995: the servers direct).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use outcore_core::{
+    Answer, CollectivePlan, CollectiveSpec, Error, ErrorKind, FileId, Grant, IoReply, IoRequest, Link,
+    PIECE_BYTES, ROUNDS_AT_ONCE, Result, Share,
+};
+use outcore_memory::{Arena, Region};
+
+use crate::PoolVolume;
+use crate::pool_call::unexpected;
+use crate::pool_file::PoolFile;
+use crate::shares::{Carrier, LocalArray};
+
+/// How long a wait lasts before the caller may say that it does not go on.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// The part of one process in a collective.
+pub struct CollectivePart {
+    /// What all processes describe in the same way.
+    pub spec: CollectiveSpec,
+    /// Which of them it is.
+    pub rank: u64,
+    /// What it has in memory, as the schema says. Nobody else may touch it meanwhile.
+    pub arrays: Vec<LocalArray>,
+    /// Most bytes of bounce buffers, for what is not in long runs in memory; at least [`PIECE_BYTES`].
+    pub memory_bytes: usize,
+}
+
+/// What a process exchanged with one server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Messages to the server.
+    pub messages: u64,
+    /// Shares given or taken.
+    pub shares: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes of those that were copied in memory on the way.
+    pub copied_bytes: u64,
+}
+
+impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
+    /// Takes part in a collective on an open file, and returns once all of it is done and durable: what was exchanged with
+    /// each of the file's servers.
+    ///
+    /// `go_on` is called at first, and now and then. Once it, or anything else here, has failed, the other processes
+    /// are told why, and that is what they fail with.
+    pub fn collective(
+        &self,
+        file: FileId,
+        part: &CollectivePart,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Vec<Exchanged>> {
+        let file = self.0.file(file)?;
+        if part.spec.write {
+            file.check_writable()?;
+        }
+        let grant = self.0.grant(&file)?;
+        let (sender, receiver) = channel();
+        let servers = file.layout.servers.iter().map(|_| Server::default()).collect();
+        let mut work = Work {
+            pool: self,
+            file: &file,
+            part,
+            sender,
+            servers,
+            ready: VecDeque::new(),
+            unanswered: 0,
+            copies: 0,
+            error: None,
+        };
+        work.join(grant);
+        // Only now: the others are told of whatever fails.
+        let outcome = work.run(&receiver, go_on);
+        if part.spec.write && work.servers.iter().any(|server| server.exchanged.shares > 0) {
+            self.0.note_written(&file);
+        }
+        outcome.map(|()| work.servers.into_iter().map(|server| server.exchanged).collect())
+    }
+}
+
+/// How far a process is with one server.
+#[derive(Default)]
+struct Server {
+    /// The first round that was not looked at yet.
+    next_round: u64,
+    /// Rounds asked for and not answered.
+    awaited: u64,
+    /// Shares that are ready to travel, or do.
+    moving: usize,
+    /// Whether the end was asked for.
+    is_ending: bool,
+    /// Whether nothing more is to be said to it: it has ended, or does not answer.
+    is_over: bool,
+    exchanged: Exchanged,
+}
+
+/// A share of a piece.
+struct Move {
+    entry: usize,
+    piece: u64,
+    share: Share,
+}
+
+/// What was answered.
+enum Step {
+    Join,
+    Round(Vec<Move>),
+    /// With the bounce buffer, if the share goes by way of one.
+    Share(Move, Option<Region>),
+    End,
+    Abandon,
+}
+
+struct Event {
+    entry: usize,
+    step: Step,
+    reply: IoReply,
+}
+
+struct Work<'a, L: Link + ?Sized> {
+    pool: &'a PoolVolume<L>,
+    file: &'a Arc<PoolFile>,
+    part: &'a CollectivePart,
+    sender: Sender<Event>,
+    servers: Vec<Server>,
+    ready: VecDeque<Move>,
+    unanswered: usize,
+    /// Bounce buffers that travel.
+    copies: usize,
+    error: Option<Error>,
+}
+
+impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
+    fn join(&mut self, grant: Grant) {
+        let (spec, rank) = (&self.part.spec, self.part.rank);
+        let calls = self.file.calls(|target| {
+            let request = IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank };
+            Some((request, ()))
+        });
+        for (entry, call) in calls.into_iter().enumerate() {
+            self.send(entry, call.request, Region::empty(), Step::Join);
+        }
+    }
+
+    fn run(&mut self, events: &Receiver<Event>, go_on: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        match go_on().and_then(|()| self.prepare()) {
+            Ok((plan, carrier)) => self.exchange(&plan, &carrier, events, go_on),
+            Err(error) => self.fail(error),
+        }
+        // The memory of what is under way is not the caller's before it is answered.
+        while self.unanswered > 0 && events.recv().is_ok() {
+            self.unanswered -= 1;
+        }
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Checks what the process has against the description.
+    fn prepare(&self) -> Result<(CollectivePlan, Carrier<'a>)> {
+        let CollectivePart { spec, rank, arrays, memory_bytes } = self.part;
+        let plan = CollectivePlan::new(spec, self.file.layout.stripes)?;
+        if *rank >= spec.ranks {
+            return Err(Error::invalid(format!("of {} processes none has number {rank}", spec.ranks)));
+        }
+        let parts = spec.schema.parts(&spec.grid.shape, *rank);
+        let need: Vec<Vec<u64>> =
+            parts.iter().map(|axes| axes.iter().map(outcore_core::Axis::count).collect()).collect();
+        let have: Vec<&[u64]> = arrays.iter().map(|array| array.shape.as_slice()).collect();
+        if need != have {
+            return Err(Error::invalid(format!(
+                "by the memory schema process {rank} has arrays of the shapes {need:?}, have {have:?}"
+            )));
+        }
+        if (*memory_bytes as u64) < PIECE_BYTES {
+            return Err(Error::new(
+                ErrorKind::Budget,
+                format!(
+                    "need {PIECE_BYTES} bytes of memory for a collective, have {memory_bytes}; raise memory="
+                ),
+            ));
+        }
+        let arena = Arena::new(*memory_bytes);
+        Ok((plan, Carrier { arrays, item_bytes: spec.grid.item_bytes, arena }))
+    }
+
+    /// Until all servers have ended, or something has failed.
+    fn exchange(
+        &mut self,
+        plan: &CollectivePlan,
+        carrier: &Carrier<'_>,
+        events: &Receiver<Event>,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) {
+        while self.error.is_none() && self.unanswered > 0 {
+            let done = match events.recv_timeout(INTERVAL) {
+                Ok(event) => self.answered(plan, carrier, event).and_then(|()| self.start_moves(carrier)),
+                Err(RecvTimeoutError::Timeout) => go_on(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    Err(Error::new(ErrorKind::Io, "a request of a collective was dropped unanswered"))
+                }
+            };
+            if let Err(error) = done {
+                self.fail(error);
+            }
+        }
+    }
+
+    fn answered(&mut self, plan: &CollectivePlan, carrier: &Carrier<'_>, event: Event) -> Result<()> {
+        self.unanswered -= 1;
+        let Event { entry, step, reply } = event;
+        let server = &mut self.servers[entry];
+        let is_copy = matches!(step, Step::Share(_, Some(_)));
+        self.copies -= usize::from(is_copy);
+        if reply != IoReply::Done {
+            // It knows, or cannot be told.
+            server.is_over = true;
+            return Err(match reply {
+                IoReply::Failed(error) => error,
+                reply => unexpected(&reply),
+            });
+        }
+        match step {
+            Step::Join | Step::Abandon => {}
+            Step::Round(moves) => {
+                server.awaited -= 1;
+                self.ready.extend(moves);
+            }
+            Step::Share(moved, copy) => {
+                server.moving -= 1;
+                if let Some(mut buffer) = copy.filter(|_| !self.part.spec.write) {
+                    carrier.scatter(&moved.share, &mut buffer)?;
+                }
+            }
+            Step::End => server.is_over = true,
+        }
+        self.ask_on(plan, entry);
+        Ok(())
+    }
+
+    /// Asks a server for the rounds to come, and for the end after the last.
+    fn ask_on(&mut self, plan: &CollectivePlan, entry: usize) {
+        let (collective, rank) = (self.part.spec.id, self.part.rank);
+        while self.servers[entry].awaited < ROUNDS_AT_ONCE {
+            let Some((round, moves)) = self.next_round(plan, entry) else { break };
+            let server = &mut self.servers[entry];
+            server.awaited += 1;
+            server.moving += moves.len();
+            let request = IoRequest::Await { collective, rank, round: Some(round) };
+            self.send(entry, request, Region::empty(), Step::Round(moves));
+        }
+        let server = &mut self.servers[entry];
+        if server.moving == 0 && !server.is_ending {
+            server.is_ending = true;
+            let request = IoRequest::Await { collective, rank, round: None };
+            self.send(entry, request, Region::empty(), Step::End);
+        }
+    }
+
+    /// The next round of a server in which the process has a share.
+    fn next_round(&mut self, plan: &CollectivePlan, entry: usize) -> Option<(u64, Vec<Move>)> {
+        let server = &mut self.servers[entry];
+        let number = entry as u64;
+        while server.next_round < plan.rounds(number) {
+            let round = server.next_round;
+            server.next_round += 1;
+            let share_of = |piece| {
+                let share = plan.share(&plan.piece(number, piece), self.part.rank);
+                (share.bytes > 0).then_some(Move { entry, piece, share })
+            };
+            let moves: Vec<Move> = plan.pieces_of(number, round).filter_map(share_of).collect();
+            if !moves.is_empty() {
+                return Some((round, moves));
+            }
+        }
+        None
+    }
+
+    /// Lets shares travel, as far as there is memory for it.
+    fn start_moves(&mut self, carrier: &Carrier<'_>) -> Result<()> {
+        let (collective, rank, write) = (self.part.spec.id, self.part.rank, self.part.spec.write);
+        while let Some(next) = self.ready.pop_front() {
+            let carried = match carrier.carry(&next.share, write) {
+                Err(error) if error.kind == ErrorKind::Budget && self.copies > 0 => {
+                    self.ready.push_front(next);
+                    break;
+                }
+                carried => carried?,
+            };
+            let (entry, piece, bytes) = (next.entry, next.piece, next.share.bytes);
+            let exchanged = &mut self.servers[entry].exchanged;
+            exchanged.shares += 1;
+            exchanged.bytes += bytes;
+            exchanged.copied_bytes += if carried.is_copy { bytes } else { 0 };
+            self.copies += usize::from(carried.is_copy);
+            let request = if write {
+                IoRequest::Give { collective, rank, piece, bytes }
+            } else {
+                IoRequest::Take { collective, rank, piece, bytes }
+            };
+            let copy = carried.is_copy.then(|| carried.buffer.clone());
+            self.send(entry, request, carried.buffer, Step::Share(next, copy));
+        }
+        Ok(())
+    }
+
+    /// Tells the other processes, by all servers that may not know yet.
+    fn fail(&mut self, error: Error) {
+        let (collective, rank) = (self.part.spec.id, self.part.rank);
+        self.ready.clear();
+        for entry in 0..self.servers.len() {
+            if !self.servers[entry].is_over {
+                let request = IoRequest::Abandon { collective, rank, error: error.clone() };
+                self.send(entry, request, Region::empty(), Step::Abandon);
+            }
+        }
+        self.error = Some(error);
+    }
+
+    fn send(&mut self, entry: usize, request: IoRequest, buffer: Region, step: Step) {
+        self.unanswered += 1;
+        self.servers[entry].exchanged.messages += 1;
+        let sender = self.sender.clone();
+        let done = Box::new(move |answer: Answer<Region>| {
+            let Answer { reply, buffer, .. } = answer;
+            // Who learns that it was answered may count on the memory being free.
+            drop(buffer);
+            // Nobody listens any more only if its thread has panicked.
+            let _ = sender.send(Event { entry, step, reply });
+        });
+        self.pool.0.servers.send(self.file.layout.servers[entry], request, buffer, done);
+    }
+}

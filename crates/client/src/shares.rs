@@ -1,0 +1,105 @@
+//! The memory of one share of a collective: as it lies in the arrays of a process, or by way of a bounce buffer.
+
+use std::sync::Arc;
+
+use outcore_core::{Buffer, Error, Packing, Result, Share};
+use outcore_memory::{Arena, Region, Segment};
+
+use crate::Memory;
+
+/// Runs at least this long travel from and to where they are. Shorter ones cost more in system calls than a copy does.
+const LEAST_RUN_BYTES: u64 = 4096;
+
+/// An array of a process that takes part in a collective.
+#[derive(Clone)]
+pub struct LocalArray {
+    /// Where its elements are.
+    pub memory: Memory,
+    /// How many along each dimension.
+    pub shape: Vec<u64>,
+}
+
+/// The memory of a share while it travels.
+pub(crate) struct Carried {
+    /// What the link is given.
+    pub(crate) buffer: Region,
+    /// Whether it is a copy, which counts against the budget.
+    pub(crate) is_copy: bool,
+}
+
+/// The arrays of a process, and what may be taken for copies of parts of them.
+pub(crate) struct Carrier<'a> {
+    pub(crate) arrays: &'a [LocalArray],
+    pub(crate) item_bytes: u64,
+    pub(crate) arena: Arena,
+}
+
+impl Carrier<'_> {
+    /// The bytes of a share: where they are, if that is in long runs, else in a bounce buffer, which has them if they are
+    /// to be written.
+    pub(crate) fn carry(&self, share: &Share, write: bool) -> Result<Carried> {
+        if let Some(buffer) = self.in_place(share)? {
+            return Ok(Carried { buffer, is_copy: false });
+        }
+        // Few sizes, so that buffers are used again.
+        let room = share.bytes.next_power_of_two();
+        let block = self.arena.allocate(room as usize)?;
+        let mut buffer = Region::whole(Arc::new(block));
+        buffer.truncate(share.bytes as usize);
+        if write {
+            self.copy(share, &mut buffer, true)?;
+        }
+        Ok(Carried { buffer, is_copy: true })
+    }
+
+    /// Puts a share that was read into a bounce buffer to where it belongs.
+    pub(crate) fn scatter(&self, share: &Share, buffer: &mut Region) -> Result<()> {
+        self.copy(share, buffer, false)
+    }
+
+    fn in_place(&self, share: &Share) -> Result<Option<Region>> {
+        let Some(first) = share.tiles.first() else { return Ok(Some(Region::empty())) };
+        if share.tiles.iter().any(|tile| tile.part != first.part) {
+            return Ok(None);
+        }
+        let array = &self.arrays[first.part];
+        let packings: Vec<Packing> = self.packings(share).collect();
+        let is_long = |packing: &Packing| packing.run_bytes >= LEAST_RUN_BYTES;
+        let is_one_run = packings.len() == 1 && packings[0].levels.is_empty();
+        if !is_one_run && !packings.iter().all(is_long) {
+            return Ok(None);
+        }
+        let mut segments = Vec::new();
+        for (tile, packing) in share.tiles.iter().zip(&packings) {
+            let start = start_of(array, &tile.local);
+            packing.for_each_run(&mut |step, _| {
+                let offset = (start + step) as usize;
+                segments.push(Segment { offset, bytes: packing.run_bytes as usize });
+            });
+        }
+        Region::new(array.memory.block.clone(), segments).map(Some)
+    }
+
+    fn packings<'b>(&'b self, share: &'b Share) -> impl Iterator<Item = Packing> + 'b {
+        share.tiles.iter().map(|tile| tile.in_memory(self.item_bytes, &self.arrays[tile.part].memory.strides))
+    }
+
+    fn copy(&self, share: &Share, buffer: &mut Region, out: bool) -> Result<()> {
+        let mut from = 0;
+        for (tile, packing) in share.tiles.iter().zip(self.packings(share)) {
+            let array = &self.arrays[tile.part];
+            let at = usize::try_from(start_of(array, &tile.local))
+                .map_err(|_| Error::invalid("a share begins before its array"))?;
+            let mut whole = Region::whole(array.memory.block.clone());
+            whole.copy_packed(at, &packing, buffer, from, out);
+            from += packing.bytes() as usize;
+        }
+        Ok(())
+    }
+}
+
+/// The byte of an element in the block of its array.
+fn start_of(array: &LocalArray, index: &[u64]) -> i64 {
+    let steps = index.iter().zip(&array.memory.strides);
+    steps.fold(array.memory.origin as i64, |at, (&i, &stride)| at + i as i64 * stride)
+}

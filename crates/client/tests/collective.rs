@@ -1,0 +1,497 @@
+//! Collectives of processes, which are threads here, over a link whose servers do as little as they may.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod pool_link;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use outcore_client::{CollectivePart, Exchanged, LocalArray, Memory, PoolVolume};
+use outcore_core::{
+    Answer, Buffer, ChunkGrid, ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error,
+    ErrorKind, FileId, GridSpec, Hints, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
+    MemorySchema, OnAnswer, OpenMode, PIECE_BYTES, Result, ServerId, StorageOrder, Stripes, Volume,
+};
+use outcore_memory::{Arena, Region};
+use pool_link::MemoryLink;
+
+const SERVERS: u32 = 2;
+const ITEM_BYTES: u64 = 8;
+
+/// A call that is not answered yet.
+type Waiting = (Region, OnAnswer<Region>);
+
+/// A collective on one server.
+struct Joined {
+    spec: CollectiveSpec,
+    plan: CollectivePlan,
+    entry: u64,
+    ranks: BTreeSet<u64>,
+    at_join: Vec<Waiting>,
+    at_end: Vec<Waiting>,
+    data: Vec<u8>,
+    left: u64,
+    failed: Option<Error>,
+}
+
+/// Servers whose memory is their disk, so that every round is ready at once.
+#[derive(Default)]
+struct Servers {
+    joined: Mutex<BTreeMap<ServerId, Joined>>,
+    /// Data files that were there, or are at the end.
+    files: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// What a server answers to the share of a rank.
+    fault: Mutex<Option<(ServerId, u64, Error)>>,
+}
+
+struct CollectiveLink {
+    names: MemoryLink,
+    servers: Servers,
+}
+
+impl Servers {
+    fn serve(&self, server: ServerId, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+        let mut all = self.joined.lock().unwrap();
+        let mut answers: Vec<(Waiting, Result<()>)> = vec![];
+        match request {
+            IoRequest::Join { target, spec, rank, .. } => {
+                let joined =
+                    all.entry(server).or_insert_with(|| self.begin(&spec, target.stripes, target.entry));
+                joined.ranks.insert(rank);
+                joined.at_join.push((buffer, done));
+                let is_full = joined.ranks.len() as u64 == spec.ranks;
+                if *spec != joined.spec && joined.failed.is_none() {
+                    joined.failed = Some(Error::invalid(format!("process {rank} does not agree")));
+                }
+                if is_full && joined.failed.is_none() {
+                    answers.extend(joined.at_join.drain(..).map(|waiting| (waiting, Ok(()))));
+                }
+            }
+            IoRequest::Await { round, .. } => {
+                let joined = all.get_mut(&server).unwrap();
+                match (&joined.failed, round) {
+                    (Some(error), _) => answers.push(((buffer, done), Err(error.clone()))),
+                    (None, Some(_)) => answers.push(((buffer, done), Ok(()))),
+                    (None, None) => joined.at_end.push((buffer, done)),
+                }
+            }
+            IoRequest::Give { rank, piece, bytes, .. } | IoRequest::Take { rank, piece, bytes, .. } => {
+                let joined = all.get_mut(&server).unwrap();
+                let fault = self.fault.lock().unwrap().clone();
+                let fault = fault.filter(|(of, whose, _)| (*of, *whose) == (server, rank));
+                if let Some((_, _, error)) = fault {
+                    joined.failed.get_or_insert(error);
+                }
+                if let Some(error) = joined.failed.clone() {
+                    answers.push(((buffer, done), Err(error)));
+                } else {
+                    assert_eq!((buffer.len() as u64, bytes), (bytes, bytes));
+                    joined.move_share(rank, piece, &mut buffer);
+                    joined.left -= bytes;
+                    answers.push(((buffer, done), Ok(())));
+                }
+            }
+            IoRequest::Abandon { rank, error, .. } => {
+                // It may have ended.
+                if let Some(joined) = all.get_mut(&server) {
+                    joined.failed.get_or_insert(Error::new(error.kind, format!("process {rank}: {error}")));
+                }
+                answers.push(((buffer, done), Ok(())));
+            }
+            request => panic!("{request:?}"),
+        }
+        if let Some(joined) = all.get_mut(&server)
+            && joined.left == 0
+            && joined.at_end.len() as u64 == joined.spec.ranks
+        {
+            self.files.lock().unwrap().insert(joined.entry, std::mem::take(&mut joined.data));
+            answers.extend(joined.at_end.drain(..).map(|waiting| (waiting, Ok(()))));
+            all.remove(&server);
+        }
+        if let Some(joined) = all.get_mut(&server)
+            && let Some(error) = joined.failed.clone()
+        {
+            let waiting = joined.at_join.drain(..).chain(joined.at_end.drain(..));
+            answers.extend(waiting.map(|waiting| (waiting, Err(error.clone()))));
+        }
+        drop(all);
+        for ((buffer, done), result) in answers {
+            let reply = result.map_or_else(IoReply::Failed, |()| IoReply::Done);
+            done(Answer { reply, buffer, incarnation: Incarnation(1), started_ns: 0, finished_ns: 0 });
+        }
+    }
+
+    fn begin(&self, spec: &CollectiveSpec, stripes: Stripes, entry: u64) -> Joined {
+        let plan = CollectivePlan::new(spec, stripes).unwrap();
+        let left = (0..plan.pieces(entry))
+            .flat_map(|number| {
+                let piece = plan.piece(entry, number);
+                (0..spec.ranks).map(|rank| plan.share(&piece, rank).bytes).collect::<Vec<u64>>()
+            })
+            .sum();
+        let there = self.files.lock().unwrap().get(&entry).cloned();
+        let data = there.unwrap_or_else(|| vec![0; plan.data_bytes(entry) as usize]);
+        let (spec, failed) = (spec.clone(), None);
+        Joined {
+            spec,
+            plan,
+            entry,
+            ranks: BTreeSet::new(),
+            at_join: vec![],
+            at_end: vec![],
+            data,
+            left,
+            failed,
+        }
+    }
+}
+
+impl Joined {
+    fn move_share(&mut self, rank: u64, number: u64, buffer: &mut Region) {
+        let piece = self.plan.piece(self.entry, number);
+        let mut bytes = pool_link::content(buffer);
+        let mut from = 0;
+        for tile in self.plan.share(&piece, rank).tiles {
+            let packing = tile.in_piece(ITEM_BYTES);
+            packing.for_each_run(&mut |step, packed| {
+                let run = packing.run_bytes as usize;
+                let there = (piece.offset + tile.at) as usize + step as usize;
+                let (there, here) =
+                    (there..there + run, from + packed as usize..from + packed as usize + run);
+                if self.spec.write {
+                    self.data[there].copy_from_slice(&bytes[here]);
+                } else {
+                    bytes[here].copy_from_slice(&self.data[there]);
+                }
+            });
+            from += packing.bytes() as usize;
+        }
+        if !self.spec.write {
+            buffer.copy_in(0, &bytes);
+        }
+    }
+}
+
+impl Link for CollectiveLink {
+    type Buffer = Region;
+
+    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        self.servers.serve(server, request, buffer, done);
+    }
+
+    fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        self.names.manager(request)
+    }
+}
+
+/// An array in a pool of two servers, each of which has a run of slots in turn.
+struct Place {
+    pool: PoolVolume<CollectiveLink>,
+    link: Arc<CollectiveLink>,
+    file: FileId,
+    grid: GridSpec,
+    stripes: Stripes,
+}
+
+fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
+    let grid = GridSpec {
+        shape: shape.to_vec(),
+        chunk: chunk.to_vec(),
+        item_bytes: ITEM_BYTES,
+        storage,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 4096,
+        column_places: None,
+        growing: false,
+    };
+    let unit = ChunkGrid::new(grid.clone()).unwrap().slot_bytes();
+    let link = Arc::new(CollectiveLink { names: MemoryLink::new(SERVERS), servers: Servers::default() });
+    let pool = PoolVolume::new(link.clone(), Arc::new(|| 1_000_000_000)).unwrap();
+    let hints = Hints { stripe_unit_bytes: Some(unit), ..Hints::default() };
+    pool.create_with("u", 0, false, hints).unwrap();
+    let file = pool.open("u", OpenMode::ReadWrite).unwrap();
+    Place { pool, link, file, grid, stripes: Stripes::new(unit, u64::from(SERVERS)).unwrap() }
+}
+
+fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> CollectiveSpec {
+    let (grid, schema) = (place.grid.clone(), schema.clone());
+    CollectiveSpec { id: 9, write, ranks, grid, shard: 0, schema, patience_s: 60, skips_disk: false }
+}
+
+/// An array of zeros whose dimensions lie in this order from the slowest to the fastest, the last one backwards, with a gap
+/// of so many elements after each of the fastest.
+fn local(shape: &[u64], slow_to_fast: &[usize], gap: u64) -> LocalArray {
+    let (mut strides, mut stride, mut origin) = (vec![0; shape.len()], (1 + gap) * ITEM_BYTES, 0);
+    for &dim in slow_to_fast.iter().rev() {
+        strides[dim] = stride as i64;
+        stride *= shape[dim];
+    }
+    if gap > 0 {
+        let last = slow_to_fast[0];
+        origin = strides[last] as usize * shape[last].saturating_sub(1) as usize;
+        strides[last] = -strides[last];
+    }
+    let block = Arc::new(Arena::new(usize::MAX).allocate(stride.max(1) as usize).unwrap());
+    Region::whole(block.clone()).zero(0, stride as usize);
+    LocalArray { memory: Memory { block, origin, strides }, shape: shape.to_vec() }
+}
+
+/// Visits every element of a part: its byte in the block, and its index in the whole array.
+fn each_element(array: &LocalArray, indices: &[Vec<u64>], visit: &mut impl FnMut(usize, &[u64])) {
+    let mut at = vec![0; indices.len()];
+    if array.shape.contains(&0) {
+        return;
+    }
+    loop {
+        let byte = at
+            .iter()
+            .zip(&array.memory.strides)
+            .fold(array.memory.origin as i64, |byte, (&i, stride)| byte + i as i64 * stride);
+        let index: Vec<u64> = at.iter().zip(indices).map(|(&i, list)| list[i]).collect();
+        visit(byte as usize, &index);
+        let Some(dim) = (0..at.len()).rev().find(|&dim| at[dim] + 1 < indices[dim].len()) else { return };
+        at[dim] += 1;
+        at[dim + 1..].fill(0);
+    }
+}
+
+fn value(index: &[u64]) -> u64 {
+    index.iter().fold(7, |value, i| value * 1_000_003 + i)
+}
+
+/// The indices that each process has along each dimension, for each of its parts.
+type Owned = Vec<Vec<Vec<Vec<u64>>>>;
+
+fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<LocalArray> {
+    let array = |indices: &Vec<Vec<u64>>| {
+        local(&indices.iter().map(|list| list.len() as u64).collect::<Vec<_>>(), slow_to_fast, gap)
+    };
+    owned.iter().map(array).collect()
+}
+
+/// All processes take part, each on a thread of its own.
+fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged>>> {
+    let one = |part| place.pool.collective(place.file, part, &mut || Ok(()));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || one(part))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> CollectivePart {
+    CollectivePart { spec: spec.clone(), rank: rank as u64, arrays, memory_bytes: PIECE_BYTES as usize }
+}
+
+/// Writes an array by one schema and reads it by another; both times messages are those of the plan.
+fn check(
+    place: &Place,
+    (schema, owned): (&MemorySchema, &Owned),
+    (other, other_owned): (&MemorySchema, &Owned),
+    slow_to_fast: &[usize],
+    gap: u64,
+) {
+    let written: Vec<CollectivePart> = owned
+        .iter()
+        .enumerate()
+        .map(|(rank, parts)| {
+            let arrays = arrays(parts, slow_to_fast, gap);
+            for (array, indices) in arrays.iter().zip(parts) {
+                let mut block = Region::whole(array.memory.block.clone());
+                each_element(array, indices, &mut |byte, index| {
+                    block.copy_in(byte, &value(index).to_le_bytes());
+                });
+            }
+            part(&spec(place, true, owned.len() as u64, schema), rank, arrays)
+        })
+        .collect();
+    check_counts(place, &written, &together(place, &written));
+    check_files(place);
+    let read: Vec<CollectivePart> = other_owned
+        .iter()
+        .enumerate()
+        .map(|(rank, parts)| {
+            let arrays = arrays(parts, slow_to_fast, gap);
+            part(&spec(place, false, other_owned.len() as u64, other), rank, arrays)
+        })
+        .collect();
+    check_counts(place, &read, &together(place, &read));
+    for (part, indices) in read.iter().zip(other_owned) {
+        for (array, indices) in part.arrays.iter().zip(indices) {
+            let block = Region::whole(array.memory.block.clone());
+            let (mut expected, mut element) = (pool_link::content(&block), [0; 8]);
+            each_element(array, indices, &mut |byte, index| {
+                block.copy_out(byte, &mut element);
+                assert_eq!(u64::from_le_bytes(element), value(index), "{index:?} of process {}", part.rank);
+                expected[byte..byte + 8].fill(0);
+            });
+            assert!(expected.iter().all(|&byte| byte == 0), "what is between elements is left alone");
+        }
+    }
+}
+
+fn check_counts(place: &Place, parts: &[CollectivePart], found: &[Result<Vec<Exchanged>>]) {
+    let plan = CollectivePlan::new(&parts[0].spec, place.stripes).unwrap();
+    for (part, found) in parts.iter().zip(found) {
+        for (exchanged, entry) in found.as_ref().unwrap().iter().zip(0..) {
+            let rounds = plan.rounds_of(entry, part.rank);
+            let shares: u64 = rounds.iter().map(|(_, pieces)| pieces.len() as u64).sum();
+            assert_eq!(exchanged.shares, shares);
+            assert_eq!(exchanged.messages, 2 + rounds.len() as u64 + shares);
+        }
+    }
+}
+
+/// Every element is where the grid and the stripes have it.
+fn check_files(place: &Place) {
+    let chunks = ChunkGrid::new(place.grid.clone()).unwrap();
+    let files = place.link.servers.files.lock().unwrap();
+    let [rows, columns] = place.grid.shape[..] else { panic!("two dimensions") };
+    for index in (0..rows).flat_map(|row| (0..columns).map(move |column| [row, column])) {
+        let [height, width] = place.grid.chunk[..] else { panic!("two dimensions") };
+        let (row, column) = (index[0] % height, index[1] % width);
+        let number = match place.grid.storage {
+            StorageOrder::C => row * width + column,
+            StorageOrder::F => column * height + row,
+        };
+        let slot = chunks.locate(&[index[0] / height, index[1] / width]);
+        let (entry, at) = place.stripes.locate(slot.offset + number * ITEM_BYTES);
+        let bytes = &files[&entry][at as usize..at as usize + 8];
+        assert_eq!(bytes, value(&index).to_le_bytes(), "{index:?}");
+    }
+}
+
+/// Rows in two blocks, columns in runs of three that go round two processes.
+fn mesh(rows: u64, columns: u64) -> (MemorySchema, Owned) {
+    let dims = vec![Distribution::Block, Distribution::Cyclic(3)];
+    let half = rows.div_ceil(2);
+    let owned = (0..4)
+        .map(|rank| {
+            let own_rows = (0..rows).filter(|row| row / half == rank / 2).collect();
+            let own_columns = (0..columns).filter(|column| column / 3 % 2 == rank % 2).collect();
+            vec![vec![own_rows, own_columns]]
+        })
+        .collect();
+    (MemorySchema::Mesh { mesh: vec![2, 2], dims }, owned)
+}
+
+/// The first process has two boxes, the second nothing, the third the rest.
+fn boxes(rows: u64, columns: u64) -> (MemorySchema, Owned) {
+    let (third, half) = (rows / 3, columns / 2);
+    let cuts = [
+        vec![(0..third, 0..columns), (third..rows, half..columns)],
+        vec![],
+        vec![(third..rows, 0..half), (0..0, 0..columns)],
+    ];
+    let own = |(rows, columns): &(std::ops::Range<u64>, std::ops::Range<u64>)| {
+        let shape = vec![rows.end - rows.start, columns.end - columns.start];
+        ElementBox { start: vec![rows.start, columns.start], shape }
+    };
+    let schema = MemorySchema::Boxes(cuts.iter().map(|cuts| cuts.iter().map(own).collect()).collect());
+    let owned = cuts
+        .iter()
+        .map(|cuts| {
+            cuts.iter()
+                .map(|(rows, columns)| vec![rows.clone().collect(), columns.clone().collect()])
+                .collect()
+        })
+        .collect();
+    (schema, owned)
+}
+
+#[test]
+fn shares_come_from_and_go_to_any_memory() {
+    let (rows, columns) = (61, 47);
+    let (mesh, boxes) = (mesh(rows, columns), boxes(rows, columns));
+    for storage in [StorageOrder::C, StorageOrder::F] {
+        for (slow_to_fast, gap) in [([0, 1], 0), ([1, 0], 0), ([0, 1], 2), ([1, 0], 1)] {
+            let place = place(&[rows, columns], &[16, 10], storage);
+            check(&place, (&mesh.0, &mesh.1), (&boxes.0, &boxes.1), &slow_to_fast, gap);
+            let again = self::place(&[rows, columns], &[16, 10], storage);
+            check(&again, (&boxes.0, &boxes.1), (&mesh.0, &mesh.1), &slow_to_fast, gap);
+        }
+    }
+}
+
+#[test]
+fn many_rounds_go_through_little_memory() {
+    // 20 MiB in chunks of 5 MiB: 10 pieces and two rounds on each of two servers.
+    let (rows, columns) = (2048, 1280);
+    let (mesh, boxes) = (mesh(rows, columns), boxes(rows, columns));
+    for gap in [0, 1] {
+        let place = place(&[rows, columns], &[512, 1280], StorageOrder::C);
+        check(&place, (&boxes.0, &boxes.1), (&mesh.0, &mesh.1), &[0, 1], gap);
+    }
+}
+
+#[test]
+fn long_runs_are_not_copied() {
+    let place = place(&[2048, 1024], &[256, 1024], StorageOrder::C);
+    let dims = vec![Distribution::Whole, Distribution::Block];
+    let schema = MemorySchema::Mesh { mesh: vec![2], dims };
+    let copied = |gap| {
+        let spec = spec(&place, true, 2, &schema);
+        let parts = [0, 1].map(|rank| part(&spec, rank, vec![local(&[2048, 512], &[0, 1], gap)]));
+        let found = together(&place, &parts);
+        let exchanged = found.into_iter().flat_map(Result::unwrap);
+        exchanged.fold((0, 0), |(bytes, copied), each| (bytes + each.bytes, copied + each.copied_bytes))
+    };
+    assert_eq!(copied(0), (16 << 20, 0));
+    assert_eq!(copied(1), (16 << 20, 16 << 20));
+}
+
+#[test]
+fn all_learn_why_one_does_not_go_on() {
+    let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+    let (schema, owned) = mesh(64, 64);
+    let spec = spec(&place, true, 4, &schema);
+    let make = |rank: usize| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0));
+    let errors = |parts: [CollectivePart; 4], stopped: Option<u64>| -> Vec<Error> {
+        place.link.servers.joined.lock().unwrap().clear();
+        let one = |part: &CollectivePart| {
+            let mut go_on = || match stopped {
+                Some(rank) if rank == part.rank => Err(Error::new(ErrorKind::Io, "stopped by Ctrl-C")),
+                _ => Ok(()),
+            };
+            place.pool.collective(place.file, part, &mut go_on).unwrap_err()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || one(part))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    };
+    for error in errors([0, 1, 2, 3].map(make), Some(2)) {
+        assert!(error.message.contains("stopped by Ctrl-C"), "{error}");
+    }
+    let mut parts = [0, 1, 2, 3].map(make);
+    parts[3].arrays[0].shape[0] += 1;
+    for error in errors(parts, None) {
+        assert!(error.message.contains("process 3 has arrays of the shapes [[32,"), "{error}");
+    }
+    let mut parts = [0, 1, 2, 3].map(make);
+    parts[1].memory_bytes = 4096;
+    for error in errors(parts, None) {
+        assert_eq!(error.kind, ErrorKind::Budget, "{error}");
+    }
+    let mut parts = [0, 1, 2, 3].map(make);
+    parts[1].spec.patience_s += 1;
+    for error in errors(parts, None) {
+        assert!(error.message.contains("does not agree"), "{error}");
+    }
+    let full = Error::new(ErrorKind::DiskFull, "no room");
+    *place.link.servers.fault.lock().unwrap() = Some((ServerId(1), 2, full));
+    for error in errors([0, 1, 2, 3].map(make), None) {
+        assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
+    }
+}
+
+#[test]
+fn who_may_not_write_does_not_join() {
+    let place = place(&[8, 8], &[8, 8], StorageOrder::C);
+    let file = place.pool.open("u", OpenMode::Read).unwrap();
+    let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
+    let part = part(&spec(&place, true, 1, &schema), 0, vec![local(&[8, 8], &[0, 1], 0)]);
+    let error = place.pool.collective(file, &part, &mut || Ok(())).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ReadOnly, "{error}");
+    assert!(place.link.servers.joined.lock().unwrap().is_empty());
+}

@@ -1,0 +1,148 @@
+//! Collectives: memory schemas, plans, and the part of this process.
+
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use outcore_client::{CollectivePart, Exchanged, LocalArray};
+use outcore_core::{
+    Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, OpenMode, Stripes,
+    Volume,
+};
+use pyo3::prelude::*;
+
+use crate::array_file::Grid;
+use crate::error::OrRaise;
+use crate::memory::memory_of;
+use crate::pool::Pool;
+
+/// (messages, shares, bytes of them, bytes of those that were copied in memory) of a process with one server.
+type WithServer = (u64, u64, u64, u64);
+
+/// (bytes, pieces) of each server, and of each process with each server (rounds, shares, bytes).
+type Counts = (Vec<(u64, u64)>, Vec<Vec<(u64, u64, u64)>>);
+
+/// How the elements of an array lie in the memory of processes.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct MemorySchema(outcore_core::MemorySchema);
+
+#[pymethods]
+impl MemorySchema {
+    /// Over a mesh of processes. For each dimension: `None` if it is not distributed, 0 for one block each, else how many
+    /// indices go round at a time.
+    #[staticmethod]
+    fn mesh(mesh: Vec<u64>, runs: Vec<Option<u64>>) -> Self {
+        let dim = |run| match run {
+            None => Distribution::Whole,
+            Some(0) => Distribution::Block,
+            Some(run) => Distribution::Cyclic(run),
+        };
+        Self(outcore_core::MemorySchema::Mesh { mesh, dims: runs.into_iter().map(dim).collect() })
+    }
+
+    /// The boxes of each process, each by its first element and its shape.
+    #[staticmethod]
+    fn boxes(boxes: Vec<Vec<(Vec<u64>, Vec<u64>)>>) -> Self {
+        let own = |own: Vec<(Vec<u64>, Vec<u64>)>| {
+            own.into_iter().map(|(start, shape)| ElementBox { start, shape }).collect()
+        };
+        Self(outcore_core::MemorySchema::Boxes(boxes.into_iter().map(own).collect()))
+    }
+
+    /// Shapes of the arrays that one of `ranks` processes has of an array of this shape.
+    fn shapes(&self, py: Python<'_>, shape: Vec<u64>, ranks: u64, rank: u64) -> PyResult<Vec<Vec<u64>>> {
+        self.0.check(&shape, ranks).or_raise(py)?;
+        let parts = if rank < ranks { self.0.parts(&shape, rank) } else { vec![] };
+        Ok(parts.iter().map(|axes| axes.iter().map(Axis::count).collect()).collect())
+    }
+}
+
+/// A read or write of an array by all processes of a program.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Collective(CollectiveSpec);
+
+#[pymethods]
+impl Collective {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
+    fn new(
+        id: u128,
+        write: bool,
+        ranks: u64,
+        grid: &Grid,
+        shard: u64,
+        schema: &MemorySchema,
+        patience_s: u64,
+        skips_disk: bool,
+    ) -> Self {
+        let (grid, schema) = (grid.0.spec().clone(), schema.0.clone());
+        Self(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk })
+    }
+
+    /// Takes part with these arrays, and returns what was exchanged with each server. With the kind and the message of an
+    /// error, tells all others of that instead, and raises it.
+    #[pyo3(signature = (pool, path, rank, arrays, memory_bytes, failed = None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        pool: &Pool,
+        path: &str,
+        rank: u64,
+        arrays: Vec<Bound<'_, PyUntypedArray>>,
+        memory_bytes: usize,
+        failed: Option<(String, String)>,
+    ) -> PyResult<Vec<WithServer>> {
+        let local = |array: &Bound<'_, PyUntypedArray>| {
+            let shape = array.shape().iter().map(|&n| n as u64).collect();
+            Ok(LocalArray { memory: memory_of(array, self.0.grid.item_bytes)?, shape })
+        };
+        let arrays = arrays.iter().map(local).collect::<PyResult<Vec<LocalArray>>>()?;
+        let part = CollectivePart { spec: self.0.clone(), rank, arrays, memory_bytes };
+        let client = pool.client();
+        let mut interrupt: Option<PyErr> = None;
+        let exchanged = py.detach(|| {
+            let mode = if part.spec.write { OpenMode::ReadWrite } else { OpenMode::Read };
+            let file = client.open(path, mode)?;
+            let done = client.collective(file, &part, &mut || {
+                if let Some((kind, message)) = &failed {
+                    return Err(error_of(kind, message));
+                }
+                Python::attach(|py| py.check_signals()).map_err(|error| {
+                    interrupt = Some(error);
+                    Error::new(ErrorKind::Io, "it was stopped, as by Ctrl-C")
+                })
+            });
+            client.close(file);
+            done
+        });
+        if let Some(interrupt) = interrupt {
+            return Err(interrupt);
+        }
+        let tuple = |each: Exchanged| (each.messages, each.shares, each.bytes, each.copied_bytes);
+        exchanged.or_raise(py).map(|each| each.into_iter().map(tuple).collect())
+    }
+
+    /// What a file in stripe units of so many bytes on so many servers would take.
+    fn plan(&self, py: Python<'_>, unit_bytes: u64, servers: u64) -> PyResult<Counts> {
+        py.detach(|| {
+            let plan = CollectivePlan::new(&self.0, Stripes::new(unit_bytes, servers)?)?;
+            let of_server = |entry| (plan.data_bytes(entry), plan.pieces(entry));
+            let ranks = (0..plan.ranks()).map(|rank| {
+                let with = |entry| {
+                    let rounds = plan.rounds_of(entry, rank);
+                    let shares = rounds.iter().flat_map(|(_, pieces)| pieces);
+                    let bytes_of = |&piece: &u64| plan.share(&plan.piece(entry, piece), rank).bytes;
+                    let (count, bytes) =
+                        shares.fold((0, 0), |(count, bytes), piece| (count + 1, bytes + bytes_of(piece)));
+                    (rounds.len() as u64, count, bytes)
+                };
+                (0..servers).map(with).collect()
+            });
+            Ok(((0..servers).map(of_server).collect(), ranks.collect()))
+        })
+        .or_raise(py)
+    }
+}
+
+fn error_of(kind: &str, message: &str) -> Error {
+    let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
+    Error::new(known.unwrap_or(ErrorKind::Io), message)
+}
