@@ -15,7 +15,9 @@ blas_choice.choose()
 
 from outcore import linalg  # noqa: E402
 from outcore.array import Array, open_array  # noqa: E402
+from outcore.array_group import ArrayGroup  # noqa: E402
 from outcore.array_info import Info  # noqa: E402
+from outcore.array_spec import ArraySpec  # noqa: E402
 from outcore.block_file import BlockInterface  # noqa: E402
 from outcore.blocks import Blocks  # noqa: E402
 from outcore.copying import CopyReport, from_array  # noqa: E402
@@ -35,6 +37,8 @@ from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
     "Array",
+    "ArrayGroup",
+    "ArraySpec",
     "BlockInterface",
     "Blocks",
     "CopyReport",

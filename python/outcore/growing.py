@@ -16,7 +16,9 @@ from outcore.selection import Selection
 from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata
 
-_BEGUN = ".step"
+BEGUN = ".step"
+"""Below the array: where a step is written before it is one."""
+
 _MOST_FILES = 32
 """So many shard files are open at once for one request: a process may have about a thousand."""
 
@@ -49,7 +51,7 @@ def appending(where: Place) -> Iterator[Place]:
     BusyError
         If another call appends to it.
     """
-    begun = where.below(_BEGUN)
+    begun = where.below(BEGUN)
     with exclusive(begun, "appending a step"):
         try:
             _discard(begun)

@@ -7,7 +7,7 @@ Sources: Zarr core specification version 3; sharding codec version 1.0 (``shardi
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,6 +240,21 @@ def _layout(document: dict[str, Any]) -> list[Any]:
 def group_json(attributes: dict[str, Any]) -> bytes:
     """Render the ``zarr.json`` of a group."""
     document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(document, indent=2).encode()
+
+
+def consolidated_json(attributes: dict[str, Any], members: Mapping[str, Metadata]) -> bytes:
+    """Render the ``zarr.json`` of a group with the metadata of its arrays in it.
+
+    Zarr version 3 has no words for that yet; this is what zarr-python writes, and readers that do
+    not know it may leave it out (``must_understand``).
+    """
+    document = json.loads(group_json(attributes))
+    document["consolidated_metadata"] = {
+        "kind": "inline",
+        "must_understand": False,
+        "metadata": {name: json.loads(one.to_json()) for name, one in members.items()},
+    }
     return json.dumps(document, indent=2).encode()
 
 

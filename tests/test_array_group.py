@@ -1,0 +1,242 @@
+"""Groups of arrays: steps of all of them at once, which xarray opens as they come."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray
+import zarr
+from communicators import ThreadComm, ThreadJob
+from served_pools import in_memory, some_pool
+from strategies import values
+
+import outcore as oc
+from outcore.errors import (
+    BusyError,
+    ClosedError,
+    CorruptError,
+    DiskFullError,
+    InvalidError,
+    NotFoundError,
+)
+from outcore.volumes import exclusive, place
+
+SPECS = {
+    "u": oc.ArraySpec((4, 6), "f4", dims=("y", "x"), chunks=(3, 4), attributes={"units": "K"}),
+    "v": oc.ArraySpec((6,), "i8", dims=("x",)),
+}
+
+
+def state(number: int) -> dict[str, npt.NDArray[Any]]:
+    return {"u": values((4, 6), "f4", number), "v": values((6,), "i8", number + 100)}
+
+
+@pytest.fixture(params=["plain", "embedded", "served"])
+def above(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "plain":
+        with in_memory() as directory:
+            yield directory
+    else:
+        with some_pool(request.param) as pool:
+            yield pool
+
+
+def test_steps_of_all_arrays(above: Any) -> None:
+    group = oc.ArrayGroup(above / "run", SPECS, attributes={"title": "test"})
+    for number in range(4):
+        assert group.timestep(state(number), number / 8) == number
+        again = oc.ArrayGroup(above / "run")
+        assert (again.steps, again.names, again.attrs) == (
+            number + 1,
+            ["u", "v"],
+            {"title": "test"},
+        )
+        for name in "uv":
+            found = again[name]
+            assert found.shape[0] == number + 1
+            for step in range(number + 1):
+                np.testing.assert_array_equal(found[step], state(step)[name])
+        np.testing.assert_array_equal(again["time"][:], np.arange(number + 1) / 8)
+
+
+def test_xarray_and_zarr_at_each_length(tmp_path: Path) -> None:
+    group = oc.ArrayGroup(
+        tmp_path / "run", SPECS, time_attributes={"units": "seconds since 2000-01-01"}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for steps in range(4):
+            for consolidated in (None, True, False):
+                with xarray.open_zarr(tmp_path / "run", consolidated=consolidated) as found:
+                    assert dict(found.sizes) == {"time": steps, "y": 4, "x": 6}
+                    assert set(found.variables) == ({"u", "v", "time"} if steps else {"u", "v"})
+                    assert found["u"].attrs["units"] == "K"
+                    for step in range(steps):
+                        np.testing.assert_array_equal(found["u"][step], state(step)["u"])
+                        np.testing.assert_array_equal(found["v"][step], state(step)["v"])
+                    if steps:
+                        last = found["time"].values[-1]
+                        assert last == np.datetime64("2000-01-01") + np.timedelta64(steps - 1, "h")
+            arrays = zarr.open_group(tmp_path / "run", mode="r")
+            assert arrays["v"].shape == (steps, 6)
+            group.timestep(state(steps), 3600 * steps)
+
+
+def test_without_times(above: Any) -> None:
+    group = oc.ArrayGroup(above / "run", {"w": oc.ArraySpec(3)}, time="t")
+    group.timestep({"w": [1.0, 2.0, 3.0]})
+    assert group["w"].dims == ("t", "w_0")
+    with pytest.raises(InvalidError, match="has no times"):
+        group.timestep({"w": [1.0, 2.0, 3.0]}, 0.5)
+    assert oc.ArrayGroup(above / "run").steps == 1
+    timed = oc.ArrayGroup(above / "timed", {"w": oc.ArraySpec(3)})
+    timed.timestep({"w": [1.0, 2.0, 3.0]}, 0.5)
+    with pytest.raises(InvalidError, match="has times"):
+        timed.timestep({"w": [1.0, 2.0, 3.0]})
+    assert timed.steps == 1
+
+
+def test_a_step_that_not_all_arrays_count_is_taken_back(above: Any) -> None:
+    """What a call leaves that was killed between two arrays, and before the group."""
+    group = oc.ArrayGroup(above / "run", SPECS)
+    group.timestep(state(0), 0.0)
+    before = (
+        (above / "run" / "zarr.json").read_bytes(),
+        (above / "run/v" / "zarr.json").read_bytes(),
+    )
+    group.timestep(state(7), 7.0)
+    (above / "run" / "zarr.json").write_bytes(before[0])
+    (above / "run/v" / "zarr.json").write_bytes(before[1])
+    again = oc.ArrayGroup(above / "run")
+    assert again.steps == 1
+    assert again.timestep(state(1), 1.0) == 1
+    for name in "uv":
+        np.testing.assert_array_equal(again[name][...], [state(0)[name], state(1)[name]])
+    np.testing.assert_array_equal(again["time"][:], [0.0, 1.0])
+
+
+def test_one_writer_at_a_time(above: Any) -> None:
+    group = oc.ArrayGroup(above / "run", SPECS)
+    other = oc.ArrayGroup(above / "run", SPECS)
+    group.timestep(state(0))
+    assert other.timestep(state(1)) == 1
+    with exclusive(place(above / "run").below("v/.step"), "a test"), pytest.raises(BusyError):
+        group.timestep(state(2))
+    assert group.timestep(state(2)) == 2
+
+
+def test_two_groups_side_by_side(above: Any) -> None:
+    groups = [oc.ArrayGroup(above / name, SPECS) for name in ("a", "b")]
+    for number in range(3):
+        groups[0].timestep(state(number))
+        groups[1].timestep(state(number + 50))
+    for offset, name in ((0, "a"), (50, "b")):
+        found = oc.ArrayGroup(above / name)["u"][...]
+        np.testing.assert_array_equal(found, [state(offset + n)["u"] for n in range(3)])
+
+
+def test_a_full_disk_leaves_the_group_as_it_was(small_disk: Path) -> None:
+    specs = {"a": oc.ArraySpec(1000), "b": oc.ArraySpec(2_500_000)}
+    group = oc.ArrayGroup(small_disk / "run", specs)
+    for number in range(2):
+        group.timestep({"a": np.full(1000, number), "b": np.full(2_500_000, number)}, number)
+    with pytest.raises(DiskFullError):
+        group.timestep({"a": np.zeros(1000), "b": np.zeros(2_500_000)}, 2)
+    with xarray.open_zarr(small_disk / "run") as found:
+        assert found.sizes["time"] == 2
+        np.testing.assert_array_equal(found["b"][:, -1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({}, "at least one array"),
+        ({"time": oc.ArraySpec(3)}, "cannot be named 'time'"),
+        ({"checkpoints": oc.ArraySpec(3)}, "cannot be named 'checkpoints'"),
+        ({"a/b": oc.ArraySpec(3)}, "cannot be named"),
+        ({".a": oc.ArraySpec(3)}, "cannot be named"),
+        ({"": oc.ArraySpec(3)}, "cannot be named"),
+        ({"a": oc.ArraySpec(())}, "at least one dimension"),
+        ({"a": oc.ArraySpec((3, 0))}, "at least 1"),
+        ({"a": oc.ArraySpec(3, dims=("x", "y"))}, "names"),
+        ({"a": oc.ArraySpec(3, dims=("time",))}, "it is time"),
+        ({"a": oc.ArraySpec(3, dims=("x",)), "b": oc.ArraySpec(4, dims=("x",))}, "elsewhere.* 3"),
+        ({"a": (3,)}, "oc.ArraySpec"),
+    ],
+)
+def test_arrays_that_cannot_be_in_a_group(tmp_path: Path, arrays: Any, text: str) -> None:
+    with pytest.raises(InvalidError, match=text):
+        oc.ArrayGroup(tmp_path / "run", arrays)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(NotFoundError, match="give the arrays"):
+        oc.ArrayGroup(path)
+    with pytest.raises(InvalidError, match="keep"):
+        oc.ArrayGroup(path, SPECS, keep=0)
+    with pytest.raises(InvalidError, match="outcore's own"):
+        oc.ArrayGroup(path, SPECS, attributes={"outcore": 1})
+    group = oc.ArrayGroup(path, SPECS)
+    for wrong, text in [
+        ({"u": state(0)["u"]}, r"need the arrays \['u', 'v'\], have \['u'\]"),
+        (state(0) | {"w": 1}, "have"),
+        (state(0) | {"v": np.zeros(5, "i8")}, r"need 'v' of shape \(6,\), have \(5,\)"),
+        (state(0) | {"v": np.zeros(6)}, "precision"),
+    ]:
+        with pytest.raises(InvalidError, match=text):
+            group.timestep(wrong)
+    assert oc.ArrayGroup(path).steps == 0
+    with pytest.raises(InvalidError, match="no array 'w'"):
+        group["w"]
+    for other, text in [
+        ({"u": SPECS["u"]}, "has the arrays"),
+        (SPECS | {"v": oc.ArraySpec(6)}, "'v'"),
+    ]:
+        with pytest.raises(InvalidError, match=text):
+            oc.ArrayGroup(path, other)
+    oc.create_group(tmp_path / "plain")
+    with pytest.raises(InvalidError, match=r"not made by oc\.ArrayGroup"):
+        oc.ArrayGroup(tmp_path / "plain", SPECS)
+    (tmp_path / "plain/zarr.json").write_text("{")
+    with pytest.raises(CorruptError):
+        oc.ArrayGroup(tmp_path / "plain", SPECS)
+    group.close()
+    group.close()
+    with pytest.raises(ClosedError):
+        group.timestep(state(0))
+
+
+def test_a_group_is_made_where_one_was_half_made(tmp_path: Path) -> None:
+    """The group's zarr.json comes last."""
+    oc.ArrayGroup(tmp_path / "run", SPECS)
+    (tmp_path / "run/zarr.json").unlink()
+    assert oc.ArrayGroup(tmp_path / "run", SPECS).timestep(state(0)) == 0
+
+
+def test_several_ranks_are_refused_on_each(tmp_path: Path) -> None:
+    """Until collective I/O is there: none hangs, and nothing is written."""
+
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
+        with pytest.raises(InvalidError, match="one process so far, have 3 ranks"):
+            group.timestep(state(0))
+
+    assert ThreadJob(3).run(work) == [None] * 3
+    assert oc.ArrayGroup(tmp_path / "run").steps == 0
+
+
+def test_an_error_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
+        local = state(0) if comm.rank != 1 else {}
+        with pytest.raises(InvalidError, match="need the arrays"):
+            group.timestep(local)
+
+    assert ThreadJob(3).run(work) == [None] * 3
+    assert oc.ArrayGroup(tmp_path / "run").steps == 0
