@@ -1,22 +1,25 @@
 """Groups of arrays that a program writes again and again: steps to look at, states to go on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore import time_steps
+from outcore import budget, checkpoints, growing, time_steps
 from outcore.array import Array, open_array
-from outcore.array_spec import ArraySpec, group_metadata
-from outcore.create import make_array
+from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
+from outcore.background import BackgroundCheckpoint
+from outcore.checkpoints import READ_BACK_CHUNKS, Restart, State
+from outcore.create import check_attributes, make_array
 from outcore.elements import elements
-from outcore.errors import ClosedError, InvalidError, NotFoundError
+from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
 from outcore.group_transfer import Ranks
 from outcore.time_steps import GroupOnDisk
 from outcore.volumes import AnyPath, PathLike, place
+from outcore.zarr_format import Metadata
 
 
 class ArrayGroup(AbstractContextManager["ArrayGroup"]):
@@ -73,6 +76,10 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         wanted = None if arrays is None else group_metadata(arrays, time)
         self._time_attributes = dict(time_attributes or {})
         self._is_closed = False
+        self._checkpoints = self._place.below(CHECKPOINTS)
+        self._damaged: frozenset[int] = frozenset()
+        self._background: BackgroundCheckpoint | None = None
+        self._background_ranks: Ranks | None = None
 
         def begin() -> None:
             if not self._place.exists():
@@ -88,8 +95,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             raise NotFoundError(
                 f"there is no group at {self.path}; give the arrays that it is to have"
             )
-        if "outcore" in attributes:
-            raise InvalidError("the attribute 'outcore' is outcore's own; choose another name")
+        check_attributes(attributes)
         made = {}
         for name, metadata in wanted.items():
             where = self._place.below(name)
@@ -184,6 +190,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             If the disk has no room for the step; the group is as it was.
         """
         self._check_open()
+        self._tell_background()
         ranks = self._ranks if comm is None else Ranks(comm)
         arrays = ranks.each(lambda: self._arrays(local, ranks))
         schemas = self._schemas(schema)
@@ -217,9 +224,162 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             return dict(schema)
         return dict.fromkeys(self._disk.arrays, schema)
 
+    @overload
+    def checkpoint(
+        self,
+        local: Mapping[str, npt.ArrayLike],
+        attributes: dict[str, Any] | None = None,
+        *,
+        background: Literal[False] = False,
+        memory: int | str | None = None,
+        comm: Any = None,
+        schema: Any = None,
+    ) -> int: ...
+
+    @overload
+    def checkpoint(
+        self,
+        local: Mapping[str, npt.ArrayLike],
+        attributes: dict[str, Any] | None = None,
+        *,
+        background: Literal[True],
+        memory: int | str | None = None,
+        comm: Any = None,
+        schema: Any = None,
+    ) -> BackgroundCheckpoint: ...
+
+    def checkpoint(
+        self,
+        local: Mapping[str, npt.ArrayLike],
+        attributes: dict[str, Any] | None = None,
+        *,
+        background: bool = False,
+        memory: int | str | None = None,
+        comm: Any = None,
+        schema: Any = None,
+    ) -> int | BackgroundCheckpoint:
+        """Save all arrays, for `restart` to go on from: wholly or, whatever happens, not at all.
+
+        It is written beside the ones before, read back for the checksums of its chunks, and gets
+        its name when all of it is durable. Only then are older ones removed, but for the newest
+        that are kept, and what killed calls left. So there must be room on disk for one more.
+
+        Parameters
+        ----------
+        local
+            Names and elements of all arrays of the group.
+        attributes
+            What else the program needs to go on, such as the number of its step: what JSON can
+            hold.
+        background
+            Copy the arrays, return, and write the copies while the program goes on. One is written
+            at a time: the next call waits for it.
+        memory
+            Budget in bytes of the copies, and of the chunks that are read back, on each rank; by
+            default half of what is available. Only in the background.
+        comm, schema
+            As of `timestep`.
+
+        Returns
+        -------
+        int or BackgroundCheckpoint
+            Number of the checkpoint; in the background, what to wait for it with.
+
+        Raises
+        ------
+        BudgetError
+            If `memory` does not hold the copies. Nothing was written.
+        InvalidError
+            If the arrays are not those of the group, or JSON cannot hold the attributes.
+        BusyError
+            If another process writes a checkpoint of the group.
+        DiskFullError
+            If the disk has no room for it; the checkpoints before are as they were.
+        """
+        self._check_open()
+        self._end_background()
+        ranks = self._ranks if comm is None else Ranks(comm)
+        more = dict(attributes or {})
+        check_attributes(more)
+        metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
+        arrays = ranks.each(lambda: self._arrays(local, ranks))
+        if background:
+            ranks.each(lambda: _check_budget(arrays, metadata, memory))
+            ranks = self._beside(ranks)
+            arrays = {name: one.copy(order="K") for name, one in arrays.items()}
+        state = State(metadata, arrays, self._schemas(schema), more)
+        write = self._writing(state, ranks)
+        if not background:
+            return write()
+        self._background = BackgroundCheckpoint(write)
+        return self._background
+
+    def _writing(self, state: State, ranks: Ranks) -> Callable[[], int]:
+        """Bind all that a thread needs: it does not look at the group."""
+        where, keep, damaged = self._checkpoints, self._keep, self._damaged
+        return lambda: checkpoints.write(where, state, keep, damaged, ranks)
+
+    def _beside(self, ranks: Ranks) -> Ranks:
+        """Duplicate the group's communicator, once; another one each time."""
+        if ranks is not self._ranks:
+            return ranks.duplicate()
+        if self._background_ranks is None:
+            self._background_ranks = ranks.duplicate()
+        return self._background_ranks
+
+    def restart(self, *, comm: Any = None, schema: Any = None) -> Restart:
+        """Load the newest whole checkpoint.
+
+        Every chunk is compared with its checksum. A damaged checkpoint is told by a warning, and
+        the one before is used.
+
+        Parameters
+        ----------
+        comm, schema
+            As of `timestep`; they need not be those that the checkpoint was written with.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none: the program begins from the beginning.
+        CorruptError
+            If all are damaged.
+        """
+        self._check_open()
+        self._end_background()
+        ranks = self._ranks if comm is None else Ranks(comm)
+        found = checkpoints.restart(self._checkpoints, self._schemas(schema), ranks)
+        self._damaged = frozenset(found.damaged)
+        return found
+
+    def checkpoints(self) -> list[int]:
+        """List the numbers of the checkpoints there are, in increasing order."""
+        return checkpoints.numbers(self._checkpoints)
+
+    def _tell_background(self) -> None:
+        """Raise what a checkpoint in the background failed with, if nobody was told."""
+        if self._background is not None and self._background.done():
+            self._end_background()
+
+    def _end_background(self) -> None:
+        """Wait for the checkpoint in the background."""
+        one = self._background
+        if one is not None and not one.is_told:
+            one.wait()
+        self._background = None
+
     def close(self) -> None:
-        """End the use of the group. Closing twice is harmless."""
+        """End the use of the group, when a checkpoint in the background is over.
+
+        Closing twice is harmless.
+
+        Raises
+        ------
+        OutcoreError
+            What that checkpoint failed with, if nobody was told.
+        """
         self._is_closed = True
+        self._end_background()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -232,3 +392,19 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_budget(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    metadata: Mapping[str, Metadata],
+    memory: int | str | None,
+) -> None:
+    """Refuse a snapshot that is larger than the budget."""
+    chunks = max(one.grid().slot_bytes for one in metadata.values())
+    need = sum(one.nbytes for one in arrays.values()) + READ_BACK_CHUNKS * chunks
+    have = budget.resolve(memory)
+    if need > have:
+        raise BudgetError(
+            f"need {need} bytes for a copy of the arrays and {READ_BACK_CHUNKS} chunks that are "
+            f"read back, have {have}; give memory={need} or more, or background=False"
+        )

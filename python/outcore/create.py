@@ -193,7 +193,7 @@ def array_metadata(
             )
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
-    _check_attributes(attributes or {})
+    check_attributes(attributes or {})
     return Metadata(
         shape=extents,
         dtype=kind,
@@ -224,7 +224,8 @@ def _is_alike(found: Metadata, wanted: Metadata) -> bool:
     )  # fmt: skip
 
 
-def _check_attributes(attributes: dict[str, Any]) -> None:
+def check_attributes(attributes: dict[str, Any]) -> None:
+    """Refuse attributes that cannot be stored."""
     if "outcore" in attributes:
         raise InvalidError("the attribute 'outcore' is outcore's own; choose another name")
     try:

@@ -193,6 +193,10 @@ class ConvergenceWarning(UserWarning):
     """An iterative method ended before it reached the tolerance."""
 
 
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint that is damaged; the one before it is used."""
+
+
 class GrowthWarning(UserWarning):
     """Pivots grew so much that the factors may have few correct digits."""
 

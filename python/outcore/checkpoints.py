@@ -1,0 +1,254 @@
+"""Checkpoints of a group on disk: each a directory that gets its name when all of it is durable."""
+
+import contextlib
+import json
+import re
+import secrets
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from outcore import group_transfer
+from outcore._core import crc32c
+from outcore.array import Array, open_array, read_metadata
+from outcore.create import make_array
+from outcore.errors import (
+    CorruptError,
+    DamagedCheckpointWarning,
+    DiskError,
+    IncompleteError,
+    NotFoundError,
+    OutcoreError,
+    TruncatedError,
+)
+from outcore.group_transfer import Ranks
+from outcore.verify import verify
+from outcore.volumes import Place, exclusive
+from outcore.zarr_format import Metadata, consolidated_json, group_json, parse
+
+READ_BACK_CHUNKS = 2
+"""So many chunks are in memory at once while checksums are computed of what was written."""
+
+_FORMAT = 1
+_LOCK = ".writing"
+_NAME = re.compile(r"[0-9]{8}")
+_LEFT_OVER = re.compile(r"\.[0-9]{8}\.[0-9a-f]{8}\.(part|old)")
+_DAMAGE = (CorruptError, DiskError, IncompleteError, NotFoundError, TruncatedError)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a program goes on from: `restart` of an `outcore.ArrayGroup` returns it.
+
+    Attributes
+    ----------
+    number
+        Number of the checkpoint.
+    arrays
+        Names and elements of its arrays; ``restart["u"]`` is one of them.
+    attributes
+        What was given to the checkpoint beside the arrays.
+    damaged
+        Newer checkpoints that could not be used: number, and what is wrong.
+    """
+
+    number: int
+    arrays: dict[str, npt.NDArray[Any]]
+    attributes: dict[str, Any]
+    damaged: dict[int, str]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.arrays[name]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkpoint is to hold: the layout of its arrays, what this rank has of them, more."""
+
+    metadata: Mapping[str, Metadata]
+    local: Mapping[str, npt.NDArray[Any]]
+    schema: Mapping[str, Any]
+    attributes: dict[str, Any]
+
+
+def numbers(where: Place) -> list[int]:
+    """List the checkpoints of a group, in increasing order; `where` is their directory."""
+    return [int(name) for name, _, _ in where.names() if _NAME.fullmatch(name)]
+
+
+def write(where: Place, state: State, keep: int, unwanted: frozenset[int], ranks: Ranks) -> int:
+    """Write a checkpoint, and then remove older ones; return its number.
+
+    Parameters
+    ----------
+    where
+        Directory of the checkpoints.
+    keep, unwanted
+        How many are kept, this one among them, and which are not, because they are damaged.
+
+    Raises
+    ------
+    BusyError
+        If another call writes a checkpoint of the group.
+    """
+    with ExitStack() as stack:
+        number, name = ranks.first(lambda: _begin(stack, where))
+        begun = where.below(name)
+        for array, metadata in state.metadata.items():
+            _write_array(
+                begun.below(array), metadata, state.local[array], state.schema.get(array), ranks
+            )
+        ranks.each(lambda: _record_checksums(begun, list(state.metadata)[ranks.rank :: ranks.size]))
+        ranks.first(lambda: _publish(where, begun, state, number))
+        ranks.first(lambda: _prune(where, keep, unwanted))
+    return number
+
+
+def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
+    """Hold the checkpoints for one writer; choose a number, and a name until it is whole."""
+    stack.enter_context(exclusive(where.below(_LOCK), "a checkpoint"))
+    if not where.exists():
+        where.volume.replace_small(where.inside("zarr.json"), group_json({}))
+    number = max(numbers(where), default=-1) + 1
+    name = f".{number:08}.{secrets.token_hex(4)}.part"
+    stack.callback(_discard, where.below(name))
+    return number, name
+
+
+def _write_array(
+    where: Place, metadata: Metadata, local: npt.NDArray[Any], schema: Any, ranks: Ranks
+) -> None:
+    ranks.first(lambda: make_array(where, metadata, overwrite=False, reserve=True))
+    with ranks.each(lambda: Array(where, metadata, "r+")) as array:
+        group_transfer.write(array, local, schema, ranks)
+
+
+def _record_checksums(begun: Place, names: list[str]) -> None:
+    """Read back what was written, and keep the checksums of its chunks."""
+    for name in names:
+        where = begun.below(name)
+        memory_bytes = READ_BACK_CHUNKS * read_metadata(where).grid().slot_bytes
+        verify(where.path, record=True, memory=memory_bytes, progress=False)
+
+
+def _publish(where: Place, begun: Place, state: State, number: int) -> None:
+    """Give a checkpoint its name: from then on it is the newest."""
+    own = {
+        "format": _FORMAT,
+        "kind": "checkpoint",
+        "crc32c": _content_sum(state.attributes, state.metadata),
+    }
+    document = consolidated_json({**state.attributes, "outcore": own}, state.metadata)
+    begun.volume.replace_small(begun.inside("zarr.json"), document)
+    where.volume.rename(begun.name, where.inside(f"{number:08}"))
+
+
+def _prune(where: Place, keep: int, unwanted: frozenset[int]) -> None:
+    """Remove checkpoints that are not kept, and what killed calls left.
+
+    One that is removed loses its name first: half of it never passes for a checkpoint.
+    """
+    there = numbers(where)
+    kept = [number for number in there if number not in unwanted][-keep:]
+    for number in set(there) - set(kept):
+        hidden = f".{number:08}.{secrets.token_hex(4)}.old"
+        where.volume.rename(where.inside(f"{number:08}"), where.inside(hidden))
+    for name, _, _ in where.names():
+        if _LEFT_OVER.fullmatch(name):
+            where.volume.remove(where.inside(name))
+
+
+def _discard(begun: Place) -> None:
+    # What went wrong before is what is told, and what stays is removed after the next checkpoint.
+    with contextlib.suppress(OutcoreError):
+        if begun.volume.exists(begun.name):
+            begun.volume.remove(begun.name)
+
+
+def restart(where: Place, schema: Mapping[str, Any], ranks: Ranks) -> Restart:
+    """Load the newest checkpoint that is whole: every chunk is compared with its checksum.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none.
+    CorruptError
+        If all are damaged.
+    """
+    damaged: dict[int, str] = {}
+    for number in ranks.first(lambda: numbers(where)[::-1]):
+        try:
+            found = _load(where.below(f"{number:08}"), number, schema, ranks)
+        except _DAMAGE as error:
+            damaged[number] = str(error)
+            warnings.warn(
+                f"checkpoint {number} of {where.path.parent} cannot be used, trying the one "
+                f"before: {error}",
+                DamagedCheckpointWarning,
+                stacklevel=3,
+            )
+            continue
+        return Restart(number, *found, damaged)
+    if damaged:
+        raise CorruptError(
+            f"all {len(damaged)} checkpoints of {where.path.parent} are damaged, the oldest: "
+            f"{damaged[min(damaged)]}"
+        )
+    raise NotFoundError(f"there is no checkpoint of {where.path.parent}; begin from the beginning")
+
+
+def _load(
+    where: Place, number: int, schema: Mapping[str, Any], ranks: Ranks
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    members, attributes = ranks.first(lambda: _read_group(where))
+    mine = list(members)[ranks.rank :: ranks.size]
+    ranks.each(lambda: _check_arrays(where, {name: members[name] for name in mine}))
+    arrays = {}
+    for name in members:
+        with ranks.each(lambda n=name: open_array(where.below(n).path)) as array:  # type: ignore[misc]
+            arrays[name] = group_transfer.read(array, schema.get(name), ranks)
+    return arrays, attributes
+
+
+def _read_group(where: Place) -> tuple[dict[str, Metadata], dict[str, Any]]:
+    """Read what a checkpoint holds, and compare it with its checksum."""
+    try:
+        document = json.loads(where.volume.read_small(where.inside("zarr.json")))
+        attributes = dict(document["attributes"])
+        own = attributes.pop("outcore")
+        members = {}
+        for name, one in document["consolidated_metadata"]["metadata"].items():
+            metadata = parse(json.dumps(one).encode(), str(where.path / name))
+            if metadata is None:
+                raise ValueError(f"{name} is no array of outcore's")
+            members[name] = metadata
+        if own["crc32c"] != _content_sum(attributes, members):
+            raise ValueError("its checksum is wrong")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, OutcoreError):
+            raise
+        raise CorruptError(
+            f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"
+        ) from error
+    return members, attributes
+
+
+def _check_arrays(where: Place, members: dict[str, Metadata]) -> None:
+    for name, metadata in members.items():
+        array = where.below(name)
+        if read_metadata(array) != metadata:
+            raise CorruptError(f"{array.path}/zarr.json is not what it was; restore it from a copy")
+        if verify(array.path, progress=False).checksums != "matched":
+            raise CorruptError(
+                f"{array.path} has no checksums, or was opened for writing since they were "
+                "recorded; restore it from a copy"
+            )
+
+
+def _content_sum(attributes: dict[str, Any], members: Mapping[str, Metadata]) -> int:
+    arrays = {name: json.loads(one.to_json()) for name, one in members.items()}
+    return crc32c(json.dumps([attributes, arrays], sort_keys=True).encode())
