@@ -208,6 +208,55 @@ def test_files_are_copied_moved_and_removed(served: Served) -> None:
     assert "cannot be removed" in refusal("rm", "-ry", url)
 
 
+def test_links_are_left_out_and_named_or_followed(served: Served, tmp_path: Path) -> None:
+    """What is copied with -L is what the system's own cp copies with it."""
+    url = served.url
+    Path("tree/d").mkdir(parents=True)
+    Path("tree/d/f").write_bytes(b"content")
+    Path("outside").mkdir()
+    Path("outside/g").write_bytes(b"more")
+    Path("tree/file").symlink_to("d/f")
+    Path("tree/directory").symlink_to(tmp_path / "outside")
+    Path("tree/again").symlink_to("directory")
+    result = outcore("cp", "-r", "tree", f"{url}/left", "--json")
+    assert result.exit_code == 1
+    (copied,) = json.loads(result.stdout)["copied"]
+    names = [tmp_path / "tree" / name for name in ("again", "directory", "file")]
+    assert sorted(copied["left_out"]) == [str(name) for name in names]
+    said = sorted(result.stderr.splitlines())
+    assert said == [
+        f"error: {name} is a link and was left out; pass -L to follow it" for name in names
+    ]
+    assert lines("ls", f"{url}/left") == ["d"]
+    lines("cp", "-rL", "tree", f"{url}/followed")
+    lines("cp", "-r", f"{url}/followed", "ours")
+    subprocess.run(["cp", "-rL", "tree", "theirs"], check=True)
+    subprocess.run(["diff", "-r", "ours", "theirs"], check=True)
+    # A link that leads nowhere, or without end, ends both.
+    for name, leads_to, said_of in (("none", "nothing", "none"), ("end", "../tree", "without end")):
+        Path("tree/d", name).symlink_to(leads_to if name == "none" else tmp_path / "tree")
+        assert subprocess.run(["cp", "-rL", "tree", f"no-{name}"], check=False).returncode == 1
+        assert said_of in refusal("cp", "-rL", "tree", f"{url}/no")
+        assert not [each for each in lines("ls", "-a", url) if "no" in each]
+        Path("tree/d", name).unlink()
+
+
+def test_an_array_with_links_is_copied_whole_or_not_at_all(served: Served) -> None:
+    oc.from_array(np.ones((4, 4)), "A", progress=False).close()
+    Path("A/c").rename("elsewhere")
+    Path("A/c").symlink_to("../elsewhere")
+    assert "is a link" in refusal("cp", "A", f"{served.url}/A")
+    assert lines("ls", "-a", served.url) == []
+    lines("cp", "-L", "A", f"{served.url}/A")
+    assert "4 x 4" in outcore("info", f"{served.url}/A").stdout
+    lines("verify", f"{served.url}/A")
+    # To move is to remove: nothing is left out on the way.
+    Path("d").mkdir()
+    Path("d/link").symlink_to("../elsewhere")
+    assert "is a link" in refusal("mv", "d", f"{served.url}/d")
+    assert Path("d/link").is_symlink()
+
+
 def test_arrays_in_a_pool_are_known(served: Served) -> None:
     with oc.connect(served.url) as pool:
         oc.from_array(np.ones((40, 30)), pool / "run/A", progress=False).close()
@@ -227,9 +276,24 @@ def test_df_tells_of_each_server(served: Served) -> None:
     assert [each["server"] for each in pool["servers"]] == [0, 1]
     assert pool["free_bytes"] == sum(each["free_bytes"] for each in pool["servers"])
     # A lock is written as well.
-    assert sum(each["bytes_written"] for each in pool["servers"]) >= served.key.stat().st_size
+    assert pool["bytes_written"] == sum(each["bytes_written"] for each in pool["servers"])
+    assert pool["bytes_written"] >= served.key.stat().st_size
     assert disk["total_bytes"] == os.statvfs(".").f_blocks * os.statvfs(".").f_frsize
     assert lines("df", served.url)[1].split()[0] == "server"
+
+
+def test_df_counts_each_pool_and_disk_once(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    # One and the same in two ways; the disk of /dev/shm is another.
+    found = document("df", served.url, f"{served.url}/", ".", "d", "/dev/shm")
+    free = [each["free_bytes"] for each in found["places"]]
+    about = free[0] + free[2] + free[4]
+    # Others write meanwhile, so the same is not found the same twice.
+    assert abs(found["total"]["free_bytes"] - about) < about // 10
+    last = lines("df", "-b", served.url, ".", "/dev/shm")[-1]
+    assert last.startswith("all places: ")
+    assert last.endswith(" free")
+    assert not any(line.startswith("all places") for line in lines("df", served.url))
 
 
 def test_a_pool_is_named_by_its_directory_too(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def read_hints(
 @click.argument("target", type=ANY_PATH)
 @click.option("-r", "--recursive", is_flag=True, help="Directories that are no arrays, too.")
 @click.option(
+    "-L", "--dereference", "follow", is_flag=True,
+    help="Copy what links below a SOURCE lead to.  [default: leave them out]",
+)  # fmt: skip
+@click.option(
     "-p", "--preserve", is_flag=True,
     help="Keep mode, time and extended attributes; owner and group where that is allowed.",
 )  # fmt: skip
@@ -49,6 +53,7 @@ def command(
     sources: tuple[AnyPath, ...],
     target: AnyPath,
     recursive: bool,
+    follow: bool,
     preserve: bool,
     overwrite: bool,
     resume: bool,
@@ -67,15 +72,23 @@ def command(
     its CRC-32C compared with that of what was read from SOURCE. --verify reads copies in pools back
     as well.
 
+    A pool has no symbolic links. Those below a SOURCE are followed with -L; else they are left out
+    and named, and the exit code is 1. A SOURCE that is a link itself is followed.
+
     A copy that was stopped, by Ctrl-C, an error or kill -9, goes on with --resume: what it wrote is
     read and compared with the checksums in its journal, and what differs is copied again.
     """
     reports = copy_files(
         sources, target, recursive=recursive, preserve=preserve, overwrite=overwrite,
         resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
+        links="follow" if follow else "leave",
     )  # fmt: skip
     if as_json:
         print_json({"copied": [asdict(report) for report in reports]})
-        return
     for report in reports:
-        click.echo(str(report))
+        if not as_json:
+            click.echo(str(report))
+        for link in report.left_out:
+            click.echo(f"error: {link} is a link and was left out; pass -L to follow it", err=True)
+    if any(report.left_out for report in reports):
+        raise click.exceptions.Exit(1)

@@ -23,7 +23,8 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
     """Tell how much room there is where each PATH is: of a pool, on each of its servers.
 
     What can still be written to files that go round all servers is told below them: the fullest
-    server is where these end.
+    server is where these end. Where there are several places, the last line is of all of them, each
+    pool and each disk counted once.
     """
     failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
@@ -33,7 +34,15 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
             if not as_json:
                 click.echo(("\n" if documents else "") + _as_text(found, exact))
             documents.append(found)
-    failures.end({"places": documents})
+    free_bytes = sum({_identity(each): each["free_bytes"] for each in documents}.values())
+    if len(documents) > 1 and not as_json:
+        click.echo(f"\nall places: {size_of(free_bytes, exact=exact)} free")
+    failures.end({"places": documents, "total": {"free_bytes": free_bytes}})
+
+
+def _identity(found: dict[str, Any]) -> Any:
+    """Tell places apart by what has the room."""
+    return found.get("pool", found.get("device"))
 
 
 def _pool(path: PoolPath) -> dict[str, Any]:
@@ -45,19 +54,21 @@ def _pool(path: PoolPath) -> dict[str, Any]:
     return {
         "path": str(path), "pool": path.root.core.id, "servers": each,
         "free_bytes": sum(one.free_bytes for one in servers),
+        "bytes_written": sum(one.bytes_written for one in servers),
         "striped_bytes": path.root.volume.free_bytes(),
     }  # fmt: skip
 
 
 def _disk(path: AnyPath) -> dict[str, Any]:
     try:
-        found = os.statvfs(path)
+        found, device = os.statvfs(path), os.stat(path).st_dev
     except OSError as error:
         raise cannot(f"look at {path}", error) from None
     unit = found.f_frsize
     return {
         "path": str(path), "total_bytes": found.f_blocks * unit,
         "used_bytes": (found.f_blocks - found.f_bfree) * unit, "free_bytes": found.f_bavail * unit,
+        "device": device,
     }  # fmt: skip
 
 
@@ -73,8 +84,7 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
         (str(one["server"]), size(one["free_bytes"]), size(one["bytes_written"]))
         for one in found["servers"]
     ]
-    written = sum(one["bytes_written"] for one in found["servers"])
-    rows.append(("all", size(found["free_bytes"]), size(written)))
+    rows.append(("all", size(found["free_bytes"]), size(found["bytes_written"])))
     lines = in_columns(rows, right=(1, 2))
     tail = f"files that go round all servers: {size(found['striped_bytes'])}"
     return "\n".join([f"{found['path']}, pool {found['pool']}", *lines, tail])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from outcore import budget, catalog
 from outcore.errors import (
@@ -27,6 +27,8 @@ from outcore.volumes import AnyPath, PathLike, as_path, is_there
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 
+Links: TypeAlias = Literal["refuse", "leave", "follow"]
+
 
 @dataclass(frozen=True)
 class FileCopyReport:
@@ -44,6 +46,8 @@ class FileCopyReport:
         Whether the copy was read back and compared.
     seconds
         Time.
+    left_out
+        Links that were not copied.
     """
 
     source: str
@@ -54,6 +58,7 @@ class FileCopyReport:
     resumed_bytes: int
     verified: bool
     seconds: float
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = "" if not self.directories else f" in {self.files} files"
@@ -76,6 +81,7 @@ def copy_files(
     verify: bool | None = None,
     hints: dict[str, Any] | None = None,
     patterns: bool = True,
+    links: Links = "refuse",
     memory: int | str | None = None,
     progress: ProgressLike = True,
 ) -> list[FileCopyReport]:
@@ -112,6 +118,10 @@ def copy_files(
         the stripe unit stays, unless they say otherwise.
     patterns
         Whether sources in pools are patterns; else they are names as they stand.
+    links
+        What becomes of symbolic links below a source, of which a pool has none: ``"refuse"`` them,
+        before any work; ``"leave"`` them out, and name them in the report; or ``"follow"`` them,
+        and copy what they lead to. A source that is a link itself is always followed.
     memory
         Bytes for the pieces that are under way at once: 64 MiB if nothing is said, 4 MiB at least.
     progress
@@ -127,8 +137,9 @@ def copy_files(
     ExistsError
         If there is something of the name, or a copy to it was stopped before.
     InvalidError
-        If a source is a directory and `recursive` is not given; if it holds links, devices or the
-        like; if it would be copied into itself; or if it was changed meanwhile.
+        If a source is a directory and `recursive` is not given; if it holds devices or the like, or
+        links, unless `links` says otherwise; if a link leads to a directory that it is in; if it
+        would be copied into itself; or if it was changed meanwhile.
     CorruptError
         If what was read back is not what was written.
     """
@@ -142,7 +153,7 @@ def copy_files(
     with stop_on_signals():
         for source, place in places:
             started = time.perf_counter()
-            below = _found(source, recursive)
+            below, left_out = _found(source, recursive, links)
             _check_target(below[0], place, overwrite, resume)
             job = CopyJob(
                 below, place, preserve=preserve, overwrite=overwrite, verify=verify,
@@ -162,7 +173,7 @@ def copy_files(
                 FileCopyReport(
                     str(source), str(place), len(files), len(below) - len(files),
                     sum(each.nbytes for each in files), job.resumed_bytes, job.is_read_back,
-                    time.perf_counter() - started,
+                    time.perf_counter() - started, left_out,
                 )
             )  # fmt: skip
     return reports
@@ -197,8 +208,10 @@ def _is_one_thing(path: AnyPath) -> bool:
     return entry is not None and entry.kind in ("array", "factor")
 
 
-def _found(source: AnyPath, recursive: bool) -> list[FileStatus]:
-    """Find what is to be copied: the source, and what is below it."""
+def _found(
+    source: AnyPath, recursive: bool, links: Links
+) -> tuple[list[FileStatus], tuple[str, ...]]:
+    """Find what is to be copied, the source and what is below it; and the links left out."""
     if isinstance(source, PoolPath):
         # Else the time of a write from this process would come to be known meanwhile.
         source.root.core.tell_written()
@@ -207,9 +220,15 @@ def _found(source: AnyPath, recursive: bool) -> list[FileStatus]:
     top = status_of(source)
     found = [top]
     if top.is_directory:
-        if not recursive and (not source.name or not is_whole_by_itself(source)):
+        is_whole = bool(source.name) and is_whole_by_itself(source)
+        if not recursive and not is_whole:
             raise InvalidError(f"{source} is a directory; pass recursive=True (-r) to copy it")
-        found += walk(top)
+        if is_whole and links == "leave":
+            links = "refuse"  # a part of an array would pass for the whole
+        found += walk(top, follow=links == "follow")
+    left_out = tuple(str(each.path) for each in found if each.kind == "link")
+    if links == "leave":
+        found = [each for each in found if each.kind != "link"]
     odd = [each for each in found if each.kind not in ("file", "directory")]
     if odd:
         what = "a link" if odd[0].kind == "link" else "no file or directory"
@@ -217,7 +236,7 @@ def _found(source: AnyPath, recursive: bool) -> list[FileStatus]:
             f"{odd[0].path} is {what}, which pools have none of; "
             "replace it by what it stands for, or copy the others by name"
         )
-    return found
+    return found, left_out
 
 
 def _check_target(top: FileStatus, target: AnyPath, overwrite: bool, resume: bool) -> None:

@@ -55,7 +55,7 @@ class FileCopy:
         """Open both files, once."""
         with self._lock:
             if self._ends is None:
-                source = open_source(self.source.path)
+                source = open_source(self.source.real_path)
                 try:
                     if not self.fresh:
                         set_mode(self.target, 0o600)
@@ -79,7 +79,7 @@ class FileCopy:
         assert self._ends is not None
         self._ends[1].sync()
         self.close()
-        if status_of(self.source.path).content != self.source.content:
+        if status_of(self.source.real_path).content != self.source.content:
             raise InvalidError(f"{self.source.path} was changed while it was copied; copy it again")
 
     def reader(self) -> PlainEnd | PoolEnd:

@@ -3,11 +3,11 @@
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from outcore.errors import DeniedError, DiskError, NotFoundError, OutcoreError
+from outcore.errors import DeniedError, DiskError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import PoolStat
 from outcore.volumes import AnyPath
@@ -37,6 +37,8 @@ class FileStatus:
         Number of a plain file in its file system; 0 in a pool.
     stripe_unit_bytes, servers
         How a file in a pool is cut, and the numbers of the servers that its units go round.
+    leads_to
+        Of a link that was followed, where that is, of which the rest is told; else `None`.
     """
 
     path: AnyPath
@@ -51,6 +53,12 @@ class FileStatus:
     number: int = 0
     stripe_unit_bytes: int = 0
     servers: tuple[int, ...] = ()
+    leads_to: Path | None = None
+
+    @property
+    def real_path(self) -> AnyPath:
+        """Where it is, a link followed."""
+        return self.path if self.leads_to is None else self.leads_to
 
     @property
     def is_directory(self) -> bool:
@@ -117,17 +125,42 @@ def names_in(directory: AnyPath) -> list[tuple[AnyPath, bool]]:
     return [(directory / name, is_directory) for name, is_directory in each]
 
 
-def walk(top: FileStatus) -> Iterator[FileStatus]:
-    """Tell what is below a directory, each directory before what is in it."""
+def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
+    """Tell what is below a directory, each directory before what is in it.
+
+    Raises
+    ------
+    NotFoundError
+        If links are followed, and one leads nowhere.
+    InvalidError
+        If one leads to a directory that it is in.
+    """
     pending = [children_of(top.path)]
+    above = [_real(top.path)] if follow else []
     while pending:
         child = next(pending[-1], None)
         if child is None:
             pending.pop()
+            del above[len(pending) :]
             continue
+        if follow and child.kind == "link":
+            real = _real(child.path)
+            found = status_of(child.path, follow=True)
+            child = replace(found, leads_to=real if isinstance(real, Path) else None)
         yield child
         if child.is_directory:
+            if follow and _real(child.path) in above:
+                raise InvalidError(
+                    f"{child.path} is a link to {child.leads_to}, which it is in: without end; "
+                    "remove the link"
+                )
             pending.append(children_of(child.path))
+            if follow:
+                above.append(_real(child.path))
+
+
+def _real(path: AnyPath) -> AnyPath:
+    return path if isinstance(path, PoolPath) else Path(os.path.realpath(path))
 
 
 def cannot(what: str, error: OSError) -> OutcoreError:
