@@ -75,7 +75,7 @@ def create_array(
         `chunks` and `chunk_order`. ``"natural"``: what each process of an SPMD program has is a
         block. ``"traditional"``: the parts of the servers, one after another, are the array in
         row-major order. Or ``"block"``, ``"cyclic(K)"`` or ``"*"`` for each dimension, as in HPF,
-        over a mesh of servers: ``"block,block,*"``. See ``docs/disk-schemas.md``.
+        over a mesh of servers: ``"block,block,*"``. See ``docs/how-to/disk-schemas.md``.
     memory_schema
         For ``"natural"``: how the array lies over the processes, where that is not ``"block"``
         along every dimension.
@@ -126,9 +126,18 @@ def create_array(
     where = place(path)
     if disk_schema is None:
         if memory_schema is not None or mesh is not None:
-            raise InvalidError("memory_schema= and mesh= belong to disk_schema=, have none of it")
+            raise InvalidError(
+                f"memory_schema= and mesh= belong to a disk_schema, have memory_schema="
+                f"{memory_schema!r} and mesh={mesh!r} without; pass disk_schema= too, such as "
+                '"natural"'
+            )
         metadata = metadata.on(where.volume)
     else:
+        if growing:
+            raise InvalidError(
+                "need an array of fixed shape for a disk_schema, have growing=True; make an array "
+                "for each step, or choose chunks= and chunk_order= instead"
+            )
         if chunks is not None or chunk_order is not None or order != "C":
             raise InvalidError(
                 "a disk_schema chooses chunks, their order and order='C', have "

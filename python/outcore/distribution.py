@@ -156,8 +156,12 @@ def parse_rules(rules: Rules) -> tuple[str, ...]:
     InvalidError
         If there is something else than ``block``, ``cyclic``, ``cyclic(K)`` and ``*``.
     """
-    parts = rules.split(",") if isinstance(rules, str) else list(rules)
-    if not parts or not all(isinstance(part, str) for part in parts):
+    parts = rules.split(",") if isinstance(rules, str) else rules
+    if (
+        not isinstance(parts, Sequence)
+        or not parts
+        or not all(isinstance(part, str) for part in parts)
+    ):
         raise InvalidError(f'need rules such as "block,cyclic(2),*", have {rules!r}')
     return tuple(_parse_rule(part) for part in parts)
 

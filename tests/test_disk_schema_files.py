@@ -1,0 +1,167 @@
+"""Arrays with disk schemas on disk: what other readers of Zarr find, and what servers have."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from pool_files import data_files
+from served_pools import in_memory
+from test_zarr_interop import READERS, values
+
+import outcore as oc
+from outcore import disk_chunks
+from outcore.disk_schema import DiskSchema
+from outcore.distribution import distribute
+from outcore.errors import InvalidError
+from outcore.placement import Placement
+from outcore.zarr_store import PoolStore
+
+SERVERS = 3
+
+SCHEMAS: list[dict[str, Any]] = [
+    {"disk_schema": "natural", "mesh": (2, 2, 2)},
+    {"disk_schema": "natural", "mesh": 4, "memory_schema": "*,block,*"},
+    {"disk_schema": "traditional"},
+    {"disk_schema": "block,block,*", "mesh": (2, 3)},
+    {"disk_schema": "BLOCK,*,BLOCK", "mesh": (5, 2)},
+    {"disk_schema": ("*", "cyclic(3)", "*")},
+    {"disk_schema": "*,*,*"},
+]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of several chunks."""
+    monkeypatch.setattr(disk_chunks, "AIM_BYTES", 4096)
+    monkeypatch.setattr(disk_chunks, "TILE_BYTES", 1024)
+    monkeypatch.setattr(disk_chunks, "MAX_TILE_BYTES", 16384)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with in_memory() as found:
+        yield found
+
+
+@pytest.fixture
+def pool(directory: Path) -> Iterator[oc.Pool]:
+    with oc.Pool.embedded([directory / str(number) for number in range(SERVERS)]) as found:
+        yield found
+
+
+@pytest.mark.parametrize("setting", SCHEMAS)
+@pytest.mark.parametrize("shape", [(12, 18, 20), (13, 7, 31), (2, 1, 900)])
+def test_readers_of_zarr_find_the_elements(
+    directory: Path, shape: tuple[int, ...], setting: dict[str, Any]
+) -> None:
+    model = values(shape, "f8")
+    with oc.create_array(directory / "A", shape, "f8", **setting) as array:
+        array[...] = model
+    for read in READERS.values():
+        np.testing.assert_array_equal(read(directory / "A"), model)
+    with oc.open_array(directory / "A", "r+") as again:
+        again[1:2] = -model[1:2]
+        again[:, :, ::7] += 1
+        model[1:2] *= -1
+        model[:, :, ::7] += 1
+        np.testing.assert_array_equal(again[...], model)
+        schema = again.info().disk_schema
+        assert isinstance(schema, DiskSchema)
+        assert schema.distribution.count(",") == 2
+    oc.verify(directory / "A")
+
+
+@pytest.mark.parametrize("setting", SCHEMAS)
+def test_a_block_lies_on_one_server(pool: oc.Pool, setting: dict[str, Any]) -> None:
+    shape = (13, 18, 20)
+    model = values(shape, "f4")
+    with oc.create_array(pool / "d/A", shape, "f4", **setting) as array:
+        array[...] = model
+        found, grid = array.info(), array.metadata.grid()
+    np.testing.assert_array_equal(zarr.open_array(PoolStore(pool / "d/A"), mode="r"), model)
+    assert found.placement is not None
+    assert found.block is not None
+    assert found.placement.parted_chunks == 0
+    assert grid.block_bytes == found.placement.stripe_unit_bytes
+    blocks = np.prod([-(-n // b) for n, b in zip(shape, found.block, strict=True)])
+    assert found.disk_schema is not None
+    mesh = int(np.prod(found.disk_schema.mesh))
+    assert len(found.placement.servers) == min(SERVERS, blocks, mesh)
+
+
+def parts(directory: Path, path: oc.PoolPath, placement: Placement) -> list[bytes]:
+    """The first stripe unit that each server has of an array's file, in the file's order."""
+    of_server = [
+        {found.name: found.read_bytes() for found in data_files(directory / str(server))}
+        for server in placement.servers
+    ]
+    (handle,) = [
+        name
+        for name in of_server[0]
+        if sum(len(files.get(name, b"")) for files in of_server) == path.stat().nbytes
+    ]
+    return [files[handle][: placement.stripe_unit_bytes] for files in of_server]
+
+
+@pytest.mark.parametrize("shape", [(48, 16), (50, 7), (5, 40, 3), (997,), (2, 3), (97, 11, 2)])
+@pytest.mark.parametrize("mesh", [None, 1, 2])
+def test_the_parts_of_the_servers_are_the_flat_array(
+    directory: Path, pool: oc.Pool, shape: tuple[int, ...], mesh: int | None
+) -> None:
+    model = values(shape, "f8")
+    with oc.create_array(pool / "A", shape, disk_schema="traditional", mesh=mesh) as array:
+        array[...] = model
+        array.flush()
+        found = array.info().placement
+        assert found is not None
+        flat = b"".join(parts(directory, array.path / "c" / "/".join("0" * array.ndim), found))
+    assert flat[: model.nbytes] == model.tobytes()
+    assert len(found.servers) <= (mesh or SERVERS)
+    even = -(-shape[0] // (mesh or SERVERS)) * model[0].nbytes
+    assert found.stripe_unit_bytes >= even
+
+
+def test_on_a_plain_path_traditional_is_the_flat_array(directory: Path) -> None:
+    model = values((53, 12), "f4")
+    with oc.create_array(directory / "A", model.shape, "f4", disk_schema="traditional") as array:
+        array[...] = model
+        array.flush()
+    content = (directory / "A/c/0/0").read_bytes()
+    assert content[: model.nbytes] == model.tobytes()
+
+
+def test_more_parts_than_servers_are_refused_for_traditional(pool: oc.Pool) -> None:
+    with pytest.raises(InvalidError, match="leave mesh= out"):
+        oc.create_array(pool / "A", (40, 4), disk_schema="traditional", mesh=4)
+    oc.create_array(pool / "A", (40, 4), disk_schema="block,*", mesh=4)
+
+
+def test_assembled_in_the_order_of_the_blocks(directory: Path) -> None:
+    model = values((24, 30), "f8")
+    called: list[tuple[slice, ...]] = []
+
+    def fill(rows: slice, columns: slice) -> npt.NDArray[Any]:
+        called.append((rows, columns))
+        return model[rows, columns]
+
+    array = oc.create_array(
+        directory / "A", model.shape, fill=fill, memory=30_000, progress=False,
+        disk_schema="block,block", mesh=(2, 2),
+    )  # fmt: skip
+    np.testing.assert_array_equal(array[...], model)
+    boxes = list(array.chunk_boxes())
+    grid = array.metadata.grid()
+    at = [[s.start // c for s, c in zip(box, array.chunks, strict=True)] for box in boxes]
+    offsets = [grid.locate(place)[1] for place in at]
+    assert offsets == sorted(offsets)
+    assert len(called) > 1
+
+
+def test_a_distribution_is_a_memory_schema(directory: Path) -> None:
+    over = distribute((12, 18), "block,*", 4)
+    array = oc.create_array(directory / "A", (12, 18), disk_schema="natural", memory_schema=over)
+    assert array.info().block == (3, 18)
