@@ -11,10 +11,13 @@ import pytest
 import xarray
 import zarr
 from communicators import ThreadComm, ThreadJob
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from served_pools import in_memory, some_pool
 from strategies import values
 
 import outcore as oc
+from outcore.distribution import Distribution, distribute
 from outcore.errors import (
     BusyError,
     ClosedError,
@@ -219,16 +222,69 @@ def test_a_group_is_made_where_one_was_half_made(tmp_path: Path) -> None:
     assert oc.ArrayGroup(tmp_path / "run", SPECS).timestep(state(0)) == 0
 
 
-def test_several_ranks_are_refused_on_each(tmp_path: Path) -> None:
-    """Until collective I/O is there: none hangs, and nothing is written."""
+def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
+    """None hangs, and nothing is written."""
 
     def work(comm: ThreadComm) -> None:
-        group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
-        with pytest.raises(InvalidError, match="one process so far, have 3 ranks"):
-            group.timestep(state(0))
+        group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec((4, 6))}, comm=comm)
+        whole = np.zeros((4, 6))
+        for schema, local, text in [
+            (None, whole, "3 ranks need a schema="),
+            (distribute((4, 6), "block,*", 2), whole[:2], "over 3 ranks, have one"),
+            (distribute((6, 4), "block,*", 3), whole[:2], "of an array of shape"),
+            (distribute((4, 6), "block,*", 3), whole, "need an array of shape"),
+        ]:
+            with pytest.raises(InvalidError, match=text):
+                group.timestep({"u": local}, schema=schema)
 
     assert ThreadJob(3).run(work) == [None] * 3
     assert oc.ArrayGroup(tmp_path / "run").steps == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_several_ranks(data: st.DataObject) -> None:
+    """Steps and checkpoints by some ranks, loaded by others that lie otherwise."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)))
+    model = values(shape, "f8")
+    size = data.draw(st.integers(1, 4))
+    written, loaded = (schema_over(data, shape, count) for count in (size, 5 - size))
+
+    def write(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(above / "run", {"u": oc.ArraySpec(shape)}, comm=comm)
+        local = {"u": naive_part(model, written, comm.rank)}
+        assert group.timestep(local, 0.5, schema=written) == 0
+        assert group.checkpoint(local, {"step": 3}, schema={"u": written}) == 0
+
+    def load(comm: ThreadComm) -> None:
+        found = oc.ArrayGroup(above / "run", comm=comm).restart(schema=loaded)
+        assert found.attributes == {"step": 3}
+        np.testing.assert_array_equal(found["u"], naive_part(model, loaded, comm.rank))
+
+    with in_memory() as above:
+        assert ThreadJob(size).run(write) == [None] * size
+        assert ThreadJob(5 - size).run(load) == [None] * (5 - size)
+        np.testing.assert_array_equal(oc.open_array(above / "run/u")[0], model)
+
+
+def schema_over(data: st.DataObject, shape: tuple[int, ...], size: int) -> Distribution:
+    rules = st.sampled_from(["block", "cyclic", "cyclic(2)", "*"])
+    first, second = data.draw(rules), data.draw(rules)
+    if first == second == "*":
+        first = "block"
+    cut = [n for n in range(1, size + 1) if size % n == 0]
+    along = data.draw(st.sampled_from(cut))
+    mesh = [along, size // along] if "*" not in (first, second) else [size]
+    return distribute(shape, [first, second], mesh)
+
+
+def naive_part(model: npt.NDArray[Any], schema: Distribution, rank: int) -> npt.NDArray[Any]:
+    """The elements that a process owns, one by one."""
+    mine = [at for at in np.ndindex(model.shape) if schema.owner(at) == rank]
+    indices = [sorted({at[dim] for at in mine}) for dim in range(model.ndim)]
+    if not mine:
+        return np.empty(schema.local_shape(rank), model.dtype)
+    return model[np.ix_(*indices)]
 
 
 def test_an_error_of_one_rank_is_one_of_all(tmp_path: Path) -> None:

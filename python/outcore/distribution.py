@@ -38,6 +38,13 @@ class Share:
         runs, rest = divmod(self.stop - self.start, self.step)
         return runs * self.size + min(rest, self.size)
 
+    def places(self) -> Iterator[tuple[range, int]]:
+        """Yield the runs, each with how many elements come before it."""
+        at = 0
+        for run in self.intervals():
+            yield run, at
+            at += len(run)
+
     def intervals(self) -> Iterator[range]:
         """Yield the runs, in increasing order, none of them empty."""
         for start in range(self.start, self.stop, self.step):
@@ -108,6 +115,14 @@ class Distribution:
         """
         for runs in itertools.product(*(share.intervals() for share in self.shares(rank))):
             yield tuple(slice(run.start, run.stop) for run in runs)
+
+    def parts(self, rank: int) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """Yield the boxes of the array that a process has, each with its place in local memory."""
+        for runs in itertools.product(*(share.places() for share in self.shares(rank))):
+            yield (
+                tuple(slice(run.start, run.stop) for run, _ in runs),
+                tuple(slice(at, at + len(run)) for run, at in runs),
+            )
 
     def owner(self, index: Sequence[int]) -> int:
         """Which process has the element with this index."""

@@ -1,9 +1,10 @@
 """What the ranks of a program do together for a group: agree, and move their parts of an array.
 
-This is where a group's arrays meet collective I/O: all else of a group is done by the first rank.
+Each rank writes its own boxes: disjoint writes do not disturb each other. All else of a group is
+done by the first rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.communicator import Communicator
+from outcore.distribution import Distribution
 from outcore.errors import InvalidError, OutcoreError, from_kind
 
 T = TypeVar("T")
@@ -81,16 +83,22 @@ class Ranks:
 
 
 def write(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
-    """Write what each rank has of a new array; it is durable when this returns.
+    """Write what each rank has of a new array; it is durable on every rank when this returns.
 
     Raises
     ------
     InvalidError
-        If there are several ranks.
+        If there are several ranks, and `schema` does not say what each has.
     """
-    _check_alone(ranks)
-    array[...] = local
-    array.flush()
+
+    def work() -> None:
+        parts = _parts(array, schema, ranks)
+        _check_local(array, local, schema, ranks)
+        for box, mine in parts:
+            array[box] = local[mine]
+        array.flush()
+
+    ranks.each(work)
 
 
 def read(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
@@ -99,17 +107,44 @@ def read(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
     Raises
     ------
     InvalidError
-        If there are several ranks.
+        If there are several ranks, and `schema` does not say what each is to have.
     """
-    _check_alone(ranks)
-    return np.asarray(array[...])
+
+    def work() -> npt.NDArray[Any]:
+        if ranks.size == 1:
+            return np.asarray(array[...])
+        parts = _parts(array, schema, ranks)
+        local = np.empty(schema.local_shape(ranks.rank), array.dtype)
+        for box, mine in parts:
+            local[mine] = array[box]
+        return local
+
+    return ranks.each(work)
 
 
-def _check_alone(ranks: Ranks) -> None:
-    if ranks.size > 1:
+def _parts(array: Array, schema: Any, ranks: Ranks) -> Iterator[tuple[Any, Any]]:
+    """Boxes of the array that this rank has, each with where it lies in what the rank has."""
+    if ranks.size == 1:
+        return iter([(..., ...)])
+    if not isinstance(schema, Distribution):
         raise InvalidError(
-            f"groups are written and read by one process so far, have {ranks.size} ranks; gather "
-            "the arrays on one of them and leave comm= out"
+            f"{ranks.size} ranks need a schema= that says what each has, have {schema!r}; give one "
+            "of outcore.distribution.distribute"
+        )
+    if (schema.shape, schema.size) != (array.shape, ranks.size):
+        raise InvalidError(
+            f"need a schema= of an array of shape {array.shape} over {ranks.size} ranks, have one "
+            f"of {schema.shape} over {schema.size}"
+        )
+    return schema.parts(ranks.rank)
+
+
+def _check_local(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
+    need = array.shape if ranks.size == 1 else schema.local_shape(ranks.rank)
+    if local.shape != need:
+        raise InvalidError(
+            f"need an array of shape {need} on rank {ranks.rank}, have {local.shape}; give what "
+            "the rank has by the schema"
         )
 
 
