@@ -16,6 +16,7 @@ import scipy.linalg
 from strategies import CHUNK_ORDERS
 
 import outcore as oc
+from outcore._core import Grid
 from outcore.linalg.factors.journal import Journal
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +94,15 @@ def test_chunk_orders(tmp_path: Path) -> None:
         ).metadata.grid()
         for at in itertools.product(range(3), range(4)):
             assert grid.locate(at)[1] == 4096 * numbers[at[0], column, at[1]]
+
+
+def test_chunks_in_blocks() -> None:
+    rows = marked("chunks in blocks").splitlines()
+    numbers = [[int(slot) for slot in row.split()] for row in rows]
+    chunk_order, align, places, growing = "blocks", 4096, None, False
+    grid = Grid((3, 4), (1, 1), 8, "C", chunk_order, align, places, growing, (2, 3))
+    for i, j in itertools.product(range(3), range(4)):
+        assert grid.locate((i, j))[1] == 4096 * numbers[i][j]
 
 
 def test_several_shard_files(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_blocks_go_to_servers_in_turn(
     # A file begins at some server or other.
     names = dict(zip("abc", map(str, found.servers), strict=False))
     assert list(found.picture) == ["".join(names[letter] for letter in row) for row in expected]
-    assert sum(found.chunks) == sum(map(len, expected))
+    assert sum(found.chunk_counts) == sum(map(len, expected))
 
 
 def test_a_chunk_on_several_servers(pool: oc.Pool) -> None:
@@ -99,7 +99,7 @@ def test_a_chunk_on_several_servers(pool: oc.Pool) -> None:
         file.write(content)
     found = oc.open_array(array.path).info().placement
     assert found is not None
-    assert (found.parted_chunks, found.chunks, found.picture) == (4, (0, 0, 0), ("++++",))
+    assert (found.parted_chunks, found.chunk_counts, found.picture) == (4, (0, 0, 0), ("++++",))
     assert "4 on several" in str(found)
 
 
@@ -150,7 +150,7 @@ def test_info_on_the_command_line(served_url: str) -> None:
     assert details["placement"] == {
         "stripe_unit_bytes": 65536,
         "servers": [int(digit) for digit in first],
-        "chunks": [2, 2],
+        "chunk_counts": [2, 2],
         "parted_chunks": 0,
         "picture": [first, second],
     }

@@ -33,7 +33,7 @@ class Placement:
         Bytes of a stripe unit of the array's file.
     servers : tuple of int
         Numbers of the servers that the file's stripe units go round, in this order.
-    chunks : tuple of int
+    chunk_counts : tuple of int
         How many chunks each of them has whole.
     parted_chunks : int
         How many chunks lie on several servers.
@@ -45,12 +45,12 @@ class Placement:
 
     stripe_unit_bytes: int
     servers: tuple[int, ...]
-    chunks: tuple[int, ...]
+    chunk_counts: tuple[int, ...]
     parted_chunks: int
     picture: tuple[str, ...]
 
     def __str__(self) -> str:
-        each = zip(self.servers, self.chunks, strict=True)
+        each = zip(self.servers, self.chunk_counts, strict=True)
         counts = [f"{count} on {server}" for server, count in each]
         if self.parted_chunks:
             counts.append(f"{self.parted_chunks} on several")

@@ -94,8 +94,8 @@ def _state(entry: Entry) -> str:
 def _value(name: str, value: Any) -> str:
     if name == "nbytes" or "bytes" in name.split("_"):
         return f"{value} ({format_bytes(value)})"
-    if name == "dims":
-        return ", ".join(value)
+    if name in ("dims", "servers", "chunk_counts"):
+        return ", ".join(map(str, value))
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
