@@ -127,6 +127,9 @@ def test_blocks_are_cut_as_evenly_as_they_divide() -> None:
     found = laid_out(((144, 4), ("block", "*"), (3, 1)), "f8", 64)
     assert (found.chunks, found.block_chunks, found.block) == ((16, 4), (3, 1), (48, 4))
     assert found.grid().block_bytes == 48 * 32
+    # 44 rows are no three chunks: 4 of 11 rows are exact, where 3 of 15 would not be.
+    found = laid_out(((88, 4), ("block", "*"), (2, 1)), "f8", 1)
+    assert (found.chunks, found.block) == ((11, 4), (44, 4))
     # 997 rows are a prime: blocks get a few rows more, which are whole chunks.
     found = laid_out(((1994, 2), ("block", "*"), (2, 1)), "f8", 1)
     assert found.block is not None
