@@ -1,7 +1,9 @@
 """Checkpoints: whole ones only, the newest of them, checked when they are loaded."""
 
 import json
+import shutil
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from strategies import DTYPES, values
 import outcore as oc
 from outcore import checkpoints, group_transfer
 from outcore.array import Array
+from outcore.catalog import find, recognise, remove
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -418,3 +421,66 @@ def test_names_beside_the_checkpoints_do_not_count(tmp_path: Path) -> None:
         "00000000", "00000006", "123", "notes", "zarr.json",
     ]  # fmt: skip
     assert json.loads((beside / "zarr.json").read_text())["node_type"] == "group"
+
+
+def test_what_a_killed_writer_leaves_is_known(tmp_path: Path) -> None:
+    group = oc.ArrayGroup(tmp_path / "run", SPECS)
+    group.checkpoint(state(0))
+    beside = tmp_path / "run/checkpoints"
+    shutil.copytree(beside / "00000000", beside / ".00000001.0123abcd.part")
+    (beside / ".00000001.0123abcd.part/zarr.json").unlink()
+    (beside / ".writing").mkdir()
+    (beside / ".writing/lock").touch()
+    found, is_all = find(tmp_path)
+    assert is_all
+    left = {Path(entry.path).name for entry in found if entry.kind == "left-over"}
+    assert left == {".00000001.0123abcd.part", ".writing"}
+    with exclusive(place(beside).below(".writing"), "a test"):
+        for name in left:
+            entry = recognise(beside / name)
+            assert entry is not None
+            assert entry.state == "in use"
+    (entry,) = [one for one in found if one.path == str(tmp_path / "run")]
+    remove(entry)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_copy_takes_no_more_than_its_budget(tmp_path: Path, dtype: str) -> None:
+    """Converted to the type of the array or not, there is one copy."""
+    group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec(1_000_000, "f4")})
+    u = np.arange(1_000_000, dtype=dtype)
+    need = 4_000_000 + 2 * (4 << 20)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        handle = group.checkpoint({"u": u}, background=True, memory=need)
+        assert tracemalloc.get_traced_memory()[1] - before < 4_000_000 + 1_000_000
+        u[...] = 0
+        handle.wait()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(group.restart()["u"], np.arange(1_000_000, dtype="f4"))
+
+
+def test_ctrl_c_leaves_the_ones_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = oc.ArrayGroup(tmp_path / "run", SPECS)
+    group.checkpoint(state(0))
+    group.timestep(state(0))
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group_transfer, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            group.checkpoint(state(1))
+        with pytest.raises(KeyboardInterrupt):
+            group.timestep(state(1))
+    assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {
+        "zarr.json", "00000000",
+    }  # fmt: skip
+    assert not (tmp_path / "run/u/.step").exists()
+    assert group.timestep(state(1)) == 1
+    assert group.checkpoint(state(1)) == 1
+    assert_is(group.restart(), 1)

@@ -306,7 +306,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         if background:
             ranks.each(lambda: _check_budget(arrays, metadata, memory))
             ranks = self._beside(ranks)
-            arrays = {name: one.copy(order="K") for name, one in arrays.items()}
+            arrays = {name: _own(one, local[name]) for name, one in arrays.items()}
         state = State(metadata, arrays, self._schemas(schema), more)
         write = self._writing(state, ranks)
         if not background:
@@ -392,6 +392,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _own(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Copy what the program may change: not what was converted, which is a copy."""
+    is_shared = isinstance(given, np.ndarray) and np.may_share_memory(array, given)
+    return array.copy(order="K") if is_shared or not isinstance(given, np.ndarray) else array
 
 
 def _check_budget(

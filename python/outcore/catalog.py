@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from outcore.array import Array
+from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
 from outcore.volumes import (
@@ -89,6 +90,8 @@ def recognise(path: AnyPath) -> Entry | None:
         return None
     if copying := _COPYING.fullmatch(path.name):
         return _half_copied(path, copying[1])
+    if LEFT_OVER.fullmatch(path.name):
+        return _half_checkpoint(path)
     if not (path / "zarr.json").is_file():
         return _half_made(path)
     document = _read_json(path / "zarr.json")
@@ -238,6 +241,8 @@ def _half_made(path: AnyPath) -> Entry | None:
 
     if _FILLING.fullmatch(path.name) and names <= {"lock"}:
         return left_over("lock of an assembly that was killed; it can go")
+    if path.name == LOCK and names <= {"lock"}:
+        return left_over("lock of a checkpoint that was killed; it can go")
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")
     if names and names <= _HALF_MADE_FACTORS.get(path.suffix, frozenset()):
@@ -245,6 +250,14 @@ def _half_made(path: AnyPath) -> Entry | None:
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can go")
     return None
+
+
+def _half_checkpoint(path: AnyPath) -> Entry:
+    """Recognise a checkpoint without its name: on the way to it, or away from it."""
+    if is_held(path.parent / LOCK):
+        return Entry(str(path), "left-over", "in use", "a checkpoint is written now")
+    text = "a checkpoint killed while it was written or removed; it goes after the next, and can go"
+    return Entry(str(path), "left-over", "incomplete", text)
 
 
 def _are_shards(path: AnyPath) -> bool:

@@ -34,9 +34,11 @@ READ_BACK_CHUNKS = 2
 """So many chunks are in memory at once while checksums are computed of what was written."""
 
 _FORMAT = 1
-_LOCK = ".writing"
+LOCK = ".writing"
+"""Below the directory of the checkpoints: held by who writes one."""
+
 _NAME = re.compile(r"[0-9]{8}")
-_LEFT_OVER = re.compile(r"\.[0-9]{8}\.[0-9a-f]{8}\.(part|old)")
+LEFT_OVER = re.compile(r"\.[0-9]{8}\.[0-9a-f]{8}\.(part|old)")
 _DAMAGE = (CorruptError, DiskError, IncompleteError, NotFoundError, TruncatedError)
 
 
@@ -110,7 +112,7 @@ def write(where: Place, state: State, keep: int, unwanted: frozenset[int], ranks
 
 def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
     """Hold the checkpoints for one writer; choose a number, and a name until it is whole."""
-    stack.enter_context(exclusive(where.below(_LOCK), "a checkpoint"))
+    stack.enter_context(exclusive(where.below(LOCK), "a checkpoint"))
     if not where.exists():
         where.volume.replace_small(where.inside("zarr.json"), group_json({}))
     number = max(numbers(where), default=-1) + 1
@@ -158,7 +160,7 @@ def _prune(where: Place, keep: int, unwanted: frozenset[int]) -> None:
         hidden = f".{number:08}.{secrets.token_hex(4)}.old"
         where.volume.rename(where.inside(f"{number:08}"), where.inside(hidden))
     for name, _, _ in where.names():
-        if _LEFT_OVER.fullmatch(name):
+        if LEFT_OVER.fullmatch(name):
             where.volume.remove(where.inside(name))
 
 
