@@ -20,6 +20,7 @@ from outcore.array_info import Info  # noqa: E402
 from outcore.array_spec import ArraySpec  # noqa: E402
 from outcore.block_file import BlockInterface  # noqa: E402
 from outcore.blocks import Blocks  # noqa: E402
+from outcore.collective import CollectiveReport  # noqa: E402
 from outcore.copying import CopyReport, from_array  # noqa: E402
 from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
@@ -33,6 +34,7 @@ from outcore.pool_future import PoolFuture  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402
 from outcore.pool_stat import PoolStat  # noqa: E402
 from outcore.report import Report  # noqa: E402
+from outcore.schema import Schema  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "ArraySpec",
     "BlockInterface",
     "Blocks",
+    "CollectiveReport",
     "CopyReport",
     "Info",
     "LogicalDisk",
@@ -53,6 +56,7 @@ __all__ = [
     "PoolPath",
     "PoolStat",
     "Report",
+    "Schema",
     "Verification",
     "compare_methods",
     "connect",

@@ -158,8 +158,7 @@ class Collective:
     ) -> Collective: ...
     def run(
         self,
-        pool: Pool,
-        path: str,
+        file: PoolFile,
         rank: int,
         arrays: Sequence[npt.NDArray[Any]],
         memory_bytes: int,

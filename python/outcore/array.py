@@ -17,6 +17,7 @@ from outcore.array_info import Info
 from outcore.block_array import blocks_of
 from outcore.blocks import Blocks
 from outcore.chunk_walk import in_disk_order
+from outcore.collective import TIMEOUT_S, CollectiveReport, Local, read_all, write_all
 from outcore.elements import elements
 from outcore.errors import (
     ClosedError,
@@ -28,6 +29,7 @@ from outcore.errors import (
     ReadOnlyError,
 )
 from outcore.placement import placement_of
+from outcore.schema import SchemaLike
 from outcore.selection import select
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
@@ -49,6 +51,8 @@ class Array:
         self.metadata = metadata
         self.mode = mode
         self._file: ArrayFile | None = self._open_for_indexing()
+        self.collective_report: CollectiveReport | None = None
+        """What this process did in the last collective."""
 
     def __repr__(self) -> str:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
@@ -82,6 +86,11 @@ class Array:
     def order(self) -> str:
         """Order of the elements in a chunk, ``"C"`` or ``"F"``."""
         return self.metadata.order
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._file is None
 
     @property
     def dims(self) -> tuple[str, ...] | None:
@@ -384,6 +393,105 @@ class Array:
         self.metadata = read_metadata(self._place)
         self._file = self._open_for_indexing()
         return self
+
+    def write_all(
+        self,
+        local: Local,
+        schema: SchemaLike,
+        comm: Any = None,
+        *,
+        memory: int | str | None = None,
+        timeout: float = TIMEOUT_S,
+        atomic: bool = False,
+        skip_disk: bool = False,
+    ) -> CollectiveReport:
+        """Write the array from the memory of all processes of a program, which all call this.
+
+        Each returns when all of it is durable. Until then the array is marked incomplete on disk,
+        and so it stays after a failure, which every process is told of.
+
+        Parameters
+        ----------
+        local
+            What this process has: an array of any strides, which is not copied where its elements
+            lie in long runs; with `Schema.boxes` a list of one for each box. `None` is nothing.
+        schema
+            Which elements that are: a `Schema`, or its rules alone.
+        comm
+            Communicator of the processes: mpi4py's, or what has a rank, a size, ``bcast`` and
+            ``barrier``; see `outcore.communicator.Communicator`. `None` is this process alone.
+        memory
+            Bytes for copies of what lies in short runs; 64 MiB by default, at least 1 MiB.
+        timeout
+            Seconds after which a process that is waited for counts as lost.
+        atomic
+            Write to a file beside the array's, which takes its place at the end. After a failure
+            the array is what it was. It takes the room twice.
+        skip_disk
+            Move everything, and write nothing: a measurement of all but the disks. It leaves
+            the array as it is.
+
+        Returns
+        -------
+        CollectiveReport
+
+        Raises
+        ------
+        InvalidError
+            If the processes do not agree, or what one of them has does not fit the schema.
+        BudgetError
+            If `memory` is too little.
+        OutcoreError
+            On every process, if one of them, or a server, fails.
+        """
+        self.collective_report = write_all(
+            self,
+            local,
+            schema,
+            comm,
+            memory=memory,
+            timeout=timeout,
+            atomic=atomic,
+            skip_disk=skip_disk,
+        )
+        return self.collective_report
+
+    def read_all(
+        self,
+        local: Local,
+        schema: SchemaLike,
+        comm: Any = None,
+        *,
+        memory: int | str | None = None,
+        timeout: float = TIMEOUT_S,
+        skip_disk: bool = False,
+    ) -> Any:
+        """Read the array into the memory of all processes of a program, which all call this.
+
+        Parameters
+        ----------
+        local
+            Where to: as of `write_all`; `None` for new arrays in C order.
+        schema, comm, memory, timeout
+            As of `write_all`.
+        skip_disk
+            Read nothing, and move what happens to be in memory: a measurement.
+
+        Returns
+        -------
+        ndarray or list of ndarray or None
+            `local`, or the new arrays: one, or with `Schema.boxes` a list; `None` for a process
+            beyond the mesh. What was exchanged is in ``collective_report``.
+
+        Raises
+        ------
+        InvalidError, BudgetError, OutcoreError
+            As of `write_all`; if `local` is read-only.
+        """
+        found, self.collective_report = read_all(
+            self, local, schema, comm, memory=memory, timeout=timeout, skip_disk=skip_disk
+        )
+        return found
 
     def flush(self) -> None:
         """Return once everything written would survive power loss."""

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::array_file::Grid;
 use crate::error::OrRaise;
 use crate::memory::memory_of;
-use crate::pool::Pool;
+use crate::pool_file::PoolFile;
 
 /// (messages, shares, bytes of them, bytes of those that were copied in memory) of a process with one server.
 type WithServer = (u64, u64, u64, u64);
@@ -76,15 +76,13 @@ impl Collective {
         Self(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk })
     }
 
-    /// Takes part with these arrays, and returns what was exchanged with each server. With the kind and the message of an
+    /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an
     /// error, tells all others of that instead, and raises it.
-    #[pyo3(signature = (pool, path, rank, arrays, memory_bytes, failed = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
+    #[pyo3(signature = (file, rank, arrays, memory_bytes, failed = None))]
     fn run(
         &self,
         py: Python<'_>,
-        pool: &Pool,
-        path: &str,
+        file: &PoolFile,
         rank: u64,
         arrays: Vec<Bound<'_, PyUntypedArray>>,
         memory_bytes: usize,
@@ -96,12 +94,9 @@ impl Collective {
         };
         let arrays = arrays.iter().map(local).collect::<PyResult<Vec<LocalArray>>>()?;
         let part = CollectivePart { spec: self.0.clone(), rank, arrays, memory_bytes };
-        let client = pool.client();
         let mut interrupt: Option<PyErr> = None;
         let exchanged = py.detach(|| {
-            let mode = if part.spec.write { OpenMode::ReadWrite } else { OpenMode::Read };
-            let file = client.open(path, mode)?;
-            let done = client.collective(file, &part, &mut || {
+            file.pool.collective(file.file, &part, &mut || {
                 if let Some((kind, message)) = &failed {
                     return Err(error_of(kind, message));
                 }
@@ -109,9 +104,7 @@ impl Collective {
                     interrupt = Some(error);
                     Error::new(ErrorKind::Io, "it was stopped, as by Ctrl-C")
                 })
-            });
-            client.close(file);
-            done
+            })
         });
         if let Some(interrupt) = interrupt {
             return Err(interrupt);

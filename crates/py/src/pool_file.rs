@@ -91,8 +91,8 @@ impl Regions {
 /// An open file of a pool.
 #[pyclass(frozen, module = "outcore._core")]
 pub struct PoolFile {
-    pool: Arc<Client>,
-    file: FileId,
+    pub pool: Arc<Client>,
+    pub file: FileId,
 }
 
 impl PoolFile {

@@ -1,0 +1,141 @@
+"""Memory schemas: how the elements of an array lie in the memory of the processes of a program."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from outcore._core import MemorySchema
+from outcore.distribution import Distribution, Rules, distribute, parse_rules
+from outcore.errors import InvalidError
+
+SchemaLike: TypeAlias = "Schema | Distribution | Rules"
+"""A schema, or the rules of one that needs no mesh."""
+
+
+class Schema:
+    """Which elements of an array each process has in its memory.
+
+    Processes are those of a communicator, in the order of their ranks, which number a mesh in
+    row-major order. Those beyond the mesh have nothing.
+
+    Parameters
+    ----------
+    rules
+        One of ``block``, ``cyclic(K)`` and ``*`` for each dimension, as in High Performance
+        Fortran: ``"block,block,*"``; see `outcore.distribution.distribute`.
+    mesh
+        Processes along each dimension that is distributed. Where it is one, by default all of them.
+    """
+
+    def __init__(self, rules: Rules, mesh: Sequence[int] | int | None = None) -> None:
+        self._rules = parse_rules(rules)
+        self._mesh = mesh
+        self._boxes: list[list[Any]] | None = None
+        if mesh is None and sum(rule != "*" for rule in self._rules) > 1:
+            raise InvalidError(
+                f"need a mesh for {','.join(self._rules)!r}, which distributes several dimensions, "
+                "have none; pass mesh=, such as (2, 2)"
+            )
+
+    @classmethod
+    def boxes(cls, boxes: Iterable[Sequence[Sequence[slice]]]) -> "Schema":
+        """Name the boxes of each process; each process then has as many arrays.
+
+        Parameters
+        ----------
+        boxes
+            For each process a list of its boxes, which may be empty; each box a tuple of slices
+            without steps. Boxes must not overlap, and need not cover the array.
+        """
+        schema = cls.__new__(cls)
+        schema._rules, schema._mesh = (), None
+        schema._boxes = [list(own) for own in boxes]
+        return schema
+
+    @classmethod
+    def of(cls, schema: SchemaLike) -> "Schema":
+        """Take a schema in any of its forms."""
+        if isinstance(schema, Schema):
+            return schema
+        if isinstance(schema, Distribution):
+            return cls(schema.rules, schema.mesh)
+        return cls(schema)
+
+    @property
+    def is_boxes(self) -> bool:
+        """Whether each process names its boxes."""
+        return self._boxes is not None
+
+    def __str__(self) -> str:
+        if self._boxes is not None:
+            return f"boxes of {len(self._boxes)} processes"
+        return ",".join(self._rules) + ("" if self._mesh is None else f" over {self._mesh}")
+
+    def __repr__(self) -> str:
+        return f"<outcore.Schema {self}>"
+
+    def on(self, shape: tuple[int, ...], size: int) -> MemorySchema:
+        """Apply the schema to an array of this shape and `size` processes.
+
+        Raises
+        ------
+        InvalidError
+            If it does not fit them.
+        """
+        if self._boxes is not None:
+            found = MemorySchema.boxes(
+                [[_box(box, shape) for box in _boxes(own)] for own in self._boxes]
+            )
+        else:
+            distributed = sum(rule != "*" for rule in self._rules)
+            mesh = (size,) * distributed if self._mesh is None else self._mesh
+            over = distribute(shape, self._rules, mesh)
+            pairs = list(zip(over.rules, over.mesh, strict=True))
+            runs = [_run(rule) for rule in over.rules]
+            found = MemorySchema.mesh([n for rule, n in pairs if rule != "*"], runs)
+        found.shapes(shape, size, 0)
+        return found
+
+    def local_shapes(
+        self, shape: tuple[int, ...], size: int, rank: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the arrays of a process: of a mesh one or, beyond it, none; else one a box."""
+        return tuple(tuple(each) for each in self.on(shape, size).shapes(shape, size, rank))
+
+    def nbytes(self, shape: tuple[int, ...], size: int, rank: int, itemsize: int) -> int:
+        """Bytes that a process has."""
+        return itemsize * sum(map(math.prod, self.local_shapes(shape, size, rank)))
+
+
+def _run(rule: str) -> int | None:
+    """Write a rule as `MemorySchema.mesh` has it."""
+    if rule == "*":
+        return None
+    return int(rule[len("cyclic(") : -1]) if rule.startswith("cyclic") else 0
+
+
+def _boxes(own: Sequence[Any]) -> list[Sequence[Any]]:
+    """Boxes of a process: one alone needs no list around it."""
+    is_one = len(own) > 0 and all(isinstance(part, slice) for part in own)
+    return [own] if is_one else list(own)
+
+
+def _box(box: Sequence[Any], shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Write a box as first element and shape."""
+    if (
+        not isinstance(box, tuple | list)
+        or len(box) != len(shape)
+        or not all(isinstance(part, slice) and part.step in (None, 1) for part in box)
+    ):
+        raise InvalidError(
+            f"a box is a tuple of {len(shape)} slices without steps, have {box!r}; write such as "
+            "(slice(0, 10), slice(5, 7))"
+        )
+    start, extent = [], []
+    for part, n in zip(box, shape, strict=True):
+        low, high = (0 if part.start is None else part.start), (n if part.stop is None else part.stop)
+        if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= n and high <= n):
+            raise InvalidError(f"the box {box!r} is not in an array of shape {shape}")
+        start.append(low)
+        extent.append(max(high - low, 0))
+    return start, extent
