@@ -147,7 +147,7 @@ class MemorySchema:
 class Collective:
     def __new__(
         cls,
-        id: int,
+        number: int,
         write: bool,
         ranks: int,
         grid: Grid,

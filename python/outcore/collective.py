@@ -19,6 +19,7 @@ from outcore import budget
 from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile, crc32c
 from outcore.communicator import Communicator
 from outcore.errors import (
+    BudgetError,
     ClosedError,
     Interrupted,
     InvalidError,
@@ -37,12 +38,13 @@ Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
 """What a process has in memory: an array, or one for each of its boxes; `None` is nothing."""
 
 MEMORY_BYTES = 64 << 20
+LEAST_MEMORY_BYTES = 1 << 20
+"""A share of a piece."""
+
 TIMEOUT_S = 600
 
 _STATE = "incomplete"
-_WHY = (
-    "write_all was stopped, or failed; open it with allow_incomplete=True, and write all of it again"
-)
+_WHY = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ class _Begun:
 
     Attributes
     ----------
-    pool, name, layout
-        Which array it is, and how it lies on disk.
+    pool, name, layout, schema
+        Which array it is, and how it lies on disk and in memory.
     files
         Names of the shard files that are moved.
     numbers
-        Of the collective of each file, and of the one in which all wait for each other at the end.
+        Of the collective of each file, and of those in which all meet at the beginning and the end.
     is_atomic
         Whether they are new ones, which take the place of the array's at the end.
     """
@@ -104,6 +106,7 @@ class _Begun:
     pool: str
     name: str
     layout: bytes
+    schema: bytes
     files: tuple[str, ...]
     numbers: tuple[int, ...]
     is_atomic: bool
@@ -116,6 +119,7 @@ class _Call:
         self,
         verb: Literal["write_all", "read_all"],
         array: "Array",
+        schema: SchemaLike,
         comm: Any,
         timeout: float,
         memory: int | str | None,
@@ -125,6 +129,7 @@ class _Call:
         self._verb, self._array = verb, array
         self._comm = Communicator(_Alone() if comm is None else comm)
         self._patience_s = max(math.ceil(timeout), 1)
+        self._schema: SchemaLike = schema
         self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
         self._skip_disk = skip_disk
         self._fresh: str | None = None
@@ -175,19 +180,16 @@ class _Call:
         metadata, inside = array.metadata, path.inside
         grid = metadata.grid()
         files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
-        if self._verb == "write_all" and not self._skip_disk:
-            if atomic:
-                files = (self._make_fresh(),)
-            else:
-                self._before = array.metadata
-                array.mark(_STATE, _WHY)
+        if self._verb == "write_all" and not self._skip_disk and atomic:
+            files = (self._make_fresh(),)
         return _Begun(
             verb=self._verb,
             pool=path.root.core.id,
             name=inside,
             layout=_layout(array),
+            schema=Schema.of(self._schema).key(),
             files=files,
-            numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 1)),
+            numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
             is_atomic=self._fresh is not None,
         )
 
@@ -213,7 +215,7 @@ class _Call:
         if self._verb == "write_all" and self._array.mode != "r+":
             raise ReadOnlyError(f'{self._array.path} is open for reading; open it with mode="r+"')
 
-    def exchange(self, local: Local, schema: SchemaLike) -> list[npt.NDArray[Any]]:
+    def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
         """Take part, and return the arrays of this process."""
         begun, comm = self._begun, self._comm
         path = self._path
@@ -227,9 +229,9 @@ class _Call:
         arrays: list[npt.NDArray[Any]] = []
         found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
-            self._check_same()
-            schema = Schema.of(schema)
+            schema = Schema.of(self._schema)
             found = schema.on(self._array.shape, comm.size)
+            self._check_same()
             arrays = self._arrays(local, schema)
         except Exception as error:
             failed = error
@@ -237,27 +239,51 @@ class _Call:
         core = path.root.core
         self._files = [core.open(name, writable) for name in begun.files]
         self._servers = {name: core.stat(name)[-1] for name in begun.files}
+        if self._is_marked:
+            # Until then somebody may not have opened the array, and what is wrong does no harm.
+            self._meet(-2, failed)
+            if comm.rank == 0:
+                failed = self._mark()
         for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
             work = self._collective(number, self._array.metadata.grid(), shard, found)
             self._run(work, file, arrays, failed)
         return arrays
 
+    @property
+    def _is_marked(self) -> bool:
+        """Whether the array is incomplete while it is written."""
+        is_written = self._verb == "write_all" and not self._skip_disk
+        return is_written and not self._begun.is_atomic
+
+    def _mark(self) -> Exception | None:
+        self._before = self._array.metadata
+        try:
+            self._array.mark(_STATE, _WHY)
+        except OutcoreError as error:
+            return error
+        return None
+
     def _check_same(self) -> None:
         begun, rank = self._begun, self._comm.rank
-        mine = (self._verb, self._path.inside, _layout(self._array))
-        for what, have, need in zip(
-            ("the call", "the array", "how the array lies on disk"),
-            mine,
-            (begun.verb, begun.name, begun.layout),
-            strict=True,
+        schema = Schema.of(self._schema).key()
+        for what, have, need in (
+            ("the call", self._verb, begun.verb),
+            ("the array", self._path.inside, begun.name),
+            ("how the array lies on disk", _layout(self._array), begun.layout),
+            ("the memory schema", schema, begun.schema),
         ):
             if have != need:
-                text = "" if isinstance(have, bytes) else f": {have} and {need}"
+                text = "" if isinstance(have, bytes) else f": {have!r} and {need!r}"
                 raise InvalidError(
                     f"processes {rank} and 0 do not agree on {what}{text}; call it with the same "
-                    "array, opened anew, everywhere"
+                    "arguments everywhere, on an array that is opened anew"
                 )
         self._check_open()
+        if self._memory_bytes < LEAST_MEMORY_BYTES:
+            raise BudgetError(
+                f"need {LEAST_MEMORY_BYTES} bytes of memory for a collective, process {rank} has "
+                f"{self._memory_bytes}; raise memory="
+            )
 
     def _collective(self, number: int, grid: Grid, shard: int, schema: MemorySchema) -> Collective:
         return Collective(
@@ -302,7 +328,7 @@ class _Call:
                     f"the shapes {list(shapes)}, but gives none"
                 )
             return [np.empty(shape, array.dtype) for shape in shapes]
-        given = list(local) if isinstance(local, list | tuple) else [local]
+        given: list[Any] = list(local) if isinstance(local, list | tuple) else [local]
         if not shapes and all(isinstance(a, np.ndarray) and a.size == 0 for a in given):
             return []
         have = [getattr(each, "shape", type(each).__name__) for each in given]
@@ -324,17 +350,17 @@ class _Call:
                 )
         return given
 
-    def end(self, schema: SchemaLike) -> None:
+    def end(self) -> None:
         """Make a write count, and return when every process may rely on it."""
         if self._verb == "read_all" or self._skip_disk:
             return
         failed: Exception | None = None
         if self._comm.rank == 0:
             try:
-                self._publish(Schema.of(schema))
+                self._publish(Schema.of(self._schema))
             except Exception as error:
                 failed = error
-        self._wait_for_all(failed)
+        self._meet(-1, failed)
         if self._begun.is_atomic:
             self._array.refresh()
 
@@ -354,12 +380,19 @@ class _Call:
         volume.remove(self._fresh)
         self._fresh = None
 
-    def _wait_for_all(self, failed: Exception | None) -> None:
-        """Meet the others at the servers, who notice if one never comes."""
+    def _meet(self, number: int, failed: Exception | None) -> None:
+        """Wait for the others at the servers, who notice if one never comes."""
         nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
         one = Grid([1], [1], 1, "C", "row-major", 1)
         work = Collective(
-            self._begun.numbers[-1], False, self._comm.size, one, 0, nothing, self._patience_s, True
+            self._begun.numbers[number],
+            False,
+            self._comm.size,
+            one,
+            0,
+            nothing,
+            self._patience_s,
+            True,
         )
         self._run(work, self._files[0], [], failed)
         self.exchanged.pop()
@@ -373,7 +406,7 @@ class _Call:
         if self._files and self._verb == "write_all" and not self._skip_disk and not is_told:
             with contextlib.suppress(OutcoreError):
                 why = InvalidError(f"process {self._comm.rank} failed before the end of the call")
-                self._wait_for_all(why)
+                self._meet(-1, why)
         if self._fresh is not None:
             with contextlib.suppress(OutcoreError):
                 self._array.place.volume.remove(self._fresh)
@@ -397,7 +430,9 @@ class _Call:
 def _layout(array: "Array") -> bytes:
     """Describe how an array lies on disk: whoever has another description has another array."""
     grid = array.metadata.grid()
-    return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(grid.index()).to_bytes(4)
+    return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(
+        grid.index()
+    ).to_bytes(4)
 
 
 @contextlib.contextmanager
@@ -426,11 +461,11 @@ def write_all(
 ) -> CollectiveReport:
     """Write an array from the memory of all processes; see `Array.write_all`."""
     started = time.perf_counter()
-    call = _Call("write_all", array, comm, timeout, memory, skip_disk=skip_disk)
+    call = _Call("write_all", array, schema, comm, timeout, memory, skip_disk=skip_disk)
     with _giving_up(call, f"write_all of {array.path}"):
         call.begin(atomic=atomic)
-        call.exchange(local, schema)
-        call.end(schema)
+        call.exchange(local)
+        call.end()
     return call.report(time.perf_counter() - started)
 
 
@@ -446,10 +481,10 @@ def read_all(
 ) -> tuple[Any, CollectiveReport]:
     """Read an array into the memory of all processes; see `Array.read_all`."""
     started = time.perf_counter()
-    call = _Call("read_all", array, comm, timeout, memory, skip_disk=skip_disk)
+    call = _Call("read_all", array, schema, comm, timeout, memory, skip_disk=skip_disk)
     with _giving_up(call, f"read_all of {array.path}"):
         call.begin(atomic=False)
-        arrays = call.exchange(local, schema)
+        arrays = call.exchange(local)
     report = call.report(time.perf_counter() - started)
     if local is not None:
         return local, report

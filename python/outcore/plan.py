@@ -5,12 +5,14 @@ import functools
 import json
 import shutil
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
+from outcore.collective_plan import VERBS as COLLECTIVE_VERBS
+from outcore.collective_plan import CollectivePlan, plan_collective
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky.plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
@@ -180,10 +182,36 @@ class Plan:
         return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
 
 
+@overload
+def plan(
+    verb: Literal["write_all", "read_all"],
+    *,
+    path: PathLike = ...,
+    rates: Rates | None = ...,
+    **options: Any,
+) -> CollectivePlan: ...
+
+
+@overload
 def plan(
     verb: str,
     *,
     n: int,
+    m: int | None = ...,
+    k: int | None = ...,
+    dtype: npt.DTypeLike = ...,
+    memory: int | str | None = ...,
+    path: PathLike = ...,
+    rhs: int = ...,
+    rates: Rates | None = ...,
+    **options: Any,
+) -> Plan: ...
+
+
+def plan(
+    verb: str,
+    *,
+    n: int | None = None,
     m: int | None = None,
     k: int | None = None,
     dtype: npt.DTypeLike = "f8",
@@ -192,7 +220,7 @@ def plan(
     rhs: int = 1,
     rates: Rates | None = None,
     **options: Any,
-) -> Plan:
+) -> Plan | CollectivePlan:
     """Plan a call: disk, memory, words moved and time, without allocating anything.
 
     Parameters
@@ -211,14 +239,16 @@ def plan(
         Right-hand sides.
     options
         Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``.
+        ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
+        of a matrix; see `outcore.collective_plan.plan_collective`.
     rates
         Rates to plan with; by default those kept for this machine and disk, measured in about two
         seconds if there are none.
 
     Returns
     -------
-    Plan
-        Print it, or call ``.validate()`` to be refused now rather than later.
+    Plan or CollectivePlan
+        Print it, or call ``.validate()`` of a `Plan` to be refused now rather than later.
 
     Raises
     ------
@@ -227,8 +257,12 @@ def plan(
     InvalidError
         For an unusable verb, order or type.
     """
+    if verb in COLLECTIVE_VERBS:
+        return plan_collective(verb, path=path, rates=rates, **options)
     if verb not in VERBS:
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
+    if n is None:
+        raise InvalidError(f"need n=, the order of the matrix, to plan {verb!r}, have none")
     kind = check_dtype(dtype)
     found = functools.cache(lambda: rates or stored_or_measured(path))
 

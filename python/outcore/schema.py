@@ -74,6 +74,10 @@ class Schema:
     def __repr__(self) -> str:
         return f"<outcore.Schema {self}>"
 
+    def key(self) -> bytes:
+        """Say the same of the same schemas, and something else of others."""
+        return repr((self._rules, self._mesh, self._boxes)).encode()
+
     def on(self, shape: tuple[int, ...], size: int) -> MemorySchema:
         """Apply the schema to an array of this shape and `size` processes.
 
@@ -133,7 +137,10 @@ def _box(box: Sequence[Any], shape: tuple[int, ...]) -> tuple[list[int], list[in
         )
     start, extent = [], []
     for part, n in zip(box, shape, strict=True):
-        low, high = (0 if part.start is None else part.start), (n if part.stop is None else part.stop)
+        low, high = (
+            (0 if part.start is None else part.start),
+            (n if part.stop is None else part.stop),
+        )
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= n and high <= n):
             raise InvalidError(f"the box {box!r} is not in an array of shape {shape}")
         start.append(low)

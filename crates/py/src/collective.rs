@@ -63,7 +63,7 @@ impl Collective {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn new(
-        id: u128,
+        number: u128,
         write: bool,
         ranks: u64,
         grid: &Grid,
@@ -73,7 +73,7 @@ impl Collective {
         skips_disk: bool,
     ) -> Self {
         let (grid, schema) = (grid.0.spec().clone(), schema.0.clone());
-        Self(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk })
+        Self(CollectiveSpec { id: number, write, ranks, grid, shard, schema, patience_s, skips_disk })
     }
 
     /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an

@@ -1,0 +1,318 @@
+"""Collectives against a naive gather and scatter: shapes, chunks, orders, schemas, strides."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from communicators import ThreadComm, ThreadJob, TorchComm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served_pools import some_pool
+
+import outcore as oc
+from outcore.errors import BudgetError, InvalidError, OutcoreError, ReadOnlyError
+from outcore.zarr_store import PoolStore
+
+ORDERS = ["row-major", "column-major", "hilbert", "z-order"]
+
+
+@pytest.fixture(scope="module", params=["embedded", "served"])
+def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
+    with some_pool(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[oc.Pool]:
+    with some_pool("embedded") as found:
+        yield found
+
+
+def whole(found: list[Any]) -> list[Any]:
+    """What the ranks returned; what they raised is raised here."""
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return found
+
+
+def owned(rule: str, n: int, processes: int, at: int) -> list[int]:
+    """Indices of a process along one dimension, by the definition."""
+    if rule == "*":
+        return list(range(n))
+    run = math.ceil(n / processes) if rule == "block" else int(rule[7:-1])
+    return [i for i in range(n) if i // run % processes == at]
+
+
+def strided(draw: Any, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    """An array of this shape with whatever strides, and something else between its elements."""
+    order = draw(st.permutations(range(len(shape))))
+    steps = [draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in shape]
+    full = [max(shape[dim], 1) * abs(steps[dim]) for dim in order]
+    if draw(st.booleans()):
+        record = np.zeros(full, [("a", "u1"), ("x", dtype), ("b", "f4")])
+        memory = record["x"]
+    else:
+        memory = np.zeros(full, dtype)
+    cut = tuple(slice(None, None, steps[dim]) for dim in order)
+    found: npt.NDArray[Any] = memory[cut].transpose(np.argsort(order))
+    return found[tuple(slice(0, n) for n in shape)]
+
+
+class Case:
+    """An array, and how processes have it."""
+
+    def __init__(self, draw: Any) -> None:
+        dims = draw(st.integers(1, 3))
+        self.shape = tuple(draw(st.integers(1, 12)) for _ in range(dims))
+        self.chunks = tuple(draw(st.integers(1, n)) for n in self.shape)
+        self.order = draw(st.sampled_from("CF"))
+        self.chunk_order = draw(st.sampled_from(ORDERS))
+        self.dtype = np.dtype(draw(st.sampled_from(["u1", "f4", "f8", "c16"])))
+        self.extra = draw(st.integers(0, 1))
+
+    def content(self) -> npt.NDArray[Any]:
+        return (np.arange(math.prod(self.shape)).reshape(self.shape) % 251 + 1).astype(self.dtype)
+
+
+class Split:
+    """Which part of the array each process has: by a mesh, or by boxes."""
+
+    def __init__(self, draw: Any, case: Case) -> None:
+        shape = case.shape
+        if draw(st.booleans()):
+            rules = [draw(st.sampled_from(["block", "*", "cyclic(1)", "cyclic(2)"])) for _ in shape]
+            counts = [1 if rule == "*" else draw(st.integers(1, 2)) for rule in rules]
+            self.schema = oc.Schema(",".join(rules), mesh=counts)
+            self.ranks = math.prod(counts) + case.extra
+            self.parts: list[list[Any]] = [
+                [
+                    np.ix_(
+                        *(
+                            owned(rule, n, p, i)
+                            for rule, n, p, i in zip(rules, shape, counts, at, strict=True)
+                        )
+                    )
+                ]
+                for at in itertools.product(*map(range, counts))
+            ] + [[]] * case.extra
+        else:
+            cuts = [sorted({0, draw(st.integers(0, n)), n}) for n in shape]
+            edges = [list(itertools.pairwise(cut)) for cut in cuts]
+            boxes = [tuple(slice(a, b) for a, b in each) for each in itertools.product(*edges)]
+            self.ranks = 3
+            own: list[list[Any]] = [[], [], []]
+            for box in boxes:
+                own[draw(st.integers(0, 2))].append(box)
+            self.schema = oc.Schema.boxes(own)
+            self.parts = own
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObject) -> None:
+    case = Case(data.draw)
+    one, other = Split(data.draw, case), Split(data.draw, case)
+    content = case.content()
+    oc.create_array(
+        pool / "u", case.shape, case.dtype, chunks=case.chunks, order=case.order,
+        chunk_order=case.chunk_order, overwrite=True,
+    ).close()  # fmt: skip
+    given_arrays = []
+    for parts in one.parts:
+        arrays = [strided(data.draw, content[part].shape, case.dtype) for part in parts]
+        for array, part in zip(arrays, parts, strict=True):
+            array[...] = content[part]
+        given_arrays.append(arrays)
+    targets = [
+        [strided(data.draw, content[part].shape, case.dtype) for part in parts]
+        for parts in other.parts
+    ]
+
+    def write(comm: ThreadComm) -> oc.CollectiveReport:
+        with oc.open_array(pool / "u", "r+") as u:
+            return u.write_all(given_arrays[comm.rank], one.schema, comm, timeout=20)
+
+    def read(comm: ThreadComm) -> oc.CollectiveReport:
+        with oc.open_array(pool / "u") as u:
+            u.read_all(targets[comm.rank], other.schema, comm, timeout=20)
+            assert u.collective_report is not None
+            return u.collective_report
+
+    with oc.open_array(pool / "u") as u:
+        plans = [
+            oc.plan("write_all", array=u, schema=one.schema, processes=one.ranks, rates=RATES),
+            oc.plan("read_all", array=u, schema=other.schema, processes=other.ranks, rates=RATES),
+        ]
+    reports = [whole(ThreadJob(one.ranks).run(write))]
+    with oc.open_array(pool / "u") as u:
+        assert (u[...] == content).all()
+    reports.append(whole(ThreadJob(other.ranks).run(read)))
+    for plan, found in zip(plans, reports, strict=True):
+        assert [report.messages for report in found] == list(plan.messages)
+        assert [report.bytes_moved for report in found] == list(plan.process_bytes)
+        assert plan.nbytes == content.nbytes
+    for parts, arrays in zip(other.parts, targets, strict=True):
+        for array, part in zip(arrays, parts, strict=True):
+            assert (array == content[part]).all()
+            base = array if array.base is None else array.base
+            while base.base is not None:
+                base = base.base
+            if base.dtype.names:
+                assert not base["a"].any()
+                assert not base["b"].any()
+
+
+RATES: Any = type("Rates", (), {"read_bytes_s": 1e9, "write_bytes_s": 5e8})()
+
+
+def test_pieces_that_are_cut_inside_chunks(embedded: oc.Pool) -> None:
+    content = np.arange(1.5e6).reshape(1500, 1000)
+    oc.create_array(embedded / "big", (1500, 1000), chunks=(1500, 500), overwrite=True).close()
+
+    def job(comm: ThreadComm) -> None:
+        with oc.open_array(embedded / "big", "r+") as u:
+            mine = np.asfortranarray(content[comm.rank :: 3])
+            u.write_all(mine, "cyclic,*", comm, memory="1 MiB", timeout=20)
+            back = u.read_all(None, "block,*", TorchComm(comm), memory="1 MiB", timeout=20)
+            assert (back == content[comm.rank * 500 : (comm.rank + 1) * 500]).all()
+
+    whole(ThreadJob(3).run(job))
+    with oc.open_array(embedded / "big") as u:
+        assert (u[...] == content).all()
+
+
+def test_several_files_are_done_one_after_the_other(embedded: oc.Pool) -> None:
+    oc.create_array(embedded / "steps", (0, 9, 8), growing=True, overwrite=True).close()
+    content = np.arange(3 * 9 * 8.0).reshape(3, 9, 8)
+    with oc.open_array(embedded / "steps", "r+") as u:
+        u.append(np.zeros((3, 9, 8)))
+
+    def job(comm: ThreadComm) -> oc.CollectiveReport:
+        with oc.open_array(embedded / "steps", "r+") as u:
+            report = u.write_all(content[:, :, comm.rank :: 2], "*,*,cyclic", comm, timeout=20)
+            assert (u.read_all(None, "*,*,*", None) == content).all()
+            comm.barrier()
+            return report
+
+    reports = whole(ThreadJob(2).run(job))
+    plan = oc.plan(
+        "write_all", array=embedded / "steps", schema="*,*,cyclic", processes=2, rates=RATES
+    )
+    assert [report.messages for report in reports] == list(plan.messages)
+    with oc.open_array(embedded / "steps") as u:
+        assert u.metadata.grid().shards == 3
+        assert (u[...] == content).all()
+
+
+def test_what_no_box_covers_stays(embedded: oc.Pool) -> None:
+    with oc.create_array(embedded / "s", (20, 30), chunks=(6, 7), overwrite=True) as u:
+        u[...] = 5
+        box = (slice(3, 11), slice(2, 29))
+        u.write_all([np.full((8, 27), 7.0)], oc.Schema.boxes([[box]]))
+        expected = np.full((20, 30), 5.0)
+        expected[box] = 7
+        assert (u[...] == expected).all()
+        (found,) = u.read_all(None, oc.Schema.boxes([[box]]))
+        assert (found == 7).all()
+
+
+def test_more_servers_than_chunks_and_zarr_reads_it(embedded: oc.Pool) -> None:
+    content = np.arange(12.0).reshape(3, 4)
+    with oc.create_array(embedded / "z", (3, 4), chunks=(3, 4), overwrite=True) as u:
+        u.write_all(content, "*,*")
+        assert (u.read_all(None, "*,*") == content).all()
+    found = zarr.open_array(PoolStore(embedded / "z", read_only=True), mode="r")
+    assert (np.asarray(found[...]) == content).all()
+
+
+def test_two_at_once_on_different_arrays(pool: oc.Pool) -> None:
+    for name in "ab":
+        oc.create_array(pool / name, (64, 64), chunks=(8, 64), overwrite=True).close()
+
+    def one(name: str, value: float) -> Any:
+        def job(comm: ThreadComm) -> None:
+            for _ in range(3):
+                with oc.open_array(pool / name, "r+") as u:
+                    mine = np.full((32, 64), value + comm.rank)
+                    u.write_all(mine, "block,*", comm, timeout=20)
+
+        return ThreadJob(2).run(job)
+
+    found = ThreadJob(2).run(lambda comm: whole(one("ab"[comm.rank], 10.0 * comm.rank)))
+    whole(found)
+    for number, name in enumerate("ab"):
+        with oc.open_array(pool / name) as u:
+            assert (u[...] == 10 * number + np.arange(64)[:, None] // 32).all()
+
+
+def test_without_disks_nothing_is_written(embedded: oc.Pool) -> None:
+    with oc.create_array(embedded / "n", (40, 40), chunks=(9, 9), overwrite=True) as u:
+        u[...] = 3
+        report = u.write_all(np.zeros((40, 40)), "*,*", skip_disk=True)
+        assert report.bytes_moved == 40 * 40 * 8
+        u.read_all(None, "*,*", skip_disk=True)
+        assert (u[...] == 3).all()
+        assert u.info().state == "whole"
+
+
+def test_atomic_writes_replace_all_at_the_end(pool: oc.Pool) -> None:
+    oc.create_array(pool / "t", (30, 30), chunks=(7, 7), overwrite=True).close()
+
+    def job(comm: ThreadComm, value: float, *, fails: bool = False) -> None:
+        with oc.open_array(pool / "t", "r+") as u:
+            mine = np.full((15, 30), value, "f4" if fails and comm.rank else "f8")
+            u.write_all(mine, "block,*", comm, timeout=20, atomic=True)
+            assert (u[...] == value).all()
+
+    whole(ThreadJob(2).run(lambda comm: job(comm, 1.0)))
+    failed = ThreadJob(2).run(lambda comm: job(comm, 2.0, fails=True))
+    assert all(isinstance(each, InvalidError) for each in failed), failed
+    with oc.open_array(pool / "t") as u:
+        assert (u[...] == 1).all()
+    assert not [name for name in pool.ls() if name.endswith(".part")]
+
+
+def test_what_cannot_be_done_is_refused(embedded: oc.Pool, tmp_path: Any) -> None:
+    plain = oc.create_array(tmp_path / "plain", (4, 4))
+    with pytest.raises(InvalidError, match=r"needs an array in a pool.*Pool\.embedded"):
+        plain.write_all(np.zeros((4, 4)), "*,*")
+    u = oc.create_array(embedded / "r", (4, 4), overwrite=True)
+    ok = np.zeros((4, 4))
+    frozen = np.zeros((4, 4))
+    frozen.flags.writeable = False
+    for call, message in [
+        (lambda: u.write_all(np.zeros((4, 5)), "*,*"), r"have \[\(4, 5\)\]"),
+        (lambda: u.write_all(ok.astype("f4"), "*,*"), "float32, need float64"),
+        (lambda: u.write_all(None, "*,*"), "but gives none"),
+        (lambda: u.write_all([[1.0]], "*,*"), "have"),
+        (lambda: u.read_all(frozen, "*,*"), "read-only"),
+        (lambda: u.write_all(ok, "block,block"), "mesh"),
+        (lambda: u.write_all(ok, oc.Schema("block,*", mesh=2)), "have 1"),
+        (lambda: u.write_all(ok, "block"), "2 dimensions"),
+        (lambda: u.write_all([ok], oc.Schema.boxes([[(slice(0, 5), slice(0, 4))]])), "not in an"),
+        (lambda: u.write_all([ok], oc.Schema.boxes([[(0, 1)]])), "slices"),
+        (lambda: u.write_all([], oc.Schema.boxes([[], []])), "those of 2"),
+    ]:
+        with pytest.raises(InvalidError, match=message):
+            call()
+    with pytest.raises(BudgetError, match="raise memory="):
+        u.write_all(ok, "*,*", memory=1000)
+    assert u.info().state == "whole", "what is refused does no harm"
+    u.mark("incomplete", "a test")
+    with oc.open_array(embedded / "r", "r+", allow_incomplete=True) as again:
+        again.write_all([np.ones((2, 4))], oc.Schema.boxes([[(slice(0, 2), slice(0, 4))]]))
+        assert again.info().state == "incomplete", "not all of it is new"
+        again.write_all(ok, "*,*")
+    with oc.open_array(embedded / "r") as reader:
+        assert (reader[...] == 0).all()
+        with pytest.raises(ReadOnlyError):
+            reader.write_all(ok, "*,*")
+    u.close()
+    with pytest.raises(OutcoreError, match="was closed"):
+        u.write_all(ok, "*,*")
