@@ -161,6 +161,39 @@ def test_assembled_in_the_order_of_the_blocks(directory: Path) -> None:
     assert len(called) == len(offsets) > 4
 
 
+@pytest.mark.parametrize("setting", SCHEMAS)
+def test_each_step_of_a_growing_array_is_divided(
+    directory: Path, pool: oc.Pool, setting: dict[str, Any]
+) -> None:
+    model = values((3, 13, 18, 20), "f4")
+    for above in (directory, pool / "d"):
+        with oc.create_array(above / "A", (0, 13, 18, 20), "f4", growing=True, **setting) as array:
+            assert array.info().placement is None
+            for step in model:
+                array.append(step)
+            found = array.info()
+            offsets = [
+                array.metadata.grid().locate(
+                    [s.start // c for s, c in zip(box, array.chunks, strict=True)]
+                )
+                for box in array.chunk_boxes()
+            ]
+        assert offsets == sorted(offsets)
+        assert found.block is not None
+        assert found.block[0] == 1
+        np.testing.assert_array_equal(oc.open_array(above / "A")[...], model)
+    for read in READERS.values():
+        np.testing.assert_array_equal(read(directory / "A"), model)
+    # A step lies as an array of its own would.
+    alone = oc.create_array(pool / "one", model.shape[1:], "f4", **setting)
+    expected = alone.info().placement
+    assert expected is not None
+    assert found.placement is not None
+    assert found.block[1:] == alone.info().block
+    assert sorted(found.placement.chunk_counts) == sorted(expected.chunk_counts)
+    assert found.placement.stripe_unit_bytes == expected.stripe_unit_bytes
+
+
 def test_a_distribution_is_a_memory_schema(directory: Path) -> None:
     over = distribute((12, 18), "block,*", 4)
     array = oc.create_array(directory / "A", (12, 18), disk_schema="natural", memory_schema=over)

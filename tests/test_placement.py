@@ -103,6 +103,18 @@ def test_a_chunk_on_several_servers(pool: oc.Pool) -> None:
     assert "4 on several" in str(found)
 
 
+def test_of_a_growing_array_the_last_step(directory: Path, pool: oc.Pool) -> None:
+    array = oc.create_array(pool / "A", (0, 512, 512), "i8", chunks=(256, 256), growing=True)
+    assert array.info().placement is None
+    for step in range(3):
+        array.append((2**40 + 2**20 * step + np.arange(2**18)).reshape(512, 512))
+        array.flush()
+        for i, row in enumerate(picture(array)):
+            for j, server in enumerate(row):
+                corner = array[step, 256 * i, 256 * j : 256 * j + 8].tobytes()
+                assert holders(directory, corner) == [server]
+
+
 def test_none_on_a_plain_path(directory: Path) -> None:
     array = oc.create_array(directory / "A", (4, 4), disk_schema="traditional")
     assert array.info().placement is None

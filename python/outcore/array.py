@@ -187,7 +187,7 @@ class Array:
     def chunk_boxes(self) -> Iterable[Box]:
         """Yield the box of each chunk, in the order on disk as far as a loop can follow it."""
         m = self.metadata
-        for at in in_disk_order(m.counts, m.chunk_order, m.block_chunks):
+        for at in in_disk_order(m.counts, m.chunk_order, m.chunks_per_block):
             yield tuple(
                 slice(i * c, min((i + 1) * c, n))
                 for i, c, n in zip(at, self.chunks, self.shape, strict=True)

@@ -71,11 +71,12 @@ def create_array(
         Order of chunks on disk: ``"row-major"`` (default for C), ``"column-major"`` (default for
         F), ``"hilbert"``, ``"z-order"``.
     disk_schema
-        Divides the array into blocks, each of which lies whole on one server of a pool, in place of
-        `chunks` and `chunk_order`. ``"natural"``: what each process of an SPMD program has is a
-        block. ``"traditional"``: the parts of the servers, one after another, are the array in
-        row-major order. Or ``"block"``, ``"cyclic(K)"`` or ``"*"`` for each dimension, as in HPF,
-        over a mesh of servers: ``"block,block,*"``. See ``docs/how-to/disk-schemas.md``.
+        Divides the array, of one that grows each step, into blocks, each of which lies whole on one
+        server of a pool, in place of `chunks` and `chunk_order`. ``"natural"``: what each process
+        of an SPMD program has is a block. ``"traditional"``: the parts of the servers, one after
+        another, are the array in row-major order. Or ``"block"``, ``"cyclic(K)"`` or ``"*"`` for
+        each dimension, as in HPF, over a mesh of servers: ``"block,block,*"``. See
+        ``docs/how-to/disk-schemas.md``.
     memory_schema
         For ``"natural"``: how the array lies over the processes, where that is not ``"block"``
         along every dimension.
@@ -133,10 +134,11 @@ def create_array(
             )
         metadata = metadata.on(where.volume)
     else:
-        if growing:
+        divided_shape = metadata.shape[int(growing) :]
+        if not divided_shape:
             raise InvalidError(
-                "need an array of fixed shape for a disk_schema, have growing=True; make an array "
-                "for each step, or choose chunks= and chunk_order= instead"
+                "need steps of at least one dimension for a disk_schema, have an array that grows "
+                "by single numbers; leave it out"
             )
         if chunks is not None or chunk_order is not None or order != "C":
             raise InvalidError(
@@ -145,7 +147,7 @@ def create_array(
                 "leave these out, or disk_schema="
             )
         servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
-        divided = divide(metadata.shape, disk_schema, memory_schema, mesh, servers)
+        divided = divide(divided_shape, disk_schema, memory_schema, mesh, servers)
         metadata = with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
     if exist_ok and not overwrite and where.exists():
         found = read_metadata(where)

@@ -30,7 +30,7 @@ def with_disk_schema(
     metadata
         Its shape and type; chunks and their order are replaced.
     schema, distribution
-        How it is divided.
+        How it is divided; of an array that grows, each step of it.
     slot_align_bytes
         What chunks on its volume are best aligned to.
 
@@ -40,14 +40,14 @@ def with_disk_schema(
         If that takes more chunks than a file can have.
     """
     cut = _cut(distribution, metadata.dtype.itemsize, slot_align_bytes)
-    counts = [math.ceil(n / c) for n, c in zip(metadata.shape, cut.chunk, strict=True)]
+    counts = [math.ceil(n / c) for n, c in zip(distribution.shape, cut.chunk, strict=True)]
     per_block = [b // c for b, c in zip(cut.block, cut.chunk, strict=True)]
     chunk_bytes = math.prod(cut.chunk) * metadata.dtype.itemsize
     # A flat array has no room between its chunks.
     is_padded = not _is_flat(distribution) or chunk_bytes % slot_align_bytes == 0
     return dataclasses.replace(
         metadata,
-        chunks=cut.chunk,
+        chunks=(1, *cut.chunk) if metadata.growing else cut.chunk,
         chunk_order="blocks",
         block_chunks=tuple(min(b, n) for b, n in zip(per_block, counts, strict=True)),
         disk_schema=schema,

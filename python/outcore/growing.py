@@ -63,7 +63,8 @@ def appending(where: Place) -> Iterator[Place]:
 
 def begin_file(begun: Place, metadata: Metadata, *, reserve: bool) -> None:
     """Make the files that a step is written to."""
-    ArrayFile.create(begun.volume, begun.name, step_metadata(metadata).grid(), reserve)
+    step = step_metadata(metadata)
+    ArrayFile.create(begun.volume, begun.name, step.grid(), reserve, step.stripe_count)
 
 
 def place_file(begun: Place, where: Place, metadata: Metadata, step: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from outcore.growing import step_metadata
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import PoolStat
 from outcore.volumes import Place
@@ -25,7 +26,7 @@ SEVERAL = -1
 
 @dataclass(frozen=True)
 class Placement:
-    """Which chunk lies on which server.
+    """Which chunk lies on which server; of an array that grows, those of the last step.
 
     Attributes
     ----------
@@ -58,10 +59,19 @@ class Placement:
 
 
 def placement_of(where: Place, metadata: Metadata) -> Placement | None:
-    """Tell which chunk of an array lies on which server; `None` for one on a plain path."""
-    if not isinstance(where.path, PoolPath):
+    """Tell which chunk of an array lies on which server.
+
+    `None` for an array on a plain path, and for one that grows and has nothing yet.
+    """
+    grid = metadata.grid()
+    keys = [grid.shard_key(shard) for shard in range(grid.shards)]
+    if metadata.growing:
+        metadata = step_metadata(metadata)
+        keys = keys[-metadata.grid().shards :]
+    if not isinstance(where.path, PoolPath) or not keys:
         return None
-    layouts = _layouts(where.path, metadata)
+    core, inside = where.path.root.core, where.path.inside
+    layouts = [PoolStat.of(core.stat(f"{inside}/{key}"), 0) for key in keys]
     servers = tuple(dict.fromkeys(server for one in layouts for server in one.servers))
     of_chunk = _servers(layouts, metadata)
     return Placement(
@@ -71,13 +81,6 @@ def placement_of(where: Place, metadata: Metadata) -> Placement | None:
         int(np.count_nonzero(of_chunk == SEVERAL)),
         tuple(draw(of_chunk)),
     )
-
-
-def _layouts(path: PoolPath, metadata: Metadata) -> list[PoolStat]:
-    """How each shard file is laid out."""
-    grid = metadata.grid()
-    keys = (grid.shard_key(shard) for shard in range(grid.shards))
-    return [PoolStat.of(path.root.core.stat(f"{path.inside}/{key}"), 0) for key in keys]
 
 
 def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int64]:

@@ -45,7 +45,7 @@ class Metadata:
     places on disk of the columns of chunks, where they are not in order. ``block_chunks`` are the
     chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
     Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along its first
-    dimension has shard files of its own for each row of chunks.
+    dimension has shard files of its own for each row of chunks, and blocks in each of these.
     """
 
     shape: tuple[int, ...]
@@ -69,19 +69,27 @@ class Metadata:
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     @property
-    def block(self) -> tuple[int, ...] | None:
-        """Elements of a block of chunks along each dimension; fewer at the array's edges."""
+    def chunks_per_block(self) -> tuple[int, ...] | None:
+        """Chunks of a block along each dimension, also that along which the array grows."""
         if self.block_chunks is None:
             return None
-        sizes = zip(self.block_chunks, self.chunks, self.shape, strict=True)
-        return tuple(min(b * c, n) for b, c, n in sizes)
+        return (1, *self.block_chunks) if self.growing else self.block_chunks
+
+    @property
+    def block(self) -> tuple[int, ...] | None:
+        """Elements of a block of chunks along each dimension; fewer at the array's edges."""
+        if self.chunks_per_block is None:
+            return None
+        sizes = zip(self.chunks_per_block, self.chunks, self.shape, strict=True)
+        return tuple(min(b * c, max(n, 1)) for b, c, n in sizes)
 
     @property
     def stripe_count(self) -> int | None:
         """On how many servers the shard file lies at most; `None` for all."""
         if self.disk_schema is None or self.block_chunks is None:
             return None
-        blocks = math.prod(-(-n // b) for n, b in zip(self.counts, self.block_chunks, strict=True))
+        counts = self.counts[int(self.growing) :]
+        blocks = math.prod(-(-n // b) for n, b in zip(counts, self.block_chunks, strict=True))
         return min(math.prod(self.disk_schema.mesh), blocks)
 
     def on(self, volume: Volume) -> "Metadata":
@@ -196,7 +204,9 @@ def parse(text: bytes, path: str) -> Metadata | None:
         if codec["name"] != "sharding_indexed":
             return None
         shape = tuple(int(n) for n in document["shape"])
+        growing = own.get("growing") is True
         schema = own.get("disk_schema")
+        divided = shape[int(growing) :]
         metadata = Metadata(
             shape=shape,
             dtype=np.dtype(document["data_type"]),
@@ -209,9 +219,9 @@ def parse(text: bytes, path: str) -> Metadata | None:
             why=own.get("why", ""),
             column_places=_integers(own.get("column_places")),
             slot_align_bytes=int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
-            growing=own.get("growing") is True,
+            growing=growing,
             block_chunks=_integers(own.get("block_chunks")),
-            disk_schema=None if schema is None else DiskSchema.from_json(schema, shape),
+            disk_schema=None if schema is None else DiskSchema.from_json(schema, divided),
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
