@@ -19,17 +19,23 @@ from outcore import catalog
 from outcore.errors import BudgetError, IncompleteError, Interrupted, JournalError, NotFoundError
 from outcore.linalg import lu_factor, open_factor
 from outcore.linalg.factors.journal import Journal, Record, read_journal
-from outcore.linalg.lu import tournament
+from outcore.linalg.lu import block_columns
+from outcore.linalg.lu.block_columns_storage import TournamentStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
-from outcore.linalg.lu.tournament_storage import TournamentStorage
 from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, MEMORY, CHUNKS = 320, 160_000, (64, 32)
-PAGES = (*DECISIVE, "lu/phases.py", "lu/tournament_storage.py", "lu/tournament.py")
-ALL_PAGES = (*PAGES, "lu/tournament_update.py", "lu/relay.py", "lu/row_copy.py")
+PAGES = (
+    *DECISIVE,
+    "lu/phases.py",
+    "lu/block_columns_storage.py",
+    "lu/tournament.py",
+    "lu/block_columns.py",
+)
+ALL_PAGES = (*PAGES, "lu/column_update.py", "lu/relay.py", "lu/row_copy.py")
 
 
 def factor(path: Path, **options: Any) -> oc.linalg.LUFactor:
@@ -117,7 +123,7 @@ def test_killed_at_the_end_of_a_phase(
     source, expected = undisturbed
     where: Any = TournamentFactorization
     if phase == "copy_to_segments":
-        where = tournament
+        where = block_columns
     method, calls = getattr(where, phase), [0]
 
     def stopping(*arguments: Any) -> Any:

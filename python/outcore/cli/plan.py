@@ -49,7 +49,7 @@ def _value(text: str) -> Any:
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
 @click.option("--rhs", default=1, show_default=True, help="Right-hand sides.")
 @click.option("--overwrite-a", is_flag=True, help="The factors take the matrix's space.")
-@click.option("--method", help="Of lu: auto, slabs, two-level or tournament.  [default: auto]")
+@click.option("--method", help="Of lu: auto, slabs, block-columns or tournament.  [default: auto]")
 @click.option(
     "--option", "options", metavar="NAME=VALUE", multiple=True, callback=_options,
     help="Further arguments of the function, such as assume_a=pos or sweeps=50.",

@@ -72,7 +72,7 @@ class Kind:
 
 LU = Kind(
     "lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}),
-    workspaces=("next-0", "rest-0", "next-1", "rest-1", "swapped", "lower", "spill"),
+    workspaces=("rest-0", "lower", "spill"),
 )  # fmt: skip
 CHOLESKY = Kind("cholesky", "Cholesky", "cho_factor", ".cho", "l", is_lower=True)
 QR = Kind(

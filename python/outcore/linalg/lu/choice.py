@@ -1,28 +1,28 @@
-"""Which algorithm an LU takes: by slabs, in two levels, or with tournament pivoting."""
+"""Which algorithm an LU takes: by slabs, by block columns, or with tournament pivoting."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from outcore import rates
 from outcore.array import Array, read_metadata
-from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
+from outcore.linalg.lu.block_columns_cost import partial_cost, tournament_cost
+from outcore.linalg.lu.block_columns_plan import partial_geometry, tournament_geometry
 from outcore.linalg.lu.plan import DTYPES, lu_cost, lu_geometry, slabs_cost
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
-from outcore.linalg.lu.tournament_plan import tournament_cost, tournament_geometry
-from outcore.linalg.lu.two_level_plan import two_level_cost, two_level_geometry
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata, default_chunks
 
-Algorithm: TypeAlias = Literal["slabs", "two-level", "tournament"]
-LuMethod: TypeAlias = Literal["auto", "slabs", "two-level", "tournament"]
+Algorithm: TypeAlias = Literal["slabs", "block-columns", "tournament"]
+LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
 
 LEAST_BYTES = 256 << 20
 """Smaller matrices are factored in seconds either way, and by slabs unless told otherwise."""
@@ -30,7 +30,7 @@ LEAST_BYTES = 256 << 20
 ONLY = "memory holds no column of panels, which all other methods need"
 """Why the plan says that tournament pivoting is taken where nobody asked for it."""
 
-# Two levels are chosen where they take so much of the time, or, where no rates are known, of the
+# Block columns are chosen where they take so much of the time, or, where no rates are known, of the
 # words, and memory holds less than this of the matrix.
 _WORTH_SECONDS = 0.95
 _WORTH_WORDS = 0.7
@@ -41,8 +41,8 @@ def check_method(method: str, *, overwrite_a: bool) -> None:
     """Refuse what there is not."""
     if method not in get_args(LuMethod):
         raise InvalidError(f"method must be one of {get_args(LuMethod)}, have {method!r}")
-    if method in ("two-level", "tournament") and overwrite_a:
-        how = "in two levels" if method == "two-level" else "with tournament pivoting"
+    if method in ("block-columns", "tournament") and overwrite_a:
+        how = "by block columns" if method == "block-columns" else "with tournament pivoting"
         raise InvalidError(
             f"LU {how} needs the space of the matrix and its own; leave out overwrite_a, or pass "
             "method='slabs'"
@@ -62,9 +62,10 @@ def chosen(
     check_method(method, overwrite_a=overwrite_a)
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
-    begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
-    if begun is not None and resume and not overwrite_a:
-        return begun
+    if resume and not overwrite_a:
+        begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
+        if begun is not None:
+            return begun
     if method != "auto":
         return method
     if overwrite_a or not _is_matrix(metadata):
@@ -95,7 +96,7 @@ def _only_tournament(
 ) -> TournamentGeometry | None:
     """Cut for tournament pivoting, if that can do with the memory and the others cannot."""
     try:
-        # In two levels, too, a panel must fit.
+        # By block columns, too, a panel must fit.
         lu_geometry(n, dtype, memory_bytes)
     except BudgetError:
         with contextlib.suppress(BudgetError):
@@ -111,25 +112,25 @@ def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
 def _costs(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
 ) -> tuple[Cost, Cost | None]:
-    """Cost by slabs, and in two levels, if that is another way at all."""
+    """Cost by slabs, and by block columns, if that is another way at all."""
     slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes))
-    g = two_level_geometry(n, dtype, memory_bytes, layout)
-    return slabs, two_level_cost(g) if g.widths else None
+    g = partial_geometry(n, dtype, memory_bytes, layout)
+    return slabs, partial_cost(g) if g.widths else None
 
 
 def _better(
     slabs: Cost,
-    two_level: Cost | None,
+    columns: Cost | None,
     seconds: Callable[[Cost], float] | None,
 ) -> Algorithm:
-    if two_level is None:
+    if columns is None:
         return "slabs"
     if seconds is not None:
-        is_faster = seconds(two_level) < _WORTH_SECONDS * seconds(slabs)
+        is_faster = seconds(columns) < _WORTH_SECONDS * seconds(slabs)
     else:
-        words = [cost.bytes_read + cost.bytes_written for cost in (two_level, slabs)]
+        words = [cost.bytes_read + cost.bytes_written for cost in (columns, slabs)]
         is_faster = words[0] < _WORTH_WORDS * words[1]
-    return "two-level" if is_faster else "slabs"
+    return "block-columns" if is_faster else "slabs"
 
 
 def lu_plan(problem: Problem) -> Cost:
@@ -151,21 +152,28 @@ def lu_plan(problem: Problem) -> Cost:
         return dataclasses.replace(cost, method=f"{cost.method} ({ONLY})")
     if method == "auto" and not _may_pay(n, dtype, memory_bytes):
         return lu_cost(problem)
-    slabs, two_level = _costs(n, dtype, memory_bytes, layout)
-    if two_level is None:
+    slabs, columns = _costs(n, dtype, memory_bytes, layout)
+    if columns is None:
         return slabs
-    if method == "auto" and _better(slabs, two_level, problem.seconds) == "slabs":
+    if method == "auto" and _better(slabs, columns, problem.seconds) == "slabs":
         return slabs
-    return two_level
+    return columns
 
 
 def _begun_with(target: Place) -> Algorithm | None:
     """Tell what a stopped run at `target` was begun with; `None` if there is none to go on with."""
+    journal = None
     with contextlib.suppress(OutcoreError):
-        if read_any_group(target)[1]["state"] == "complete":
-            return None
-        if (journal := read_journal(target)) is not None:
-            cuts = journal.header.cuts
-            found: Algorithm = "slabs" if cuts is None else cuts.get("method", "two-level")
-            return found
-    return None
+        if read_any_group(target)[1]["state"] == "incomplete":
+            journal = read_journal(target)
+    if journal is None:
+        return None
+    cuts = journal.header.cuts
+    if cuts is None:
+        return "slabs"
+    if (method := cuts.get("method")) in ("block-columns", "tournament"):
+        return cast(Algorithm, method)
+    raise JournalError(
+        f"{target.path} holds a stopped run by a method that this version does not have; remove it "
+        "and begin anew, or pass another out="
+    )

@@ -26,21 +26,28 @@ from outcore.errors import Interrupted
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import LU, LUFactor
 from outcore.linalg.factors.journal import Header
+from outcore.linalg.lu.block_columns_geometry import BlockColumnGeometry
+from outcore.linalg.lu.block_columns_plan import (
+    block_columns_again,
+    partial_geometry,
+    tournament_geometry,
+)
+from outcore.linalg.lu.block_columns_storage import (
+    BlockColumnStorage,
+    PartialStorage,
+    TournamentStorage,
+)
 from outcore.linalg.lu.checks import warn_of
 from outcore.linalg.lu.choice import ONLY, LuMethod, chosen
 from outcore.linalg.lu.conveyor import Source
+from outcore.linalg.lu.partial import PartialFactorization
+from outcore.linalg.lu.partial_geometry import PartialGeometry
 from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
-from outcore.linalg.lu.tournament_plan import tournament_again, tournament_geometry
-from outcore.linalg.lu.tournament_storage import TournamentStorage
-from outcore.linalg.lu.two_level import TwoLevelFactorization
-from outcore.linalg.lu.two_level_geometry import TwoLevelGeometry
-from outcore.linalg.lu.two_level_plan import two_level_again, two_level_geometry
-from outcore.linalg.lu.two_level_storage import TwoLevelStorage
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, place
@@ -79,11 +86,11 @@ def lu_factor(
         Go on where an earlier call was stopped, by the method it was begun with. `False` begins
         anew.
     method
-        ``"slabs"``: left-looking by slabs of columns; ``"two-level"``: less I/O where memory holds
-        few columns, at the price of disk space for a second matrix meanwhile; ``"tournament"``:
-        still less, where memory does not hold a column of panels, by block columns whose pivots a
-        tournament chooses: pivots may grow more than with partial pivoting, and are not SciPy's;
-        ``"auto"``: in two levels where that will be clearly faster, by a tournament where memory
+        ``"slabs"``: left-looking by slabs of columns; ``"block-columns"``: less I/O where memory
+        holds few columns, at the price of disk space for most of a second matrix meanwhile;
+        ``"tournament"``: block columns where memory does not hold a column of panels, whose pivots
+        a tournament chooses: pivots may grow more than with partial pivoting, and are not SciPy's;
+        ``"auto"``: by block columns where that will be clearly faster, by a tournament where memory
         does not suffice for anything else, never with `overwrite_a`. The factors are of the same
         format, and the report says which it was.
     threads
@@ -125,20 +132,21 @@ def lu_factor(
     if algorithm == "slabs":
         with begin(Method(lu_geometry, LuStorage, LU)) as storage:
             factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
-    elif algorithm == "two-level":
-        with begin(_two_level(A)) as files:
-            left = files.geometry.flops_left(files.first_panel, files.journal.trailing)
-            factor = _run(files, _in_two_levels, left, threads, progress)
+    elif algorithm == "block-columns":
+        with begin(_by_columns(A, PartialGeometry, partial_geometry, PartialStorage)) as files:
+            factor = _run(files, _partially, _columns_left(files), threads, progress)
     else:
-        with begin(_tournament(A)) as phased:
-            phased.why = ONLY if method == "auto" else ""
-            left = phased.geometry.flops_left(phased.first_panel, phased.journal.trailing)
-            factor = _run(phased, _by_tournament, left, threads, progress)
+        method_ = _by_columns(A, TournamentGeometry, tournament_geometry, TournamentStorage)
+        with begin(method_) as played:
+            played.why = ONLY if method == "auto" else ""
+            factor = _run(played, _by_tournament, _columns_left(played), threads, progress)
     warn_of(factor)
     return factor
 
 
 S = TypeVar("S", bound=LuFiles[Any])
+C = TypeVar("C", bound=BlockColumnGeometry)
+D = TypeVar("D", bound=BlockColumnStorage[Any])
 
 
 def _run(
@@ -172,48 +180,41 @@ def _by_slabs(storage: LuStorage, call: LongCall) -> None:
     SlabFactorization(storage, call, g, source).run()
 
 
-def _in_two_levels(storage: TwoLevelStorage, call: LongCall) -> None:
-    TwoLevelFactorization(storage, call).run()
+def _partially(storage: PartialStorage, call: LongCall) -> None:
+    PartialFactorization(storage, call).run()
 
 
 def _by_tournament(storage: TournamentStorage, call: LongCall) -> None:
     TournamentFactorization(storage, call).run()
 
 
-def _two_level(A: Array | PathLike) -> Method[TwoLevelGeometry, TwoLevelStorage]:
-    """How a two-level LU of a matrix begins, or goes on."""
+def _by_columns(
+    A: Array | PathLike,
+    kind: type[C],
+    cut: Callable[[int, np.dtype[Any], int, Layout], C],
+    storage: Callable[..., D],
+) -> Method[C, D]:
+    """How an LU of a matrix by block columns begins, or goes on."""
     layout = _layout(A)
 
-    def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> TwoLevelGeometry:
-        return two_level_again(n, dtype, memory_bytes, layout, header.tile, header.cuts or {})
+    def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
+        tile, cuts = header.tile, header.cuts or {}
+        return block_columns_again(kind, n, dtype, memory_bytes, layout, tile, cuts)
 
     return Method(
-        lambda n, dtype, memory_bytes, tile: two_level_geometry(n, dtype, memory_bytes, layout),
-        TwoLevelStorage,
+        lambda n, dtype, memory_bytes, tile: cut(n, dtype, memory_bytes, layout),
+        storage,
         LU,
         again=again,
-        cuts=TwoLevelGeometry.cuts,
-        scratch_bytes=TwoLevelGeometry.scratch_bytes,
+        cuts=kind.cuts,
+        scratch_bytes=kind.scratch_bytes,
     )
 
 
-def _tournament(A: Array | PathLike) -> Method[TournamentGeometry, TournamentStorage]:
-    """How an LU with tournament pivoting begins, or goes on."""
-    layout = _layout(A)
-
-    def again(
-        n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header
-    ) -> TournamentGeometry:
-        return tournament_again(n, dtype, memory_bytes, layout, header.tile, header.cuts or {})
-
-    return Method(
-        lambda n, dtype, memory_bytes, tile: tournament_geometry(n, dtype, memory_bytes, layout),
-        TournamentStorage,
-        LU,
-        again=again,
-        cuts=TournamentGeometry.cuts,
-        scratch_bytes=TournamentGeometry.scratch_bytes,
-    )
+def _columns_left(storage: BlockColumnStorage[Any]) -> float:
+    """Operations that are still to be done."""
+    left: float = storage.geometry.flops_left(storage.first_panel, storage.journal.trailing)
+    return left
 
 
 def _layout(A: Array | PathLike) -> Layout:

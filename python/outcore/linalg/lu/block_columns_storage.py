@@ -1,15 +1,19 @@
-"""The files of an LU with tournament pivoting."""
+"""The files of an LU by block columns."""
+
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile, Grid
 from outcore.linalg.factors.journal import Record
+from outcore.linalg.lu.block_columns_cost import TITLE
+from outcore.linalg.lu.block_columns_geometry import BlockColumn, BlockColumnGeometry
 from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.partial_geometry import PartialGeometry
 from outcore.linalg.lu.phases import COPY, PhasedFiles
 from outcore.linalg.lu.plan import Slab
-from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometry
-from outcore.linalg.lu.tournament_plan import TITLE
+from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 
 LOWER = "lower"
 """L by rows, each block column with all its row swaps."""
@@ -17,42 +21,49 @@ LOWER = "lower"
 SPILL = "spill"
 """The rows of an updated block column, from the diagonal down."""
 
+G = TypeVar("G", bound=BlockColumnGeometry)
 
-class TournamentStorage(PhasedFiles[TournamentGeometry]):
-    """The files of one LU with tournament pivoting.
+
+class BlockColumnStorage(PhasedFiles[G]):
+    """The files of one LU by block columns.
 
     In the journal, the note of number k + 1 says that block column k is updated and spilled, that
     of number 0 that the matrix is copied.
-
-    Attributes
-    ----------
-    why
-        Why this method was taken where nobody asked for it.
     """
 
-    method = "tournament"
     arrays = ("matrix", "factors", "rest", LOWER, SPILL)
-    why = ""
 
-    def open_spill(self, s: BlockColumn, *, anew: bool = False) -> ArrayFile:
+    def open_spill(
+        self, s: BlockColumn, *, anew: bool = False, bounce_bytes: int | None = None
+    ) -> ArrayFile:
         """Open the spilled rows of a block column."""
-        return self.open_beside(SPILL, SPILL, self.geometry.spill_grid(s), anew=anew)
+        g = self.geometry
+        if bounce_bytes is None:
+            bounce_bytes = g.spill_bounce_bytes
+        return self.open_beside(SPILL, SPILL, g.spill_grid(s), anew=anew, bounce_bytes=bounce_bytes)
 
-    def open_lower(self, grid: Grid) -> ArrayFile:
+    def open_lower(self, bounce_bytes: int) -> ArrayFile:
         """Open L by rows."""
+        grid: Grid = self.geometry.lower_grid()
         anew = not self.target.volume.exists(self.target.inside(LOWER))
         # It is as large as a square, with room for a triangle.
-        return self.open_beside(LOWER, LOWER, grid, anew=anew, reserve=False)
+        return self.open_beside(
+            LOWER, LOWER, grid, anew=anew, reserve=False, bounce_bytes=bounce_bytes
+        )
 
     def swaps_of(self, s: BlockColumn) -> npt.NDArray[np.int32]:
         """Row swaps of a block column that is done, as row numbers of the whole matrix."""
-        first = s.origin // self.geometry.columns
-        return next(piv for at, piv in self._pivots() if at == first)
+        panels = self.panels_of(s)
+        return np.concatenate([p for at, p in self._pivots() if panels.first <= at < panels.last])
+
+    def panels_of(self, s: BlockColumn) -> Slab:
+        """Panels of a block column."""
+        columns = self.geometry.columns
+        return Slab(s.origin // columns, -(-(s.origin + s.width) // columns))
 
     def commit_column(self, s: BlockColumn, piv: npt.NDArray[np.int32], extremes: Extremes) -> None:
         """Note that a block column is factored, and durable."""
-        columns = self.geometry.columns
-        panels = Slab(s.origin // columns, -(-(s.origin + s.width) // columns))
+        panels = self.panels_of(s)
         self.place_slab(panels)
         self.sync()
         places = self.places_of(panels)
@@ -69,6 +80,25 @@ class TournamentStorage(PhasedFiles[TournamentGeometry]):
         for name in self.kind.workspaces:
             if name not in kept:
                 self._remove(name)
+
+
+class PartialStorage(BlockColumnStorage[PartialGeometry]):
+    """The files of one LU by block columns with partial pivoting."""
+
+    method = "block-columns"
+
+
+class TournamentStorage(BlockColumnStorage[TournamentGeometry]):
+    """The files of one LU with tournament pivoting.
+
+    Attributes
+    ----------
+    why
+        Why this method was taken where nobody asked for it.
+    """
+
+    method = "tournament"
+    why = ""
 
     @property
     def title(self) -> str:

@@ -1,18 +1,19 @@
-"""Which cuts of a matrix LU with tournament pivoting takes: those that move the fewest words."""
+"""Which cuts of a matrix LU by block columns takes: those that move the fewest words."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg.cost import Cost, Phase
-from outcore.linalg.lu.plan import DTYPES, PANEL_SHARE, REQUEST_S, LuGeometry, memory_seconds
+from outcore.linalg.lu.block_columns_geometry import BlockColumn, BlockColumnGeometry
+from outcore.linalg.lu.partial_geometry import PartialGeometry
+from outcore.linalg.lu.plan import DTYPES, lu_geometry
 from outcore.linalg.lu.segments import Layout, cut_again, unit_bytes
-from outcore.linalg.lu.tournament_geometry import BlockColumn, TournamentGeometry
+from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 
@@ -25,19 +26,37 @@ LEAST_TILE_BYTES = 128 << 10
 MOST_TILES = 1 << 20
 """Tiles in the file of the factors, whose index is not part of the budget: 16 bytes each."""
 
-TITLE = "tournament pivoting"
-"""What the report and the plan call it, where the pivots are not those of partial pivoting."""
+G = TypeVar("G", bound=BlockColumnGeometry)
+
+
+def partial_geometry(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> PartialGeometry:
+    """Cut a matrix for block columns with partial pivoting; for one, if that moves the least.
+
+    Raises
+    ------
+    BudgetError, InvalidError
+        As `lu_geometry`.
+    """
+    whole = lu_geometry(n, dtype, memory_bytes)
+    tile = whole.rows, whole.columns
+    slabs = PartialGeometry(n, dtype, *tile, tile[0], (), layout, False, memory_bytes)
+    best = _best(PartialGeometry, n, dtype, memory_bytes, layout)
+    if best is None or not best.widths or best.words_moved() >= slabs.words_moved():
+        return slabs
+    return best
 
 
 def tournament_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
 ) -> TournamentGeometry:
-    """Cut a matrix for a memory budget.
+    """Cut a matrix for block columns with tournament pivoting.
 
     Raises
     ------
     BudgetError
-        If it is too small even for the narrowest block columns.
+        If the budget is too small even for the narrowest block columns.
     InvalidError
         If there is no LU of this type.
     """
@@ -47,7 +66,7 @@ def tournament_geometry(
         )
     if n < 1:
         raise InvalidError(f"the order of a matrix is at least 1, have {n}")
-    if (g := _best(n, dtype, memory_bytes, layout)) is not None:
+    if (g := _best(TournamentGeometry, n, dtype, memory_bytes, layout)) is not None:
         return g
     need = _enough(n, dtype, memory_bytes, layout)
     raise BudgetError(
@@ -57,10 +76,10 @@ def tournament_geometry(
     )
 
 
-def tournament_again(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, tile: tuple[int, int],
-    cuts: dict[str, Any],
-) -> TournamentGeometry:  # fmt: skip
+def block_columns_again(
+    kind: type[G], n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout,
+    tile: tuple[int, int], cuts: dict[str, Any],
+) -> G:  # fmt: skip
     """Cut a matrix as a run before did, for the budget of today.
 
     Raises
@@ -68,7 +87,7 @@ def tournament_again(
     BudgetError
         If that is too small for these cuts.
     """
-    g = TournamentGeometry(
+    g = kind(
         n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
         memory_bytes,
     )  # fmt: skip
@@ -76,11 +95,11 @@ def tournament_again(
 
 
 def _best(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
-) -> TournamentGeometry | None:
+    kind: type[G], n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+) -> G | None:
     best, best_score = None, math.inf
     for rows, columns, segment in _shapes(n, dtype, memory_bytes):
-        bare = TournamentGeometry(
+        bare = kind(
             n, dtype, rows, columns, segment, (), layout, not layout.has_rows(n, dtype),
             memory_bytes,
         )  # fmt: skip
@@ -93,15 +112,15 @@ def _best(
 
 
 def _enough(n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout) -> int:
-    """Find a budget that suffices, within a hundredth of the least."""
+    """Find a budget that suffices for tournaments, within a hundredth of the least."""
     low = high = max(memory_bytes, 1 << 14)
-    while _best(n, dtype, high, layout) is None:
+    while _best(TournamentGeometry, n, dtype, high, layout) is None:
         low, high = high, 2 * high
         if high > n * n * dtype.itemsize + (1 << 30):
             raise InvalidError(f"no tiles are large enough for an LU of order {n}")
     while high - low > high // 100:
         middle = (low + high) // 2
-        if _best(n, dtype, middle, layout) is None:
+        if _best(TournamentGeometry, n, dtype, middle, layout) is None:
             low = middle
         else:
             high = middle
@@ -135,10 +154,11 @@ def _halves(most: int) -> list[int]:
     return [most >> shift for shift in range(most.bit_length()) if most >> shift >= 8]
 
 
-def _cut(bare: TournamentGeometry) -> TournamentGeometry | None:
+def _cut(bare: G) -> G | None:
     """Find the widths that move the fewest words, by dynamic programming from the right."""
     n, unit = bare.n, bare.segment
-    if not bare.is_copied:
+    if not bare.is_copied and unit * bare.dtype.itemsize % SLOT_ALIGN_BYTES:
+        # Parts of a page would be read as a whole one.
         unit = math.lcm(unit, bare.layout.chunks[1])
     # As wide as the pivot rows fit.
     widest = math.isqrt(bare.budget_bytes // bare.dtype.itemsize)
@@ -153,7 +173,7 @@ def _cut(bare: TournamentGeometry) -> TournamentGeometry | None:
                 if bare.block_rows(s):
                     continue
                 break
-            total = _words(bare, s) + found[end][0]
+            total = bare.column_words(s) + found[end][0]
             if total < found[origin][0]:
                 found[origin] = (total, end)
     if found[0][0] == math.inf:
@@ -163,45 +183,3 @@ def _cut(bare: TournamentGeometry) -> TournamentGeometry | None:
         widths.append(end - origin)
         origin = end
     return dataclasses.replace(bare, widths=tuple(widths))
-
-
-def _words(g: TournamentGeometry, s: BlockColumn) -> float:
-    """Words moved by a block column, as if all were whole chunks."""
-    below, last = s.order * s.width, g.is_last(s)
-    total = g.streamed_words(s) + 2 * g.n * s.width + (0 if last else below)
-    if not g.is_whole(s):
-        total += 3 * below + s.width**2
-    if g.is_copied and s.origin == 0:
-        total += 2 * g.n**2
-    return total
-
-
-def tournament_cost(g: TournamentGeometry) -> Cost:
-    """Give the cost of an LU with tournament pivoting."""
-    phases = []
-    if g.is_copied:
-        phases.append(Phase(g.dtype, *g.copy_bytes()))
-    whole = LuGeometry(g.n, g.dtype, g.rows, g.columns, 1, 1, 0, g.budget_bytes)
-    memory_s = memory_seconds(whole) / len(g.block_columns)
-    played = 0
-    for k, s in enumerate(g.block_columns):
-        update, own = g.update_flops(s), g.lower_flops(s)
-        # Rows in their place lie between those that were swapped.
-        lists = 3 * s.origin * math.ceil(s.origin / g.segment)
-        phases.append(
-            Phase(g.dtype, *g.update_bytes(k), update, update, lists * REQUEST_S / 8 + memory_s)
-        )
-        own_work = (own + g.tournament_flops(s)) / PANEL_SHARE
-        phases.append(
-            Phase(g.dtype, *g.lower_bytes(s, is_spilled=not g.is_whole(s)), own, own_work)
-        )
-        played += not g.is_whole(s)
-    columns = f"{len(g.block_columns)} block columns of at most "
-    columns += f"{max(s.width for s in g.block_columns)}, tiles of {g.rows} x {g.columns}"
-    return Cost(
-        method=f"{TITLE} in {played} of {columns}" if played else f"partial pivoting in {columns}",
-        peak_memory_bytes=g.memory_bytes,
-        disk_bytes=g.tile_bytes * g.tiles * g.panels + g.scratch_bytes(),
-        words_lower_bound=g.words_lower_bound(),
-        phases=tuple(phases),
-    )

@@ -1,8 +1,8 @@
 """The update of a block column by all columns left of it: C <- L⁻¹ (P A), block by block of rows.
 
-A block of rows of C stays in memory. U of the block column comes in pieces of a segment's rows, and
-L in pieces of a tile's rows by a segment, gathered by lists. C and L are row-major, that is
-column-major transposed: C' <- C' - U' L'.
+A block of rows of C stays in memory. U of the block column comes in pieces of half a segment's
+rows, and L in pieces of a tile's rows by a segment, gathered by lists. C and L are row-major, that
+is column-major transposed: C' <- C' - U' L'.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from outcore._core import ArrayFile, Ticket, column_extremes
 from outcore.errors import OutcoreError
 from outcore.lapack import kernels
 from outcore.linalg.cost import flop_weight
+from outcore.linalg.lu.block_columns_geometry import L_PIECES, BlockColumnGeometry
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.row_moves import RowMoves, Rows
 from outcore.linalg.lu.row_sums import RowSums
-from outcore.linalg.lu.tournament_geometry import L_PIECES, U_PIECES, TournamentGeometry
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 
@@ -64,7 +64,7 @@ class ColumnUpdate:
 
     def __init__(
         self,
-        geometry: TournamentGeometry,
+        geometry: BlockColumnGeometry,
         k: int,
         moves: Sequence[RowMoves],
         files: ColumnFiles,
@@ -84,7 +84,7 @@ class ColumnUpdate:
         self.U: list[Matrix] = []
         self.L: list[Matrix] = []
         if self.s.origin:
-            self.U = [self._allocate(wide, g.segment).T for _ in range(U_PIECES)]
+            self.U = [self._allocate(wide, g.depth).T for _ in range(g.u_pieces)]
             self.L = [self._allocate(g.rows, g.segment) for _ in range(L_PIECES)]
         # All blocks but the first begin in the first place.
         self.places = rows // g.rows
@@ -95,7 +95,7 @@ class ColumnUpdate:
         self.streamed = (
             first
             for block in range(self.blocks)
-            for first in range(0, min(self._first(block), self.s.origin), g.segment)
+            for first in range(0, min(self._first(block), self.s.origin), g.depth)
         )
         trace, shift = call.trace, self.shift
         count = shift + self.edges[-1]
@@ -108,7 +108,7 @@ class ColumnUpdate:
         self.lower_relay = Relay(L_PIECES, count, self._arrive_lower, trace)
         # U of the block column may be read once it is being written.
         self.readable = 0
-        self.upper_relay = Relay(U_PIECES, 0, self._arrive_upper, trace)
+        self.upper_relay = Relay(g.u_pieces, 0, self._arrive_upper, trace)
 
     def _allocate(self, rows: int, columns: int) -> Matrix:
         memory = self.call.arena.allocate(rows * columns * self.g.dtype.itemsize)
@@ -199,7 +199,8 @@ class ColumnUpdate:
         block = self._block_of(i)
         rows = self._tile(i, self._rows(block)[-1], block)
         room = self._room(i)[: len(rows), : self.g.source_columns(self.k)]
-        return self.files.source.submit_read_rows(rows, self.s.origin, room)
+        first = self.s.origin - (self.g.copied_from if self.g.is_copied else 0)
+        return self.files.source.submit_read_rows(rows, first, room)
 
     def _arrive_lower(self, number: int) -> Ticket:
         block, first, i = next(self.pieces)
@@ -211,7 +212,7 @@ class ColumnUpdate:
         )
 
     def _arrive_upper(self, number: int) -> Ticket:
-        room = self.U[number % U_PIECES][:, : self.g.tile_columns(self.s)]
+        room = self.U[number % self.g.u_pieces][:, : self.g.tile_columns(self.s)]
         start = [next(self.streamed), self.s.origin]
         return self.files.factors.submit_read(start, [1, 1], room)
 
@@ -228,49 +229,60 @@ class ColumnUpdate:
             for i in tiles:
                 self._take_rows(block, i)
         for first in segments:
-            U: Matrix | None = None
-            if first < self._first(block):
-                piece = next(streamed)
-                self.upper_relay.take(piece)
-                U = self.U[piece % U_PIECES][:, : self.s.width]
+            end = min(first + g.segment, self._first(block))
+            pieces = [next(streamed) for _ in range(first, end, g.depth)]
             for i in range(max(tiles.start, first // g.rows), tiles.stop):
                 if first == 0:
                     self._take_rows(block, i)
                 number = next(numbers)
                 self.lower_relay.take(number)
-                self._apply(first, i, self.L[number % L_PIECES], U)
+                self._apply(
+                    first, i, self.L[number % L_PIECES], pieces, is_last=i + 1 == tiles.stop
+                )
                 self.lower_relay.leave(number, [])
                 if leaves_early and first == segments[-1]:
                     self._leave(i)
                 self.upper_relay.poll()
                 self.rows_relay.poll()
-            if U is not None:
-                self.upper_relay.leave(piece, [])
         if not (leaves_early and segments):
             for i in tiles:
                 self._leave(i)
         if block + 1 < self.blocks:
-            self.readable += min(self._first(block + 1), self.s.origin) // g.segment
+            self.readable += min(self._first(block + 1), self.s.origin) // g.depth
             self.upper_relay.allow(self.readable)
 
-    def _apply(self, first: int, i: int, L: Matrix, U: Matrix | None) -> None:
-        """Apply a segment of L to a row of tiles; without U, its rows are in the block itself."""
+    def _apply(
+        self, first: int, i: int, L: Matrix, pieces: Sequence[int], *, is_last: bool
+    ) -> None:
+        """Apply a segment of L to a row of tiles, piece by piece of U.
+
+        Those that do not stream by are in the block itself.
+        """
         g, w, top = self.g, self.s.width, i * self.g.rows
         rows = min(g.rows, g.n - top)
-        start_ns = self.call.trace.now_ns()
         L, C = L[:rows].T, self._room(i)[:rows, :w].T
-        inner = min(top - first, g.segment)
-        if U is not None:
-            self.kernels.gemm(U, L, C, alpha=-1, beta=1, trans_a="T")
-        else:
-            # Rows of a block are next to each other in memory.
-            at = (first // g.rows + self.shift) % self.places * g.rows
-            self.kernels.gemm(self.C[at : at + inner, :w].T, L[:inner], C, alpha=-1, beta=1)
-        done = 2 * inner
-        if inner < g.segment:
-            self.kernels.trsm(L[inner : inner + rows], C, "R", lower=False, unit=True)
-            done += rows
-        self.call.trace.record("compute", start_ns)
+        done = 0
+        for number, at in enumerate(range(first, first + g.segment, g.depth)):
+            inner = min(top - at, g.depth)
+            streams = number < len(pieces)
+            if streams:
+                self.upper_relay.take(pieces[number])
+            start_ns = self.call.trace.now_ns()
+            if streams:
+                U = self.U[pieces[number] % g.u_pieces][:, :w]
+                self.kernels.gemm(U, L[at - first :][:inner], C, alpha=-1, beta=1, trans_a="T")
+            elif inner > 0:
+                # Rows of a block are next to each other in memory.
+                place = (at // g.rows + self.shift) % self.places * g.rows
+                U = self.C[place : place + inner, :w].T
+                self.kernels.gemm(U, L[at - first :][:inner], C, alpha=-1, beta=1)
+            if 0 <= top - at < g.depth:
+                self.kernels.trsm(L[top - first :][:rows], C, "R", lower=False, unit=True)
+                done += rows
+            self.call.trace.record("compute", start_ns)
+            done += 2 * max(inner, 0)
+            if streams and is_last:
+                self.upper_relay.leave(pieces[number], [])
         self.call.meter.advance(self.weight * float(done) * rows * w)
 
     def _take_rows(self, block: int, i: int) -> None:

@@ -1,0 +1,133 @@
+"""LU by block columns: left-looking, in blocks of rows and columns that are about square.
+
+No column has to be in memory as a whole to be updated::
+
+    for each block column [o, e):
+        for each block of rows:  C <- L⁻¹ (P A)[rows, o:e]     # C stays, L and U stream by
+            write the rows of U;  spill the rows below
+        factor the spilled rows;  write L, as tiles and by rows
+
+Where all rows from the diagonal down are in memory at once, they are factored there. How spilled
+rows are factored is what `partial.py` and `tournament.py` differ in. L is gathered by lists of
+rows: no swap is ever carried out on disk. Words moved are about n³/3 (1/r + 1/w) for blocks of r
+rows and w columns, and what the factoring takes (`docs/numerics-lu.md`).
+"""
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile
+from outcore.lapack import kernels
+from outcore.linalg.lu.block_columns_geometry import BlockColumn, BlockColumnGeometry
+from outcore.linalg.lu.block_columns_storage import BlockColumnStorage
+from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.column_update import ColumnFiles, ColumnUpdate
+from outcore.linalg.lu.phases import COPY
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu.row_copy import copy_to_segments
+from outcore.linalg.lu.row_moves import RowMoves
+from outcore.linalg.lu.row_panel import factor_rows, largest_above, swap_rows
+from outcore.linalg.matrix import Matrix
+from outcore.longcall import LongCall
+from outcore.streams import wait
+
+G = TypeVar("G", bound=BlockColumnGeometry)
+
+
+class BlockColumnFactorization(ABC, Generic[G]):
+    """The phases of an LU by block columns, each with all of the memory."""
+
+    def __init__(self, storage: BlockColumnStorage[G], call: LongCall) -> None:
+        self.storage, self.call, self.g = storage, call, storage.geometry
+        self.kernels = kernels(self.g.dtype)
+        self.moves: list[RowMoves] = []
+
+    def run(self) -> None:
+        """Factor what is not factored yet."""
+        g, storage = self.g, self.storage
+        begin = storage.journal.trailing
+        storage.keep_only(begin)
+        if begin is None and g.is_copied:
+            with storage.phase():
+                storage.commit_trailing(0, copy_to_segments(storage, self.call))
+        for k, s in enumerate(g.block_columns):
+            if not self.is_done(k):
+                self.make(k)
+            self.moves.append(RowMoves.of(storage.swaps_of(s), s.origin))
+        storage.keep_only(None)
+
+    @abstractmethod
+    def is_done(self, k: int) -> bool:
+        """Whether nothing of block column `k` is left to do."""
+
+    @abstractmethod
+    def make(self, k: int) -> None:
+        """Do what is left to do of block column `k`, phase by phase."""
+
+    def is_noted(self, k: int) -> bool:
+        """Whether block column `k` is updated and spilled already."""
+        return self.storage.journal.trailing == k + 1
+
+    def update(self, k: int) -> None:
+        """Update block column `k`; factor it if it is in memory whole, else spill it."""
+        g, storage, s = self.g, self.storage, self.g.block_columns[k]
+        is_whole = g.is_whole(s)
+        if g.is_copied:
+            source = storage.open_beside(COPY, "rest", g.copy_grid())
+        else:
+            source = storage.open_matrix(whole_chunks=True, bounce_bytes=TILE_BOUNCE_BYTES)
+        lower = storage.open_lower(TILE_BOUNCE_BYTES) if g.widths else None
+        factors = storage.open_factors(g.transpose_bytes)
+        spill = None if is_whole else storage.open_spill(s, anew=True)
+        files = ColumnFiles(source, lower, factors, spill)
+        column = ColumnUpdate(g, k, self.moves, files, self.call)
+        R = column.run()
+        if is_whole:
+            self.factor(s, R, factors, lower, column.extremes)
+        else:
+            storage.commit_trailing(k + 1, column.extremes)
+
+    def factor(
+        self,
+        s: BlockColumn,
+        R: Matrix,
+        factors: ArrayFile,
+        lower: ArrayFile | None,
+        extremes: Extremes,
+    ) -> None:
+        """Factor all rows of a block column in memory, in whole tiles, with partial pivoting."""
+        g = self.g
+        piv = np.empty(s.width, np.int32)
+        start_ns = self.call.trace.now_ns()
+        whole, R = R, R[: s.order, : s.width]
+        info = factor_rows(self.kernels, R, piv, self._leaf(s.order))
+        extremes.see_info(info, s.origin)
+        extremes.max_u = max(extremes.max_u, largest_above(R[: s.width]))
+        self.call.trace.record("compute", start_ns)
+        self.call.meter.advance(g.lower_flops(s))
+        if lower is not None and not g.is_last(s):
+            wait(lower.submit_write([s.origin, s.origin], [1, 1], whole), self.call.trace)
+        # Of a panel's L in the factors, later panels swap no rows.
+        for first in range(0, s.width, g.columns):
+            end = min(first + g.columns, s.width)
+            later = piv[end:] - np.int32(end)
+            swap_rows(R[end:, first:end], later, reverse=True)
+        tiles = whole[:, : g.tile_columns(s)]
+        wait(factors.submit_write([s.origin, s.origin], [1, 1], tiles), self.call.trace)
+        self.storage.commit_column(s, piv, extremes)
+
+    def _leaf(self, rows: int) -> npt.NDArray[np.generic]:
+        nbytes = self.g.leaf_bytes(rows)
+        memory = self.call.arena.allocate(nbytes)
+        room: npt.NDArray[np.generic] = np.ndarray(
+            (nbytes // self.g.dtype.itemsize,), self.g.dtype, memoryview(memory)
+        )
+        return room
+
+    def _allocate(self, rows: int, columns: int) -> Matrix:
+        memory = self.call.arena.allocate(rows * columns * self.g.dtype.itemsize)
+        room: Matrix = np.ndarray((rows, columns), self.g.dtype, memoryview(memory))
+        return room

@@ -1,0 +1,227 @@
+"""How a matrix is cut into block columns, and what their update moves: pure arithmetic.
+
+Left-looking by *block columns*: a block of rows of one stays in memory while L and U stream by. L
+is kept a second time in row-major *segments*, of which any rows are read by a list.
+"""
+
+import functools
+import itertools
+import math
+from abc import abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+from outcore._core import Grid
+from outcore.linalg.cost import flop_weight
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu.row_panel import LEAF_COLUMNS
+from outcore.linalg.lu.segments import SegmentedGeometry, file_bytes
+
+L_PIECES = 4
+"""Pieces of L in memory, each of a tile's rows by a segment."""
+
+LOWER_BLOCKS = 3
+"""Blocks of rows in memory while L by rows is made."""
+
+
+class BlockColumn(NamedTuple):
+    """`width` columns after `origin` others; `order` rows are not rows of U before."""
+
+    origin: int
+    order: int
+    width: int
+
+
+class BlockColumnGeometry(SegmentedGeometry):
+    """How a matrix of order `n` is cut for LU by block columns within a budget.
+
+    ``widths`` are those of all block columns but the last.
+    """
+
+    method: ClassVar[str]
+
+    def cuts(self) -> dict[str, Any]:
+        """Give what a stopped run goes on with, whatever its budget; tiles are known anyway."""
+        return {"method": self.method, **super().cuts()}
+
+    @functools.cached_property
+    def block_columns(self) -> tuple[BlockColumn, ...]:
+        """All block columns."""
+        origins = list(itertools.accumulate(self.widths, initial=0))
+        widths = [*self.widths, self.n - origins[-1]]
+        return tuple(BlockColumn(o, self.n - o, w) for o, w in zip(origins, widths, strict=True))
+
+    @property
+    def slab_panels(self) -> int:
+        """Panels of the widest block column."""
+        return max(math.ceil(s.width / self.columns) for s in self.block_columns)
+
+    @property
+    def depth(self) -> int:
+        """Rows of a piece of U: half a segment's, or those of a tile."""
+        return max(self.segment // 2, self.rows)
+
+    @property
+    def u_pieces(self) -> int:
+        """Pieces of U in memory: those of a segment, and one that is being read."""
+        return self.segment // self.depth + 1
+
+    def wide(self, s: BlockColumn) -> int:
+        """Columns of a block column in memory: whole segments."""
+        return self.whole_segments(s.width)
+
+    def tile_columns(self, s: BlockColumn) -> int:
+        """Columns of a block column in the factors: whole tiles."""
+        return math.ceil(s.width / self.columns) * self.columns
+
+    def is_last(self, s: BlockColumn) -> bool:
+        """Whether nothing is right of it."""
+        return s.order == s.width
+
+    def block_rows(self, s: BlockColumn) -> int:
+        """Rows of a block in memory: as many as fit, whole pieces of U; 0 if not one does."""
+        return _block_rows(self, s)
+
+    def is_whole(self, s: BlockColumn) -> bool:
+        """Whether an update leaves all rows from the diagonal down in memory: none are spilled."""
+        return s.order <= self.block_rows(s)
+
+    def is_spilled(self, s: BlockColumn) -> bool:
+        """Whether an update writes the rows from the diagonal down to a file."""
+        return not self.is_whole(s)
+
+    def edges(self, s: BlockColumn) -> list[int]:
+        """Cut the rows, counted in tiles, into blocks: as high as can be from below."""
+        return [0, *self._inner_edges(s), self.tiles]
+
+    def _inner_edges(self, s: BlockColumn) -> range:
+        step, piece = self.block_rows(s) // self.rows, self.depth // self.rows
+        last = max(math.ceil((self.tiles - step) / piece) * piece, 0)
+        return range(last % step or step, last + 1, step)
+
+    def update_memory(self, s: BlockColumn, rows: int) -> int:
+        """Memory in which blocks of so many rows are updated, and factored if they are whole."""
+        itemsize, wide = self.dtype.itemsize, self.wide(s)
+        total = pages(rows * wide * itemsize) + self.norm_bytes(wide)
+        total += self.transpose_bytes + self.spill_bounce_bytes + 2 * TILE_BOUNCE_BYTES
+        if s.order <= rows:
+            total += self.leaf_bytes(s.order)
+        if s.origin:
+            total += self.u_pieces * pages(self.depth * wide * itemsize)
+            total += L_PIECES * pages(self.rows * self.segment * itemsize)
+        return total
+
+    def leaf_bytes(self, rows: int) -> int:
+        """Memory beside rows that are factored."""
+        return pages(rows * LEAF_COLUMNS * self.dtype.itemsize)
+
+    @property
+    @abstractmethod
+    def spill_bounce_bytes(self) -> int:
+        """Memory for what is on its way to the spilled rows."""
+
+    @abstractmethod
+    def spill_columns(self, s: BlockColumn) -> int:
+        """Columns of the spilled rows of a block column, padding included."""
+
+    @abstractmethod
+    def spill_grid(self, s: BlockColumn) -> Grid:
+        """Lay out an updated block column, from the diagonal down."""
+
+    @abstractmethod
+    def fits_column(self, s: BlockColumn) -> bool:
+        """Whether the budget suffices for a block column."""
+
+    @abstractmethod
+    def column_memory(self, s: BlockColumn) -> int:
+        """Bytes that the phases of a block column take at most."""
+
+    @abstractmethod
+    def column_words(self, s: BlockColumn) -> float:
+        """Words moved by a block column, about: as if all were whole chunks."""
+
+    def fits(self) -> bool:
+        """Whether the budget suffices."""
+        copied = not self.is_copied or self.copy_block()[0] > 0
+        return copied and all(map(self.fits_column, self.block_columns))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the factorization takes from its arena at most."""
+        copy = self.copy_memory() if self.is_copied else 0
+        return max(copy, *map(self.column_memory, self.block_columns))
+
+    def lower_grid(self) -> Grid:
+        """Lay out L by rows; what is above the diagonal has no room on disk."""
+        across = self.whole_segments(sum(self.widths))
+        return self.grid([self.whole_rows(self.n), across], self.segment, "C")
+
+    def source_columns(self, k: int) -> int:
+        """Columns that are read of the matrix, or of its copy, padding included."""
+        s = self.block_columns[k]
+        if self.is_copied:
+            return self.wide(s)
+        chunk = self.layout.chunks[1]
+        return min(self.wide(s), math.ceil(self.n / chunk) * chunk - s.origin)
+
+    def update_bytes(self, k: int) -> tuple[int, int]:
+        """Bytes moved in updating block column `k`: A, L and U are read, U is written."""
+        s, itemsize = self.block_columns[k], self.dtype.itemsize
+        read = self.n * self.source_columns(k) + self.streamed_words(s)
+        written = s.origin * self.tile_columns(s)
+        if self.is_spilled(s):
+            written += (self.whole_rows(self.n) - s.origin) * self.spill_columns(s)
+        return read * itemsize, written * itemsize
+
+    def streamed_words(self, s: BlockColumn) -> int:
+        """Words of L and U that stream by."""
+        if not s.origin:
+            return 0
+        segments = s.origin // self.segment
+        lower = self.segment * (segments * self.n - self.segment * segments * (segments - 1) // 2)
+        # Blocks that begin among the rows of U need those above them, others all of them.
+        tiles, edges = s.origin // self.rows, self._inner_edges(s)
+        inside = range(edges.start, min(edges.stop, tiles), edges.step)
+        upper = (len(edges) - len(inside)) * tiles
+        if inside:
+            upper += len(inside) * (inside[0] + inside[-1]) // 2
+        return lower + upper * self.rows * self.tile_columns(s)
+
+    def whole_bytes(self, s: BlockColumn) -> tuple[int, int]:
+        """Bytes moved in writing the L of a block column that is in memory whole."""
+        copied = 0 if self.is_last(s) else self.wide(s)
+        high = self.whole_rows(self.n) - s.origin
+        return 0, high * (self.tile_columns(s) + copied) * self.dtype.itemsize
+
+    def scratch_bytes(self) -> int:
+        """Disk space of L by rows, the widest spilled block column, and a copy of the matrix."""
+        high, itemsize = self.whole_rows(self.n), self.dtype.itemsize
+        lower = sum((high - s.origin) * self.wide(s) for s in self.block_columns[:-1]) * itemsize
+        spills = [file_bytes(self.spill_grid(s)) for s in self.block_columns if self.is_spilled(s)]
+        copy = file_bytes(self.copy_grid()) if self.is_copied else 0
+        return lower + max(spills, default=0) + copy
+
+    def update_flops(self, s: BlockColumn) -> float:
+        """Operations of applying what is left of a block column."""
+        return flop_weight(self.dtype) * s.width * (2.0 * self.n * s.origin - s.origin**2)
+
+    def lower_flops(self, s: BlockColumn) -> float:
+        """Operations of factoring a block column that is updated."""
+        return flop_weight(self.dtype) * (s.order * s.width**2 - s.width**3 / 3)
+
+    @abstractmethod
+    def flops_left(self, first_panel: int = 0, trailing: int | None = None) -> float:
+        """Operations of a run that begins with a panel, block column `trailing` - 1 updated."""
+
+
+@functools.lru_cache(1 << 14)
+def _block_rows(g: BlockColumnGeometry, s: BlockColumn) -> int:
+    itemsize, wide = g.dtype.itemsize, g.wide(s)
+    most = g.whole_segments(g.n)
+    # What is there with no rows at all, and no whole column.
+    beside = g.update_memory(s._replace(order=g.n + 1), 0)
+    rows = max(g.budget_bytes - beside, 0) // (wide * itemsize) // g.depth * g.depth
+    rows = min(rows, most)
+    while rows > 0 and g.update_memory(s, rows) > g.budget_bytes:
+        rows -= g.depth
+    return max(rows, 0)
