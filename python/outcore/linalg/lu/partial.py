@@ -6,8 +6,8 @@ is copied by rows once all its pivots are known::
     for each slab of the spilled rows:  algorithm A                      # slabs.py
     for each row tile:  L <- tiles;  swaps of later panels;  write L     # lower_copy.py
 
-The first block column, which nothing updates, comes from A itself. The columns that the last slab
-holds are written by rows from memory.
+Where rows of A cannot be gathered, the slabs of the first block column come from A itself. The
+columns that the last slab holds are written by rows from memory.
 """
 
 import numpy as np

@@ -29,7 +29,7 @@ SOURCE_BOUNCE_BYTES = 64 << 10
 class PartialGeometry(BlockColumnGeometry):
     """How a matrix of order `n` is cut for LU by block columns within a budget.
 
-    The first block column is loaded by slabs as it is; those right of it may be copied.
+    Of a matrix that is copied, the first block column is loaded by slabs as it is.
     """
 
     method = "block-columns"
@@ -53,12 +53,11 @@ class PartialGeometry(BlockColumnGeometry):
         return self.grid([self.whole_rows(s.order), self.tile_columns(s)], self.columns, "F")
 
     def is_loaded(self, s: BlockColumn) -> bool:
-        """Whether slabs come from the matrix itself: the first ones, if little else is read."""
-        if s.origin:
-            return False
-        if self.is_copied or self.is_last(s):
-            return True
-        return self.slabs_of(s).slab_panels > 0 and self._loaded_columns(s) <= 3 * s.width
+        """Whether slabs come from the matrix itself: the first ones, where that has no rows.
+
+        Where it has, slabs would cut its rows, and read what lies between them.
+        """
+        return s.origin == 0 and (self.is_copied or self.is_last(s))
 
     def is_whole(self, s: BlockColumn) -> bool:
         """Whether an update leaves all rows from the diagonal down in memory: none are spilled."""
@@ -119,23 +118,13 @@ class PartialGeometry(BlockColumnGeometry):
             total += 2 * n * (n - w)
         if self.is_whole(s):
             return total + (0 if self.is_last(s) else m * w)
-        total += n * (self._loaded_columns(s) - w) if self.is_loaded(s) else 2 * m * w
+        if not self.is_loaded(s):
+            total += 2 * m * w
         lefts = [slab.first * self.columns for slab in self.slabs_of(s).slabs()]
         total += sum(m * left - left**2 / 2 for left in lefts)
         if not self.is_last(s):
             kept = self.kept_from(s)
             total += m * w - w**2 / 2 + m * kept - kept**2 / 2
-        return total
-
-    def _loaded_columns(self, s: BlockColumn, first_panel: int = 0) -> int:
-        """Columns of A that slabs read: in C order, all of the chunks that they cut."""
-        left = first_panel * self.columns
-        if self.layout.order != "C":
-            return s.width - left
-        chunk, total = self.layout.chunks[1], 0
-        for slab in self.slabs_of(s).slabs(first_panel):
-            first, end = slab.first * self.columns, min(slab.last * self.columns, s.width)
-            total += min(math.ceil(end / chunk) * chunk, self.n) - first // chunk * chunk
         return total
 
     def bytes_moved(self, first_panel: int = 0, trailing: int | None = None) -> tuple[int, int]:
@@ -171,11 +160,10 @@ class PartialGeometry(BlockColumnGeometry):
     def slab_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
         """Bytes moved in factoring a block column by slabs, from its panel `first` on."""
         g = self.slabs_of(s)
+        elements = g.matrix_bytes_read(first)
         if not self.is_loaded(s):
-            columns, high = g.matrix_bytes_read(first) // s.order, self.whole_rows(s.order)
-        else:
-            columns, high = self._loaded_columns(s, first) * self.dtype.itemsize, self.n
-        return columns * high + g.factor_bytes_read(first), g.factor_bytes_written(first)
+            elements = elements // s.order * self.whole_rows(s.order)
+        return elements + g.factor_bytes_read(first), g.factor_bytes_written(first)
 
     def lower_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
         """Bytes moved in writing L by rows, after slabs from panel `first` on."""
