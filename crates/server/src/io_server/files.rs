@@ -115,6 +115,9 @@ impl<B: Buffer> Shared<B> {
                 if !make {
                     return Ok(false);
                 }
+                if self.notes.borrow().removed.holds(handle, self.now_s()) {
+                    return Err(self.gone(file));
+                }
                 let ids = self.make(handle).await?;
                 file.length.set(0);
                 file.sums_length.set(0);
@@ -204,11 +207,16 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Removes a file. Requests in line for it find it gone.
-    pub async fn remove(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
+    /// Removes a file. Requests in line for it find it gone, and until `until_s` nobody makes it anew.
+    pub async fn remove(self: &Rc<Self>, file: &Rc<File>, until_s: u64) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let _sync = file.syncing.take().await;
         let _gate = file.gate.take().await;
+        let record = self.notes.borrow_mut().removed.insert(file.handle, until_s, self.now_s());
+        let number = self.log.next_number();
+        self.log(record);
+        // Where the disk has no room for the record, removing is what makes room: this run remembers it all the same.
+        let _: Result<()> = self.log_durable(number).await;
         self.remove_if_there(data_path(file.handle)).await?;
         file.was_removed.set(true);
         self.forget_sums(file.handle, 0).await;

@@ -18,6 +18,7 @@ mod notes;
 mod pieces;
 mod ranges;
 mod record;
+mod removed;
 mod resize;
 mod runner;
 mod scratch;

@@ -7,6 +7,7 @@ use outcore_core::Handle;
 
 use super::ranges::RangeSet;
 use super::record::{Page, Record, What};
+use super::removed::Removed;
 
 /// Ranges of one file that are kept apart; with more, all from the first to the last is noted.
 const MAX_RANGES: usize = 1024;
@@ -31,6 +32,7 @@ pub(super) struct Notes {
     files: BTreeMap<Handle, Noted>,
     /// Files that were noted when the server started, and have not been examined since.
     pub unexamined: BTreeSet<Handle>,
+    pub removed: Removed,
 }
 
 impl Notes {
@@ -42,6 +44,7 @@ impl Notes {
             match record.what {
                 What::Note => notes.files.entry(record.handle).or_default().regions.insert(regions),
                 What::Clear => notes.clear(record.handle, regions),
+                What::Removed => notes.removed.replay(record),
             }
         }
         notes.unexamined = notes.files.keys().copied().collect();
@@ -60,7 +63,7 @@ impl Notes {
             };
             noted.regions.iter().map(record).collect::<Vec<_>>()
         };
-        self.files.iter().flat_map(of).collect()
+        self.files.iter().flat_map(of).chain(self.removed.records()).collect()
     }
 
     pub fn of(&self, handle: Handle) -> Option<&Noted> {

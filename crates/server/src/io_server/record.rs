@@ -17,6 +17,8 @@ pub(super) enum What {
     Note,
     /// What was written to them is durable, and so are its checksums.
     Clear,
+    /// The file was removed: `first` is until when, in seconds since 1970, grants to write it may be good.
+    Removed,
 }
 
 /// A record: `count` regions of a data file from `first` on.
@@ -69,6 +71,7 @@ impl Page {
             let what: u64 = match record.what {
                 What::Note => 1,
                 What::Clear => 2,
+                What::Removed => 3,
             };
             for (field, value) in [what, record.handle.0, record.first, record.count].into_iter().enumerate()
             {
@@ -98,6 +101,7 @@ impl Page {
             let what = match u64_at(&page, at) {
                 1 => What::Note,
                 2 => What::Clear,
+                3 => What::Removed,
                 _ => return None,
             };
             records.push(Record {

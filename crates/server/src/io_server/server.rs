@@ -200,8 +200,10 @@ impl<B: Buffer> Shared<B> {
             }
             IoRequest::Remove { target, grant } => {
                 self.admit(target, &grant, true)?;
-                self.with_file(target.handle, async |file| self.remove(file).await.map(|()| IoReply::Done))
-                    .await
+                self.with_file(target.handle, async |file| {
+                    self.remove(file, grant.expires_s).await.map(|()| IoReply::Done)
+                })
+                .await
             }
             IoRequest::Status => self.status().await,
             IoRequest::Scrub { from, most_bytes } => self.scrub(from, most_bytes).await,
@@ -239,7 +241,7 @@ impl<B: Buffer> Shared<B> {
         grant: &LengthGrant,
         targets: &[Target],
     ) -> Result<Vec<u64>> {
-        self.verify.verify_lengths(grant, handles, self.now_ns.get() / 1_000_000_000)?;
+        self.verify.verify_lengths(grant, handles, self.now_s())?;
         let allowed: BTreeSet<Handle> = handles.iter().copied().collect();
         let mut lengths = Vec::with_capacity(targets.len());
         for &target in targets {
@@ -261,8 +263,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Whether the grant allows it.
     pub(super) fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
-        let now_s = self.now_ns.get() / 1_000_000_000;
-        self.verify.verify(grant, target.handle, write, now_s)?;
+        self.verify.verify(grant, target.handle, write, self.now_s())?;
         check_entry(target)
     }
 

@@ -53,6 +53,11 @@ pub(super) struct Shared<B> {
 }
 
 impl<B: Buffer> Shared<B> {
+    /// Seconds since 1970.
+    pub fn now_s(&self) -> u64 {
+        self.now_ns.get() / 1_000_000_000
+    }
+
     pub fn new(config: Config<B>) -> Result<Self> {
         let limits = config.limits;
         let group = SCRATCH_BLOCKS as usize * BLOCK_BYTES as usize;

@@ -265,15 +265,18 @@ fn of_what_is_absent_the_server_says_so() {
     for turns in 0..60 {
         world.done(write_request(4, pieces.clone()), vec![7; bytes]).unwrap();
         let reading = world.call(read(pieces.clone()), vec![1; bytes]);
+        // The rest of the read is in line behind others.
+        for _ in 0..5 {
+            world.call(read_request(5, pieces.clone()), vec![1; bytes]);
+        }
         for _ in 0..turns {
             world.turn();
         }
-        let removing = world.call(IoRequest::Remove { target: target(4), grant: grant(4) }, vec![]);
-        // Who does not know that it was removed makes it anew, while the rest of the read is in line behind others.
+        let last = key().sign(Handle(4), true, world.now_s + 1);
+        let removing = world.call(IoRequest::Remove { target: target(4), grant: last }, vec![]);
+        // By a clock that is wrong it is made anew meanwhile.
+        world.now_s += 1;
         world.call(write_request(4, Regions::contiguous(0, 1).unwrap()), vec![7]);
-        for _ in 0..2 {
-            world.call(read_request(5, pieces.clone()), vec![1; bytes]);
-        }
         world.run();
         assert_eq!(world.answer(removing).unwrap().0, IoReply::Done);
         let (reply, found) = world.answer(reading).unwrap();
@@ -282,4 +285,42 @@ fn of_what_is_absent_the_server_says_so() {
         torn += usize::from((1..bytes).contains(&sevens));
     }
     assert!(torn > 0, "no removal came while the file was read");
+}
+
+#[test]
+fn a_write_that_comes_after_the_removal_makes_no_data_file() {
+    let mut world = World::new(7, small_limits());
+    let last = key().sign(Handle(1), true, NOW_S + 50);
+    let remove = || IoRequest::Remove { target: target(1), grant: last };
+    let late = |world: &mut World| {
+        let write = world.write(1, 0, &[2; 10]).unwrap_err();
+        let resize = world.set_length(1, 10, true).unwrap_err();
+        assert_eq!((write.kind, resize.kind), (ErrorKind::NotFound, ErrorKind::NotFound));
+        let paths = world.disk.paths();
+        assert!(
+            !paths.contains(&data_path(Handle(1))) && !paths.contains(&sums_path(Handle(1))),
+            "{paths:?}"
+        );
+        assert_eq!(world.read(1, 0, 3), Ok(vec![0; 3]));
+    };
+    world.write(1, 0, &[1; 1000]).unwrap();
+    world.done(remove(), vec![]).unwrap();
+    late(&mut world);
+    // One that it never had a part of is remembered too, and all of it across crashes, for as long as it must be.
+    world
+        .done(IoRequest::Remove { target: target(2), grant: key().sign(Handle(2), true, NOW_S + 50) }, vec![])
+        .unwrap();
+    for _ in 0..3 {
+        world.crash();
+        late(&mut world);
+        assert_eq!(world.write(2, 0, &[2]).unwrap_err().kind, ErrorKind::NotFound);
+        world.write(3, 0, &[3; 10]).unwrap();
+    }
+    world.now_s = NOW_S + 49;
+    late(&mut world);
+    // Then there is no good grant but in a test.
+    world.now_s += 1;
+    world.crash();
+    world.write(1, 0, &[2; 10]).unwrap();
+    assert_eq!(world.read(1, 0, 11), Ok([vec![2; 10], vec![0]].concat()));
 }

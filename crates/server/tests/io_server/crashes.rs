@@ -309,7 +309,8 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
         let mut calls = vec![];
         for round in 0..4 {
             for _ in 0..20 {
-                let handle = 1 + world.random.below(2);
+                // What was removed stays so: others in each round.
+                let handle = 1 + 2 * u64::from(round) + world.random.below(2);
                 let regions = regions(&mut world.random);
                 let bytes = vec![round; regions.total_bytes() as usize];
                 let (target, grant) = (target(handle), grant(handle));
@@ -344,7 +345,7 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
                 other => panic!("seed {seed}: {other:?}"),
             }
         }
-        for handle in 1..3 {
+        for handle in 1..9 {
             world.read(handle, 0, MAX).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
         world.crash();
@@ -352,5 +353,5 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
             world.read(handle, 0, MAX).unwrap_or_else(|e| panic!("seed {seed}, after a crash: {e}"));
         }
     }
-    assert!(done > 4 * gone && gone > 0, "{done} done, {gone} too late");
+    assert!(done > 2 * gone && gone > 0, "{done} done, {gone} too late");
 }

@@ -264,9 +264,12 @@ impl World {
         self.done(IoRequest::SetLength { target, grant, local_length, reserve }, vec![]).map(|_| ())
     }
 
+    /// Removes a file, and waits until its last grant has ended.
     pub fn remove(&mut self, handle: u64) -> Result<()> {
-        let request = IoRequest::Remove { target: target(handle), grant: grant(handle) };
-        self.done(request, vec![]).map(|_| ())
+        let grant = key().sign(Handle(handle), true, self.now_s + 1);
+        let removed = self.done(IoRequest::Remove { target: target(handle), grant }, vec![]);
+        self.now_s += 1;
+        removed.map(|_| ())
     }
 
     pub fn status(&mut self) -> IoStatus {
