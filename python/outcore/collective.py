@@ -100,6 +100,8 @@ class _Begun:
         Of the collective of each file, and of those in which all meet at the beginning and the end.
     is_atomic
         Whether they are new ones, which take the place of the array's at the end.
+    is_marked
+        Whether the array is incomplete while they are written.
     """
 
     verb: str
@@ -110,6 +112,7 @@ class _Begun:
     files: tuple[str, ...]
     numbers: tuple[int, ...]
     is_atomic: bool
+    is_marked: bool
 
 
 class _Call:
@@ -180,7 +183,8 @@ class _Call:
         metadata, inside = array.metadata, path.inside
         grid = metadata.grid()
         files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
-        if self._verb == "write_all" and not self._skip_disk and atomic:
+        is_written = self._verb == "write_all" and not self._skip_disk
+        if is_written and atomic:
             files = (self._make_fresh(),)
         return _Begun(
             verb=self._verb,
@@ -190,7 +194,8 @@ class _Call:
             schema=Schema.of(self._schema).key(),
             files=files,
             numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
-            is_atomic=self._fresh is not None,
+            is_atomic=is_written and atomic,
+            is_marked=is_written and not atomic,
         )
 
     def _make_fresh(self) -> str:
@@ -239,7 +244,7 @@ class _Call:
         core = path.root.core
         self._files = [core.open(name, writable) for name in begun.files]
         self._servers = {name: core.stat(name)[-1] for name in begun.files}
-        if self._is_marked:
+        if begun.is_marked:
             # Until then somebody may not have opened the array, and what is wrong does no harm.
             self._meet(-2, failed)
             if comm.rank == 0:
@@ -248,12 +253,6 @@ class _Call:
             work = self._collective(number, self._array.metadata.grid(), shard, found)
             self._run(work, file, arrays, failed)
         return arrays
-
-    @property
-    def _is_marked(self) -> bool:
-        """Whether the array is incomplete while it is written."""
-        is_written = self._verb == "write_all" and not self._skip_disk
-        return is_written and not self._begun.is_atomic
 
     def _mark(self) -> Exception | None:
         self._before = self._array.metadata

@@ -3,8 +3,7 @@
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{CollectivePart, Exchanged, LocalArray};
 use outcore_core::{
-    Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, OpenMode, Stripes,
-    Volume,
+    Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, Stripes,
 };
 use pyo3::prelude::*;
 

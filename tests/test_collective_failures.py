@@ -1,0 +1,283 @@
+"""Collectives in which something fails: all are told, and nothing half-written is whole."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from communicators import ThreadComm, ThreadJob
+from served import serve
+from served_pools import in_memory, some_pool
+
+import outcore as oc
+from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreError
+
+SHAPE = (48, 40)
+
+
+@pytest.fixture(params=["embedded", "served"])
+def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
+    with some_pool(request.param) as found:
+        oc.create_array(found / "u", SHAPE, chunks=(5, 40)).close()
+        yield found
+
+
+def state(pool: oc.Pool) -> str:
+    with oc.open_array(pool / "u", allow_incomplete=True) as u:
+        return u.info().state
+
+
+def run(pool: oc.Pool, size: int, work: Callable[[oc.Array, ThreadComm], Any]) -> list[Any]:
+    def job(comm: ThreadComm) -> Any:
+        with oc.open_array(pool / "u", "r+") as u:
+            return work(u, comm)
+
+    before = time.monotonic()
+    found = ThreadJob(size, patience_s=30).run(job)
+    assert time.monotonic() - before < 15, "within bounded time"
+    return found
+
+
+def rows(comm: ThreadComm, value: float = 1.0) -> Any:
+    each = -(-SHAPE[0] // comm.size)
+    count = max(min(each, SHAPE[0] - comm.rank * each), 0)
+    return np.full((count, SHAPE[1]), value)
+
+
+def test_what_one_gets_wrong_all_are_told(pool: oc.Pool) -> None:
+    def work(u: oc.Array, comm: ThreadComm, wrong: str) -> None:
+        mine, schema, timeout, verb = rows(comm), oc.Schema("block,*"), 10, u.write_all
+        if comm.rank == 1:
+            match wrong:
+                case "shape":
+                    mine = mine[1:]
+                case "schema":
+                    schema = oc.Schema("*,block")
+                case "timeout":
+                    timeout = 11
+                case "call":
+                    verb = u.read_all  # type: ignore[assignment]
+                case "closed":
+                    u.close()
+        verb(mine, schema, comm, timeout=timeout)
+
+    for wrong, message in [
+        ("shape", r"process 1 has arrays of the shapes \[\(16, 40\)\], have \[\(15, 40\)\]"),
+        ("schema", "processes 1 and 0 do not agree on the memory schema"),
+        ("timeout", "do not agree on the timeout"),
+        ("call", "do not agree on the call|do not agree on whether they read or write"),
+        ("closed", "was closed"),
+    ]:
+        found = run(pool, 3, lambda u, comm, wrong=wrong: work(u, comm, wrong))
+        for each in found:
+            assert isinstance(each, OutcoreError), (wrong, found)
+            with pytest.raises(OutcoreError, match=message):
+                raise each
+        assert state(pool) == "whole", "nothing was begun"
+    run(pool, 3, lambda u, comm: u.write_all(rows(comm), "block,*", comm))
+
+
+def test_ranks_with_another_array_are_named(pool: oc.Pool) -> None:
+    oc.create_array(pool / "v", SHAPE, chunks=(5, 40)).close()
+
+    def work(u: oc.Array, comm: ThreadComm) -> None:
+        if comm.rank == 2:
+            u = oc.open_array(pool / "v", "r+")
+        u.write_all(rows(comm), "block,*", comm, timeout=10)
+
+    for each in run(pool, 3, work):
+        assert "processes 2 and 0 do not agree on the array: 'v' and 'u'" in str(each)
+
+
+def test_what_rank_0_cannot_begin_all_are_told(pool: oc.Pool) -> None:
+    def work(u: oc.Array, comm: ThreadComm) -> None:
+        if comm.rank == 0:
+            u.close()
+        u.write_all(rows(comm), "block,*", comm, timeout=10)
+
+    found = run(pool, 2, work)
+    assert all("was closed" in str(each) for each in found), found
+
+
+def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
+    def work(u: oc.Array, comm: ThreadComm) -> None:
+        if comm.rank == 1:
+            time.sleep(0.3)
+            u = oc.open_array(pool / "u", "r+")
+        u.write_all(rows(comm, 2.0), "block,*", comm, timeout=10)
+        if comm.rank == 1:
+            time.sleep(0.2)
+        assert (u.read_all(None, "*,block", comm, timeout=10) == 2).all()
+
+    assert run(pool, 3, work) == [None] * 3
+
+
+class NeverThere(ThreadComm):
+    """A rank that hears what is said, and then does not come."""
+
+    def __init__(self, comm: ThreadComm) -> None:
+        super().__init__(comm.rank, comm._shared)
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        super().bcast(value, root)
+        raise RuntimeError("this rank fails")
+
+
+def test_a_rank_that_never_comes_is_named(pool: oc.Pool) -> None:
+    def work(u: oc.Array, comm: ThreadComm) -> None:
+        there = NeverThere(comm) if comm.rank == 1 else comm
+        u.write_all(rows(comm), "block,*", there, timeout=1)
+
+    found = run(pool, 3, work)
+    assert isinstance(found[1], RuntimeError)
+    for each in (found[0], found[2]):
+        assert isinstance(each, DiskError), found
+        assert "process 1" in str(each)
+    assert state(pool) == "whole"
+
+
+def test_a_write_that_fails_midway_leaves_it_incomplete(
+    pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank fails once the array is being written."""
+
+    def work(u: oc.Array, comm: ThreadComm, *, atomic: bool) -> None:
+        memory = rows(comm, 5.0)
+        if comm.rank == 1:
+            comm = FailsLater(comm)
+        u.write_all(memory, "block,*", comm, timeout=10, atomic=atomic)
+
+    go_on = oc.collective._Call._run
+
+    def run_to_failure(self: Any, work: Any, file: Any, arrays: Any, failed: Any) -> None:
+        if arrays and isinstance(self._comm._comm, FailsLater):
+            failed = RuntimeError("fails midway")
+        go_on(self, work, file, arrays, failed)
+
+    monkeypatch.setattr(oc.collective._Call, "_run", run_to_failure)
+    for atomic in (True, False):
+        found = run(pool, 3, lambda u, comm, atomic=atomic: work(u, comm, atomic=atomic))
+        assert isinstance(found[1], RuntimeError)
+        for each in (found[0], found[2]):
+            assert isinstance(each, OutcoreError), found
+            assert "process 1 gave up: fails midway" in str(each)
+        assert state(pool) == ("whole" if atomic else "incomplete")
+        with oc.open_array(pool / "u", allow_incomplete=True) as u:
+            assert not atomic or (u[...] == 0).all()
+    with pytest.raises(IncompleteError, match="write_all was stopped"):
+        oc.open_array(pool / "u")
+    monkeypatch.undo()
+
+    def again(comm: ThreadComm) -> None:
+        with oc.open_array(pool / "u", "r+", allow_incomplete=True) as u:
+            u.write_all(rows(comm), "block,*", comm, timeout=10)
+
+    assert ThreadJob(3).run(again) == [None] * 3
+    assert state(pool) == "whole"
+    assert not [name for name in pool.ls() if name.endswith(".part")]
+
+
+class FailsLater(ThreadComm):
+    def __init__(self, comm: ThreadComm) -> None:
+        super().__init__(comm.rank, comm._shared)
+
+
+RANK = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import numpy as np
+from communicators import FileComm
+import outcore as oc
+
+rank, url, how = int(sys.argv[2]), sys.argv[3], sys.argv[4]
+comm = FileComm(Path.cwd(), rank, 3)
+pool = oc.connect(url)
+u = oc.open_array(pool / "u", "r+")
+mine = np.full((400, 1000), rank + 1.0)
+u.write_all(mine, "block,*", comm, timeout=2)
+while True:
+    if rank == 0:
+        print("again", flush=True)
+    try:
+        u.write_all(mine, "block,*", comm, timeout=2)
+    except KeyboardInterrupt as error:
+        print("stopped", error, flush=True)
+        break
+    except oc.OutcoreError as error:
+        print("told", error, flush=True)
+        break
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_rank_that_is_killed_or_stopped(
+    how: signal.Signals,
+    run_python: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with in_memory() as home, serve(home) as (url, key), oc.connect(url, key=key) as pool:
+        monkeypatch.setenv("OUTCORE_KEY", str(key))
+        oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)).close()
+        tests = str(Path(__file__).parent)
+        ranks = [run_python(RANK, tests, str(rank), url, how.name) for rank in range(3)]
+        assert ranks[0].stdout is not None
+        for _ in range(3):
+            assert ranks[0].stdout.readline() == "again\n"
+        os.kill(ranks[2].pid, how)
+        said = [rank.communicate(timeout=60) for rank in ranks]
+        assert "told" in said[0][0], said
+        assert "process 2" in said[0][0], said
+        assert "told" in said[1][0], said
+        if how == signal.SIGINT:
+            assert "stopped" in said[2][0], said
+            assert ranks[2].returncode == 0
+        else:
+            assert ranks[2].returncode == -9
+
+
+def test_a_server_that_stops_fails_all() -> None:
+    with in_memory() as home, serve(home) as (url, key), oc.connect(url, key=key) as pool:
+        oc.create_array(pool / "u", SHAPE, chunks=(5, 40)).close()
+        stopped = threading.Event()
+
+        def job(comm: ThreadComm) -> Any:
+            with oc.open_array(pool / "u", "r+") as u:
+                try:
+                    for _ in range(1000):
+                        u.write_all(rows(comm), "block,*", comm, timeout=2)
+                        stopped.set()
+                finally:
+                    comm._shared.barrier.abort()
+
+        result: list[Any] = []
+        thread = threading.Thread(target=lambda: result.extend(ThreadJob(2).run(job)))
+        thread.start()
+        stopped.wait(20)
+        pool.close()
+        thread.join(60)
+        assert len(result) == 2
+        assert all(isinstance(each, Exception) for each in result), result
+
+
+def test_schemas_that_cannot_be() -> None:
+    for make, message in [
+        (lambda: oc.Schema("block,block"), "need a mesh"),
+        (lambda: oc.Schema("blocks"), "need block, cyclic"),
+        (lambda: oc.Schema("block,block", mesh=(2, 2)).on((4,), 4), "need one of block"),
+        (lambda: oc.Schema("block,*", mesh=(3,)).on((4, 4), 2), "have 2"),
+        (lambda: oc.Schema.boxes([[]]).on((4,), 2), "need the boxes of 2"),
+        (
+            lambda: oc.Schema.boxes([[(slice(0, 3),)], [(slice(2, 4),)]]).on((4,), 2),
+            "process 0 and the box .* of process 1 overlap|overlap",
+        ),
+        (lambda: oc.Schema.boxes([[(slice(0, 4, 2),)]]).on((4,), 1), "without steps"),
+    ]:
+        with pytest.raises(InvalidError, match=message):
+            make()
