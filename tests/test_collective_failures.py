@@ -151,7 +151,7 @@ def test_a_write_that_fails_midway_leaves_it_incomplete(
         memory = rows(comm, 5.0)
         if comm.rank == 1:
             comm = FailsLater(comm)
-        u.write_all(memory, "block,*", comm, timeout=10, atomic=atomic)
+        u.write_all(memory, "block,*", comm, timeout=6, atomic=atomic)
 
     go_on = oc.collective._Call._run
 

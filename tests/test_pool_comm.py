@@ -1,8 +1,6 @@
 """Pools of parallel jobs: of threads, of processes one of which dies, and of MPI."""
 
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -10,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mpi4py
 import numpy as np
 import pytest
 from communicators import ThreadComm, ThreadJob, TorchComm
+from mpi_jobs import mpiexec
 
 import outcore as oc
 from outcore import pool_comm
@@ -251,20 +249,6 @@ def test_a_launcher_of_another_library_is_noticed() -> None:
         check_launcher(1, {variable: "1"}, World(1))
         check_launcher(1, {variable: "4"}, World(4))  # one rank of several, by itself
     check_launcher(1, {"PMI_SIZE": "many"}, None)
-
-
-def mpiexec(size: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program by the MPI that the package mpich has."""
-    site = Path(mpi4py.__file__).parent.parent
-    library = site.parent.parent
-    environment = os.environ | {
-        "UCX_TLS": "self,sm,tcp",
-        "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
-    }
-    return subprocess.run(
-        [library.parent / "bin/mpiexec", "-n", str(size), sys.executable, script, *arguments],
-        env=environment, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
 
 
 MPI_JOB = """

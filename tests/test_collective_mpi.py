@@ -1,0 +1,55 @@
+"""Collectives of real processes, by MPI."""
+
+from pathlib import Path
+
+import pytest
+from mpi_jobs import mpiexec
+from served_pools import in_memory
+
+JOB = """
+import math, sys
+import numpy as np
+from mpi4py import MPI
+import outcore as oc
+
+comm = MPI.COMM_WORLD
+content = np.arange(24 * 18 * 10.0).reshape(24, 18, 10)
+mesh = tuple(MPI.Compute_dims(comm.size, 3))
+cart = oc.distribution.distribute(content.shape, "block,block,block", mesh)
+(box,) = cart.boxes(comm.rank)
+messages = 0
+with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
+    if comm.rank == 0:
+        oc.create_array(pool / "u", content.shape, chunks=(5, 18, 10), overwrite=True).close()
+    comm.barrier()
+    with oc.open_array(pool / "u", "r+") as u:
+        schema = oc.Schema("block,block,block", mesh=mesh)
+        for step in range(3):
+            report = u.write_all(content[box] + step, schema, comm, timeout=30)
+            lines = u.read_all(None, "*,cyclic(2),*", comm, timeout=30)
+            own = [j for j in range(18) if j // 2 % comm.size == comm.rank]
+            assert (lines == content[:, own] + step).all()
+        planned = oc.plan(
+            "write_all", array=u, schema=schema, processes=comm.size,
+            rates=type("Rates", (), {"write_bytes_s": 1.0}),
+        )
+        assert report.messages == planned.messages[comm.rank]
+        messages = sum(comm.allgather(sum(report.messages.values())))
+        assert messages == planned.total_messages
+        assert (u[...] == content + 2).all()
+        # One of them has nothing.
+        boxes = [[(slice(None),) * 3]] + [[]] * (comm.size - 1)
+        found = u.read_all(None, oc.Schema.boxes(boxes), comm, timeout=30)
+        assert len(found) == (comm.rank == 0)
+print("well")
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_mpi_jobs(tmp_path: Path, size: int) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    with in_memory() as home:
+        done = mpiexec(size, script, str(home / "{rank}"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["well"] * size
