@@ -296,3 +296,46 @@ def test_an_error_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
 
     assert ThreadJob(3).run(work) == [None] * 3
     assert oc.ArrayGroup(tmp_path / "run").steps == 0
+
+
+@pytest.mark.parametrize("schema", ["traditional", "block,block", "natural"])
+def test_disk_schemas(above: Any, schema: str) -> None:
+    """Steps and checkpoints lie on disk as a fixed array of the same schema does."""
+    servers = 1 if isinstance(above, Path) else 2
+    mesh = {"traditional": None, "block,block": (1, servers), "natural": (2, 3)}[schema]
+    layout: Any = {"disk_schema": schema, "mesh": mesh}
+    alone = oc.create_array(above / "alone", (64, 96), **layout)
+    group = oc.ArrayGroup(above / "run", {"u": oc.ArraySpec((64, 96), **layout)})
+    model = [values((64, 96), "f8", number) for number in range(3)]
+    for u in model:
+        group.timestep({"u": u})
+        group.checkpoint({"u": u})
+    steps = oc.open_array(above / "run/u")
+    np.testing.assert_array_equal(steps[...], model)
+    np.testing.assert_array_equal(group.restart()["u"], model[-1])
+    saved = oc.open_array(above / "run/checkpoints/00000002/u").info()
+    assert (steps.chunks[1:], saved.chunks) == (alone.chunks, alone.chunks)
+    assert saved.disk_schema == steps.info().disk_schema == alone.info().disk_schema
+    if saved.placement is not None:
+        # Files begin on one server after another.
+        for what in ("stripe_unit_bytes", "chunk_counts", "parted_chunks"):
+            assert getattr(saved.placement, what) == getattr(alone.info().placement, what)
+    if isinstance(above, Path):
+        np.testing.assert_array_equal(zarr.open_array(above / "run/u", mode="r")[...], model)
+
+
+def test_a_disk_schema_and_chunks_are_one_thing_too_many(tmp_path: Path) -> None:
+    for more in ({"chunks": (2, 3)}, {"order": "F"}, {"chunk_order": "hilbert"}):
+        with pytest.raises(InvalidError, match="leave these out"):
+            oc.ArrayGroup(
+                tmp_path / "run", {"u": oc.ArraySpec((4, 6), disk_schema="block,block", **more)}
+            )
+    with pytest.raises(InvalidError, match="single numbers"):
+        oc.create_array(tmp_path / "t", (0,), growing=True, disk_schema="block")
+    assert not (tmp_path / "run").exists()
+
+
+def test_info_of_what_has_no_steps_yet(above: Any) -> None:
+    array = oc.create_array(above / "u", (0, 4), growing=True)
+    assert "0 of" in str(array.info())
+    assert list(array.stream()) == []

@@ -83,15 +83,21 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
         def begin() -> None:
             if not self._place.exists():
-                self._make(wanted, time, dict(attributes or {}))
+                self._make(arrays, wanted, time, dict(attributes or {}))
 
         self._ranks.first(begin)
         self._disk: GroupOnDisk = self._ranks.first(lambda: time_steps.read_group(self._place))
         if wanted is not None:
             self._check(wanted, time)
 
-    def _make(self, wanted: Any, time: str, attributes: dict[str, Any]) -> None:
-        if wanted is None:
+    def _make(
+        self,
+        specs: Mapping[str, ArraySpec] | None,
+        wanted: dict[str, Metadata] | None,
+        time: str,
+        attributes: dict[str, Any],
+    ) -> None:
+        if specs is None or wanted is None:
             raise NotFoundError(
                 f"there is no group at {self.path}; give the arrays that it is to have"
             )
@@ -99,7 +105,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         made = {}
         for name, metadata in wanted.items():
             where = self._place.below(name)
-            made[name] = metadata.on(where.volume)
+            made[name] = specs[name].laid_out(where, metadata)
+        for name in made:
+            where = self._place.below(name)
             make_array(where, made[name], overwrite=time_steps.is_empty(where), reserve=True)
         time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
 

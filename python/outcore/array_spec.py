@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from outcore.create import array_metadata
+from outcore.create import DiskLayout, array_metadata
+from outcore.disk_schema import MemorySchema
+from outcore.distribution import Rules
 from outcore.errors import InvalidError
+from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
 CHECKPOINTS = "checkpoints"
@@ -23,7 +26,7 @@ class ArraySpec:
         Of the whole array, at one time.
     dims
         Names of its dimensions, without that of time; by default made of the array's name.
-    chunks, order, chunk_order, attributes
+    chunks, order, chunk_order, disk_schema, memory_schema, mesh, attributes
         As of `outcore.create_array`.
     """
 
@@ -33,6 +36,9 @@ class ArraySpec:
     chunks: Sequence[int] | int | None = None
     order: str = "C"
     chunk_order: str | None = None
+    disk_schema: Rules | None = None
+    memory_schema: MemorySchema | None = None
+    mesh: Sequence[int] | int | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def metadata(self, name: str, time: str) -> Metadata:
@@ -44,6 +50,12 @@ class ArraySpec:
             (0, *shape), self.dtype, chunks, self.order, self.chunk_order, (time, *dims),
             self.attributes, growing=True,
         )  # fmt: skip
+
+    def laid_out(self, where: Place, metadata: Metadata) -> Metadata:
+        """Lay the array of its time steps out where it is to be."""
+        layout = DiskLayout(self.disk_schema, self.memory_schema, self.mesh)
+        is_chosen = bool(self.chunks or self.chunk_order or self.order != "C")
+        return layout.of(where, metadata, is_chosen=is_chosen)
 
 
 def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metadata]:

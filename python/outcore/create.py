@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -125,30 +125,8 @@ def create_array(
     if growing and fill is not None:
         raise InvalidError("an array that grows begins with nothing to fill; append its steps")
     where = place(path)
-    if disk_schema is None:
-        if memory_schema is not None or mesh is not None:
-            raise InvalidError(
-                f"memory_schema= and mesh= belong to a disk_schema, have memory_schema="
-                f"{memory_schema!r} and mesh={mesh!r} without; pass disk_schema= too, such as "
-                '"natural"'
-            )
-        metadata = metadata.on(where.volume)
-    else:
-        divided_shape = metadata.shape[int(growing) :]
-        if not divided_shape:
-            raise InvalidError(
-                "need steps of at least one dimension for a disk_schema, have an array that grows "
-                "by single numbers; leave it out"
-            )
-        if chunks is not None or chunk_order is not None or order != "C":
-            raise InvalidError(
-                "a disk_schema chooses chunks, their order and order='C', have "
-                f"chunks={chunks!r}, chunk_order={chunk_order!r} and order={order!r}; "
-                "leave these out, or disk_schema="
-            )
-        servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
-        divided = divide(divided_shape, disk_schema, memory_schema, mesh, servers)
-        metadata = with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
+    layout = DiskLayout(disk_schema, memory_schema, mesh)
+    metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))
     if exist_ok and not overwrite and where.exists():
         found = read_metadata(where)
         if found.state is None and _is_alike(found, metadata):
@@ -167,6 +145,46 @@ def create_array(
         resume=resume,
         progress=progress,
     )
+
+
+class DiskLayout(NamedTuple):
+    """The arguments of `create_array` that say how an array is divided over disks."""
+
+    disk_schema: Rules | None = None
+    memory_schema: MemorySchema | None = None
+    mesh: Sequence[int] | int | None = None
+
+    def of(self, where: Place, metadata: Metadata, *, is_chosen: bool) -> Metadata:
+        """Lay an array out on its volume; `is_chosen` where its chunks or their order are given.
+
+        Raises
+        ------
+        InvalidError
+            If the schema does not fit the array, or is one thing too many.
+        """
+        if self.disk_schema is None:
+            if self.memory_schema is not None or self.mesh is not None:
+                raise InvalidError(
+                    "memory_schema= and mesh= belong to a disk_schema, have memory_schema="
+                    f"{self.memory_schema!r} and mesh={self.mesh!r} without; pass disk_schema= "
+                    'too, such as "natural"'
+                )
+            return metadata.on(where.volume)
+        if is_chosen:
+            raise InvalidError(
+                "a disk_schema chooses chunks, their order and order='C', have "
+                f"chunks={metadata.chunks!r}, chunk_order={metadata.chunk_order!r} and "
+                f"order={metadata.order!r}; leave these out, or disk_schema="
+            )
+        shape = metadata.shape[int(metadata.growing) :]
+        if not shape:
+            raise InvalidError(
+                "need steps of at least one dimension for a disk_schema, have an array that grows "
+                "by single numbers; leave it out"
+            )
+        servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
+        divided = divide(shape, self.disk_schema, self.memory_schema, self.mesh, servers)
+        return with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
 
 
 def array_metadata(
