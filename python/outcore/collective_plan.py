@@ -1,5 +1,6 @@
 """What a collective will exchange with which server, before it starts."""
 
+import dataclasses
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class CollectivePlan:
         Messages of each process to each server, by the number of that: one to join, one for each
         round in which the process has a share, one for each share, and one for the end.
     seconds
-        Time of the fullest server's disk at the measured rate, all disks working at once.
+        Time of the fullest server at the pool's measured rate.
     """
 
     verb: str
@@ -85,7 +86,6 @@ def plan_collective(
     array: Array | PathLike,
     schema: SchemaLike,
     processes: int,
-    path: PathLike = ".",
     rates: Rates | None = None,
 ) -> CollectivePlan:
     """Plan a collective on an array that is there; see `outcore.plan`.
@@ -98,13 +98,13 @@ def plan_collective(
         The array, or where it is; in a pool.
     schema, processes
         The memory schema, and the size of the communicator.
-    path, rates
-        A directory on a disk such as the servers have, to know its rates; or these.
+    rates
+        Of the pool; by default those that are known of it, or are measured now.
     """
     if not isinstance(array, Array):
         with open_array(array, allow_incomplete=True) as opened:
             return plan_collective(
-                verb, array=opened, schema=schema, processes=processes, path=path, rates=rates
+                verb, array=opened, schema=schema, processes=processes, rates=rates
             )
     where = array.path
     if not isinstance(where, PoolPath):
@@ -126,9 +126,9 @@ def plan_collective(
                 sent[server] = sent.get(server, 0) + 2 + rounds + shares
                 server_bytes[server] = server_bytes.get(server, 0) + nbytes
                 process_bytes[rank] += nbytes
-    known = rates or stored_or_measured(path)
+    known = rates or stored_or_measured(where)
     rate = known.write_bytes_s if verb == "write_all" else known.read_bytes_s
-    return CollectivePlan(
+    found_plan = CollectivePlan(
         verb=verb,
         path=str(where),
         schema=str(chosen),
@@ -136,5 +136,8 @@ def plan_collective(
         server_bytes=server_bytes,
         process_bytes=tuple(process_bytes),
         messages=tuple(messages),
-        seconds=max(server_bytes.values(), default=0) / rate,
+        seconds=0.0,
     )
+    # The pool's rate is that of all its servers, each with as much to do.
+    seconds = found_plan.nbytes * found_plan.imbalance / rate
+    return dataclasses.replace(found_plan, seconds=seconds)

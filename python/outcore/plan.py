@@ -186,7 +186,6 @@ class Plan:
 def plan(
     verb: Literal["write_all", "read_all"],
     *,
-    path: PathLike = ...,
     rates: Rates | None = ...,
     **options: Any,
 ) -> CollectivePlan: ...
@@ -258,7 +257,7 @@ def plan(
         For an unusable verb, order or type.
     """
     if verb in COLLECTIVE_VERBS:
-        return plan_collective(verb, path=path, rates=rates, **options)
+        return plan_collective(verb, rates=rates, **options)
     if verb not in VERBS:
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
     if n is None:
