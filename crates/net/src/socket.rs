@@ -205,7 +205,12 @@ impl Socket {
         unsafe {
             match self {
                 Self::Tcp(stream) => receive(stream.as_raw_fd(), vectors, is_inside_frame, watch),
-                Self::Unix(stream) => receive(stream.as_raw_fd(), vectors, is_inside_frame, watch),
+                Self::Unix(stream) => {
+                    if !is_inside_frame {
+                        wait_for_input(stream, watch)?;
+                    }
+                    receive(stream.as_raw_fd(), vectors, is_inside_frame, watch)
+                }
                 Self::Tls(tls) => tls.receive(vectors, is_inside_frame, watch),
             }
         }
@@ -226,6 +231,22 @@ impl Socket {
                 return Ok(());
             }
             wait_again(true, watch)?;
+        }
+    }
+}
+
+/// Waits until a frame begins, or the connection ends. In `recvmsg`, a thread is woken also when the other side takes what
+/// was sent to it (in Linux, `unix_write_space`): twice for each request.
+fn wait_for_input(stream: &UnixStream, watch: &dyn Watch) -> Result<()> {
+    let tick = stream.read_timeout().map_err(|error| lost("cannot wait on a connection", &error))?;
+    let tick_ms = tick.map_or(-1, |tick| tick.as_millis().clamp(1, 60_000) as i32);
+    let mut waiting = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one descriptor, which outlives the call.
+        match unsafe { libc::poll(&mut waiting, 1, tick_ms) } {
+            0 => watch.idle(false)?,
+            1.. => return Ok(()),
+            _ => wait_again(false, watch)?,
         }
     }
 }

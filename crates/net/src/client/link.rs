@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outcore_core::wire::{Kind, MAX_CONTROL_BYTES, MAX_RUNS, Role, decode, encode};
@@ -13,10 +13,11 @@ use outcore_core::{
 };
 use outcore_memory::Region;
 
+use crate::client::answers::{io_reply, wait_for_answer};
 use crate::client::call::{Call, Moves, Reply};
-use crate::client::channel::io_reply;
 use crate::client::divide::{Joined, MOST_BYTES, PART_BYTES, divide};
-use crate::client::peer::{Peer, closed};
+use crate::client::peer::Peer;
+use crate::client::reader::{Claim, Settles};
 use crate::system::{MonotonicClock, random};
 use crate::{Address, Credentials};
 
@@ -174,12 +175,14 @@ impl NetLink {
 
     fn ask(&self, request: ManagerRequest) -> Result<ManagerReply> {
         self.check_process()?;
-        let (sender, receiver) = mpsc::channel();
-        let done = Box::new(move |result, _| drop(sender.send(result)));
+        let claim = Arc::<Claim>::default();
+        let settles = Settles(claim.clone());
+        let done = Box::new(move |result, _| settles.with(result));
         let control = encode(&request);
         check_control(&control)?;
-        self.manager.call(Call::new(Kind::ManagerRequest, control, Region::empty(), Moves::Nothing, done));
-        let reply: Reply = receiver.recv().unwrap_or_else(|_| Err(closed()))?;
+        let call = Call::new(Kind::ManagerRequest, control, Region::empty(), Moves::Nothing, done);
+        let wire = self.manager.call(call);
+        let reply = wait_for_answer(&self.manager, wire.as_deref(), &claim)?;
         decode(&reply.control)
     }
 

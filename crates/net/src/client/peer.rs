@@ -11,8 +11,10 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
 use crate::client::call::{Call, Reply};
-use crate::client::channel::{Wire, keep_channel, send_now};
+use crate::client::channel::keep_channel;
 use crate::client::link::Options;
+use crate::client::sending::send_now;
+use crate::client::wire::Wire;
 
 /// A call is sent at most so often: what breaks connection after connection is not the network.
 const MOST_ATTEMPTS: u32 = 8;
@@ -110,13 +112,15 @@ impl Peer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a call. It is done when it is answered, or when it cannot be.
-    pub(crate) fn call(&self, mut call: Call) {
+    /// Sends a call, or queues it. It is done when it is answered, or when it cannot be. Returns the channel over which it
+    /// was sent.
+    pub(crate) fn call(&self, mut call: Call) -> Option<Arc<Wire>> {
         let mut state = self.lock();
         let error = if state.is_closed { Some(closed()) } else { state.refusal_now() };
         if let Some(error) = error {
             drop(state);
-            return (call.done)(Err(error), call.region);
+            (call.done)(Err(error), call.region);
+            return None;
         }
         call.header.request = state.next_number;
         state.next_number += 1;
@@ -127,11 +131,13 @@ impl Peer {
             call.header.settled = state.oldest();
             wire.takes(call.weight());
             drop(state);
-            return send_now(self, &wire, turn, call);
+            send_now(self, &wire, turn, call);
+            return Some(wire.clone());
         }
         state.queue.push_back(call);
         drop(state);
         self.wake.notify_all();
+        None
     }
 
     /// What the thread of a channel is to send next: waits until there is a call that the channel has room for, or the

@@ -4,6 +4,7 @@
 
 mod at_once;
 mod bytes;
+mod callers;
 mod faults;
 mod greetings;
 mod memory;

@@ -103,7 +103,7 @@ impl Handler for Served {
 
     fn manager(&self, who: &Who, _: Origin, request: ManagerRequest, done: OnReply) {
         self.0.callers.lock().unwrap().push(who.clone());
-        done(match request {
+        let reply = match request {
             ManagerRequest::Servers => ManagerReply::Servers {
                 pool: 77,
                 servers: vec![ServerAddress {
@@ -112,12 +112,17 @@ impl Handler for Served {
                 }],
             },
             ManagerRequest::MakeDirectory { .. } => {
-                self.0.pass();
-                self.0.creates.fetch_add(1, Ordering::SeqCst);
-                ManagerReply::Done
+                let files = self.0.clone();
+                thread::spawn(move || {
+                    files.pass();
+                    files.creates.fetch_add(1, Ordering::SeqCst);
+                    done(ManagerReply::Done);
+                });
+                return;
             }
             _ => ManagerReply::Failed(Error::invalid("not in this test")),
-        });
+        };
+        done(reply);
     }
 }
 
@@ -151,9 +156,18 @@ impl Pool {
     }
 
     pub fn with(places: &[Address], of_server: Config) -> Self {
+        Self::listening(&tcp(), places, of_server)
+    }
+
+    /// Whose manager listens there.
+    pub fn with_manager_at(places: &[Address]) -> Self {
+        Self::listening(places, &tcp(), config(Role::IoServer(SERVER)))
+    }
+
+    fn listening(of_manager: &[Address], places: &[Address], of_server: Config) -> Self {
         let files = Arc::<Files>::default();
         let handler = Arc::new(Served(files.clone()));
-        let manager = listen(&tcp(), handler.clone(), config(Role::Manager)).unwrap();
+        let manager = listen(of_manager, handler.clone(), config(Role::Manager)).unwrap();
         let server = listen(places, handler, of_server).unwrap();
         *files.addresses.lock().unwrap() = server.addresses().iter().map(Address::to_string).collect();
         Self { files, manager, server }

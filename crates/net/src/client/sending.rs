@@ -1,0 +1,94 @@
+//! Calls sent: by who makes them, where they are small and the system takes them at once; otherwise by a channel's thread.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use outcore_core::{Buffer, Result};
+use outcore_memory::Region;
+
+use crate::client::answers::finish;
+use crate::client::call::Call;
+use crate::client::peer::{Next, Peer};
+use crate::client::wire::{Flight, Outgoing, Wire};
+use crate::frames::Frame;
+
+/// Sends what the thread that sends is told to.
+pub(super) fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
+    let mut outgoing = wire.outgoing();
+    if let Some(rest) = outgoing.0.take() {
+        wire.has_rest.store(false, Ordering::SeqCst);
+        let sent = wire.socket.send_frame(&rest, wire);
+        was_sent(peer, wire, rest);
+        sent?;
+    }
+    let Next::Call(call) = next else { return Ok(()) };
+    let frame = depart(wire, call);
+    wire.wake_reader();
+    let sent = wire.socket.send_frame(&frame, wire);
+    drop(outgoing);
+    was_sent(peer, wire, frame);
+    sent
+}
+
+/// Sends a small call, as far as the system takes it without waiting. The rest, if any, is left to the thread that sends.
+pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoing>, call: Call) {
+    let mut frame = depart(wire, call);
+    match wire.socket.send_frame_now(&mut frame) {
+        Ok(true) => {
+            wire.touch();
+            drop(turn);
+            was_sent(peer, wire, frame);
+        }
+        Ok(false) => {
+            turn.0 = Some(frame);
+            wire.has_rest.store(true, Ordering::SeqCst);
+            drop(turn);
+            peer.look_again();
+        }
+        // The call is sent again with all others of this connection.
+        Err(_) => {
+            wire.die();
+            drop(turn);
+            was_sent(peer, wire, frame);
+            peer.look_again();
+        }
+    }
+}
+
+/// Notes that a call is under way, and makes its frame.
+fn depart(wire: &Wire, mut call: Call) -> Frame {
+    let (number, is_write) = (call.number(), call.header.payload_bytes > 0);
+    // Of a write, the memory stays here until it is sent: who gets the answer gets all of it.
+    let payload =
+        if is_write { std::mem::replace(&mut call.region, Region::empty()) } else { Region::empty() };
+    call.sent = Instant::now();
+    let frame = Frame { header: call.header, control: call.control.clone(), payload, sent: 0 };
+    let mut flight = wire.lock();
+    if flight.is_empty() {
+        wire.touch();
+    }
+    flight.insert(number, Flight { call, is_sending: is_write, answer: None });
+    frame
+}
+
+/// A frame was sent, or never will be: its memory is its call's again.
+pub(super) fn was_sent(peer: &Peer, wire: &Wire, frame: Frame) {
+    if frame.payload.is_empty() {
+        return;
+    }
+    let number = frame.header.request;
+    let mut flight = wire.lock();
+    if let Some(found) = flight.get_mut(&number)
+        && found.is_sending
+    {
+        found.call.region = frame.payload;
+        found.is_sending = false;
+        if let Some(answer) = found.answer.take()
+            && let Some(found) = flight.remove(&number)
+        {
+            drop(flight);
+            finish(peer, wire, found.call, Ok(answer));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! An open connection to a server, and the calls that were sent over it.
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use outcore_core::wire::{Role, Welcome};
+use outcore_core::{Error, ErrorKind, Incarnation, Result};
+
+use crate::Address;
+use crate::client::call::Call;
+use crate::client::peer::Peer;
+use crate::client::reader::Reader;
+use crate::client::timeout::Timeout;
+use crate::frames::Frame;
+use crate::handshake::{TIME_TO_BEGIN, introduce};
+use crate::socket::{Socket, Watch};
+
+/// Bytes that a channel has under way, both ways together; what is more waits for whichever channel is free first.
+const WINDOW_BYTES: u64 = 8 << 20;
+
+/// Calls that a channel has under way. Servers read no more than twice as many.
+const MOST_CALLS: usize = 128;
+
+/// An open connection, and the calls that were sent over it.
+pub(crate) struct Wire {
+    pub(super) socket: Socket,
+    pub(super) began: Instant,
+    /// Nanoseconds after `began` at which bytes moved last, or there was first something to wait for.
+    pub(super) moved_ns: AtomicU64,
+    pub(super) weight: AtomicU64,
+    pub(super) is_dead: AtomicBool,
+    /// Held by who sends.
+    pub(super) outgoing: Mutex<Outgoing>,
+    /// Whether the rest of a frame waits there for the thread that sends.
+    pub(super) has_rest: AtomicBool,
+    pub(super) flight: Mutex<HashMap<u64, Flight>>,
+    /// Who takes answers, if callers do.
+    pub(super) reader: Option<Reader>,
+    pub(super) timeout: Mutex<Timeout>,
+    pub(super) least_silence: Duration,
+    pub(super) working: Duration,
+    /// The run of the server at the other end.
+    pub(super) incarnation: Incarnation,
+}
+
+/// The rest of a frame of which the system took a part.
+#[derive(Default)]
+pub(crate) struct Outgoing(pub(super) Option<Frame>);
+
+/// A call under way.
+pub(super) struct Flight {
+    pub(super) call: Call,
+    /// A thread sends it, and has its memory.
+    pub(super) is_sending: bool,
+    /// An answer that came meanwhile.
+    pub(super) answer: Option<Vec<u8>>,
+}
+
+impl Wire {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u64, Flight>> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn timeout(&self) -> MutexGuard<'_, Timeout> {
+        self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::SeqCst)
+    }
+
+    /// Whether a call of this weight may be sent now.
+    pub(crate) fn has_room(&self, weight: u64) -> bool {
+        let held = self.weight();
+        held == 0 || (held + weight <= WINDOW_BYTES && self.lock().len() < MOST_CALLS)
+    }
+
+    /// What this channel has under way, both ways together, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight.load(Ordering::SeqCst)
+    }
+
+    /// The right to send a frame now, if nobody else is sending.
+    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, Outgoing>> {
+        let turn = match self.outgoing.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        (turn.0.is_none() && !self.is_dead()).then_some(turn)
+    }
+
+    pub(super) fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the thread that sends is to send the rest of a frame.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.has_rest.load(Ordering::SeqCst)
+    }
+
+    /// Whether frames can be sent by who has them.
+    pub(crate) fn sends_now(&self) -> bool {
+        self.socket.sends_now()
+    }
+
+    pub(crate) fn takes(&self, weight: u64) {
+        self.weight.fetch_add(weight, Ordering::SeqCst);
+    }
+
+    /// The thread that stands by for answers looks whether it is needed.
+    pub(super) fn wake_reader(&self) {
+        if let Some(reader) = &self.reader {
+            reader.look_again();
+        }
+    }
+
+    /// Whether somebody must take answers, or hear that there are no more.
+    pub(super) fn needs_reader(&self) -> bool {
+        self.is_dead() || !self.lock().is_empty()
+    }
+
+    pub(super) fn touch(&self) {
+        self.moved_ns.store(self.began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn die(&self) {
+        self.is_dead.store(true, Ordering::SeqCst);
+        self.socket.shut(Shutdown::Both);
+        self.wake_reader();
+    }
+}
+
+impl Watch for Wire {
+    fn moved(&self) -> Result<()> {
+        self.touch();
+        Ok(())
+    }
+
+    fn idle(&self, is_inside_frame: bool) -> Result<()> {
+        if self.is_dead() {
+            return Err(Error::new(ErrorKind::Io, "the connection was given up"));
+        }
+        let is_waited_for = is_inside_frame || !self.lock().is_empty();
+        let silence = self.timeout().silence(self.least_silence, self.working);
+        let moved = Duration::from_nanos(self.moved_ns.load(Ordering::Relaxed));
+        let silent = self.began.elapsed().saturating_sub(moved);
+        if is_waited_for && silent > silence {
+            return Err(Error::new(ErrorKind::Io, format!("no sign of life from a server for {silent:.1?}")));
+        }
+        Ok(())
+    }
+}
+
+/// Connects, and returns also the most bytes of a payload.
+pub(super) fn open(peer: &Peer, address: &Address, timeout: Timeout) -> Result<(Wire, u64)> {
+    let options = &peer.options;
+    let socket = Socket::connect(address, TIME_TO_BEGIN)?;
+    socket.prepare(options.least_silence / 4)?;
+    let Welcome { payload_bytes, working_ms, incarnation } =
+        introduce(&socket, &options.credentials, peer.client, peer.role, TIME_TO_BEGIN)
+            .map_err(|error| Error::new(error.kind, format!("{address}: {}", error.message)))?;
+    let sends_now = socket.sends_now();
+    let wire = Wire {
+        socket,
+        began: Instant::now(),
+        moved_ns: AtomicU64::new(0),
+        weight: AtomicU64::new(0),
+        is_dead: AtomicBool::new(false),
+        // All who call the manager wait. What is encrypted is sent by a thread, which would have to wake another.
+        reader: (peer.role == Role::Manager && sends_now).then(Reader::default),
+        outgoing: Mutex::default(),
+        has_rest: AtomicBool::new(false),
+        flight: Mutex::default(),
+        timeout: Mutex::new(timeout),
+        least_silence: options.least_silence,
+        working: Duration::from_millis(u64::from(working_ms)),
+        incarnation,
+    };
+    Ok((wire, payload_bytes))
+}
