@@ -17,6 +17,7 @@ from served_pools import in_memory, some_pool
 from strategies import values
 
 import outcore as oc
+from outcore.array import Array
 from outcore.distribution import Distribution, distribute
 from outcore.errors import (
     BusyError,
@@ -242,8 +243,8 @@ def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.data())
-def test_several_ranks(data: st.DataObject) -> None:
+@given(st.data(), st.booleans())
+def test_several_ranks(data: st.DataObject, in_pool: bool) -> None:
     """Steps and checkpoints by some ranks, loaded by others that lie otherwise."""
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)))
     model = values(shape, "f8")
@@ -261,7 +262,7 @@ def test_several_ranks(data: st.DataObject) -> None:
         assert found.attributes == {"step": 3}
         np.testing.assert_array_equal(found["u"], naive_part(model, loaded, comm.rank))
 
-    with in_memory() as above:
+    with some_pool("embedded") if in_pool else in_memory() as above:
         assert ThreadJob(size).run(write) == [None] * size
         assert ThreadJob(5 - size).run(load) == [None] * (5 - size)
         np.testing.assert_array_equal(oc.open_array(above / "run/u")[0], model)
@@ -339,3 +340,38 @@ def test_info_of_what_has_no_steps_yet(above: Any) -> None:
     array = oc.create_array(above / "u", (0, 4), growing=True)
     assert "0 of" in str(array.info())
     assert list(array.stream()) == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "embedded"])
+def test_a_rank_that_has_something_else(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are told; the step and the checkpoint before are what they were."""
+    collectives = []
+    write_all = Array.write_all
+
+    def counted(array: Array, *arguments: Any, **options: Any) -> Any:
+        collectives.append(array.path)
+        return write_all(array, *arguments, **options)
+
+    monkeypatch.setattr(Array, "write_all", counted)
+    specs = {"u": oc.ArraySpec((6, 4), disk_schema="block,*")}
+
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(above / "run", specs, comm=comm)
+        good = np.full((2, 4), float(comm.rank))
+        group.timestep({"u": good}, schema="block,*")
+        group.checkpoint({"u": good}, {"step": 0}, schema="block,*")
+        bad = np.zeros((3, 4)) if comm.rank == 1 else good
+        for call in (group.timestep, group.checkpoint):
+            with pytest.raises(InvalidError, match="1"):
+                call({"u": bad}, schema="block,*")
+        assert group.checkpoint({"u": good + 1}, {"step": 1}, schema="block,*") == 1
+        np.testing.assert_array_equal(group.restart(schema="block,*")["u"], good + 1)
+
+    with some_pool("embedded") if kind == "embedded" else in_memory() as above:
+        assert ThreadJob(3).run(work) == [None] * 3
+        group = oc.ArrayGroup(above / "run")
+        assert (group.steps, group.checkpoints()) == (1, [0, 1])
+        np.testing.assert_array_equal(
+            group["u"][0], np.repeat([[0.0], [1.0], [2.0]], 2, axis=0) * np.ones(4)
+        )
+    assert len(collectives) == (15 if kind == "embedded" else 0)

@@ -350,7 +350,7 @@ def test_errors_in_the_background_are_told_once(
 
 def test_a_copy_larger_than_the_budget_is_refused(tmp_path: Path) -> None:
     group = oc.ArrayGroup(tmp_path / "run", SPECS)
-    need = 40 * 60 * 4 + 60 * 16 + 2 * 8192
+    need = 40 * 60 * 4 + 60 * 16 + (1 << 20)
     with pytest.raises(
         BudgetError, match=f"need {need} bytes.*have {need - 1}; give memory={need}"
     ):

@@ -12,7 +12,7 @@ from outcore import budget, checkpoints, growing, time_steps
 from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
 from outcore.background import BackgroundCheckpoint
-from outcore.checkpoints import READ_BACK_CHUNKS, Restart, State
+from outcore.checkpoints import Restart, State, read_back_bytes
 from outcore.create import check_attributes, make_array
 from outcore.elements import elements
 from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
@@ -181,7 +181,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         comm
             Communicator, if it is another than the group's.
         schema
-            How the arrays lie over the ranks: one for all of them, or a dictionary by their names.
+            How the arrays lie over the ranks, as of `Array.write_all`: one for all of them, or a
+            dictionary by their names.
 
         Returns
         -------
@@ -414,11 +415,11 @@ def _check_budget(
     memory: int | str | None,
 ) -> None:
     """Refuse a snapshot that is larger than the budget."""
-    chunks = max(one.grid().slot_bytes for one in metadata.values())
-    need = sum(one.nbytes for one in arrays.values()) + READ_BACK_CHUNKS * chunks
+    read_back = max(map(read_back_bytes, metadata.values()))
+    need = sum(one.nbytes for one in arrays.values()) + read_back
     have = budget.resolve(memory)
     if need > have:
         raise BudgetError(
-            f"need {need} bytes for a copy of the arrays and {READ_BACK_CHUNKS} chunks that are "
-            f"read back, have {have}; give memory={need} or more, or background=False"
+            f"need {need} bytes for a copy of the arrays and {read_back} that are read back at a "
+            f"time, have {have}; give memory={need} or more, or background=False"
         )

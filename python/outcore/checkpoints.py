@@ -26,12 +26,9 @@ from outcore.errors import (
     TruncatedError,
 )
 from outcore.group_transfer import Ranks
-from outcore.verify import verify
+from outcore.verify import LEAST_BYTES, verify
 from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata, consolidated_json, group_json, parse
-
-READ_BACK_CHUNKS = 2
-"""So many chunks are in memory at once while checksums are computed of what was written."""
 
 _FORMAT = 1
 LOCK = ".writing"
@@ -75,6 +72,11 @@ class State:
     local: Mapping[str, npt.NDArray[Any]]
     schema: Mapping[str, Any]
     attributes: dict[str, Any]
+
+
+def read_back_bytes(metadata: Metadata) -> int:
+    """Bytes in memory while checksums are computed of an array that was written: two chunks."""
+    return max(2 * metadata.grid().slot_bytes, LEAST_BYTES)
 
 
 def numbers(where: Place) -> list[int]:
@@ -133,7 +135,7 @@ def _record_checksums(begun: Place, names: list[str]) -> None:
     """Read back what was written, and keep the checksums of its chunks."""
     for name in names:
         where = begun.below(name)
-        memory_bytes = READ_BACK_CHUNKS * read_metadata(where).grid().slot_bytes
+        memory_bytes = read_back_bytes(read_metadata(where))
         verify(where.path, record=True, memory=memory_bytes, progress=False)
 
 

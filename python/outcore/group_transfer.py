@@ -1,10 +1,9 @@
 """What the ranks of a program do together for a group: agree, and move their parts of an array.
 
-Each rank writes its own boxes: disjoint writes do not disturb each other. All else of a group is
-done by the first rank.
+Their parts go by collectives, or box by box. All else of a group is done by the first rank.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +13,8 @@ from outcore.array import Array
 from outcore.communicator import Communicator
 from outcore.distribution import Distribution
 from outcore.errors import InvalidError, OutcoreError, from_kind
+from outcore.pool_path import PoolPath
+from outcore.schema import Schema
 
 T = TypeVar("T")
 
@@ -85,67 +86,87 @@ class Ranks:
 def write(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
     """Write what each rank has of a new array; it is durable on every rank when this returns.
 
+    In a pool the servers direct it. On a plain path each rank writes its own boxes: disjoint writes
+    do not disturb each other.
+
     Raises
     ------
     InvalidError
         If there are several ranks, and `schema` does not say what each has.
     """
-
-    def work() -> None:
-        parts = _parts(array, schema, ranks)
-        _check_local(array, local, schema, ranks)
-        for box, mine in parts:
-            array[box] = local[mine]
-        array.flush()
-
-    ranks.each(work)
+    if ranks.size > 1:
+        _check_schema(array, schema, ranks)
+        if isinstance(array.path, PoolPath):
+            array.write_all(local, schema, ranks.given)
+            return
+    ranks.each(lambda: _write_own(array, local, schema, ranks))
 
 
 def read(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
-    """Read what each rank is to have of an array.
+    """Read what each rank is to have of an array, as `write` writes it.
 
     Raises
     ------
     InvalidError
         If there are several ranks, and `schema` does not say what each is to have.
     """
-
-    def work() -> npt.NDArray[Any]:
-        if ranks.size == 1:
-            return np.asarray(array[...])
-        parts = _parts(array, schema, ranks)
-        local = np.empty(schema.local_shape(ranks.rank), array.dtype)
-        for box, mine in parts:
-            local[mine] = array[box]
-        return local
-
-    return ranks.each(work)
-
-
-def _parts(array: Array, schema: Any, ranks: Ranks) -> Iterator[tuple[Any, Any]]:
-    """Boxes of the array that this rank has, each with where it lies in what the rank has."""
     if ranks.size == 1:
-        return iter([(..., ...)])
-    if not isinstance(schema, Distribution):
-        raise InvalidError(
-            f"{ranks.size} ranks need a schema= that says what each has, have {schema!r}; give one "
-            "of outcore.distribution.distribute"
-        )
-    if (schema.shape, schema.size) != (array.shape, ranks.size):
+        return np.asarray(array[...])
+    _check_schema(array, schema, ranks)
+    if isinstance(array.path, PoolPath):
+        found = array.read_all(None, schema, ranks.given)
+        # A rank beyond the mesh has nothing.
+        return np.empty((0,) * array.ndim, array.dtype) if found is None else found
+    return ranks.each(lambda: _read_own(array, schema, ranks))
+
+
+def _write_own(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
+    if ranks.size == 1:
+        array[...] = local
+    else:
+        over = _distribution(array, schema, ranks)
+        need = over.local_shape(ranks.rank)
+        if local.shape != need:
+            raise InvalidError(
+                f"need an array of shape {need} on rank {ranks.rank}, have {local.shape}; give "
+                "what the rank has by the schema"
+            )
+        for box, mine in over.parts(ranks.rank):
+            array[box] = local[mine]
+    array.flush()
+
+
+def _read_own(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
+    over = _distribution(array, schema, ranks)
+    local = np.empty(over.local_shape(ranks.rank), array.dtype)
+    for box, mine in over.parts(ranks.rank):
+        local[mine] = array[box]
+    return local
+
+
+def _check_schema(array: Array, schema: Any, ranks: Ranks) -> None:
+    if schema is None:
+        ranks.each(lambda: _refuse(array, ranks))
+
+
+def _refuse(array: Array, ranks: Ranks) -> None:
+    raise InvalidError(
+        f"{ranks.size} ranks need a schema= that says what each has of {array.path}; give an "
+        "oc.Schema, such as oc.Schema('block,*')"
+    )
+
+
+def _distribution(array: Array, schema: Any, ranks: Ranks) -> Distribution:
+    if isinstance(schema, Distribution):
+        found = schema
+    else:
+        found = Schema.of(schema).distribution(array.shape, ranks.size)
+    if (found.shape, found.size) != (array.shape, ranks.size):
         raise InvalidError(
             f"need a schema= of an array of shape {array.shape} over {ranks.size} ranks, have one "
-            f"of {schema.shape} over {schema.size}"
+            f"of {found.shape} over {found.size}"
         )
-    return schema.parts(ranks.rank)
-
-
-def _check_local(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
-    need = array.shape if ranks.size == 1 else schema.local_shape(ranks.rank)
-    if local.shape != need:
-        raise InvalidError(
-            f"need an array of shape {need} on rank {ranks.rank}, have {local.shape}; give what "
-            "the rank has by the schema"
-        )
+    return found
 
 
 def _told(error: BaseException) -> tuple[str, str]:

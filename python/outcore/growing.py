@@ -89,5 +89,7 @@ def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice
 
 
 def _discard(begun: Place) -> None:
-    if begun.exists("c"):
-        begun.volume.remove(begun.inside("c"))
+    # While a collective is under way, zarr.json says so.
+    for name in ("c", "zarr.json"):
+        if begun.exists(name):
+            begun.volume.remove(begun.inside(name))

@@ -91,14 +91,26 @@ class Schema:
                 [[_box(box, shape) for box in _boxes(own)] for own in self._boxes]
             )
         else:
-            distributed = sum(rule != "*" for rule in self._rules)
-            mesh = (size,) * distributed if self._mesh is None else self._mesh
-            over = distribute(shape, self._rules, mesh)
+            over = self.distribution(shape, size)
             pairs = list(zip(over.rules, over.mesh, strict=True))
             runs = [_run(rule) for rule in over.rules]
             found = MemorySchema.mesh([n for rule, n in pairs if rule != "*"], runs)
         found.shapes(shape, size, 0)
         return found
+
+    def distribution(self, shape: tuple[int, ...], size: int) -> Distribution:
+        """Apply the rules to an array of this shape and `size` processes.
+
+        Raises
+        ------
+        InvalidError
+            If they do not fit, or the schema has boxes instead.
+        """
+        if self._boxes is not None:
+            raise InvalidError(f"need a schema of rules, such as 'block,*', have {self}")
+        distributed = sum(rule != "*" for rule in self._rules)
+        mesh = (size,) * distributed if self._mesh is None else self._mesh
+        return distribute(shape, self._rules, mesh)
 
     def local_shapes(
         self, shape: tuple[int, ...], size: int, rank: int

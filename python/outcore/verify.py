@@ -23,6 +23,9 @@ _NAME = "outcore.checksums"
 _FORMAT = 1
 _AHEAD = 8
 
+LEAST_BYTES = 1 << 20
+"""Where chunks are tiny, so much is still needed for whole blocks of the disk."""
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -66,7 +69,8 @@ def verify(
         Store the CRC-32C of each chunk beside ``zarr.json``, for later calls. Close the array
         wherever it is open for writing first: checksums hold until it is next opened for writing.
     memory
-        Bytes for the chunks that are read ahead; by default eight chunks' worth.
+        Bytes for the chunks that are read ahead; by default eight chunks' worth, at
+        least 1 MiB.
     progress
         See `outcore.progress.ProgressLike`.
 
@@ -105,7 +109,8 @@ def _checksums(
 ) -> npt.NDArray[np.uint32]:
     """Compute the CRC-32C of every chunk as it is on disk, in row-major order of chunks."""
     grid = array.metadata.grid()
-    memory_bytes = grid.slot_bytes * _AHEAD if memory is None else budget.resolve(memory)
+    least = max(grid.slot_bytes * _AHEAD, LEAST_BYTES)
+    memory_bytes = least if memory is None else budget.resolve(memory)
     chunk_bytes = math.prod(array.chunks) * array.dtype.itemsize
     arena = Arena(memory_bytes)
     stream = Stream(array.open_file(arena, 1), arena, memory_bytes)
