@@ -7,6 +7,7 @@ use outcore_core::{
     Grant, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target, Unsynced,
 };
 
+use crate::collective::{Next, Rank};
 use crate::model::{FileModel, WriteId, pattern};
 
 /// A file that clients share, and what it may be.
@@ -54,6 +55,8 @@ pub enum Kind {
     Sync,
     /// Removes the data files of a file that has no name any more.
     Remove,
+    /// Writes or reads the whole file with other clients.
+    Collective(Option<WriteId>),
 }
 
 /// A part of an operation: a request to one server.
@@ -86,6 +89,8 @@ pub struct Op {
     pub has_failed: bool,
     /// Its calls that are not answered, by their numbers.
     pub calls: BTreeMap<u64, Call>,
+    /// What it does in a collective.
+    pub rank: Option<Box<Rank>>,
 }
 
 /// See the module.
@@ -134,12 +139,36 @@ impl Client {
                 Kind::Read => IoRequest::Read { target, grant, regions },
                 Kind::Sync => IoRequest::Sync { target, grant },
                 Kind::Remove => IoRequest::Remove { target, grant },
+                Kind::Collective(_) => continue,
             };
             self.last_number += 1;
             let sent = self.unsynced.sent(server, &request);
             calls.insert(self.last_number, Call { server, entry, request, payload, sent });
         }
-        self.op.insert(Op { kind, file: number, regions, begun_ns: now_ns, has_failed: false, calls })
+        self.op.insert(Op {
+            kind,
+            file: number,
+            regions,
+            begun_ns: now_ns,
+            has_failed: false,
+            calls,
+            rank: None,
+        })
+    }
+
+    /// Adds requests to what it does now; their numbers.
+    pub fn add(&mut self, servers: &[ServerId], nexts: Vec<Next>) -> Vec<u64> {
+        let mut numbers = vec![];
+        for (entry, request, payload) in nexts {
+            let server = servers[entry as usize];
+            let sent = self.unsynced.sent(server, &request);
+            self.last_number += 1;
+            numbers.push(self.last_number);
+            if let Some(op) = &mut self.op {
+                op.calls.insert(self.last_number, Call { server, entry, request, payload, sent });
+            }
+        }
+        numbers
     }
 
     /// The oldest request that is not answered.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod collective;
 pub mod model;
 pub mod node;
 pub mod seeds;

@@ -11,12 +11,13 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut operations = 0;
-    let mut crashes = 0;
+    let (mut crashes, mut collectives) = (0, 0);
     for seed in first..first.saturating_add(count) {
         match simulate(seed, count == 1) {
             Ok(world) => {
                 operations += world.operations;
                 crashes += world.crashes;
+                collectives += world.collectives;
             }
             Err(finding) => {
                 println!("seed {seed} ({:?}): {finding}", faults_of(seed));
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!("{count} pools from seed {first} on: {operations} operations, {crashes} crashes, nothing found");
+    println!(
+        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {crashes} crashes, nothing found"
+    );
     ExitCode::SUCCESS
 }

@@ -99,6 +99,16 @@ impl FileModel {
         });
     }
 
+    /// A write is done and safe: what was before it is not shown any more, whatever crashes.
+    pub fn safe(&mut self, write: WriteId, start: u64, end: u64, now: u64) {
+        self.each(start, end, |history| {
+            if let Some(at) = history.iter().position(|w| w.write == write) {
+                history.drain(..at);
+                history[0].answered.get_or_insert(now);
+            }
+        });
+    }
+
     /// A client was told that what it wrote to `start..end` may be lost.
     pub fn refused(&mut self, client: usize, start: u64, end: u64) {
         self.each(start, end, |history| {
@@ -178,6 +188,19 @@ mod tests {
         assert!(file.unexplained(20, &[0; 10], LATE).is_some(), "what was synced is not");
         assert_eq!(file.unexplained(0, &bytes(1, 0, 20), LATE), None);
         assert!(file.unexplained(0, &[0; 20], LATE).is_some());
+    }
+
+    #[test]
+    fn what_is_safe_is_there_or_what_was_written_since() {
+        let mut file = FileModel::new(10);
+        file.sent(1, 0, 0, 10);
+        file.sent(2, 0, 0, 5);
+        file.answered(2, 0, 5, 6, false);
+        file.safe(1, 0, 10, 7);
+        file.crashed(0, 10);
+        assert!(file.unexplained(0, &[0; 5], LATE).is_some());
+        assert_eq!(file.unexplained(0, &bytes(1, 0, 10), LATE), None, "the other one was not safe");
+        assert_eq!(file.unexplained(0, &bytes(2, 0, 5), LATE), None);
     }
 
     #[test]

@@ -135,6 +135,11 @@ impl Node {
         self.step(now_ns, Event::Call { call: self.next_call, request, buffer })
     }
 
+    /// Some time has passed.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<Wish> {
+        self.step(now_ns, Event::Tick)
+    }
+
     /// Asks it something while nothing else is under way, and lets its disk do at once what that takes. `None`: it has
     /// no answer.
     pub fn ask(&mut self, now_ns: u64, request: IoRequest) -> Option<IoReply> {

@@ -19,6 +19,7 @@ use outcore_server::manager::{Config, Manager, Now, User};
 use outcore_server::store::MemoryStore;
 
 use crate::client::{Call, Client, Kind, SimFile};
+use crate::collective::Collective;
 use crate::model::FileModel;
 use crate::node::{Node, POOL, RequestKey, Wish};
 
@@ -27,6 +28,8 @@ const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
 const MS: u64 = 1_000_000;
 /// A client that has no answer for so long sends again.
 const PATIENCE_NS: u64 = 60 * MS;
+/// Servers look at the clock so often.
+const TICK_NS: u64 = 1000 * MS;
 /// Nothing takes that many events.
 const MOST_EVENTS: u64 = 2_000_000;
 
@@ -76,6 +79,8 @@ enum Happening {
     Think { client: usize },
     Crash { server: usize },
     Start { server: usize },
+    Tick { server: usize },
+    GiveUp { client: usize, begun_ns: u64 },
 }
 
 /// A failed run: what was seen, for people.
@@ -97,6 +102,8 @@ pub struct World {
     orphans: Vec<SimFile>,
     manager: Manager<MemoryStore>,
     next_write: u64,
+    /// One that not all of its clients have begun with.
+    collective: Option<Collective>,
     /// Crashes and other faults are over.
     is_calm: bool,
     flipped: bool,
@@ -106,6 +113,8 @@ pub struct World {
     pub operations: u64,
     /// How often a server lost power.
     pub crashes: u64,
+    /// How many collectives ended well for a client.
+    pub collectives: u64,
 }
 
 impl World {
@@ -158,11 +167,13 @@ impl World {
             orphans: vec![],
             manager,
             next_write: 0,
+            collective: None,
             is_calm: false,
             flipped: false,
             trace: false,
             operations: 0,
             crashes: 0,
+            collectives: 0,
         };
         SKIPS_CHECKSUMS.set(plant == Some(Plant::SkipChecksum));
         for number in 0..world.random.between(1, 3) {
@@ -171,6 +182,7 @@ impl World {
         }
         for server in 0..world.nodes.len() {
             world.start(server)?;
+            world.later(TICK_NS, Happening::Tick { server });
             if faults.crashes {
                 let at = world.random.between(1, 400) * MS;
                 world.later(at, Happening::Crash { server });
@@ -309,6 +321,14 @@ impl World {
             Happening::Start { server } => {
                 if !self.nodes[server].is_up() {
                     self.start(server)?;
+                }
+            }
+            Happening::GiveUp { client, begun_ns } => self.give_up(client, begun_ns),
+            Happening::Tick { server } => {
+                let wishes = self.nodes[server].tick(now);
+                self.fulfil(server, wishes);
+                if !self.is_calm {
+                    self.later(TICK_NS, Happening::Tick { server });
                 }
             }
         }

@@ -148,11 +148,22 @@ impl<B: Buffer> Collectives<B> {
     /// Forgets all of a collective but how it ended.
     pub fn end(&self, id: u128, result: Result<()>) {
         if self.joined.borrow_mut().remove(&id).is_some() {
-            let mut ended = self.ended.borrow_mut();
-            ended.push_back((id, result));
-            if ended.len() > MOST_ENDED {
-                ended.pop_front();
-            }
+            self.remember(id, result);
+        }
+    }
+
+    /// Who joins one that a process gave up before anybody joined here must not wait for it.
+    pub fn end_unknown(&self, id: u128, error: Error) {
+        if self.ended(id).is_none() {
+            self.remember(id, Err(error));
+        }
+    }
+
+    fn remember(&self, id: u128, result: Result<()>) {
+        let mut ended = self.ended.borrow_mut();
+        ended.push_back((id, result));
+        if ended.len() > MOST_ENDED {
+            ended.pop_front();
         }
     }
 

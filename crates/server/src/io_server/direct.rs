@@ -115,8 +115,10 @@ impl<B: Buffer> Shared<B> {
 
     /// A process cannot go on.
     pub fn abandon(&self, id: u128, rank: u64, error: &Error) -> IoReply {
-        if let Ok(collective) = self.collectives.get(id) {
-            collective.fail(Error::new(error.kind, format!("process {rank} gave up: {error}")));
+        let error = Error::new(error.kind, format!("process {rank} gave up: {error}"));
+        match self.collectives.get(id) {
+            Ok(collective) => collective.fail(error),
+            Err(_) => self.collectives.end_unknown(id, error),
         }
         IoReply::Done
     }

@@ -377,6 +377,13 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
             assert_eq!(error.kind, ErrorKind::Budget);
             assert_eq!(error.message, "process 3 gave up: no memory");
         }
+        // It is faster than those who join.
+        let error = Error::new(ErrorKind::Budget, "no memory");
+        let abandon = IoRequest::Abandon { collective: 3, rank: 3, error };
+        assert!(world.done(abandon, vec![]).is_ok());
+        let mut late = [Rank::join(&mut world, 1, &spec(3, write, 4, quarters()), 0)];
+        settle(&mut world, &mut late, &mut []);
+        assert_eq!(results(&late)[0].clone().unwrap_err().message, "process 3 gave up: no memory");
     }
 }
 

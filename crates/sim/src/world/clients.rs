@@ -1,11 +1,15 @@
 //! What the clients of the world do, and whether what they are told may be so.
 
-use outcore_core::{Error, ErrorKind, Incarnation, IoReply, ManagerRequest, Regions};
+use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, ManagerRequest, Regions};
 
 use super::{BEGIN_NS, Finding, Happening, MS, Plant, World};
 use crate::client::{Call, Kind, SimFile, random_regions};
+use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
+
+/// What no collective takes that gets on.
+const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
 
 /// Who was answered, by which run of a server, and what for.
 struct Told {
@@ -37,7 +41,7 @@ impl World {
 
     /// A client begins its next operation.
     pub(super) fn think(&mut self, client: usize) -> Result<(), Finding> {
-        if self.clients[client].left == 0 || self.clients[client].op.is_some() {
+        if self.clients[client].op.is_some() || self.joins(client) || self.clients[client].left == 0 {
             return Ok(());
         }
         self.clients[client].left -= 1;
@@ -65,8 +69,18 @@ impl World {
             self.clients[client].left += 1;
             return Ok(());
         }
+        if self.collective.as_ref().is_some_and(|collective| collective.file == number) {
+            // What others are going to read or write together is left as it is.
+        } else if self.collective.is_none() && self.random.once_in(12) {
+            self.draw_collective(client, number);
+            return Ok(());
+        }
+        let is_awaited = self.collective.as_ref().is_some_and(|collective| collective.file == number);
         let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
-        if self.random.once_in(20) && others.all(|op| op.file != number || op.kind == Kind::Remove) {
+        if !is_awaited
+            && self.random.once_in(20)
+            && others.all(|op| op.file != number || op.kind == Kind::Remove)
+        {
             return self.replace(client, number);
         }
         let file = &self.files[number];
@@ -92,6 +106,73 @@ impl World {
         Ok(())
     }
 
+    /// The clients that still work are going to do something with a file together; this one begins.
+    fn draw_collective(&mut self, client: usize, number: usize) {
+        let write = self.random.once_in(2).then_some(self.next_write + 1);
+        self.next_write += u64::from(write.is_some());
+        let at_work = |&other: &usize| {
+            let other = &self.clients[other];
+            other.left > 0 || other.op.is_some()
+        };
+        let mut clients: Vec<usize> = (0..self.clients.len()).filter(at_work).collect();
+        if !clients.contains(&client) {
+            clients.push(client);
+        }
+        let id = u128::from(self.random.bits());
+        let file = (number, &self.files[number]);
+        self.collective = Some(Collective::new(&mut self.random, id, file, write, clients));
+        self.joins(client);
+    }
+
+    /// Whether a client begins with what it is to do together with others.
+    fn joins(&mut self, client: usize) -> bool {
+        let Some(mut collective) = self.collective.take_if(|it| it.missing.contains(&client)) else {
+            return false;
+        };
+        let file = &mut self.files[collective.file];
+        let Some((rank, nexts)) = Rank::join(&collective, client, file) else { return false };
+        if let Some(write) = collective.write.filter(|_| collective.missing.len() == collective.clients.len())
+        {
+            // On behalf of all of them.
+            file.model.sent(write, collective.clients[0], 0, file.model.length());
+        }
+        let all = Regions::contiguous(0, file.model.length()).unwrap_or_default();
+        collective.missing.remove(&client);
+        let (number, kind) = (collective.file, Kind::Collective(collective.write));
+        if !collective.missing.is_empty() {
+            self.collective = Some(collective);
+        }
+        self.begin(client, number, kind, all);
+        if let Some(op) = &mut self.clients[client].op {
+            op.rank = Some(Box::new(rank));
+        }
+        self.ask_next(client, nexts);
+        let begun_ns = self.now_ns;
+        self.later(CLIENT_PATIENCE_NS, Happening::GiveUp { client, begun_ns });
+        true
+    }
+
+    /// A client sends the next requests of a collective.
+    fn ask_next(&mut self, client: usize, nexts: Vec<Next>) {
+        let Some(op) = &self.clients[client].op else { return };
+        let servers = self.files[op.file].layout.servers.clone();
+        for number in self.clients[client].add(&servers, nexts) {
+            self.send(RequestKey { client, number });
+        }
+    }
+
+    /// A client that is in a collective for too long gives up: servers that start again and again know nothing of it.
+    pub(super) fn give_up(&mut self, client: usize, begun_ns: u64) {
+        let op = self.clients[client].op.as_mut().filter(|op| op.begun_ns == begun_ns);
+        if let Some((op, rank)) = op.and_then(|op| op.rank.take().map(|rank| (op, rank))) {
+            let mut rank = rank;
+            let nexts = rank.give_up(&Error::new(ErrorKind::Io, "it takes too long"));
+            op.has_failed = true;
+            op.rank = Some(rank);
+            self.ask_next(client, nexts);
+        }
+    }
+
     pub(super) fn answered(
         &mut self,
         key: RequestKey,
@@ -112,6 +193,14 @@ impl World {
         let regions = op.regions.clone();
         op.has_failed |= !matches!(reply, IoReply::Done | IoReply::Absent);
         let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
+        if let Some(rank) = &mut op.rank {
+            let nexts = rank.answered(call.entry, &call.request, &reply);
+            self.ask_next(key.client, nexts);
+        }
+        let client = &mut self.clients[key.client];
+        let Some(op) = &mut client.op else { return Ok(()) };
+        let rank = op.rank.clone();
+        op.calls.retain(|_, call| rank.as_ref().is_none_or(|rank| rank.waits_for(&call.request)));
         let is_refused = client.unsynced.answered(call.sent.clone(), Incarnation(run), &reply);
         let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
         if is_done {
@@ -135,23 +224,33 @@ impl World {
         if is_refused && self.crashes == 0 {
             return Err(format!("file {file} may have lost writes, though no server was started again"));
         }
+        if is_done && !has_failed && matches!(kind, Kind::Collective(_)) {
+            self.collectives += 1;
+        }
+        if let (Some(rank), IoReply::Done) = (&rank, &reply) {
+            return self.check_collective(rank, &call, file, begun_ns, bytes);
+        }
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
             // What a server has nothing of are zeros.
             IoReply::Done | IoReply::Absent => self.check(&call, &kind, file, &regions, &told, bytes),
-            IoReply::Failed(error) => self.excuse(&error).map_or(Ok(()), |why| {
-                Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
-            }),
+            IoReply::Failed(error) => {
+                self.excuse(&error, matches!(kind, Kind::Collective(_))).map_or(Ok(()), |why| {
+                    Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
+                })
+            }
             other => Err(format!("the answer to {kind:?} is {other:?}")),
         }
     }
 
     /// Why an error is none that may be; `None` if it may.
-    fn excuse(&self, error: &Error) -> Option<&'static str> {
+    fn excuse(&self, error: &Error, is_collective: bool) -> Option<&'static str> {
         match error.kind {
             ErrorKind::Corrupt if self.flipped => None,
             ErrorKind::Corrupt => Some("though no disk changed a bit"),
             ErrorKind::DiskFull if self.faults.full => None,
+            // Of a collective, whose servers may know nothing of it after they lost power.
+            _ if is_collective && (self.faults.full || self.flipped || self.crashes > 0) => None,
             _ => Some("without reason"),
         }
     }
@@ -179,7 +278,7 @@ impl World {
         let SimFile { layout, model, .. } = &mut self.files[file];
         let (stripes, entry) = (layout.stripes, call.entry);
         match kind {
-            Kind::Make | Kind::Remove => {}
+            Kind::Make | Kind::Remove | Kind::Collective(_) => {}
             Kind::Write(write) => {
                 for run in regions.runs() {
                     for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
@@ -215,6 +314,36 @@ impl World {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// What a server did of a collective must be so: what was taken is there, and at the end what was written is safe.
+    fn check_collective(
+        &mut self,
+        rank: &Rank,
+        call: &Call,
+        file: usize,
+        begun_ns: u64,
+        bytes: &[u8],
+    ) -> Result<(), Finding> {
+        let SimFile { layout, model, .. } = &mut self.files[file];
+        match (&call.request, rank.write()) {
+            (IoRequest::Take { piece, .. }, _) => {
+                for (offset, byte) in rank.offsets(call.entry, *piece).into_iter().zip(bytes) {
+                    if let Some((offset, byte, writes)) = model.unexplained(offset, &[*byte], begun_ns) {
+                        return Err(format!(
+                            "byte {offset} of file {file} is taken as {byte}; it could be of the writes {writes:?}"
+                        ));
+                    }
+                }
+            }
+            (IoRequest::Await { round: None, .. }, Some(write)) => {
+                for (start, end) in SimFile::on_entry(layout.stripes, call.entry, 0, model.length()) {
+                    model.safe(write, start, end, self.now_ns);
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
