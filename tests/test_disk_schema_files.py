@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from communicators import ThreadComm, ThreadJob
 from pool_files import data_files
 from served_pools import in_memory
 from test_zarr_interop import READERS, values
@@ -192,6 +193,37 @@ def test_each_step_of_a_growing_array_is_divided(
     assert found.block[1:] == alone.info().block
     assert sorted(found.placement.chunk_counts) == sorted(expected.chunk_counts)
     assert found.placement.stripe_unit_bytes == expected.stripe_unit_bytes
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("setting", SCHEMAS)
+def test_collectives_keep_to_the_schema(
+    pool: oc.Pool, setting: dict[str, Any], is_atomic: bool
+) -> None:
+    model = values((13, 18, 20), "f8")
+    made = oc.create_array(pool / "A", model.shape, "f8", **setting)
+    before = made.info().placement
+    assert before is not None
+    made.close()
+
+    def job(comm: ThreadComm) -> None:
+        with oc.open_array(pool / "A", "r+") as array:
+            # Another distribution than any on disk.
+            array.write_all(
+                model[:, comm.rank :: 2], "*,cyclic(1),*", comm, timeout=20, atomic=is_atomic
+            )
+            found = array.read_all(None, "block,*,*", comm, timeout=20)
+            np.testing.assert_array_equal(found, model[7 * comm.rank : 7 + 7 * comm.rank])
+
+    assert ThreadJob(2).run(job) == [None, None]
+    with oc.open_array(pool / "A") as array:
+        np.testing.assert_array_equal(array[...], model)
+        after = array.info().placement
+        assert after is not None
+        assert (after.stripe_unit_bytes, sorted(after.chunk_counts)) == (
+            before.stripe_unit_bytes,
+            sorted(before.chunk_counts),
+        )
 
 
 def test_a_distribution_is_a_memory_schema(directory: Path) -> None:
