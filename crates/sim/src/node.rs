@@ -37,6 +37,8 @@ pub enum Wish {
     Disk(u64),
     /// An operation on names likewise, then [`Node::name_done`].
     Name(u64),
+    /// Others have their turn, then [`Node::go_on`].
+    LetOthers(u64),
     /// An answer for a client.
     Answer(RequestKey, IoReply, MemoryBuffer),
 }
@@ -149,6 +151,7 @@ impl Node {
             match wish {
                 Wish::Disk(token) => wishes.extend(self.disk_done(now_ns, token, None)),
                 Wish::Name(token) => wishes.extend(self.name_done(now_ns, token)),
+                Wish::LetOthers(token) => wishes.extend(self.go_on(now_ns, token)),
                 Wish::Answer(_, reply, _) => return Some(reply),
             }
         }
@@ -173,6 +176,11 @@ impl Node {
         let Some(operation) = self.names.remove(&token) else { return vec![] };
         let result = perform(&self.disk, &self.disk, operation);
         self.step(now_ns, Event::Name { token, result })
+    }
+
+    /// Long work goes on.
+    pub fn go_on(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
+        self.step(now_ns, Event::GoOn { token })
     }
 
     fn done(&self, request: Request<MemoryBuffer>) -> Completion<MemoryBuffer> {
@@ -201,6 +209,7 @@ impl Node {
                     self.names.insert(token, operation);
                     wishes.push(Wish::Name(token));
                 }
+                Effect::LetOthers { token } => wishes.push(Wish::LetOthers(token)),
                 Effect::Answer { call, reply, buffer } => {
                     if let Some(key) = self.calls.remove(&call) {
                         wishes.push(Wish::Answer(key, reply, buffer));

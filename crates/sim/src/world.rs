@@ -74,6 +74,7 @@ enum Happening {
     Arrives(Box<Sent>),
     Disk { server: usize, incarnation: u64, token: u64 },
     Name { server: usize, incarnation: u64, token: u64 },
+    GoOn { server: usize, incarnation: u64, token: u64 },
     Answered { key: RequestKey, incarnation: u64, reply: IoReply, bytes: Vec<u8> },
     Patience { key: RequestKey },
     Think { client: usize },
@@ -305,6 +306,12 @@ impl World {
                     self.fulfil(server, wishes);
                 }
             }
+            Happening::GoOn { server, incarnation, token } => {
+                if self.nodes[server].incarnation == incarnation {
+                    let wishes = self.nodes[server].go_on(now, token);
+                    self.fulfil(server, wishes);
+                }
+            }
             Happening::Answered { key, incarnation, reply, bytes } => {
                 self.answered(key, incarnation, reply, &bytes)?;
             }
@@ -371,6 +378,7 @@ impl World {
             match wish {
                 Wish::Disk(token) => self.later(after, Happening::Disk { server, incarnation, token }),
                 Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
+                Wish::LetOthers(token) => self.later(after, Happening::GoOn { server, incarnation, token }),
                 Wish::Answer(key, reply, buffer) => {
                     self.nodes[server].session(key.client).finish(key.number, Arc::new(encode(&reply)));
                     self.reply(server, key, reply, buffer.to_vec());

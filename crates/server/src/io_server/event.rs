@@ -35,6 +35,11 @@ pub enum Event<B> {
         /// What came of it.
         result: Result<NameAnswer>,
     },
+    /// Others had their turn.
+    GoOn {
+        /// Of who let them.
+        token: u64,
+    },
     /// Some time has passed: a few seconds.
     Tick,
     /// The server is to finish what it has, and to stop.
@@ -57,6 +62,11 @@ pub enum Effect<B> {
         token: u64,
         /// The operation.
         operation: NameOperation,
+    },
+    /// Long work lets others have their turn: it goes on behind what has come meanwhile.
+    LetOthers {
+        /// Comes back when they had it.
+        token: u64,
     },
     /// A call is answered.
     Answer {

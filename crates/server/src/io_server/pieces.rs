@@ -40,6 +40,14 @@ impl Piece {
         }
     }
 
+    /// Of how many runs it is.
+    pub fn parts(&self) -> usize {
+        match self {
+            Self::Direct { .. } => 1,
+            Self::Mixed { parts, .. } => parts.len(),
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Direct { blocks, .. } => (blocks.end - blocks.start) * BLOCK_BYTES,

@@ -148,6 +148,9 @@ impl<D: Disk + 'static> Driver<D> {
                         self.disk.submit(request, Box::new(done));
                     }
                     Effect::Name { token, operation } => drop(names.send((token, operation))),
+                    Effect::LetOthers { token } => {
+                        drop(self.messages.send(Message::Event(Event::GoOn { token })));
+                    }
                     Effect::Answer { call, reply, buffer } => {
                         let answered: Option<Answered<D::Buffer>> = calls.remove(&call);
                         if let Some(Answered { done, started_ns }) = answered {

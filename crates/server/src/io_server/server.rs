@@ -20,6 +20,9 @@ use super::wait::{Group, Slot};
 /// Files with notes, beyond which one is made durable unasked, so that the notes stay few.
 const MOST_NOTED: usize = 1024;
 
+/// Parts of a long request that are planned before others have their turn.
+const PARTS_IN_A_TURN: usize = 4096;
+
 /// What an I/O server is: it is told what happened, and says what is to be done. It does no I/O and reads no clock.
 pub struct IoServer<B> {
     shared: Server<B>,
@@ -89,6 +92,7 @@ impl<B: Buffer> IoServer<B> {
         match event {
             Event::Disk { token, completion } => self.shared.completed(token, completion),
             Event::Name { token, result } => self.shared.named(token, result),
+            Event::GoOn { token } => self.shared.go_on(token),
             Event::Call { call, request, buffer } => {
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 started.calls.set(started.calls.get() + 1);
@@ -319,7 +323,7 @@ impl<B: Buffer> Shared<B> {
         work: impl AsyncFn(Rc<File>, Piece, B) -> Result<()> + Clone + 'static,
     ) -> Result<()> {
         let group = Group::new();
-        let mut total = 0;
+        let (mut total, mut planned) = (0, 0);
         let mut pieces = Pieces::new(regions.local_runs(target.stripes, target.entry));
         while group.result().is_ok() {
             group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
@@ -332,6 +336,11 @@ impl<B: Buffer> Shared<B> {
                 break;
             };
             total += piece.bytes();
+            planned += piece.parts();
+            if planned >= PARTS_IN_A_TURN {
+                planned = 0;
+                self.let_others().await;
+            }
             if piece.buffer_end() > buffer.len() as u64 {
                 group.fail(mismatch(piece.buffer_end(), buffer.len()));
                 break;

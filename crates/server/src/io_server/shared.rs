@@ -49,6 +49,7 @@ pub(super) struct Shared<B> {
     next: Cell<u64>,
     requests: RefCell<HashMap<u64, Slot<Completion<B>>>>,
     operations: RefCell<HashMap<u64, Slot<Result<NameAnswer>>>>,
+    turns: RefCell<HashMap<u64, Slot<()>>>,
     empty: B,
 }
 
@@ -87,6 +88,7 @@ impl<B: Buffer> Shared<B> {
             next: Cell::new(0),
             requests: RefCell::default(),
             operations: RefCell::default(),
+            turns: RefCell::default(),
             empty,
         })
     }
@@ -115,6 +117,21 @@ impl<B: Buffer> Shared<B> {
         let slot = self.operations.borrow_mut().remove(&token);
         if let Some(slot) = slot {
             slot.give(result);
+        }
+    }
+
+    /// Lets others have their turn, in the middle of long work.
+    pub async fn let_others(&self) {
+        let (token, slot) = (self.token(), Slot::new());
+        self.turns.borrow_mut().insert(token, slot.clone());
+        self.effects.borrow_mut().push(Effect::LetOthers { token });
+        slot.await;
+    }
+
+    pub fn go_on(&self, token: u64) {
+        let slot = self.turns.borrow_mut().remove(&token);
+        if let Some(slot) = slot {
+            slot.give(());
         }
     }
 

@@ -324,3 +324,26 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
     world.write(1, 0, &[2; 10]).unwrap();
     assert_eq!(world.read(1, 0, 11), Ok([vec![2; 10], vec![0]].concat()));
 }
+
+#[test]
+fn a_small_call_is_answered_while_a_large_one_is_still_planned() {
+    let mut world = World::new(8, Limits::default());
+    world.write(1, (4 << 20) - 1, &[1]).unwrap();
+    world.write(2, 0, &[2; 10]).unwrap();
+    // 2^20 runs, as many as a message has at most: one byte of every four.
+    let levels = vec![Level { count: 1 << 20, step_bytes: 4 }];
+    let many = Regions::new(vec![Nested { offset: 0, run_bytes: 1, levels }]).unwrap();
+    let large = world.call(read_request(1, many), vec![7; 1 << 20]);
+    let small = world.call(read_request(2, Regions::contiguous(0, 10).unwrap()), vec![0; 10]);
+    let answered = loop {
+        if let Some((reply, bytes)) = world.answer(small) {
+            break (reply, bytes.to_vec());
+        }
+        assert!(world.turn_of_others(), "the large call was planned to its end first");
+    };
+    assert_eq!(answered, (IoReply::Done, vec![2; 10]));
+    assert!(world.answer(large).is_none());
+    world.run();
+    let (reply, bytes) = world.answer(large).unwrap();
+    assert_eq!((reply, bytes.to_vec()), (IoReply::Done, vec![0; 1 << 20]));
+}

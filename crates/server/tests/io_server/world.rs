@@ -206,8 +206,24 @@ impl World {
                 self.step(Event::Name { token, result });
                 true
             }
+            Effect::LetOthers { token } => {
+                self.step(Event::GoOn { token });
+                true
+            }
             _ => unreachable!("answers are not pending"),
         }
+    }
+
+    /// Finishes one thing that the disk has to do, while long work lets others have their turn; `false` if there is
+    /// none of one or the other.
+    pub fn turn_of_others(&mut self) -> bool {
+        let is_of_others = |effect: &Effect<MemoryBuffer>| !matches!(effect, Effect::LetOthers { .. });
+        let (others, mut long): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_of_others);
+        self.pending = others;
+        let has_turned = !long.is_empty() && self.turn();
+        self.pending.append(&mut long);
+        has_turned
     }
 
     fn finish(&mut self, token: u64, completion: Completion<MemoryBuffer>) -> bool {
