@@ -66,7 +66,7 @@ def test_killed_while_it_writes_steps(kind: str) -> None:
         with opened(kind, above) as root:
             oc.ArrayGroup(root / "run", SPECS)
         steps = 0
-        for _ in range(8):
+        for _ in range(6):
             reports = reported_until_killed(write_steps, kind, above, draw)
             assert reports == list(range(steps, steps + len(reports)))
             with opened(kind, above) as root:

@@ -28,7 +28,7 @@ def test_killed_while_it_appends(kind: str) -> None:
         with opened(kind, above) as root:
             oc.create_array(root / "u", (0, 3, 500), "i4", growing=True)
         steps = 0
-        for _ in range(20):
+        for _ in range(10):
             reports = reported_until_killed(append_steps, kind, above, draw)
             assert reports == list(range(steps, steps + len(reports)))
             with opened(kind, above) as root:
