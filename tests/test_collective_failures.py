@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -105,17 +105,40 @@ def test_what_rank_0_cannot_begin_all_are_told(pool: oc.Pool) -> None:
     assert all("was closed" in str(each) for each in found), found
 
 
-def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
-    def work(u: oc.Array, comm: ThreadComm) -> None:
-        if comm.rank == 1:
-            time.sleep(0.3)
-            u = oc.open_array(pool / "u", "r+")
-        u.write_all(rows(comm, 2.0), "block,*", comm, timeout=10)
-        if comm.rank == 1:
-            time.sleep(0.2)
-        assert (u.read_all(None, "*,block", comm, timeout=10) == 2).all()
+class EagerComm(ThreadComm):
+    """As MPI may do it, who broadcasts does not wait for those who listen."""
 
-    assert run(pool, 3, work) == [None] * 3
+    said: ClassVar[dict[tuple[int, int], Any]] = {}
+    news = threading.Condition()
+
+    def __init__(self, comm: ThreadComm) -> None:
+        super().__init__(comm.rank, comm._shared)
+        self._steps = 0
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        self._steps += 1
+        key = (id(self._shared), self._steps)
+        with self.news:
+            if self.rank == root:
+                self.said[key] = value
+                self.news.notify_all()
+            assert self.news.wait_for(lambda: key in self.said, 20)
+            return self.said[key]
+
+
+def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
+    """Also who opens the array after others have begun, and again at once after the end."""
+
+    def job(comm: ThreadComm) -> None:
+        comm = EagerComm(comm)
+        for step in range(3):
+            time.sleep(0.1 * (comm.rank == 1))
+            with oc.open_array(pool / "u", "r+") as u:
+                u.write_all(rows(comm, float(step)), "block,*", comm, timeout=10)
+            with oc.open_array(pool / "u") as u:
+                assert (u.read_all(None, "*,block", comm, timeout=10) == step).all()
+
+    assert ThreadJob(3, patience_s=30).run(job) == [None] * 3
 
 
 class NeverThere(ThreadComm):
@@ -202,17 +225,16 @@ pool = oc.connect(url)
 u = oc.open_array(pool / "u", "r+")
 mine = np.full((400, 1000), rank + 1.0)
 u.write_all(mine, "block,*", comm, timeout=2)
-while True:
-    if rank == 0:
-        print("again", flush=True)
-    try:
+try:
+    while True:
+        if rank == 0:
+            print("again", flush=True)
         u.write_all(mine, "block,*", comm, timeout=2)
-    except KeyboardInterrupt as error:
-        print("stopped", error, flush=True)
-        break
-    except oc.OutcoreError as error:
-        print("told", error, flush=True)
-        break
+except KeyboardInterrupt:
+    # In a call, or between two of them.
+    print("stopped", flush=True)
+except oc.OutcoreError as error:
+    print("told", error, flush=True)
 """
 
 

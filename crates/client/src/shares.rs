@@ -7,8 +7,12 @@ use outcore_memory::{Arena, Region, Segment};
 
 use crate::Memory;
 
-/// Runs at least this long travel from and to where they are. Shorter ones cost more in system calls than a copy does.
+/// Runs that are at least this long, on average, travel from and to where they are. Shorter ones cost more in system calls
+/// than a copy does.
 const LEAST_RUN_BYTES: u64 = 4096;
+
+/// More runs than would be long enough, which may turn out to follow each other.
+const MOST_PARTS: u64 = 64;
 
 /// An array of a process that takes part in a collective.
 #[derive(Clone)]
@@ -64,18 +68,25 @@ impl Carrier<'_> {
         }
         let array = &self.arrays[first.part];
         let packings: Vec<Packing> = self.packings(share).collect();
-        let is_long = |packing: &Packing| packing.run_bytes >= LEAST_RUN_BYTES;
-        let is_one_run = packings.len() == 1 && packings[0].levels.is_empty();
-        if !is_one_run && !packings.iter().all(is_long) {
+        // A piece that begins and ends inside of rows has tiles that follow each other: as many runs at most.
+        let most = 1.max(share.bytes / LEAST_RUN_BYTES);
+        let runs = packings.iter().map(|packing| packing.bytes() / packing.run_bytes);
+        if runs.fold(0, u64::saturating_add) > most + MOST_PARTS {
             return Ok(None);
         }
-        let mut segments = Vec::new();
+        let mut segments: Vec<Segment> = Vec::new();
         for (tile, packing) in share.tiles.iter().zip(&packings) {
-            let start = start_of(array, &tile.local);
+            let (start, bytes) = (start_of(array, &tile.local), packing.run_bytes as usize);
             packing.for_each_run(&mut |step, _| {
                 let offset = (start + step) as usize;
-                segments.push(Segment { offset, bytes: packing.run_bytes as usize });
+                match segments.last_mut() {
+                    Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
+                    _ => segments.push(Segment { offset, bytes }),
+                }
             });
+        }
+        if segments.len() as u64 > most {
+            return Ok(None);
         }
         Region::new(array.memory.block.clone(), segments).map(Some)
     }

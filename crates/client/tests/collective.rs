@@ -441,6 +441,17 @@ fn long_runs_are_not_copied() {
 }
 
 #[test]
+fn a_block_that_lies_as_its_chunk_does_is_not_copied_wherever_pieces_are_cut() {
+    // Rows of 5608 bytes: pieces of 1 MiB begin and end inside of rows.
+    let place = place(&[600, 701], &[600, 701], StorageOrder::C);
+    let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
+    let part = part(&spec(&place, true, 1, &schema), 0, vec![local(&[600, 701], &[0, 1], 0)]);
+    let exchanged = together(&place, &[part]).remove(0).unwrap();
+    assert_eq!(exchanged.iter().map(|each| each.bytes).sum::<u64>(), 600 * 701 * 8);
+    assert_eq!(exchanged.iter().map(|each| each.copied_bytes).sum::<u64>(), 0);
+}
+
+#[test]
 fn all_learn_why_one_does_not_go_on() {
     let place = place(&[64, 64], &[16, 64], StorageOrder::C);
     let (schema, owned) = mesh(64, 64);
