@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from outcore import _core
 from outcore.communicator import Communicator
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError, from_kind
+from outcore.socket_directory import SocketDirectory
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class PoolJob:
         self._comm = comm
         self._timeout_s = timeout_s
         self._daemons: list[_core.Daemon] = []
-        self._sockets: tempfile.TemporaryDirectory[str] | None = None
+        self._sockets: SocketDirectory | None = None
         self.core: _core.Pool
         self.url: str
 
@@ -110,7 +110,7 @@ class PoolJob:
             daemon.stop()
         self._daemons.clear()
         if self._sockets is not None:
-            self._sockets.cleanup()
+            self._sockets.close()
             self._sockets = None
 
     def _begin(self, directory: str, host: str | None, threads: int) -> None:
@@ -121,12 +121,12 @@ class PoolJob:
         numbers = _server_numbers(seats)
         key = self._comm.bcast(secrets.token_hex(32), 0)
         # Private to the user, and of a short name, as that of a socket must be.
-        sockets = tempfile.TemporaryDirectory(prefix="outcore-", ignore_cleanup_errors=True)
+        sockets = SocketDirectory()
         self._sockets = sockets
 
         def listen(name: str) -> list[str]:
             if is_one_machine:
-                return [f"unix:{sockets.name}/{name}"]
+                return [f"unix:{sockets.path}/{name}"]
             return [f"tcp:{seats[rank].host}:0"]
 
         def start_manager() -> list[str]:
