@@ -1,4 +1,4 @@
-"""A process that factors an array on disk with outcore: ``PATH OUT BUDGET_BYTES``."""
+"""A process that factors an array on disk with outcore: ``PATH OUT BUDGET_BYTES [METHOD]``."""
 
 import json
 import resource
@@ -6,17 +6,19 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import cast
 
 import outcore as oc
 from benchmarks.machine import touch_memory
 from benchmarks.matrices import clear
+from outcore.linalg.lu.choice import LuMethod
 
 
-def main(path: str, out: str, memory: int) -> None:
+def main(path: str, out: str, memory: int, method: LuMethod = "auto") -> None:
     clear(Path(out))
     touch_memory(memory)
     start = time.perf_counter()
-    factor = oc.linalg.lu_factor(path, memory=memory, out=out, progress=False)
+    factor = oc.linalg.lu_factor(path, memory=memory, out=out, method=method, progress=False)
     seconds = time.perf_counter() - start
     if factor.report is None:
         raise AssertionError("a factorization reports")
@@ -26,4 +28,4 @@ def main(path: str, out: str, memory: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *cast("list[LuMethod]", sys.argv[4:]))

@@ -110,6 +110,47 @@ def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: 
     assert int(done.stdout.split()[-1]) << 10 < budget + FIXED
 
 
+COLUMNS = """
+import os, sys
+group, budget, n, method = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+with open(os.path.join(group, "cgroup.procs"), "w") as procs:
+    procs.write(str(os.getpid()))
+
+import numpy as np
+import outcore as oc
+from outcore.linalg import lu_factor
+
+def fill(rows, cols):
+    i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+    return np.sin(1.0 + i * i * 0.37 + j * j % 1013)
+
+A = oc.create_array("Z", (n, n), "f8", order="C", fill=fill, memory="8 MiB", progress=False)
+lu = lu_factor(A, memory=budget, method=method, progress=False)
+assert lu.report.peak_memory_bytes <= budget
+assert lu.report.method != "slabs"
+with open("/proc/self/status") as status:
+    print("most KiB", *[line.split()[1] for line in status if line.startswith("VmHWM")])
+"""
+
+
+@pytest.mark.parametrize("method", ["block-columns", "tournament"])
+def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str) -> None:
+    """A matrix of 47 MB with a sixteenth of it for a budget."""
+    budget = 3 << 20
+    limit.set(budget + FIXED)
+    done = subprocess.run(
+        [sys.executable, "-c", COLUMNS, str(limit.path), str(budget), "2432", method],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) << 10 < budget + FIXED
+
+
 def test_the_limit_is_real(tmp_path: Path, limit: Limit) -> None:
     """A process that takes the whole matrix is killed by it."""
     limit.set(FIXED)

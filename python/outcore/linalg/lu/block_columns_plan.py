@@ -20,6 +20,9 @@ from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 MOST_CUTS, LEAST_WIDTHS = 40, 8
 """About so many places are looked at where block columns may be cut, and so many widths."""
 
+MOST_WIDTH = 2
+"""Widths are looked at up to so many times that of a square block in all of the memory."""
+
 LEAST_TILE_BYTES = 128 << 10
 """Smaller tiles are looked at only where the budget wants them."""
 
@@ -166,13 +169,11 @@ def _cut(bare: G) -> G | None:
     found: dict[int, tuple[float, int]] = {n: (0.0, 0)}
     for origin in range((n - 1) // unit * unit, -1, -unit):
         found[origin] = (math.inf, 0)
-        for end in itertools.chain(range(origin + unit, n, unit), [n]):
+        wide = range(origin + unit, min(n, origin + MOST_WIDTH * widest + 1), unit)
+        for end in itertools.chain(wide, [n]):
             s = BlockColumn(origin, n - origin, end - origin)
             if not bare.fits_column(s):
-                # No wider one fits if not even a block of rows does.
-                if bare.block_rows(s):
-                    continue
-                break
+                continue
             total = bare.column_words(s) + found[end][0]
             if total < found[origin][0]:
                 found[origin] = (total, end)
