@@ -46,9 +46,7 @@ def partial_geometry(
     tile = whole.rows, whole.columns
     slabs = PartialGeometry(n, dtype, *tile, tile[0], (), layout, False, memory_bytes)
     best = _best(PartialGeometry, n, dtype, memory_bytes, layout)
-    if best is None or not best.widths or best.words_moved() >= slabs.words_moved():
-        return slabs
-    return best
+    return best if best is not None and best.words_moved() < slabs.words_moved() else slabs
 
 
 def tournament_geometry(
@@ -170,7 +168,9 @@ def _cut(bare: G) -> G | None:
     for origin in range((n - 1) // unit * unit, -1, -unit):
         found[origin] = (math.inf, 0)
         wide = range(origin + unit, min(n, origin + MOST_WIDTH * widest + 1), unit)
-        for end in itertools.chain(wide, [n]):
+        # One block column with partial pivoting is what slabs are.
+        whole = [] if origin == 0 and isinstance(bare, PartialGeometry) else [n]
+        for end in itertools.chain(wide, whole):
             s = BlockColumn(origin, n - origin, end - origin)
             if not bare.fits_column(s):
                 continue
