@@ -28,13 +28,16 @@ BENCHMARKS = {
     "pool_disks": "1 to 8 servers with slow disks against the sum of the disks' rates",
     "pool_network": "the wire against disk and TCP, and two channels against one",
     "pool_requests": "strided requests against one a piece, lists, and creates a second",
+    "collective": "arrays written and read by 8 processes together: one process, MPI-IO, TCP",
+    "collective_disks": "the same with 1 to 4 slow disks against the sum of their rates",
+    "checkpoint": "a loop that computes while its arrays are written",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
 }
 
 
 def main() -> int:
     listed = {**BENCHMARKS, "report": "a Markdown table of the results in --output"}
-    rows = "\n".join(f"  {name:<13} {text}" for name, text in listed.items())
+    rows = "\n".join(f"  {name:<16} {text}" for name, text in listed.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Benchmarks:\n{rows}",

@@ -9,7 +9,7 @@ from benchmarks.figures import Figure, table
 ORDER = (
     "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "lstsq",
     "gauss_seidel", "mixed", "dask_linalg", "rivals", "pool_embedded", "pool_served", "pool_disks",
-    "pool_network", "pool_requests",
+    "pool_network", "pool_requests", "collective", "collective_disks", "checkpoint",
 )  # fmt: skip
 
 

@@ -44,6 +44,9 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "pool_disks",
         "pool_network",
         "pool_requests",
+        "collective",
+        "collective_disks",
+        "checkpoint",
     ],
 )
 def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: str) -> None:

@@ -1,0 +1,148 @@
+"""An array that processes of a parallel program write and read together, directed by the servers.
+
+Against one process that streams the same bytes to the same disks, against MPI-IO, and with disks
+left out against TCP (Seamons et al. 1995: natural and traditional order, infinitely fast disk).
+"""
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import outcore as oc
+from benchmarks import iperf3
+from benchmarks.benchmark import Outcome, Setting, main
+from benchmarks.collective_ranks import Ranks
+from benchmarks.figures import Figure, Target
+from benchmarks.pool_client import PoolClient
+from benchmarks.rounds import Rounds, alternate
+from benchmarks.streaming import rate
+from outcore import local_pool
+
+SIDE = {"full": 512, "quick": 256, "tiny": 32}
+MESH = (2, 2, 2)
+WORDS = "block,block,block"
+ORDERS = {"natural": 0.8, "traditional": 0.7}
+"""Orders on disk, and what they are to reach of one process's rate."""
+
+FAST_DISK = {"natural": 0.8, "traditional": 0.6}
+
+
+def measure(setting: Setting) -> Outcome:
+    side = SIDE[setting.size]
+    rounds = 1 if setting.size == "tiny" else 3
+    job = Job(setting, side)
+    directories = [setting.scratch / "a", setting.scratch / "b"]
+    list(local_pool.start(directories, "127.0.0.1:0"))
+    try:
+        url = local_pool.url_of(directories[0])
+        key = directories[0] / local_pool.STATE / local_pool.KEY
+        with oc.connect(url, key=key) as pool:
+            for order in ORDERS:
+                schema: dict[str, Any] = {"disk_schema": order}
+                if order == "natural":
+                    schema["mesh"] = MESH
+                oc.create_array(pool / order, (side,) * 3, "f8", **schema).close()
+        with (
+            PoolClient(url, key) as one,
+            Ranks(math.prod(MESH), url, key) as ranks,
+        ):
+            one.seconds("make", name="flat", nbytes=job.nbytes, stripe_unit_bytes=1 << 20)
+            ranks.seconds("hold", shape=[side // m for m in MESH])
+            return Outcome(
+                [*job.against_others(one, ranks, rounds), *job.without_disks(ranks, rounds)]
+            )
+    finally:
+        local_pool.stop(directories[0])
+
+
+class Job:
+    """The work, and the figures that come of it."""
+
+    def __init__(self, setting: Setting, side: int) -> None:
+        self.side = side
+        self.nbytes = 8 * side**3
+        self.flat = setting.scratch / "flat.mpi"
+
+    def against_others(self, one: PoolClient, ranks: Ranks, rounds: int) -> list[Figure]:
+        """Against one process, and against MPI-IO."""
+        figures = []
+        for direction in ("write", "read"):
+            whole = {"do": direction, "name": "flat", "offset": 0, "nbytes": self.nbytes}
+            view = {"path": str(self.flat), "shape": [self.side] * 3, "mesh": MESH}
+            runs = {order: self.run(ranks, direction, order) for order in ORDERS}
+            runs["one process"] = functools.partial(self.alone, one, whole)
+            runs["MPI-IO"] = functools.partial(self.mpi, ranks, f"mpi_{direction}", view)
+            found = alternate(direction, runs, rounds=rounds, show=rate)
+            for order, target in ORDERS.items():
+                figures.append(
+                    self.figure(
+                        f"{direction}_all, {order} order: rate against one process's", found, order,
+                        "one process", Target("≥", target),
+                    )
+                )  # fmt: skip
+                least = 5 if direction == "write" else 3
+                figures.append(
+                    self.figure(
+                        f"{direction}_all, {order} order: rate against MPI-IO's", found, order,
+                        "MPI-IO", Target("≥", least),
+                    )
+                )  # fmt: skip
+        return figures
+
+    def without_disks(self, ranks: Ranks, rounds: int) -> list[Figure]:
+        """With disks left out, against the rate of TCP."""
+        figures = []
+        if not iperf3.is_installed():
+            return [Figure("collectives without disks", skipped="there is no iperf3")]
+        for direction in ("write", "read"):
+            runs = {order: self.run(ranks, direction, order, skip_disk=True) for order in FAST_DISK}
+            runs["TCP"] = lambda: iperf3.rate("127.0.0.1", seconds=2)
+            found = alternate(f"{direction} without disks", runs, rounds=rounds, show=rate)
+            for order, target in FAST_DISK.items():
+                what = f"{direction}_all, {order} order, without disks: rate against TCP's"
+                figures.append(self.figure(what, found, order, "TCP", Target("≥", target)))
+        return figures
+
+    def run(
+        self, ranks: Ranks, direction: str, order: str, *, skip_disk: bool = False
+    ) -> Callable[[], float]:
+        """Bytes a second of a collective."""
+        return lambda: (
+            self.nbytes
+            / ranks.seconds(direction, name=order, schema=WORDS, mesh=MESH, skip_disk=skip_disk)
+        )
+
+    def alone(self, one: PoolClient, whole: dict[str, Any]) -> float:
+        """Bytes a second of one process."""
+        return self.nbytes / one.seconds(**whole)
+
+    def mpi(self, ranks: Ranks, do: str, view: dict[str, Any]) -> float:
+        """Bytes a second of MPI-IO. What is read comes from the disk, not from memory."""
+        if do == "mpi_read":
+            drop_from_memory(self.flat)
+        return self.nbytes / ranks.seconds(do, **view)
+
+    def figure(self, what: str, found: Rounds, ours: str, rival: str, target: Target) -> Figure:
+        """One ratio of rates."""
+        return Figure(
+            f"{self.side}³ float64, {math.prod(MESH)} processes, {what}",
+            found.ratios(ours, rival),
+            target,
+            ours=rate(found.median(ours)),
+            rival=rate(found.median(rival)),
+            details=dict(found.measures),
+        )
+
+
+def drop_from_memory(path: Path) -> None:
+    """Have the system forget what it keeps of a file in memory."""
+
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+if __name__ == "__main__":
+    main("collective", measure)

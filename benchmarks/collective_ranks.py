@@ -1,0 +1,157 @@
+"""Processes of a parallel program, which write and read an array together, and take the time.
+
+Rank 0 reads lines of JSON, each one thing that all are to do, and answers each with the seconds
+from the moment at which all began to the one at which the last was done.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import mpi4py
+import numpy as np
+
+import outcore as oc
+
+
+class Ranks:
+    """The processes, as the benchmark that started them sees them; use it as a context manager.
+
+    Parameters
+    ----------
+    count
+        How many.
+    url, key_file
+        The pool.
+    prefix
+        What comes before the command: what runs it on a host of a testbed.
+    """
+
+    def __init__(self, count: int, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
+        library = Path(mpi4py.__file__).parents[3]
+        launcher = library.parent / "bin" / "mpiexec"
+        environment = os.environ | {
+            "UCX_TLS": "self,sm,tcp",
+            "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
+        }
+        command = [
+            *prefix, str(launcher), "-n", str(count),
+            sys.executable, "-m", "benchmarks.collective_ranks", url, str(key_file),
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to, self._from = self._process.stdin, self._process.stdout
+        self._from.readline()
+
+    def seconds(self, do: str, **what: Any) -> float:
+        """Have all do something; return how long it took."""
+        self._to.write(json.dumps({"do": do, **what}) + "\n")
+        self._to.flush()
+        line = self._from.readline()
+        if not line:
+            raise RuntimeError(f"the processes ended with {self._process.wait()}")
+        return float(json.loads(line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._to.close()
+        self._from.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Work:
+    """What the processes can be told to do; every one of them calls the same."""
+
+    def __init__(self, pool: oc.Pool, comm: Any) -> None:
+        self.pool, self.comm = pool, comm
+        self.local = np.zeros(0)
+
+    def hold(self, shape: Sequence[int]) -> None:
+        """Have a part of an array in memory."""
+        self.local = np.random.default_rng(self.comm.rank).random(tuple(shape))
+
+    def write(
+        self, name: str, schema: str, mesh: Sequence[int], *, skip_disk: bool = False
+    ) -> None:
+        """Write an array of the pool, durably."""
+        with oc.open_array(self.pool / name, "r+") as u:
+            u.write_all(
+                self.local, oc.Schema(schema, mesh=tuple(mesh)), self.comm, skip_disk=skip_disk
+            )
+
+    def read(self, name: str, schema: str, mesh: Sequence[int], *, skip_disk: bool = False) -> None:
+        """Read it."""
+        with oc.open_array(self.pool / name) as u:
+            u.read_all(
+                self.local, oc.Schema(schema, mesh=tuple(mesh)), self.comm, skip_disk=skip_disk
+            )
+
+    def mpi_write(self, path: str, shape: Sequence[int], mesh: Sequence[int]) -> None:
+        """Write a flat file by MPI-IO, through a view of each process's part, durably."""
+        from mpi4py import MPI
+
+        file = MPI.File.Open(self.comm, path, MPI.MODE_CREATE | MPI.MODE_WRONLY)
+        self._set_view(file, shape, mesh)
+        file.Write_all(self.local)
+        file.Sync()
+        file.Close()
+
+    def mpi_read(self, path: str, shape: Sequence[int], mesh: Sequence[int]) -> None:
+        """Read it."""
+        from mpi4py import MPI
+
+        file = MPI.File.Open(self.comm, path, MPI.MODE_RDONLY)
+        self._set_view(file, shape, mesh)
+        file.Read_all(self.local)
+        file.Close()
+
+    def _set_view(self, file: Any, shape: Sequence[int], mesh: Sequence[int]) -> None:
+        from mpi4py import MPI
+
+        at = np.unravel_index(self.comm.rank, tuple(mesh))
+        starts = [int(i) * n for i, n in zip(at, self.local.shape, strict=True)]
+        part = MPI.DOUBLE.Create_subarray(list(shape), list(self.local.shape), starts)
+        part.Commit()
+        file.Set_view(0, MPI.DOUBLE, part)
+
+
+def main() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    url, key = sys.argv[1:]
+    with oc.connect(url, key=key) as pool:
+        work = Work(pool, comm)
+        if comm.rank == 0:
+            print("ready", flush=True)
+        while call := comm.bcast(next_call() if comm.rank == 0 else None):
+            run = getattr(work, call.pop("do"))
+            comm.barrier()
+            begin = time.monotonic()
+            run(**call)
+            if ends := comm.gather(time.monotonic()):
+                print(json.dumps(max(ends) - begin), flush=True)
+
+
+def next_call() -> dict[str, Any] | None:
+    """What is to be done next; `None`: nothing more."""
+    line = sys.stdin.readline()
+    return json.loads(line) if line else None
+
+
+if __name__ == "__main__":
+    main()
