@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod embedded;
 mod exposition;
 mod http;
 mod io;
@@ -12,6 +13,7 @@ mod notify;
 mod requests;
 mod settings;
 
+pub use embedded::EmbeddedLink;
 pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};
 pub use manager::{ManagerDaemon, ManagerSettings, serve_manager};

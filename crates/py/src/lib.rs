@@ -6,7 +6,6 @@ mod collective;
 mod columns;
 mod connect;
 mod daemon;
-mod embedded;
 mod error;
 mod key;
 mod memory;

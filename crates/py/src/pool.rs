@@ -12,10 +12,10 @@ use outcore_net::{Credentials, Key, User};
 use pyo3::prelude::*;
 
 use crate::connect::ServedLink;
-use crate::embedded::EmbeddedLink;
 use crate::error::OrRaise;
 use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
+use outcored::EmbeddedLink;
 
 /// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write and of the last change of
 /// these, bytes of a stripe unit, numbers of the servers): the last two of a directory are 0 and empty.

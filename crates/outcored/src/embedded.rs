@@ -32,7 +32,7 @@ struct Parts {
     servers: HashMap<ServerId, Runner<LocalDisk>>,
     manager: Mutex<Manager<SqliteStore>>,
     user: User,
-    _lock: Box<dyn Any + Send + Sync>,
+    _lock: Mutex<Box<dyn Any + Send>>,
 }
 
 impl EmbeddedLink {
@@ -41,7 +41,7 @@ impl EmbeddedLink {
     pub fn open(directories: &[String], threads: usize) -> Result<Self> {
         let directories = distinct(directories)?;
         let first = Directory::new(&directories[0])?;
-        let lock = Shared(first.lock(&format!("{MANAGER}/lock"))?);
+        let lock = Mutex::new(first.lock(&format!("{MANAGER}/lock"))?);
         let store = SqliteStore::open(directories[0].join(MANAGER).join(METADATA))?;
         let key = Key::new(*outcore_net::Key::random()?.bytes());
         let user = this_user();
@@ -71,7 +71,7 @@ impl EmbeddedLink {
                 manager.add_server(ServerAddress { id, addresses: vec![] })?;
             }
         }
-        let parts = Parts { servers, manager: Mutex::new(manager), user, _lock: Box::new(lock) };
+        let parts = Parts { servers, manager: Mutex::new(manager), user, _lock: lock };
         Ok(Self { parts: RwLock::new(Some(parts)), process: std::process::id() })
     }
 
@@ -144,12 +144,6 @@ impl Link for EmbeddedLink {
         })
     }
 }
-
-/// A lock, which nobody touches until it is dropped.
-struct Shared(#[expect(dead_code, reason = "held")] Box<dyn Any + Send>);
-
-// SAFETY: nothing reaches what is inside through a shared reference.
-unsafe impl Sync for Shared {}
 
 /// The directories, made if they are not there, each by one name.
 fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
@@ -246,7 +240,37 @@ fn now() -> Now {
 }
 
 fn this_user() -> User {
-    // SAFETY: these calls take nothing and cannot fail.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    User { uid, gids: vec![gid], is_root: uid == 0 }
+    let outcore_net::User { uid, gids, .. } = outcore_net::User::own();
+    User { uid, gids, is_root: uid == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_client::PoolVolume;
+    use outcore_core::{Buffer, conformance};
+    use outcore_memory::Arena;
+
+    fn region(bytes: &[u8]) -> Region {
+        if bytes.is_empty() {
+            return Region::empty();
+        }
+        let arena = Arena::new(bytes.len().next_multiple_of(4096));
+        let mut region = Region::whole(Arc::new(arena.allocate(bytes.len()).expect("memory")));
+        region.copy_in(0, bytes);
+        region
+    }
+
+    #[test]
+    fn an_embedded_pool_conforms() {
+        for servers in [1, 3] {
+            let root = tempfile::tempdir().expect("a directory");
+            let directories: Vec<String> =
+                (0..servers).map(|i| root.path().join(i.to_string()).display().to_string()).collect();
+            let link = EmbeddedLink::open(&directories, 2).expect("a new pool");
+            let clock = Arc::new(|| now().unix_ns);
+            let pool = PoolVolume::new(Arc::new(link), clock).expect("its volume");
+            conformance::volume(&pool, &region);
+        }
+    }
 }
