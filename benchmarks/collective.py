@@ -41,10 +41,7 @@ def measure(setting: Setting) -> Outcome:
         key = directories[0] / local_pool.STATE / local_pool.KEY
         with oc.connect(url, key=key) as pool:
             for order in ORDERS:
-                schema: dict[str, Any] = {"disk_schema": order}
-                if order == "natural":
-                    schema["mesh"] = MESH
-                oc.create_array(pool / order, (side,) * 3, "f8", **schema).close()
+                oc.create_array(pool / order, (side,) * 3, "f8", **on_disk(order)).close()
         with (
             PoolClient(url, key) as one,
             Ranks(math.prod(MESH), url, key) as ranks,
@@ -58,6 +55,11 @@ def measure(setting: Setting) -> Outcome:
         local_pool.stop(directories[0])
 
 
+def on_disk(order: str) -> dict[str, Any]:
+    """Arguments of an array in an order."""
+    return {"disk_schema": order} | ({"mesh": MESH} if order == "natural" else {})
+
+
 class Job:
     """The work, and the figures that come of it."""
 
@@ -69,28 +71,34 @@ class Job:
     def against_others(self, one: PoolClient, ranks: Ranks, rounds: int) -> list[Figure]:
         """Against one process, and against MPI-IO."""
         figures = []
+        view = {"path": str(self.flat), "shape": [self.side] * 3, "mesh": MESH}
         for direction in ("write", "read"):
             whole = {"do": direction, "name": "flat", "offset": 0, "nbytes": self.nbytes}
-            view = {"path": str(self.flat), "shape": [self.side] * 3, "mesh": MESH}
             runs = {order: self.run(ranks, direction, order) for order in ORDERS}
             runs["one process"] = functools.partial(self.alone, one, whole)
             runs["MPI-IO"] = functools.partial(self.mpi, ranks, f"mpi_{direction}", view)
             found = alternate(direction, runs, rounds=rounds, show=rate)
-            for order, target in ORDERS.items():
-                figures.append(
-                    self.figure(
-                        f"{direction}_all, {order} order: rate against one process's", found, order,
-                        "one process", Target("≥", target),
-                    )
-                )  # fmt: skip
-                least = 5 if direction == "write" else 3
-                figures.append(
-                    self.figure(
-                        f"{direction}_all, {order} order: rate against MPI-IO's", found, order,
-                        "MPI-IO", Target("≥", least),
-                    )
-                )  # fmt: skip
+            least = 5 if direction == "write" else 3
+            for rival, targets in (
+                ("one process", ORDERS), ("MPI-IO", dict.fromkeys(ORDERS, least)),
+            ):  # fmt: skip
+                for order, target in targets.items():
+                    what = f"{direction}_all, {order} order: rate against {rival}"
+                    figures.append(self.figure(what, found, order, rival, Target("≥", target)))
+        runs = {order: functools.partial(self.make, ranks, order) for order in ORDERS}
+        runs["MPI-IO"] = functools.partial(self.mpi, ranks, "mpi_write", view | {"anew": True})
+        found = alternate("write what is new", runs, rounds=rounds, show=rate)
+        for order in ORDERS:
+            what = f"write_all of a new array, {order} order: rate against MPI-IO to a new file"
+            figures.append(self.figure(what, found, order, "MPI-IO", Target("≥", 5)))
         return figures
+
+    def make(self, ranks: Ranks, order: str) -> float:
+        """Bytes a second of making an array and writing it."""
+        shape = [self.side] * 3
+        return self.nbytes / ranks.seconds(
+            "make", name="new", shape=shape, disk=on_disk(order), schema=WORDS, mesh=MESH
+        )
 
     def without_disks(self, ranks: Ranks, rounds: int) -> list[Figure]:
         """With disks left out, against the rate of TCP."""

@@ -84,6 +84,21 @@ class Work:
         """Have a part of an array in memory."""
         self.local = np.random.default_rng(self.comm.rank).random(tuple(shape))
 
+    def make(
+        self,
+        name: str,
+        shape: Sequence[int],
+        disk: dict[str, Any],
+        schema: str,
+        mesh: Sequence[int],
+    ) -> None:
+        """Make an array anew, and write it, durably."""
+        if self.comm.rank == 0:
+            there = self.pool / name
+            oc.create_array(there, tuple(shape), "f8", overwrite=True, **disk).close()
+        self.comm.barrier()
+        self.write(name, schema, mesh)
+
     def write(
         self, name: str, schema: str, mesh: Sequence[int], *, skip_disk: bool = False
     ) -> None:
@@ -100,10 +115,15 @@ class Work:
                 self.local, oc.Schema(schema, mesh=tuple(mesh)), self.comm, skip_disk=skip_disk
             )
 
-    def mpi_write(self, path: str, shape: Sequence[int], mesh: Sequence[int]) -> None:
+    def mpi_write(
+        self, path: str, shape: Sequence[int], mesh: Sequence[int], *, anew: bool = False
+    ) -> None:
         """Write a flat file by MPI-IO, through a view of each process's part, durably."""
         from mpi4py import MPI
 
+        if anew and self.comm.rank == 0:
+            Path(path).unlink(missing_ok=True)
+        self.comm.barrier()
         file = MPI.File.Open(self.comm, path, MPI.MODE_CREATE | MPI.MODE_WRONLY)
         self._set_view(file, shape, mesh)
         file.Write_all(self.local)
@@ -138,13 +158,22 @@ def main() -> None:
         work = Work(pool, comm)
         if comm.rank == 0:
             print("ready", flush=True)
-        while call := comm.bcast(next_call() if comm.rank == 0 else None):
+        while call := told(comm, next_call() if comm.rank == 0 else None):
             run = getattr(work, call.pop("do"))
             comm.barrier()
             begin = time.monotonic()
             run(**call)
             if ends := comm.gather(time.monotonic()):
                 print(json.dumps(max(ends) - begin), flush=True)
+
+
+def told(comm: Any, call: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Give all what rank 0 has. Those that wait for it leave the processors to others."""
+    arrival = comm.Ibarrier()
+    while not arrival.Test():
+        time.sleep(0.005)
+    found: dict[str, Any] | None = comm.bcast(call)
+    return found
 
 
 def next_call() -> dict[str, Any] | None:

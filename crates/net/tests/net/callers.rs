@@ -55,20 +55,23 @@ fn a_connection_that_is_cut_costs_nobody_an_answer() {
     pool.files.delay_us.store(2000, Ordering::SeqCst);
     let proxy = Proxy::new(&pool.manager.addresses()[0]);
     let link = Arc::new(NetLink::connect(std::slice::from_ref(&proxy.address), options()).unwrap());
+    let proxy = Arc::new(proxy);
     let is_over = Arc::new(AtomicBool::new(false));
     let cutter = {
-        let is_over = is_over.clone();
+        let (is_over, proxy) = (is_over.clone(), proxy.clone());
         thread::spawn(move || {
             while !is_over.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(80));
                 proxy.cut();
             }
-            proxy.accepted()
         })
     };
-    call_much(&link);
+    // On a fast machine all calls may be answered before much is cut.
+    while proxy.accepted() <= 2 {
+        call_much(&link);
+    }
     is_over.store(true, Ordering::SeqCst);
-    assert!(cutter.join().unwrap() > 2);
+    cutter.join().unwrap();
 }
 
 #[test]

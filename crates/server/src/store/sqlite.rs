@@ -1,5 +1,7 @@
 //! The metadata store of one machine: SQLite.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,8 +33,20 @@ const TABLES: &str = "
 pub struct SqliteStore {
     connection: Connection,
     path: String,
-    in_group: bool,
+    group: Option<Group>,
 }
+
+/// A group of commits, in one transaction: nobody else writes until its end, so what is known of a key stays so.
+#[derive(Debug, Default)]
+struct Group {
+    /// Keys that were read or written in it. Emptied where writes are undone.
+    known: RefCell<HashMap<Vec<u8>, Option<Versioned>>>,
+    /// The version of the last commit in it.
+    last: Cell<Option<i64>>,
+}
+
+/// Most keys that are remembered in a group.
+const MOST_KNOWN: usize = 4096;
 
 /// Whether the disk is too full for the small file by which several users of a store share its log.
 fn has_no_room_to_share(error: &rusqlite::Error) -> bool {
@@ -54,7 +68,7 @@ impl SqliteStore {
         )?;
         let name = path.display().to_string();
         let connect = || Connection::open(path).map_err(|e| describe("open", &name, &e));
-        let mut store = Self { connection: connect()?, path: name.clone(), in_group: false };
+        let mut store = Self { connection: connect()?, path: name.clone(), group: None };
         match store.set_up() {
             Err(error) if has_no_room_to_share(&error) => {
                 // What it knows is read and not shared, until it is opened when there is room.
@@ -99,9 +113,25 @@ impl SqliteStore {
     }
 
     fn find(&self, key: &[u8]) -> rusqlite::Result<Option<Versioned>> {
+        if let Some(known) = self.group.as_ref().and_then(|group| group.known.borrow().get(key).cloned()) {
+            return Ok(known);
+        }
         let mut statement =
             self.connection.prepare_cached("SELECT value, version FROM entries WHERE key = ?1")?;
-        statement.query_row([key], |row| versioned(row, 0)).optional()
+        let found = statement.query_row([key], |row| versioned(row, 0)).optional()?;
+        self.note(key, || found.clone());
+        Ok(found)
+    }
+
+    /// Remembers in a group what a key has.
+    fn note(&self, key: &[u8], has: impl FnOnce() -> Option<Versioned>) {
+        if let Some(group) = &self.group {
+            let mut known = group.known.borrow_mut();
+            if known.len() >= MOST_KNOWN {
+                known.clear();
+            }
+            known.insert(key.to_vec(), has());
+        }
     }
 
     fn find_range(
@@ -120,6 +150,9 @@ impl SqliteStore {
     }
 
     fn holds(&self, guard: &Guard) -> rusqlite::Result<bool> {
+        if self.group.is_some() {
+            return Ok(self.find(&guard.key)?.map(|found| found.version) == guard.version);
+        }
         let mut statement = self.connection.prepare_cached("SELECT version FROM entries WHERE key = ?1")?;
         let found: Option<i64> = statement.query_row([&guard.key], |row| row.get(0)).optional()?;
         Ok(found.map(|version| version as u64) == guard.version)
@@ -136,12 +169,10 @@ impl SqliteStore {
                 return Ok(Outcome::Conflict);
             }
         }
-        // Not by one statement with RETURNING, which makes a temporary table each time.
-        let last: i64 =
-            self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))?;
-        let version = last + 1;
-        self.connection.prepare_cached("UPDATE last SET version = ?1")?.execute([version])?;
+        let version = self.next_version()?;
         for write in writes {
+            let written = || write.value.clone().map(|value| Versioned { value, version: version as u64 });
+            self.note(&write.key, written);
             match &write.value {
                 Some(value) => self
                     .connection
@@ -159,6 +190,27 @@ impl SqliteStore {
         Ok(Outcome::Done(version as u64))
     }
 
+    /// The version of a new commit. A group puts it into the table once, at its end.
+    fn next_version(&self) -> rusqlite::Result<i64> {
+        let known = self.group.as_ref().and_then(|group| group.last.get());
+        let last = match known {
+            Some(last) => last,
+            None => {
+                self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))?
+            }
+        };
+        match &self.group {
+            Some(group) => group.last.set(Some(last + 1)),
+            None => self.put_version(last + 1)?,
+        }
+        Ok(last + 1)
+    }
+
+    /// Not by one statement with the one before and RETURNING, which makes a temporary table each time.
+    fn put_version(&self, version: i64) -> rusqlite::Result<()> {
+        self.connection.prepare_cached("UPDATE last SET version = ?1")?.execute([version]).map(|_| ())
+    }
+
     /// One commit between `begin` and `end`, or none of it.
     fn apply_between(
         &self,
@@ -172,6 +224,11 @@ impl SqliteStore {
         if applied.is_err() && !self.connection.is_autocommit() {
             self.connection.execute_batch(undo)?;
         }
+        if applied.is_err()
+            && let Some(group) = &self.group
+        {
+            group.known.borrow_mut().clear();
+        }
         applied
     }
 
@@ -180,7 +237,7 @@ impl SqliteStore {
     }
 
     fn check_group(&self) -> Result<()> {
-        if self.in_group && self.connection.is_autocommit() {
+        if self.group.is_some() && self.connection.is_autocommit() {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
@@ -205,7 +262,7 @@ impl Store for SqliteStore {
     fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
         check_commit(guards, writes)?;
         self.check_group()?;
-        let words = if self.in_group {
+        let words = if self.group.is_some() {
             ["SAVEPOINT one", "RELEASE one", "ROLLBACK TO one; RELEASE one"]
         } else {
             ["BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"]
@@ -214,22 +271,20 @@ impl Store for SqliteStore {
     }
 
     fn begin_group(&mut self) -> Result<()> {
-        if self.in_group {
+        if self.group.is_some() {
             return Err(Error::invalid("need the end of one group before the next begins; end it"));
         }
         self.execute("BEGIN IMMEDIATE").map_err(|e| self.failed("write", &e))?;
-        self.in_group = true;
+        self.group = Some(Group::default());
         Ok(())
     }
 
     fn end_group(&mut self) -> Result<()> {
-        if !self.in_group {
-            return Ok(());
-        }
         let lost = self.check_group();
-        self.in_group = false;
+        let Some(group) = self.group.take() else { return Ok(()) };
         lost?;
-        let ended = self.execute("COMMIT").map_err(|e| self.failed("write", &e));
+        let version = group.last.get().map_or(Ok(()), |version| self.put_version(version));
+        let ended = version.and_then(|()| self.execute("COMMIT")).map_err(|e| self.failed("write", &e));
         if ended.is_err() && !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK").map_err(|e| self.failed("write", &e))?;
         }
@@ -282,12 +337,44 @@ fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::MemoryStore;
     use crate::store::conformance::{self, guard, put};
+    use outcore_core::crash_disk::Random;
 
     #[test]
     fn sqlite_conforms() {
         let root = tempfile::tempdir().unwrap();
         conformance::store(&mut || SqliteStore::open(root.path().join("metadata")).unwrap());
+    }
+
+    #[test]
+    fn groups_and_single_commits_do_what_the_model_does() {
+        let root = tempfile::tempdir().unwrap();
+        let open = || SqliteStore::open(root.path().join("metadata")).unwrap();
+        let (mut store, mut model, mut random) = (open(), MemoryStore::new(), Random::new(1));
+        for number in 0..3000_u32 {
+            let mut key = || [b'a' + random.below(6) as u8];
+            let (read, write, guarded) = (key(), key(), key());
+            match random.below(12) {
+                0 if store.group.is_none() => store.begin_group().unwrap(),
+                1 => store.end_group().unwrap(),
+                2 if store.group.is_none() => store = open(),
+                3..5 => assert_eq!(store.get(&read).unwrap(), model.get(&read).unwrap()),
+                5 => assert_eq!(store.range(b"a", b"z", 9).unwrap(), model.range(b"a", b"z", 9).unwrap()),
+                _ => {
+                    let mut version = model.get(&guarded).unwrap().map(|found| found.version);
+                    if random.once_in(5) {
+                        version = Some(version.map_or(7, |version| version - 1));
+                    }
+                    let value = Some(number.to_le_bytes().to_vec()).filter(|_| !random.once_in(4));
+                    let (guards, writes) =
+                        ([guard(&guarded, version)], [Write { key: write.to_vec(), value }]);
+                    let done =
+                        (store.commit(&guards, &writes).unwrap(), model.commit(&guards, &writes).unwrap());
+                    assert_eq!(done.0, done.1, "{number}");
+                }
+            }
+        }
     }
 
     #[test]
