@@ -9,10 +9,10 @@ use crate::{ChunkGrid, Error, GridSpec, MemorySchema, Packing, Result, StorageOr
 
 /// Bytes of a piece, but for the last of a data file.
 pub const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces of a round. A server has two rounds in memory.
+/// Pieces of a round.
 pub const ROUND_PIECES: u64 = 8;
 /// Rounds whose pieces a server has in memory at once.
-pub const ROUNDS_AT_ONCE: u64 = 2;
+pub const ROUNDS_AT_ONCE: u64 = 4;
 
 /// A read or write of an array by all processes of a parallel program, as each of them describes it to each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +161,11 @@ impl CollectivePlan {
     /// How many processes.
     pub fn ranks(&self) -> u64 {
         self.parts.len() as u64
+    }
+
+    /// Whether every element is in the memory of some process, so that a write leaves nothing of what was there.
+    pub fn covers_all(&self) -> bool {
+        self.covers_all
     }
 
     /// How the file is striped.

@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, ROUND_PIECES,
-    ROUNDS_AT_ONCE, Result, Target,
+    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, Result, Target,
 };
 
 use super::config::Factory;
+use super::direct::SPAN_PIECES;
 use super::scratch::Scratch;
 use super::wait::{Gate, Permits};
 
-/// At work at once; others wait in turn. Each has two rounds of pieces in memory.
+/// At work at once; others wait in turn.
 const MOST_AT_WORK: usize = 2;
+/// Of the pieces in memory, for all that are at work: more than one of them takes by itself, less than two do.
+const BUFFER_BYTES: usize = 48 << 20;
 /// Joined at once.
 const MOST_JOINED: usize = 256;
 /// Ended ones of which it is remembered how they ended, for those who ask late or again.
@@ -25,7 +27,7 @@ pub(super) struct Collectives<B> {
     joined: RefCell<BTreeMap<u128, Rc<Collective<B>>>>,
     ended: RefCell<VecDeque<(u128, Result<()>)>>,
     pub at_work: Permits,
-    /// Of pieces. Who is at work never waits for another one's.
+    /// Of pieces. Rounds get them in order, and give them back without waiting for later ones, so nobody waits for ever.
     pub buffers: Scratch<B>,
     /// For a piece that is read once more.
     pub again: Scratch<B>,
@@ -68,12 +70,12 @@ pub(super) struct OpenPiece<B> {
 impl<B: Buffer> Collectives<B> {
     pub fn new(make: Factory<B>) -> Self {
         let piece = PIECE_BYTES as usize;
-        let pieces = MOST_AT_WORK * (ROUNDS_AT_ONCE * ROUND_PIECES) as usize;
+        let span = piece * SPAN_PIECES as usize;
         Self {
             joined: RefCell::default(),
             ended: RefCell::default(),
             at_work: Permits::new(MOST_AT_WORK),
-            buffers: Scratch::new(piece, pieces, make.clone()),
+            buffers: Scratch::new(span, BUFFER_BYTES / span, make.clone()),
             again: Scratch::new(piece, 1, make),
         }
     }
@@ -251,11 +253,6 @@ impl<B: Buffer> Collective<B> {
 
     pub fn result(&self) -> Result<()> {
         self.failed.borrow().clone().map_or(Ok(()), Err)
-    }
-
-    /// How much of a piece processes have in memory; the rest of its elements stays as it is on disk.
-    pub fn shared_bytes(&self, piece: &PlannedPiece) -> u64 {
-        self.plan.shared_bytes(piece)
     }
 
     fn look_at_clock(&self, now_ns: u64) {

@@ -3,16 +3,31 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectiveSpec, Error, Grant, IoReply, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE, Result, Share,
-    Target,
+    Buffer, CollectiveSpec, Error, Grant, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
+    Result, Share, Target,
 };
 
 use super::collective::{Collective, OpenPiece};
 use super::files::File;
 use super::format::BLOCK_BYTES;
 use super::pieces::{Part, Piece};
+use super::scratch::Lease;
 use super::shared::Shared;
 use super::wait::{Gate, Group};
+
+/// Pieces that go to the disk, or come from it, by one request.
+pub(super) const SPAN_PIECES: u64 = 4;
+
+/// Pieces that follow each other on the disk, and in memory.
+struct Span<B: Buffer> {
+    offset: u64,
+    bytes: u64,
+    /// Whether there are elements in it that no process has.
+    keeps_some: bool,
+    /// Whether there is anything in it that no process has.
+    has_padding: bool,
+    opens: Vec<Rc<OpenPiece<B>>>,
+}
 
 impl<B: Buffer> Shared<B> {
     /// A process joins; the first one brings the collective about.
@@ -105,7 +120,8 @@ impl<B: Buffer> Shared<B> {
                 let file = self.files.get(collective.target.handle);
                 let lease = self.collectives.again.take().await?;
                 let mut buffer = lease.view(0, planned.bytes as usize);
-                self.read_planned(&collective, &file, &planned, &mut buffer).await?;
+                let span = (planned.offset, planned.bytes);
+                self.read_span(&collective, &file, span, &mut buffer).await?;
                 copy(&collective, &share, &mut buffer, &mut payload, true);
             }
         }
@@ -161,6 +177,10 @@ impl<B: Buffer> Shared<B> {
             return Err(self.gone(file));
         }
         let entry = collective.target.entry;
+        if collective.spec.write && !collective.spec.skips_disk && collective.plan.covers_all() {
+            // All of it is going to be written: one note, and one wait for the log.
+            self.note(file, &(0..collective.plan.data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
+        }
         let mut under_way = std::collections::VecDeque::new();
         for round in 0..collective.plan.rounds(entry) {
             if under_way.len() as u64 == ROUNDS_AT_ONCE
@@ -187,37 +207,28 @@ impl<B: Buffer> Shared<B> {
         round: u64,
     ) -> Result<Group> {
         let (done, read) = (Group::new(), Group::new());
-        for number in collective.plan.pieces_of(collective.target.entry, round) {
-            let planned = collective.plan.piece(collective.target.entry, number);
-            let left = collective.shared_bytes(&planned);
-            if left == 0 {
+        let numbers: Vec<u64> = collective.plan.pieces_of(collective.target.entry, round).collect();
+        for numbers in numbers.chunks(SPAN_PIECES as usize) {
+            let planned: Vec<(PlannedPiece, u64)> = numbers
+                .iter()
+                .map(|&number| {
+                    let piece = collective.plan.piece(collective.target.entry, number);
+                    let left = collective.plan.shared_bytes(&piece);
+                    (piece, left)
+                })
+                .collect();
+            if planned.iter().all(|(_, left)| *left == 0) {
                 continue;
             }
-            let lease = self.collectives.buffers.take().await?;
-            let buffer = lease.view(0, planned.bytes as usize);
-            let open = Rc::new(OpenPiece {
-                planned,
-                buffer: buffer.into(),
-                left: left.into(),
-                seen: Default::default(),
-                is_read: false.into(),
-                complete: Gate::default(),
-            });
+            let lease = Rc::new(self.collectives.buffers.take().await?);
             collective.result()?;
-            collective.open.borrow_mut().insert(number, open.clone());
-            let (server, collective, file) = (self.clone(), collective.clone(), file.clone());
-            let (done, read) = (done.clone(), read.clone());
-            done.begin();
-            read.begin();
-            self.begin(async move {
-                let result = server.do_piece(&collective, &file, &open, &read).await;
-                collective.open.borrow_mut().remove(&open.planned.number);
-                if let Err(error) = &result {
-                    collective.fail(error.clone());
+            // Pieces of which nobody has anything stay as they are.
+            for pieces in planned.chunk_by(|(_, one), (_, next)| (*one == 0) == (*next == 0)) {
+                if pieces[0].1 > 0 {
+                    let from = (pieces[0].0.number - numbers[0]) * PIECE_BYTES;
+                    self.begin_span(collective, file, pieces, (lease.clone(), from), [&done, &read]);
                 }
-                drop((open, lease));
-                done.end(result);
-            });
+            }
         }
         let (server, collective) = (self.clone(), collective.clone());
         self.begin(async move {
@@ -231,52 +242,100 @@ impl<B: Buffer> Shared<B> {
         Ok(done)
     }
 
-    /// One piece, from its buffer to the disk or from the disk to its buffer. `read` ends when processes may have it.
-    async fn do_piece(
+    /// Begins with pieces that follow each other, each with how much of it processes have. They lie from a byte of a buffer
+    /// on.
+    fn begin_span(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        file: &Rc<File>,
+        pieces: &[(PlannedPiece, u64)],
+        (lease, from): (Rc<Lease<B>>, u64),
+        [done, read]: [&Group; 2],
+    ) {
+        let offset = pieces[0].0.offset;
+        let mut span = Span { offset, bytes: 0, keeps_some: false, has_padding: false, opens: vec![] };
+        for (planned, left) in pieces {
+            span.keeps_some |= *left < collective.plan.element_bytes(planned);
+            span.has_padding |= *left < planned.bytes;
+            let view = lease.view((from + span.bytes) as usize, planned.bytes as usize);
+            span.bytes += planned.bytes;
+            let open = Rc::new(OpenPiece {
+                planned: planned.clone(),
+                buffer: view.into(),
+                left: (*left).into(),
+                seen: Default::default(),
+                is_read: false.into(),
+                complete: Gate::default(),
+            });
+            collective.open.borrow_mut().insert(planned.number, open.clone());
+            span.opens.push(open);
+        }
+        let buffer = lease.view(from as usize, span.bytes as usize);
+        let (server, collective, file) = (self.clone(), collective.clone(), file.clone());
+        let (done, read) = (done.clone(), read.clone());
+        done.begin();
+        read.begin();
+        self.begin(async move {
+            let result = server.do_span(&collective, &file, &span, buffer, &read).await;
+            for open in &span.opens {
+                collective.open.borrow_mut().remove(&open.planned.number);
+            }
+            if let Err(error) = &result {
+                collective.fail(error.clone());
+            }
+            drop((span, lease));
+            done.end(result);
+        });
+    }
+
+    /// Some pieces, from their buffer to the disk or from the disk to their buffer. `read` ends when processes may have
+    /// them.
+    async fn do_span(
         self: &Rc<Self>,
         collective: &Collective<B>,
         file: &Rc<File>,
-        open: &OpenPiece<B>,
+        span: &Span<B>,
+        mut buffer: B,
         read: &Group,
     ) -> Result<()> {
-        let planned = &open.planned;
         // What is not written stays: elements that no process has are read before, and padding is zeros.
-        let keeps_some = open.left.get() < collective.plan.element_bytes(planned);
-        let prepared = if !collective.spec.write || keeps_some {
-            let mut view = open.buffer.borrow().clone();
-            self.read_planned(collective, file, planned, &mut view).await
+        let prepared = if !collective.spec.write || span.keeps_some {
+            self.read_span(collective, file, (span.offset, span.bytes), &mut buffer).await
         } else {
-            if open.left.get() < planned.bytes {
-                open.buffer.borrow_mut().zero(0, planned.bytes as usize);
+            if span.has_padding {
+                buffer.zero(0, span.bytes as usize);
             }
             Ok(())
         };
-        open.is_read.set(prepared.is_ok());
+        for open in &span.opens {
+            open.is_read.set(prepared.is_ok());
+        }
         read.end(prepared.clone());
         prepared?;
-        open.complete.wait().await?;
+        for open in &span.opens {
+            open.complete.wait().await?;
+        }
         if collective.spec.write && !collective.spec.skips_disk {
-            let view = open.buffer.borrow().clone();
-            for piece in pieces_of(planned) {
-                self.write_piece(file, collective.target, piece, view.clone()).await?;
+            for piece in pieces_of(span.offset, span.bytes) {
+                self.write_piece(file, collective.target, piece, buffer.clone()).await?;
             }
             self.bound_notes(file.handle);
         }
         Ok(())
     }
 
-    async fn read_planned(
+    async fn read_span(
         self: &Rc<Self>,
         collective: &Collective<B>,
         file: &Rc<File>,
-        planned: &PlannedPiece,
+        (offset, bytes): (u64, u64),
         buffer: &mut B,
     ) -> Result<()> {
         if collective.spec.skips_disk {
-            buffer.zero(0, planned.bytes as usize);
+            buffer.zero(0, bytes as usize);
             return Ok(());
         }
-        for piece in pieces_of(planned) {
+        for piece in pieces_of(offset, bytes) {
             self.read_piece(file, collective.target, piece, buffer.clone()).await?;
         }
         if file.ids.get().is_some() && !file.was_removed.get() { Ok(()) } else { Err(self.gone(file)) }
@@ -316,9 +375,9 @@ fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, pac
     }
 }
 
-/// The whole blocks of a piece, and what is left of its last one.
-fn pieces_of(planned: &PlannedPiece) -> impl Iterator<Item = Piece> {
-    let (first, end) = (planned.offset / BLOCK_BYTES, planned.offset + planned.bytes);
+/// The whole blocks of some bytes of a data file from the start of a block on, and what is left of the last one.
+fn pieces_of(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
+    let (first, end) = (offset / BLOCK_BYTES, offset + bytes);
     let (whole, rest) = (end / BLOCK_BYTES, end % BLOCK_BYTES);
     let direct = (whole > first).then_some(Piece::Direct { blocks: first..whole, at: 0 });
     let at = (whole - first) * BLOCK_BYTES;

@@ -485,7 +485,7 @@ fn many_at_once_take_turns_in_bounded_memory_and_stopping_ends_them() {
     for id in 1..=5 {
         assert!(content(&world, id) == written);
     }
-    assert!(*world.scratch.lock().unwrap() <= 60 << 20, "two at work, with 16 pieces each");
+    assert!(*world.scratch.lock().unwrap() <= 60 << 20, "48 MiB of pieces for all at work");
     let spec = spec(7, true, 4, quarters());
     let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::join(&mut world, 1, &spec, rank)).collect();
     world.stop();
