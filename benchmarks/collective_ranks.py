@@ -5,21 +5,20 @@ from the moment at which all began to the one at which the last was done.
 """
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import mpi4py
 import numpy as np
 
 import outcore as oc
+from benchmarks.commanded import Commanded
 
 
-class Ranks:
+class Ranks(Commanded):
     """The processes, as the benchmark that started them sees them; use it as a context manager.
 
     Parameters
@@ -33,44 +32,22 @@ class Ranks:
     """
 
     def __init__(self, count: int, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
+        # The MPI that the package mpich has.
         library = Path(mpi4py.__file__).parents[3]
-        launcher = library.parent / "bin" / "mpiexec"
-        environment = os.environ | {
+        command = [
+            *prefix, str(library.parent / "bin" / "mpiexec"), "-n", str(count),
+            sys.executable, "-m", "benchmarks.collective_ranks", url, str(key_file),
+        ]  # fmt: skip
+        variables = {
             "UCX_TLS": "self,sm,tcp",
             "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
         }
-        command = [
-            *prefix, str(launcher), "-n", str(count),
-            sys.executable, "-m", "benchmarks.collective_ranks", url, str(key_file),
-        ]  # fmt: skip
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._to, self._from = self._process.stdin, self._process.stdout
-        self._from.readline()
+        super().__init__(command, variables)
 
     def seconds(self, do: str, **what: Any) -> float:
         """Have all do something; return how long it took."""
-        self._to.write(json.dumps({"do": do, **what}) + "\n")
-        self._to.flush()
-        line = self._from.readline()
-        if not line:
-            raise RuntimeError(f"the processes ended with {self._process.wait()}")
-        return float(json.loads(line))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._to.close()
-        self._from.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self.begin(do, **what)
+        return float(self.answer())
 
 
 class Work:

@@ -5,23 +5,23 @@ on the clock that all processes share.
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 import outcore as oc
+from benchmarks.commanded import Commanded
 from outcore._core import Regions
 
 CALL_BYTES = 32 << 20
 """Of one request to the pool; two are under way."""
 
 
-class PoolClient:
+class PoolClient(Commanded):
     """The process, as the benchmark that started it sees it; use it as a context manager.
 
     Parameters
@@ -33,26 +33,13 @@ class PoolClient:
     """
 
     def __init__(self, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "benchmarks.pool_client", url, str(key_file)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        super().__init__(
+            [*prefix, sys.executable, "-m", "benchmarks.pool_client", url, str(key_file)]
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._to, self._from = self._process.stdin, self._process.stdout
-        self._from.readline()
-
-    def begin(self, do: str, **what: Any) -> None:
-        """Tell it to do something."""
-        self._to.write(json.dumps({"do": do, **what}) + "\n")
-        self._to.flush()
 
     def end(self) -> tuple[float, float]:
         """Wait until it is done; return when it began and ended."""
-        line = self._from.readline()
-        if not line:
-            raise RuntimeError(f"a client ended with {self._process.wait()}")
-        begin, end = json.loads(line)
+        begin, end = self.answer()
         return begin, end
 
     def seconds(self, do: str, **what: Any) -> float:
@@ -60,18 +47,6 @@ class PoolClient:
         self.begin(do, **what)
         begin, end = self.end()
         return end - begin
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._to.close()
-        self._from.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 def together(clients: Sequence[PoolClient], calls: Sequence[dict[str, Any]]) -> float:

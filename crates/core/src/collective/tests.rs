@@ -1,0 +1,269 @@
+//! The plan against the definition of what it plans.
+
+use super::*;
+use crate::{ChunkOrder, Distribution, ElementBox};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn spec(grid: GridSpec, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
+    let (id, write, shard, patience_s, skips_disk) = (1, true, 0, 60, false);
+    CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk }
+}
+
+/// Every element of a process's share of a piece: its byte in the piece, and its index in the process's array.
+fn elements(tile: &Tile) -> Vec<(u64, Vec<u64>)> {
+    let mut found = vec![(tile.at, tile.local.clone())];
+    for level in &tile.levels {
+        let mut next = Vec::new();
+        for (at, local) in found {
+            for i in 0..level.count {
+                let mut local = local.clone();
+                local[level.dim] += i * level.local_step;
+                next.push((at + i * level.piece_step, local));
+            }
+        }
+        found = next;
+    }
+    found
+}
+
+/// The indices of an array, the last dimension fastest.
+fn indices(shape: &[u64]) -> Vec<Vec<u64>> {
+    shape.iter().fold(vec![vec![]], |found, &n| {
+        found.iter().flat_map(|at| (0..n).map(move |i| [at.as_slice(), &[i]].concat())).collect()
+    })
+}
+
+/// Who has an element, and where in his memory, by the definition: (rank, part, index).
+fn owner(schema: &MemorySchema, shape: &[u64], at: &[u64]) -> Option<(u64, usize, Vec<u64>)> {
+    match schema {
+        MemorySchema::Mesh { mesh, dims } => {
+            let (mut rank, mut local, mut level) = (0, vec![], 0);
+            for ((&index, &n), dim) in at.iter().zip(shape).zip(dims) {
+                let run = match dim {
+                    Distribution::Whole => {
+                        local.push(index);
+                        continue;
+                    }
+                    Distribution::Block => n.div_ceil(mesh[level]),
+                    Distribution::Cyclic(run) => *run,
+                };
+                let (round, within) = (index / run / mesh[level], index % run);
+                local.push(round * run + within);
+                rank = rank * mesh[level] + index / run % mesh[level];
+                level += 1;
+            }
+            Some((rank, 0, local))
+        }
+        MemorySchema::Boxes(boxes) => boxes.iter().enumerate().find_map(|(rank, own)| {
+            own.iter().enumerate().find_map(|(part, area)| {
+                let local: Option<Vec<u64>> = at
+                    .iter()
+                    .zip(area.start.iter().zip(&area.shape))
+                    .map(|(&index, (&start, &count))| index.checked_sub(start).filter(|&i| i < count))
+                    .collect();
+                local.map(|local| (rank as u64, part, local))
+            })
+        }),
+    }
+}
+
+fn schema(dims: usize) -> impl Strategy<Value = (u64, MemorySchema)> {
+    let dim = prop_oneof![
+        Just(Distribution::Whole),
+        Just(Distribution::Block),
+        (1_u64..4).prop_map(Distribution::Cyclic)
+    ];
+    (vec(dim, dims), vec(1_u64..4, dims), 0_u64..3).prop_map(|(dims, counts, extra)| {
+        let distributed = dims.iter().filter(|&&dim| dim != Distribution::Whole).count();
+        let mesh = counts[..distributed].to_vec();
+        (mesh.iter().product::<u64>() + extra, MemorySchema::Mesh { mesh, dims })
+    })
+}
+
+/// Boxes of three processes: the array cut in two along one dimension, and one of the halves along another one; some of
+/// them left out.
+fn boxes(shape: Vec<u64>) -> impl Strategy<Value = (u64, MemorySchema)> {
+    let dims = shape.len();
+    (0..dims, 0..dims, any::<u64>(), any::<u64>(), vec(0_usize..4, 3)).prop_map(
+        move |(a, b, first, second, owners)| {
+            let whole = ElementBox { start: vec![0; shape.len()], shape: shape.clone() };
+            let split = |area: &ElementBox, dim: usize, at: u64| {
+                let (mut low, mut high) = (area.clone(), area.clone());
+                let at = at % (area.shape[dim] + 1);
+                low.shape[dim] = at;
+                (high.start[dim], high.shape[dim]) = (area.start[dim] + at, area.shape[dim] - at);
+                (low, high)
+            };
+            let (low, high) = split(&whole, a, first);
+            let (left, right) = split(&high, b, second);
+            let mut own = vec![vec![]; 3];
+            for (area, owner) in [low, left, right].into_iter().zip(owners) {
+                // The fourth is nobody.
+                if let Some(own) = own.get_mut(owner) {
+                    own.push(area);
+                }
+            }
+            (3, MemorySchema::Boxes(own))
+        },
+    )
+}
+
+fn case() -> impl Strategy<Value = (GridSpec, Stripes, u64, MemorySchema)> {
+    let grid = vec((1_u64..9, 1_u64..6), 1..4).prop_flat_map(|dims| {
+        let shape: Vec<u64> = dims.iter().map(|&(n, _)| n).collect();
+        let chunk: Vec<u64> = dims.iter().map(|&(n, c)| c.min(n)).collect();
+        let schemas = prop_oneof![schema(shape.len()).boxed(), boxes(shape.clone()).boxed()];
+        let per_block: Vec<_> = shape.iter().zip(&chunk).map(|(n, c)| 1..=n.div_ceil(*c)).collect();
+        let blocks = per_block.prop_map(ChunkOrder::Blocks);
+        (
+            Just(shape),
+            Just(chunk),
+            schemas,
+            prop_oneof![Just(StorageOrder::C), Just(StorageOrder::F)],
+            prop_oneof![
+                Just(ChunkOrder::RowMajor),
+                Just(ChunkOrder::ColumnMajor),
+                Just(ChunkOrder::Hilbert),
+                blocks,
+            ],
+            prop_oneof![Just(1_u64), Just(64), Just(1 << 18)],
+            1_u64..4,
+            1_u64..5,
+        )
+    });
+    grid.prop_map(|(shape, chunk, (ranks, schema), storage, chunk_order, align, units, count)| {
+        let item_bytes = 8;
+        let slot = (chunk.iter().product::<u64>() * item_bytes).div_ceil(align) * align;
+        let grid = GridSpec {
+            shape,
+            chunk,
+            item_bytes,
+            storage,
+            chunk_order,
+            slot_align_bytes: align,
+            column_places: None,
+            growing: false,
+        };
+        (grid, Stripes::new(slot * units, count).unwrap(), ranks, schema)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Every element is in one share of one piece, at the byte where the grid and the stripes have it.
+    #[test]
+    fn shares_are_a_gather_and_scatter((grid, stripes, ranks, schema) in case(), piece_items in 1_u64..20) {
+        let mut plan = CollectivePlan::new(&spec(grid.clone(), ranks, schema.clone()), stripes).unwrap();
+        if grid.slot_align_bytes < 1 << 18 {
+            plan.piece_bytes = piece_items * grid.item_bytes;
+        }
+        let chunks = ChunkGrid::new(grid.clone()).unwrap();
+        let mut expected = std::collections::BTreeMap::new();
+        for at in indices(&grid.shape) {
+            let Some(owner) = owner(&schema, &grid.shape, &at) else { continue };
+            let chunk: Vec<u64> = at.iter().zip(&grid.chunk).map(|(i, c)| i / c).collect();
+            let inside: Vec<(u64, u64)> = at.iter().zip(&grid.chunk).map(|(i, &c)| (i % c, c)).collect();
+            let number = |fold: u64, (i, c): &(u64, u64)| fold * c + i;
+            let element = match grid.storage {
+                StorageOrder::C => inside.iter().fold(0, number),
+                StorageOrder::F => inside.iter().rev().fold(0, number),
+            };
+            let place = stripes.locate(chunks.locate(&chunk).offset + element * grid.item_bytes);
+            prop_assert!(expected.insert(place, owner).is_none());
+        }
+        let mut found = std::collections::BTreeMap::new();
+        for entry in 0..stripes.count() {
+            for round in 0..plan.rounds(entry) {
+                for number in plan.pieces_of(entry, round) {
+                    let piece = plan.piece(entry, number);
+                    let mut bytes = 0;
+                    for rank in 0..ranks {
+                        let share = plan.share(&piece, rank);
+                        bytes += share.bytes;
+                        let mut counted = 0;
+                        for tile in &share.tiles {
+                            for (at, local) in elements(tile) {
+                                prop_assert!(at + grid.item_bytes <= piece.bytes);
+                                let place = (entry, piece.offset + at);
+                                prop_assert!(found.insert(place, (rank, tile.part, local)).is_none());
+                                counted += grid.item_bytes;
+                            }
+                        }
+                        prop_assert_eq!(counted, share.bytes);
+                    }
+                    prop_assert_eq!(bytes, plan.shared_bytes(&piece));
+                    prop_assert!(bytes <= plan.element_bytes(&piece));
+                    if matches!(schema, MemorySchema::Mesh { .. }) {
+                        prop_assert_eq!(bytes, plan.element_bytes(&piece), "a mesh leaves nothing out");
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn boxes_of_a_range_are_its_elements_in_order(
+        lengths in vec(1_u64..5, 1..4), first in 0_u64..70, last in 0_u64..70,
+    ) {
+        let total: u64 = lengths.iter().product();
+        let (first, last) = (first.min(total), last.min(total));
+        let mut found = vec![];
+        for_each_box(&lengths, first, last, &mut |start, shape| {
+            for at in indices(shape) {
+                found.push(at.iter().zip(start).zip(&lengths).fold(0, |number, ((i, s), n)| number * n + i + s));
+            }
+        });
+        prop_assert_eq!(found, (first..last).collect::<Vec<u64>>());
+    }
+}
+
+#[test]
+fn large_chunks_are_cut_into_pieces_and_rounds() {
+    // 24 MiB in chunks of 12 MiB, one on each of two servers; two processes with half the columns each.
+    let grid = GridSpec {
+        shape: vec![4096, 768],
+        chunk: vec![2048, 768],
+        item_bytes: 8,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1 << 16,
+        column_places: None,
+        growing: false,
+    };
+    let dims = vec![Distribution::Whole, Distribution::Block];
+    let schema = MemorySchema::Mesh { mesh: vec![2], dims };
+    let plan = CollectivePlan::new(&spec(grid, 3, schema), Stripes::new(12 << 20, 2).unwrap()).unwrap();
+    assert_eq!((plan.pieces(0), plan.rounds(0)), (12, 2));
+    assert_eq!(plan.rounds_of(1, 1), [(0, (0..8).collect()), (1, (8..12).collect())]);
+    assert!(plan.rounds_of(1, 2).is_empty());
+    let share = plan.share(&plan.piece(1, 3), 1);
+    // 170 whole rows of 6 KiB from row 512 on, and 4 KiB of the next.
+    assert_eq!(share.bytes, 170 * 3072 + 1024);
+    assert_eq!(share.tiles.len(), 2);
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused() {
+    let grid = |item_bytes| GridSpec {
+        shape: vec![4],
+        chunk: vec![2],
+        item_bytes,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1,
+        column_places: None,
+        growing: false,
+    };
+    let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole] };
+    let plan = |item, unit, shard| {
+        let spec = CollectiveSpec { shard, ..spec(grid(item), 1, schema.clone()) };
+        CollectivePlan::new(&spec, Stripes::new(unit, 1).unwrap()).map(|_| ()).map_err(|error| error.message)
+    };
+    assert!(plan(8, 64, 0).is_ok());
+    assert!(plan(8, 60, 0).unwrap_err().contains("stripe units of whole elements"));
+    assert!(plan(24, 48, 0).unwrap_err().contains("pieces of whole elements"));
+    assert!(plan(8, 64, 1).unwrap_err().contains("no shard 1"));
+}
