@@ -7,6 +7,13 @@ from linpack import Matrix
 
 import outcore as oc
 from outcore.linalg import LUFactor, lu_factor
+from outcore.rates import Rates
+
+RATES = Rates(
+    read_bytes_s=1e9, write_bytes_s=1e9,
+    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e12),
+    cores=1, threads=1, kernels="", measured_at="", directory="",
+)  # fmt: skip
 
 
 def factor_by(

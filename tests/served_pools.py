@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import serve
@@ -49,3 +50,14 @@ def embedded_url() -> Iterator[str]:
     """Address of a pool that is open in the process."""
     with some_pool("embedded") as pool:
         yield OutcoreFileSystem(pool=pool).unstrip_protocol("").rstrip("/")
+
+
+@pytest.fixture(params=["plain", "embedded", "served"])
+def above(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Above which files are made: a directory in memory, or a pool."""
+    if request.param == "plain":
+        with in_memory() as directory:
+            yield directory
+    else:
+        with some_pool(request.param) as pool:
+            yield pool

@@ -111,3 +111,10 @@ def stop_after(
 def bits(lu: linalg.LUFactor) -> tuple[Matrix, Matrix]:
     """What must be the same to the last bit."""
     return packed(lu), lu.piv
+
+
+def lines_of(run: Callable[[], object], pages: tuple[str, ...]) -> int:
+    """Count the lines of some pages that a call comes to."""
+    with at_line(0, interrupt, pages) as lines:
+        run()
+    return int(lines[0])

@@ -1,7 +1,6 @@
 """Groups of arrays: steps of all of them at once, which xarray opens as they come."""
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import zarr
 from communicators import ThreadComm, ThreadJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_pools import in_memory, some_pool
+from served_pools import above, in_memory, some_pool
 from strategies import values
 
 import outcore as oc
@@ -29,6 +28,8 @@ from outcore.errors import (
 )
 from outcore.volumes import exclusive, place
 
+__all__ = ["above"]  # a fixture
+
 SPECS = {
     "u": oc.ArraySpec((4, 6), "f4", dims=("y", "x"), chunks=(3, 4), attributes={"units": "K"}),
     "v": oc.ArraySpec((6,), "i8", dims=("x",)),
@@ -37,16 +38,6 @@ SPECS = {
 
 def state(number: int) -> dict[str, npt.NDArray[Any]]:
     return {"u": values((4, 6), "f4", number), "v": values((6,), "i8", number + 100)}
-
-
-@pytest.fixture(params=["plain", "embedded", "served"])
-def above(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "plain":
-        with in_memory() as directory:
-            yield directory
-    else:
-        with some_pool(request.param) as pool:
-            yield pool
 
 
 def test_steps_of_all_arrays(above: Any) -> None:

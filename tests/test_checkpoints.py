@@ -5,7 +5,6 @@ import shutil
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import xarray
 from communicators import ThreadComm, ThreadJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_pools import in_memory, some_pool
+from served_pools import above, in_memory
 from strategies import DTYPES, values
 
 import outcore as oc
@@ -37,6 +36,8 @@ from outcore.errors import (
 from outcore.group_transfer import Ranks
 from outcore.volumes import exclusive, place
 
+__all__ = ["above"]  # a fixture
+
 SPECS = {
     "u": oc.ArraySpec((40, 60), "f4", dims=("y", "x"), chunks=(30, 40)),
     "v": oc.ArraySpec((60,), "c16", dims=("x",), chunks=25),
@@ -51,16 +52,6 @@ def assert_is(found: checkpoints.Restart, number: int) -> None:
     for name, expected in state(number).items():
         assert found[name].dtype == expected.dtype
         np.testing.assert_array_equal(found[name], expected)
-
-
-@pytest.fixture(params=["plain", "embedded", "served"])
-def above(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "plain":
-        with in_memory() as directory:
-            yield directory
-    else:
-        with some_pool(request.param) as pool:
-            yield pool
 
 
 def test_the_newest_is_loaded_and_some_are_kept(above: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,14 @@ import xarray
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_pools import in_memory, some_pool
+from served_pools import above, in_memory
 from strategies import Layout, layouts, selections, values
 
 import outcore as oc
 from outcore.errors import BusyError, DiskFullError, InvalidError, NotFoundError, ReadOnlyError
 from outcore.volumes import exclusive, place
 
-
-@pytest.fixture(params=["plain", "embedded", "served"])
-def above(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A directory, or a pool."""
-    if request.param == "plain":
-        with in_memory() as directory:
-            yield directory
-    else:
-        with some_pool(request.param) as pool:
-            yield pool
+__all__ = ["above"]  # a fixture
 
 
 def steps_of(shape: tuple[int, ...], dtype: str, count: int) -> npt.NDArray[Any]:

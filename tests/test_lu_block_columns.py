@@ -15,6 +15,7 @@ from linpack import (
     random_matrix,
     row_order,
 )
+from lu_by_method import RATES
 from partial_cases import cut, factor
 
 import outcore as oc
@@ -34,12 +35,6 @@ from outcore.linalg.lu.plan import lu_geometry
 from outcore.rates import Rates
 
 __all__ = ["one_thread"]  # a fixture for every test here
-
-RATES = Rates(
-    read_bytes_s=1e9, write_bytes_s=1e9,
-    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e12),
-    cores=1, threads=1, kernels="", measured_at="", directory="",
-)  # fmt: skip
 
 CASES = [
     ("f4", 700, 200_000, "C", (64, 32)),

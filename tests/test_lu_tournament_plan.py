@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from linpack import one_thread, random_matrix
+from lu_by_method import RATES
 from tournament_cases import cut, factor, played
 
 import outcore as oc
@@ -15,12 +16,6 @@ from outcore.linalg import lu_factor
 from outcore.linalg.lu import choice
 
 __all__ = ["one_thread"]  # a fixture for every test here
-
-RATES = oc.rates.Rates(
-    read_bytes_s=1e9, write_bytes_s=1e9,
-    gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e12),
-    cores=1, threads=1, kernels="", measured_at="", directory="",
-)  # fmt: skip
 
 EXACT = [
     ("f8", 512, 200_000, "C", (64, 32)),

@@ -4,14 +4,13 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from linpack import Matrix, lapack_ratio, one_thread, random_matrix
-from stopping import DECISIVE, after_notes, at_line, bits, interrupt, kill_at_line
+from stopping import DECISIVE, after_notes, at_line, bits, interrupt, kill_at_line, lines_of
 from tournament_cases import cut, played
 
 import outcore as oc
@@ -65,12 +64,6 @@ def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix], why
         np.testing.assert_array_equal(have, want, err_msg=why)
     names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
     assert names == {"lu", "piv", "zarr.json"}
-
-
-def lines_of(run: Callable[[], object], pages: tuple[str, ...]) -> int:
-    with at_line(0, interrupt, pages) as lines:
-        run()
-    return int(lines[0])
 
 
 def test_killed_at_any_line(

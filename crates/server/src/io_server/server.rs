@@ -145,17 +145,11 @@ impl<B: Buffer> IoServer<B> {
 
 impl<B: Buffer> Shared<B> {
     async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B) -> Result<IoReply> {
-        // These wait for other calls, and so must not keep them out.
-        match request {
-            IoRequest::Join { target, grant, spec, rank } => {
-                return self.join(target, &grant, *spec, rank).await;
-            }
-            IoRequest::Await { collective, rank, round } => {
-                return self.await_round(collective, rank, round).await;
-            }
-            _ => {}
-        }
-        let _turn = self.calls.take().await;
+        // Those that wait for other calls must not keep them out.
+        let _turn = match request {
+            IoRequest::Join { .. } | IoRequest::Await { .. } => None,
+            _ => Some(self.calls.take().await),
+        };
         match request {
             IoRequest::Read { target, grant, regions } => {
                 self.admit(target, &grant, false)?;
@@ -223,7 +217,8 @@ impl<B: Buffer> Shared<B> {
                 self.take(collective, rank, piece, buffer).await
             }
             IoRequest::Abandon { collective, rank, error } => Ok(self.abandon(collective, rank, &error)),
-            IoRequest::Join { .. } | IoRequest::Await { .. } => Err(Error::invalid("handled above")),
+            IoRequest::Join { target, grant, spec, rank } => self.join(target, &grant, *spec, rank).await,
+            IoRequest::Await { collective, rank, round } => self.await_round(collective, rank, round).await,
         }
     }
 
