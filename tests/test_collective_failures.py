@@ -16,6 +16,7 @@ from served import serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
+from outcore.collective_call import Call
 from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreError
 
 SHAPE = (48, 40)
@@ -176,14 +177,14 @@ def test_a_write_that_fails_midway_leaves_it_incomplete(
             comm = FailsLater(comm)
         u.write_all(memory, "block,*", comm, timeout=6, atomic=atomic)
 
-    go_on = oc.collective._Call._run
+    go_on = Call._run
 
     def run_to_failure(self: Any, work: Any, file: Any, arrays: Any, failed: Any) -> None:
         if arrays and isinstance(self._comm._comm, FailsLater):
             failed = RuntimeError("fails midway")
         go_on(self, work, file, arrays, failed)
 
-    monkeypatch.setattr(oc.collective._Call, "_run", run_to_failure)
+    monkeypatch.setattr(Call, "_run", run_to_failure)
     for atomic in (True, False):
         found = run(pool, 3, lambda u, comm, atomic=atomic: work(u, comm, atomic=atomic))
         assert isinstance(found[1], RuntimeError)

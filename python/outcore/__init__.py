@@ -20,8 +20,8 @@ from outcore.array_info import Info  # noqa: E402
 from outcore.array_spec import ArraySpec  # noqa: E402
 from outcore.block_file import BlockInterface  # noqa: E402
 from outcore.blocks import Blocks  # noqa: E402
-from outcore.collective import CollectiveReport  # noqa: E402
 from outcore.collective_plan import CollectivePlan  # noqa: E402
+from outcore.collective_report import CollectiveReport  # noqa: E402
 from outcore.copying import CopyReport, from_array  # noqa: E402
 from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402

@@ -1,41 +1,33 @@
 """An array on disk."""
 
 import dataclasses
-import itertools
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget, growing
+from outcore import block_array, budget, collective, growing
 from outcore._core import Arena, ArrayFile, Trace
 from outcore.array_info import Info
-from outcore.block_array import blocks_of
-from outcore.blocks import Blocks
-from outcore.chunk_walk import in_disk_order
-from outcore.collective import TIMEOUT_S, CollectiveReport, Local, read_all, write_all
+from outcore.array_metadata import bump_generation, read_generation, read_metadata, write_metadata
+from outcore.chunk_walk import in_disk_order, small_boxes
+from outcore.collective_report import CollectiveReport
 from outcore.elements import elements
 from outcore.errors import (
     ClosedError,
     ConsumedError,
-    CorruptError,
     IncompleteError,
     InvalidError,
-    NotFoundError,
     ReadOnlyError,
 )
 from outcore.placement import placement_of
-from outcore.schema import SchemaLike
 from outcore.selection import select
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
-from outcore.zarr_format import Metadata, parse
-
-_GENERATION = "outcore.generation"
+from outcore.zarr_format import Metadata
 
 
 class Array:
@@ -195,16 +187,9 @@ class Array:
 
     def small_boxes(self, most_bytes: int) -> Iterable[Box]:
         """Boxes of the chunks, cut along their slow dimensions where they are larger than this."""
-        shape = list(self.chunks)
-        for dim in range(self.ndim)[::-1] if self.order == "F" else range(self.ndim):
-            row_bytes = math.prod(shape) // shape[dim] * self.dtype.itemsize
-            shape[dim] = max(min(shape[dim], most_bytes // row_bytes), 1)
-        for box in self.chunk_boxes():
-            ranges = [range(s.start, s.stop, c) for s, c in zip(box, shape, strict=True)]
-            for at in itertools.product(*ranges):
-                yield tuple(
-                    slice(i, min(i + c, s.stop)) for i, c, s in zip(at, shape, box, strict=True)
-                )
+        return small_boxes(
+            self.chunk_boxes(), self.chunks, self.order, self.dtype.itemsize, most_bytes
+        )
 
     def stream(
         self, schedule: Iterable[Box] | None = None, *, memory: int | str | None = None
@@ -238,63 +223,6 @@ class Array:
         )
         stream.extend(boxes)
         return stream
-
-    def blocks(
-        self,
-        block: Sequence[int] | int | None = None,
-        superblock: Sequence[int] | int | None = None,
-        *,
-        buffers: int = 2,
-        pin: Any = None,
-        memory: int | str | None = None,
-        mode: Literal["r", "r+"] | None = None,
-        read_ahead: bool = True,
-    ) -> Blocks:
-        """Read and write blocks by their coordinates: ``B = A.blocks(); B[i, j]``.
-
-        Parameters
-        ----------
-        block
-            Elements of a block along each dimension; by default those of a chunk, which is fastest.
-        superblock
-            Blocks of a superblock along each dimension, 1 by default: what is read at once.
-        buffers
-            How many superblocks are kept. The least recently used one goes first. With one there
-            is no read-ahead; who writes, or holds views, while reading ahead wants three.
-        pin
-            Superblocks that are never evicted once they were read: see `Blocks.pin`.
-        memory
-            Budget in bytes of all buffers; by default what they need, and up to 16 MiB for
-            transfers that are not aligned on disk.
-        mode
-            ``"r"`` or ``"r+"``; by default as the array was opened.
-        read_ahead
-            Whether the next superblock in the direction of travel is read before it is asked for.
-
-        Returns
-        -------
-        Blocks
-            It has a cache of its own: it does not see what is written in other ways to superblocks
-            that it holds, and what it holds unwritten is not seen elsewhere before `Blocks.flush`.
-
-        Raises
-        ------
-        InvalidError, ReadOnlyError
-            For sizes that cannot be; for ``mode="r+"`` on an array that is open for reading.
-        BudgetError
-            If `memory` does not hold the buffers, or there are more pins than buffers.
-        """
-        self._open()
-        return blocks_of(
-            self,
-            block,
-            superblock,
-            buffers=buffers,
-            pin=pin,
-            memory=memory,
-            mode=mode,
-            read_ahead=read_ahead,
-        )
 
     def _box_bytes(self, box: Box) -> int:
         elements: int = math.prod(s.stop - s.start for s in box)
@@ -394,104 +322,10 @@ class Array:
         self._file = self._open_for_indexing()
         return self
 
-    def write_all(
-        self,
-        local: Local,
-        schema: SchemaLike,
-        comm: Any = None,
-        *,
-        memory: int | str | None = None,
-        timeout: float = TIMEOUT_S,
-        atomic: bool = False,
-        skip_disk: bool = False,
-    ) -> CollectiveReport:
-        """Write the array from the memory of all processes of a program, which all call this.
-
-        Each returns when all of it is durable. Until then the array is marked incomplete on disk,
-        and so it stays after a failure, which every process is told of.
-
-        Parameters
-        ----------
-        local
-            What this process has: an array of any strides, which is not copied where its elements
-            lie in long runs; with `Schema.boxes` a list of one for each box. `None` is nothing.
-        schema
-            Which elements that are: a `Schema`, or its rules alone.
-        comm
-            Communicator of the processes: mpi4py's, or what has a rank, a size, ``bcast`` and
-            ``barrier``; see `outcore.communicator.Communicator`. `None` is this process alone.
-        memory
-            Bytes for copies of what lies in short runs; 64 MiB by default, at least 1 MiB.
-        timeout
-            Seconds after which a process that is waited for counts as lost.
-        atomic
-            Write to a file beside the array's, which takes its place at the end. After a failure
-            the array is what it was. It takes the room twice.
-        skip_disk
-            Move everything, and write nothing: a measurement of all but the disks. It leaves
-            the array as it is.
-
-        Returns
-        -------
-        CollectiveReport
-
-        Raises
-        ------
-        InvalidError
-            If the processes do not agree, or what one of them has does not fit the schema.
-        BudgetError
-            If `memory` is too little.
-        OutcoreError
-            On every process, if one of them, or a server, fails.
-        """
-        self.collective_report = write_all(
-            self,
-            local,
-            schema,
-            comm,
-            memory=memory,
-            timeout=timeout,
-            atomic=atomic,
-            skip_disk=skip_disk,
-        )
-        return self.collective_report
-
-    def read_all(
-        self,
-        local: Local,
-        schema: SchemaLike,
-        comm: Any = None,
-        *,
-        memory: int | str | None = None,
-        timeout: float = TIMEOUT_S,
-        skip_disk: bool = False,
-    ) -> Any:
-        """Read the array into the memory of all processes of a program, which all call this.
-
-        Parameters
-        ----------
-        local
-            Where to: as of `write_all`; `None` for new arrays in C order.
-        schema, comm, memory, timeout
-            As of `write_all`.
-        skip_disk
-            Read nothing, and move what happens to be in memory: a measurement.
-
-        Returns
-        -------
-        ndarray or list of ndarray or None
-            `local`, or the new arrays: one, or with `Schema.boxes` a list; `None` for a process
-            beyond the mesh. What was exchanged is in ``collective_report``.
-
-        Raises
-        ------
-        InvalidError, BudgetError, OutcoreError
-            As of `write_all`; if `local` is read-only.
-        """
-        found, self.collective_report = read_all(
-            self, local, schema, comm, memory=memory, timeout=timeout, skip_disk=skip_disk
-        )
-        return found
+    # What has a module of its own is described there.
+    blocks = block_array.blocks
+    write_all = collective.write_all
+    read_all = collective.read_all
 
     def flush(self) -> None:
         """Return once everything written would survive power loss."""
@@ -516,43 +350,6 @@ class Array:
         """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``."""
         self.metadata = dataclasses.replace(self.metadata, state=state, why=why)
         write_metadata(self._place, self.metadata)
-
-
-def read_metadata(where: Place) -> Metadata:
-    """Read the metadata of an array of outcore's own layout, in whatever state it is."""
-    if not where.exists():
-        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
-    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
-    if metadata is None:
-        raise InvalidError(
-            f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
-            "zarr.open_array and copy it with oc.from_array"
-        )
-    return metadata
-
-
-def write_metadata(where: Place, metadata: Metadata) -> None:
-    """Replace the metadata of an array, atomically."""
-    where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
-
-
-def read_generation(where: Place) -> int:
-    """Return how often the array was opened for writing."""
-    if not where.exists(_GENERATION):
-        return 0
-    text = where.volume.read_small(where.inside(_GENERATION)).strip()
-    if not re.fullmatch(rb"[0-9]{1,18}", text):
-        raise CorruptError(
-            f"{where.path / _GENERATION} holds no number; "
-            "write one larger than the last you know of"
-        )
-    return int(text)
-
-
-def bump_generation(where: Place) -> None:
-    """Note that the array was opened for writing, so that resuming on changed input is noticed."""
-    number = str(read_generation(where) + 1).encode()
-    where.volume.replace_small(where.inside(_GENERATION), number)
 
 
 def open_array(

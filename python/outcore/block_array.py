@@ -1,4 +1,4 @@
-"""The superblocks of an array on disk."""
+"""The superblocks of an array on disk, and the method of `outcore.Array` that opens them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,33 +72,67 @@ class ArrayStore:
         """Do nothing: the files are closed when nobody refers to them."""
 
 
-def blocks_of(
-    array: "Array",
-    block: Sequence[int] | int | None,
-    superblock: Sequence[int] | int | None,
+def blocks(
+    self: "Array",
+    block: Sequence[int] | int | None = None,
+    superblock: Sequence[int] | int | None = None,
     *,
-    buffers: int,
-    pin: Any,
-    memory: int | str | None,
-    mode: Literal["r", "r+"] | None,
-    read_ahead: bool,
+    buffers: int = 2,
+    pin: Any = None,
+    memory: int | str | None = None,
+    mode: Literal["r", "r+"] | None = None,
+    read_ahead: bool = True,
 ) -> Blocks:
-    """Open the block interface of an array: see `outcore.Array.blocks`."""
-    chosen = array.mode if mode is None else mode
+    """Read and write blocks by their coordinates: ``B = A.blocks(); B[i, j]``.
+
+    Parameters
+    ----------
+    block
+        Elements of a block along each dimension; by default those of a chunk, which is fastest.
+    superblock
+        Blocks of a superblock along each dimension, 1 by default: what is read at once.
+    buffers
+        How many superblocks are kept. The least recently used one goes first. With one there
+        is no read-ahead; who writes, or holds views, while reading ahead wants three.
+    pin
+        Superblocks that are never evicted once they were read: see `Blocks.pin`.
+    memory
+        Budget in bytes of all buffers; by default what they need, and up to 16 MiB for
+        transfers that are not aligned on disk.
+    mode
+        ``"r"`` or ``"r+"``; by default as the array was opened.
+    read_ahead
+        Whether the next superblock in the direction of travel is read before it is asked for.
+
+    Returns
+    -------
+    Blocks
+        It has a cache of its own: it does not see what is written in other ways to superblocks
+        that it holds, and what it holds unwritten is not seen elsewhere before `Blocks.flush`.
+
+    Raises
+    ------
+    InvalidError, ReadOnlyError
+        For sizes that cannot be; for ``mode="r+"`` on an array that is open for reading.
+    BudgetError
+        If `memory` does not hold the buffers, or there are more pins than buffers.
+    """
+    self._open()
+    chosen = self.mode if mode is None else mode
     if chosen not in ("r", "r+"):
         raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}")
-    if chosen == "r+" and array.mode != "r+":
-        raise ReadOnlyError(f'{array.path} is open for reading; open it with mode="r+"')
-    grid = BlockGrid.of(array.shape, array.chunks if block is None else block, superblock)
+    if chosen == "r+" and self.mode != "r+":
+        raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
+    grid = BlockGrid.of(self.shape, self.chunks if block is None else block, superblock)
     # A block that ends with the array has whole chunks too.
     of_whole_chunks = all(
-        b % c == 0 or b == n for b, c, n in zip(grid.block, array.chunks, array.shape, strict=True)
+        b % c == 0 or b == n for b, c, n in zip(grid.block, self.chunks, self.shape, strict=True)
     )
-    order: Literal["C", "F"] = "F" if array.order == "F" else "C"
-    arrangement = Arrangement(grid, array.dtype, order, by_block=of_whole_chunks)
+    order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+    arrangement = Arrangement(grid, self.dtype, order, by_block=of_whole_chunks)
     buffers = check_buffers(buffers, grid)
     # Four transfers at once, each rounded to whole pages at both ends.
-    bounce_bytes = 4 * (min(array.metadata.grid().slot_bytes, _PIECE_BYTES) + 8192)
+    bounce_bytes = 4 * (min(self.metadata.grid().slot_bytes, _PIECE_BYTES) + 8192)
     memory_bytes = check_memory(
         memory,
         buffers,
@@ -107,11 +141,11 @@ def blocks_of(
     )
     arena = Arena(memory_bytes)
     left = memory_bytes - buffers * arrangement.buffer_bytes
-    file = array.open_file(arena, min(left, bounce_bytes), writable=chosen == "r+")
+    file = self.open_file(arena, min(left, bounce_bytes), writable=chosen == "r+")
     return Blocks(
         ArrayStore(file, arrangement),
         arena,
-        name=str(array.path),
+        name=str(self.path),
         buffers=buffers,
         pin=pin,
         writable=chosen == "r+",

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from outcore import group_transfer
 from outcore._core import crc32c
-from outcore.array import Array, open_array, read_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
 from outcore.create import make_array
 from outcore.errors import (
     CorruptError,

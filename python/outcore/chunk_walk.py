@@ -1,7 +1,10 @@
 """The way through the chunks of an array."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from outcore.streams import Box
 
 
 def in_disk_order(
@@ -34,3 +37,29 @@ def in_disk_order(
             yield at[::-1]
     else:
         yield from itertools.product(*map(range, counts))
+
+
+def small_boxes(
+    boxes: Iterable[Box], chunk: Sequence[int], order: str, itemsize: int, most_bytes: int
+) -> Iterator[Box]:
+    """Cut boxes of chunks along their slow dimensions, where they are larger than this.
+
+    Parameters
+    ----------
+    boxes
+        Those of the chunks, in the order in which they are wanted.
+    chunk, order, itemsize
+        Shape of a chunk, order of the elements in it, and the bytes of one.
+    most_bytes
+        Of a box; one row of a chunk may be more.
+    """
+    shape = list(chunk)
+    for dim in range(len(shape))[::-1] if order == "F" else range(len(shape)):
+        row_bytes = math.prod(shape) // shape[dim] * itemsize
+        shape[dim] = max(min(shape[dim], most_bytes // row_bytes), 1)
+    for box in boxes:
+        ranges = [range(s.start, s.stop, c) for s, c in zip(box, shape, strict=True)]
+        for at in itertools.product(*ranges):
+            yield tuple(
+                slice(i, min(i + c, s.stop)) for i, c, s in zip(at, shape, box, strict=True)
+            )

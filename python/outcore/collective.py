@@ -1,441 +1,132 @@
 """Arrays written and read by all processes of a parallel program in one call.
 
 The I/O servers direct it: each walks its own file in order, and asks the processes for what of it
-they have. Source: Seamons et al. 1995.
+they have. The functions are methods of `outcore.Array`. Source: Seamons et al. 1995.
 """
 
 import contextlib
-import math
-import secrets
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from outcore import budget
-from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile, crc32c
-from outcore.communicator import Communicator
-from outcore.errors import (
-    BudgetError,
-    ClosedError,
-    Interrupted,
-    InvalidError,
-    OutcoreError,
-    ReadOnlyError,
-    from_kind,
-)
-from outcore.pool_path import PoolPath
+from outcore.collective_call import Call
+from outcore.collective_memory import Local
+from outcore.collective_report import CollectiveReport
+from outcore.errors import Interrupted
 from outcore.schema import Schema, SchemaLike
 from outcore.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from outcore.array import Array
 
-Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
-"""What a process has in memory: an array, or one for each of its boxes; `None` is nothing."""
-
-MEMORY_BYTES = 64 << 20
-LEAST_MEMORY_BYTES = 1 << 20
-"""A share of a piece."""
-
 TIMEOUT_S = 600
 
-_STATE = "incomplete"
-_WHY = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
 
+def write_all(
+    self: "Array",
+    local: Local,
+    schema: SchemaLike,
+    comm: Any = None,
+    *,
+    memory: int | str | None = None,
+    timeout: float = TIMEOUT_S,
+    atomic: bool = False,
+    skip_disk: bool = False,
+) -> CollectiveReport:
+    """Write the array from the memory of all processes of a program, which all call this.
 
-@dataclass(frozen=True)
-class CollectiveReport:
-    """What this process did in a collective.
+    Each returns when all of it is durable. Until then the array is marked incomplete on disk,
+    and so it stays after a failure, which every process is told of.
 
-    Attributes
+    Parameters
     ----------
-    verb
-        ``"write_all"`` or ``"read_all"``.
-    seconds
-        Time of the call.
-    bytes_moved, copied_bytes
-        Bytes given to servers or taken from them; those of them that were copied in memory on the
-        way, since they lie there in short runs.
-    messages
-        By number of the server, those that move the array: exactly as ``oc.plan`` says.
-    shares
-        How many of the messages had bytes of the array.
+    local
+        What this process has: an array of any strides, which is not copied where its elements
+        lie in long runs; with `Schema.boxes` a list of one for each box. `None` is nothing.
+    schema
+        Which elements that are: a `Schema`, or its rules alone.
+    comm
+        Communicator of the processes: mpi4py's, or what has a rank, a size, ``bcast`` and
+        ``barrier``; see `outcore.communicator.Communicator`. `None` is this process alone.
+    memory
+        Bytes for copies of what lies in short runs; 64 MiB by default, at least 1 MiB.
+    timeout
+        Seconds after which a process that is waited for counts as lost.
+    atomic
+        Write to a file beside the array's, which takes its place at the end. After a failure
+        the array is what it was. It takes the room twice.
+    skip_disk
+        Move everything, and write nothing: a measurement of all but the disks. It leaves
+        the array as it is.
+
+    Returns
+    -------
+    CollectiveReport
+
+    Raises
+    ------
+    InvalidError
+        If the processes do not agree, or what one of them has does not fit the schema.
+    BudgetError
+        If `memory` is too little.
+    OutcoreError
+        On every process, if one of them, or a server, fails.
     """
-
-    verb: str
-    seconds: float
-    bytes_moved: int
-    copied_bytes: int
-    messages: dict[int, int]
-    shares: int
-
-
-class _Alone:
-    """The communicator of a program of one process."""
-
-    rank, size = 0, 1
-
-    def bcast(self, value: Any, root: int = 0) -> Any:
-        return value
-
-    def barrier(self) -> None:
-        pass
+    started = time.perf_counter()
+    call = Call("write_all", self, schema, comm, timeout, memory, skip_disk=skip_disk)
+    with _giving_up(call, f"write_all of {self.path}"):
+        call.begin(atomic=atomic)
+        call.exchange(local)
+        call.end()
+    self.collective_report = call.report(time.perf_counter() - started)
+    return self.collective_report
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """What rank 0 tells the others: the same call of all has these.
+def read_all(
+    self: "Array",
+    local: Local,
+    schema: SchemaLike,
+    comm: Any = None,
+    *,
+    memory: int | str | None = None,
+    timeout: float = TIMEOUT_S,
+    skip_disk: bool = False,
+) -> Any:
+    """Read the array into the memory of all processes of a program, which all call this.
 
-    Attributes
+    Parameters
     ----------
-    pool, name, layout, schema
-        Which array it is, and how it lies on disk and in memory.
-    files
-        Names of the shard files that are moved.
-    numbers
-        Of the collective of each file, and of those in which all meet at the beginning and the end.
-    is_atomic
-        Whether they are new ones, which take the place of the array's at the end.
-    is_marked
-        Whether the array is incomplete while they are written.
+    local
+        Where to: as of `write_all`; `None` for new arrays in C order.
+    schema, comm, memory, timeout
+        As of `write_all`.
+    skip_disk
+        Read nothing, and move what happens to be in memory: a measurement.
+
+    Returns
+    -------
+    ndarray or list of ndarray or None
+        `local`, or the new arrays: one, or with `Schema.boxes` a list; `None` for a process
+        beyond the mesh. What was exchanged is in ``collective_report``.
+
+    Raises
+    ------
+    InvalidError, BudgetError, OutcoreError
+        As of `write_all`; if `local` is read-only.
     """
-
-    verb: str
-    pool: str
-    name: str
-    layout: bytes
-    schema: bytes
-    files: tuple[str, ...]
-    numbers: tuple[int, ...]
-    is_atomic: bool
-    is_marked: bool
-
-
-class _Call:
-    """One collective, as one process has it."""
-
-    def __init__(
-        self,
-        verb: Literal["write_all", "read_all"],
-        array: "Array",
-        schema: SchemaLike,
-        comm: Any,
-        timeout: float,
-        memory: int | str | None,
-        *,
-        skip_disk: bool,
-    ) -> None:
-        self._verb, self._array = verb, array
-        self._comm = Communicator(_Alone() if comm is None else comm)
-        self._patience_s = max(math.ceil(timeout), 1)
-        self._schema: SchemaLike = schema
-        self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
-        self._skip_disk = skip_disk
-        self._fresh: str | None = None
-        self._before = array.metadata
-        self._begun: _Begun
-        self._files: list[PoolFile] = []
-        self._servers: dict[str, list[int]] = {}
-        self.exchanged: list[list[tuple[int, int, int, int]]] = []
-
-    @property
-    def _path(self) -> PoolPath:
-        path = self._array.path
-        if not isinstance(path, PoolPath):
-            raise InvalidError(
-                f"{self._verb} needs an array in a pool, have the plain path {path}; make it in "
-                "oc.Pool.from_comm(comm, directory) or a served pool, or, for threads of one "
-                "process, in oc.Pool.embedded(directories)"
-            )
-        return path
-
-    def begin(self, *, atomic: bool) -> None:
-        """Agree with the others on what is done; rank 0 prepares it.
-
-        Raises
-        ------
-        OutcoreError
-            On every rank, if rank 0 cannot.
-        """
-        said: Any = None
-        mine: BaseException | None = None
-        if self._comm.rank == 0:
-            try:
-                said = self._prepare(atomic=atomic)
-            except OutcoreError as error:
-                mine, said = error, (error.kind, str(error))
-            except BaseException as error:
-                mine, said = error, (OutcoreError.kind, f"{type(error).__name__}: {error}")
-        said = self._comm.bcast(said, 0)
-        if mine is not None:
-            raise mine
-        if isinstance(said, tuple):
-            raise from_kind(said[0], f"process 0: {said[1]}")
-        self._begun = said
-
-    def _prepare(self, *, atomic: bool) -> _Begun:
-        array, path = self._array, self._path
-        self._check_open()
-        metadata, inside = array.metadata, path.inside
-        grid = metadata.grid()
-        files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
-        is_written = self._verb == "write_all" and not self._skip_disk
-        if is_written and atomic:
-            files = (self._make_fresh(),)
-        return _Begun(
-            verb=self._verb,
-            pool=path.root.core.id,
-            name=inside,
-            layout=_layout(array),
-            schema=Schema.of(self._schema).key(),
-            files=files,
-            numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
-            is_atomic=is_written and atomic,
-            is_marked=is_written and not atomic,
-        )
-
-    def _make_fresh(self) -> str:
-        """Make a file beside that of the array, to be renamed to it."""
-        array, grid = self._array, self._array.metadata.grid()
-        if grid.shards > 1:
-            raise InvalidError(
-                f"atomic=True needs an array of one shard file, {array.path} has {grid.shards}; "
-                "make it with larger chunks, or write it with atomic=False"
-            )
-        where = array.place
-        beside = where.beside(f".{where.path.name}.{secrets.token_hex(4)}.part")
-        self._fresh = beside.name
-        ArrayFile.create(
-            where.volume, beside.name, grid, reserve=True, stripe_count=array.metadata.stripe_count
-        )
-        return beside.inside(grid.shard_key(0))
-
-    def _check_open(self) -> None:
-        if self._array.is_closed:
-            raise ClosedError(f"{self._array.path} was closed; open it again with oc.open_array")
-        if self._verb == "write_all" and self._array.mode != "r+":
-            raise ReadOnlyError(f'{self._array.path} is open for reading; open it with mode="r+"')
-
-    def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
-        """Take part, and return the arrays of this process."""
-        begun, comm = self._begun, self._comm
-        path = self._path
-        if path.root.core.id != begun.pool:
-            raise InvalidError(
-                f"process {comm.rank} has {path}, which is in another pool than {begun.name} of "
-                "process 0; open the same array everywhere"
-            )
-        # From here on the servers tell the others whatever happens.
-        failed: Exception | None = None
-        arrays: list[npt.NDArray[Any]] = []
-        found = MemorySchema.boxes([[] for _ in range(comm.size)])
-        try:
-            schema = Schema.of(self._schema)
-            found = schema.on(self._array.shape, comm.size)
-            self._check_same()
-            arrays = self._arrays(local, schema)
-        except Exception as error:
-            failed = error
-        writable = self._verb == "write_all"
-        core = path.root.core
-        self._files = [core.open(name, writable) for name in begun.files]
-        self._servers = {name: core.stat(name)[-1] for name in begun.files}
-        if begun.is_marked:
-            # Until then somebody may not have opened the array, and what is wrong does no harm.
-            self._meet(-2, failed)
-            if comm.rank == 0:
-                failed = self._mark()
-        for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
-            work = self._collective(number, self._array.metadata.grid(), shard, found)
-            self._run(work, file, arrays, failed)
-        return arrays
-
-    def _mark(self) -> Exception | None:
-        self._before = self._array.metadata
-        try:
-            self._array.mark(_STATE, _WHY)
-        except OutcoreError as error:
-            return error
-        return None
-
-    def _check_same(self) -> None:
-        begun, rank = self._begun, self._comm.rank
-        schema = Schema.of(self._schema).key()
-        for what, have, need in (
-            ("the call", self._verb, begun.verb),
-            ("the array", self._path.inside, begun.name),
-            ("how the array lies on disk", _layout(self._array), begun.layout),
-            ("the memory schema", schema, begun.schema),
-        ):
-            if have != need:
-                text = "" if isinstance(have, bytes) else f": {have!r} and {need!r}"
-                raise InvalidError(
-                    f"processes {rank} and 0 do not agree on {what}{text}; call it with the same "
-                    "arguments everywhere, on an array that is opened anew"
-                )
-        self._check_open()
-        if self._memory_bytes < LEAST_MEMORY_BYTES:
-            raise BudgetError(
-                f"need {LEAST_MEMORY_BYTES} bytes of memory for a collective, process {rank} has "
-                f"{self._memory_bytes}; raise memory="
-            )
-
-    def _collective(self, number: int, grid: Grid, shard: int, schema: MemorySchema) -> Collective:
-        return Collective(
-            number,
-            self._verb == "write_all",
-            self._comm.size,
-            grid,
-            shard,
-            schema,
-            self._patience_s,
-            self._skip_disk,
-        )
-
-    def _run(
-        self,
-        work: Collective,
-        file: PoolFile,
-        arrays: list[npt.NDArray[Any]],
-        failed: Exception | None,
-    ) -> None:
-        """Take part in the collective of one file, or tell the others that this process cannot."""
-        why = None
-        if failed is not None:
-            kind = failed.kind if isinstance(failed, OutcoreError) else "io"
-            why = (kind, str(failed))
-        try:
-            found = work.run(file, self._comm.rank, arrays, self._memory_bytes, why)
-        except OutcoreError:
-            if failed is not None:
-                raise failed from None
-            raise
-        self.exchanged.append(found)
-
-    def _arrays(self, local: Local, schema: Schema) -> list[npt.NDArray[Any]]:
-        """Check what this process has in memory, or make it if it is to be read."""
-        array, rank = self._array, self._comm.rank
-        shapes = schema.local_shapes(array.shape, self._comm.size, rank)
-        if local is None:
-            if self._verb == "write_all" and any(math.prod(shape) for shape in shapes):
-                raise InvalidError(
-                    f"process {rank} has elements of the array by the memory schema, arrays of "
-                    f"the shapes {list(shapes)}, but gives none"
-                )
-            return [np.empty(shape, array.dtype) for shape in shapes]
-        given: list[Any] = list(local) if isinstance(local, list | tuple) else [local]
-        if not shapes and all(isinstance(a, np.ndarray) and a.size == 0 for a in given):
-            return []
-        have = [getattr(each, "shape", type(each).__name__) for each in given]
-        if not all(isinstance(each, np.ndarray) for each in given) or have != list(shapes):
-            raise InvalidError(
-                f"by the memory schema process {rank} has arrays of the shapes {list(shapes)}, "
-                f"have {have}"
-            )
-        for each in given:
-            if each.dtype != array.dtype:
-                raise InvalidError(
-                    f"process {rank} has an array of {each.dtype}, need {array.dtype}; convert it "
-                    "with .astype()"
-                )
-            if self._verb == "read_all" and not each.flags.writeable:
-                raise InvalidError(
-                    f"process {rank} has an array that is read-only, need one that can be read "
-                    "into; pass a copy, or None for a new one"
-                )
-        return given
-
-    def end(self) -> None:
-        """Make a write count, and return when every process may rely on it."""
-        if self._verb == "read_all" or self._skip_disk:
-            return
-        failed: Exception | None = None
-        if self._comm.rank == 0:
-            try:
-                self._publish(Schema.of(self._schema))
-            except Exception as error:
-                failed = error
-        self._meet(-1, failed)
-        if self._begun.is_atomic:
-            self._array.refresh()
-
-    def _publish(self, schema: Schema) -> None:
-        array, before = self._array, self._before
-        if self._fresh is None:
-            # What was half-written before is whole only if all of it is new.
-            is_whole = before.state is None or array.size == sum(
-                math.prod(shape)
-                for rank in range(self._comm.size)
-                for shape in schema.local_shapes(array.shape, self._comm.size, rank)
-            )
-            array.mark(*((None, "") if is_whole else (before.state, before.why)))
-            return
-        volume, key = array.place.volume, array.metadata.grid().shard_key(0)
-        volume.rename(f"{self._fresh}/{key}", array.place.inside(key))
-        volume.remove(self._fresh)
-        self._fresh = None
-
-    def _meet(self, number: int, failed: Exception | None) -> None:
-        """Wait for the others at the servers, who notice if one never comes."""
-        nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
-        one = Grid([1], [1], 1, "C", "row-major", 1)
-        work = Collective(
-            self._begun.numbers[number],
-            False,
-            self._comm.size,
-            one,
-            0,
-            nothing,
-            self._patience_s,
-            True,
-        )
-        self._run(work, self._files[0], [], failed)
-        self.exchanged.pop()
-
-    def give_up(self, error: BaseException) -> None:
-        """Tell those who got further than this process; remove what was begun.
-
-        Nobody gets further than one that failed by an answer of a server.
-        """
-        is_told = isinstance(error, OutcoreError)
-        if self._files and self._verb == "write_all" and not self._skip_disk and not is_told:
-            with contextlib.suppress(OutcoreError):
-                why = InvalidError(f"process {self._comm.rank} failed before the end of the call")
-                self._meet(-1, why)
-        if self._fresh is not None:
-            with contextlib.suppress(OutcoreError):
-                self._array.place.volume.remove(self._fresh)
-
-    def report(self, seconds: float) -> CollectiveReport:
-        """Say what was done."""
-        messages: dict[int, int] = {}
-        for name, found in zip(self._begun.files, self.exchanged, strict=False):
-            for server, each in zip(self._servers[name], found, strict=True):
-                messages[server] = messages.get(server, 0) + each[0]
-        return CollectiveReport(
-            verb=self._verb,
-            seconds=seconds,
-            bytes_moved=sum(each[2] for found in self.exchanged for each in found),
-            copied_bytes=sum(each[3] for found in self.exchanged for each in found),
-            messages=messages,
-            shares=sum(each[1] for found in self.exchanged for each in found),
-        )
-
-
-def _layout(array: "Array") -> bytes:
-    """Describe how an array lies on disk: whoever has another description has another array."""
-    grid = array.metadata.grid()
-    return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(
-        grid.index()
-    ).to_bytes(4)
+    started = time.perf_counter()
+    call = Call("read_all", self, schema, comm, timeout, memory, skip_disk=skip_disk)
+    with _giving_up(call, f"read_all of {self.path}"):
+        call.begin(atomic=False)
+        arrays = call.exchange(local)
+    self.collective_report = call.report(time.perf_counter() - started)
+    if local is not None:
+        return local
+    return arrays if Schema.of(schema).is_boxes else arrays[0] if arrays else None
 
 
 @contextlib.contextmanager
-def _giving_up(call: _Call, doing: str) -> Iterator[None]:
+def _giving_up(call: Call, doing: str) -> Iterator[None]:
     """Let others know of a failure, and how to go on after Ctrl-C."""
     try:
         with stop_on_signals():
@@ -445,47 +136,3 @@ def _giving_up(call: _Call, doing: str) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"{doing} was stopped; call it again on all processes") from None
         raise
-
-
-def write_all(
-    array: "Array",
-    local: Local,
-    schema: SchemaLike,
-    comm: Any,
-    *,
-    memory: int | str | None,
-    timeout: float,
-    atomic: bool,
-    skip_disk: bool,
-) -> CollectiveReport:
-    """Write an array from the memory of all processes; see `Array.write_all`."""
-    started = time.perf_counter()
-    call = _Call("write_all", array, schema, comm, timeout, memory, skip_disk=skip_disk)
-    with _giving_up(call, f"write_all of {array.path}"):
-        call.begin(atomic=atomic)
-        call.exchange(local)
-        call.end()
-    return call.report(time.perf_counter() - started)
-
-
-def read_all(
-    array: "Array",
-    local: Local,
-    schema: SchemaLike,
-    comm: Any,
-    *,
-    memory: int | str | None,
-    timeout: float,
-    skip_disk: bool,
-) -> tuple[Any, CollectiveReport]:
-    """Read an array into the memory of all processes; see `Array.read_all`."""
-    started = time.perf_counter()
-    call = _Call("read_all", array, schema, comm, timeout, memory, skip_disk=skip_disk)
-    with _giving_up(call, f"read_all of {array.path}"):
-        call.begin(atomic=False)
-        arrays = call.exchange(local)
-    report = call.report(time.perf_counter() - started)
-    if local is not None:
-        return local, report
-    is_list = Schema.of(schema).is_boxes
-    return (arrays if is_list else arrays[0] if arrays else None), report

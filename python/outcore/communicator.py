@@ -9,6 +9,19 @@ from outcore.errors import DiskError, InvalidError
 _POLL_S = 0.002
 
 
+class Alone:
+    """The communicator of a program of one process."""
+
+    rank, size = 0, 1
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return the value."""
+        return value
+
+    def barrier(self) -> None:
+        """Wait for nobody."""
+
+
 class Communicator:
     """The same four things of any communicator.
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile
-from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
 from outcore.distribution import Rules

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, ArrayFile, Ticket
-from outcore.array import Array, open_array, read_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import group_transfer, growing
-from outcore.array import Array, open_array, read_metadata, write_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata, write_metadata
 from outcore.create import array_metadata, make_array
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.group_transfer import Ranks

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import Arena, Stream, crc32c
-from outcore.array import Array, open_array, read_generation
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_generation
 from outcore.errors import CorruptError
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals

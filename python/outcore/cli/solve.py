@@ -7,7 +7,8 @@ from typing import Any
 import click
 import numpy as np
 
-from outcore.array import Array, open_array, read_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.errors import (

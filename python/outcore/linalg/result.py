@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import ArrayFile
-from outcore.array import Array, bump_generation, open_array, read_metadata, write_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.sizes import format_bytes
 from outcore.volumes import PathLike, Place, being_made, is_same, place

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outcore._core import ArrayFile
-from outcore.array import Array, open_array, read_metadata, write_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata, write_metadata
 from outcore.errors import BusyError, ExistsError, OutcoreError
 from outcore.volumes import Place, exclusive, filling
 from outcore.zarr_format import Metadata

@@ -11,7 +11,8 @@ import numpy as np
 
 from outcore import blas_choice
 from outcore._core import ArrayFile, Grid
-from outcore.array import Array, read_metadata, write_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata, write_metadata
 from outcore.errors import (
     ConsumedError,
     CorruptError,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from outcore.array import read_generation, read_metadata
+from outcore.array_metadata import read_generation, read_metadata
 from outcore.errors import LostError, OutcoreError
 from outcore.volumes import Place
 

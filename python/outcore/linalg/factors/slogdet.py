@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from outcore import budget
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import BudgetError
 from outcore.linalg.factors.factor import CholeskyFactor, Factor, LUFactor, refuse_others
 from outcore.linalg.factors.own import own_factors, ready_factors

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from outcore import blas_choice, budget
 from outcore._core import ArrayFile
-from outcore.array import Array, open_array, read_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.linalg import columns
 from outcore.linalg.column_sums import ColumnSums

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from outcore import rates
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from outcore import budget
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import LU, LUFactor

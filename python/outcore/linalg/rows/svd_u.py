@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outcore._core import ArrayFile, Ticket
-from outcore.array import Array, open_array, write_metadata
+from outcore.array import Array, open_array
+from outcore.array_metadata import write_metadata
 from outcore.errors import OutcoreError
 from outcore.lapack import kernels
 from outcore.linalg.grains import cut

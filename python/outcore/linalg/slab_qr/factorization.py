@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from outcore import budget
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import QR, QRFactor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from outcore.array import read_metadata
+from outcore.array_metadata import read_metadata
 from outcore.linalg.cholesky.factorization import cho_factor
 from outcore.linalg.cholesky.solve import solve_and_report as solve_with_cholesky
 from outcore.linalg.cost import Phase, Problem

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outcore._core import column_extremes
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import ExistsError, InvalidError, NonFiniteError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.grains import pages

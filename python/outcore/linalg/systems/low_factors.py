@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from outcore.array import open_array, read_metadata
+from outcore.array import open_array
+from outcore.array_metadata import read_metadata
 from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import LU, TEMPORARY, LUFactor, read_group, write_group

@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.blas_calls import Trans
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.linalg.matrix import Matrix

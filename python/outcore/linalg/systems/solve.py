@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
-from outcore.array import Array, read_metadata
+from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import LU

@@ -1,0 +1,46 @@
+"""Metadata of arrays, and how often they were opened for writing: read and written."""
+
+import re
+
+from outcore.errors import CorruptError, InvalidError, NotFoundError
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata, parse
+
+_GENERATION = "outcore.generation"
+
+
+def read_metadata(where: Place) -> Metadata:
+    """Read the metadata of an array of outcore's own layout, in whatever state it is."""
+    if not where.exists():
+        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
+    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
+    if metadata is None:
+        raise InvalidError(
+            f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
+            "zarr.open_array and copy it with oc.from_array"
+        )
+    return metadata
+
+
+def write_metadata(where: Place, metadata: Metadata) -> None:
+    """Replace the metadata of an array, atomically."""
+    where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
+
+
+def read_generation(where: Place) -> int:
+    """Return how often the array was opened for writing."""
+    if not where.exists(_GENERATION):
+        return 0
+    text = where.volume.read_small(where.inside(_GENERATION)).strip()
+    if not re.fullmatch(rb"[0-9]{1,18}", text):
+        raise CorruptError(
+            f"{where.path / _GENERATION} holds no number; "
+            "write one larger than the last you know of"
+        )
+    return int(text)
+
+
+def bump_generation(where: Place) -> None:
+    """Note that the array was opened for writing, so that resuming on changed input is noticed."""
+    number = str(read_generation(where) + 1).encode()
+    where.volume.replace_small(where.inside(_GENERATION), number)

@@ -1,0 +1,68 @@
+"""What all processes of a collective must have the same: the first says it, the others compare."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outcore._core import crc32c
+from outcore.errors import InvalidError
+
+if TYPE_CHECKING:
+    from outcore.array import Array
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What rank 0 tells the others: the same call of all has these.
+
+    Attributes
+    ----------
+    pool, name, layout, schema
+        Which array it is, and how it lies on disk and in memory.
+    files
+        Names of the shard files that are moved.
+    numbers
+        Of the collective of each file, and of those in which all meet at the beginning and the end.
+    is_atomic
+        Whether they are new ones, which take the place of the array's at the end.
+    is_marked
+        Whether the array is incomplete while they are written.
+    """
+
+    verb: str
+    pool: str
+    name: str
+    layout: bytes
+    schema: bytes
+    files: tuple[str, ...]
+    numbers: tuple[int, ...]
+    is_atomic: bool
+    is_marked: bool
+
+    def check(self, rank: int, *, verb: str, name: str, layout: bytes, schema: bytes) -> None:
+        """Compare it with what another process has.
+
+        Raises
+        ------
+        InvalidError
+            If that is not the same.
+        """
+        for what, have, need in (
+            ("the call", verb, self.verb),
+            ("the array", name, self.name),
+            ("how the array lies on disk", layout, self.layout),
+            ("the memory schema", schema, self.schema),
+        ):
+            if have != need:
+                text = "" if isinstance(have, bytes) else f": {have!r} and {need!r}"
+                raise InvalidError(
+                    f"processes {rank} and 0 do not agree on {what}{text}; call it with the same "
+                    "arguments everywhere, on an array that is opened anew"
+                )
+
+
+def layout_of(array: "Array") -> bytes:
+    """Describe how an array lies on disk: whoever has another description has another array."""
+    grid = array.metadata.grid()
+    return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(
+        grid.index()
+    ).to_bytes(4)

@@ -1,0 +1,298 @@
+"""One collective as one process has it: it agrees with the others, exchanges, makes it count."""
+
+import contextlib
+import math
+import secrets
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy.typing as npt
+
+from outcore import budget
+from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile
+from outcore.collective_agreement import Agreement, layout_of
+from outcore.collective_memory import Local, arrays_of
+from outcore.collective_report import CollectiveReport, WithServer
+from outcore.communicator import Alone, Communicator
+from outcore.errors import (
+    BudgetError,
+    ClosedError,
+    InvalidError,
+    OutcoreError,
+    ReadOnlyError,
+    from_kind,
+)
+from outcore.pool_path import PoolPath
+from outcore.schema import Schema, SchemaLike
+
+if TYPE_CHECKING:
+    from outcore.array import Array
+
+MEMORY_BYTES = 64 << 20
+LEAST_MEMORY_BYTES = 1 << 20
+"""A share of a piece."""
+
+_STATE = "incomplete"
+_WHY = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
+
+
+class Call:
+    """One collective, as one process has it."""
+
+    def __init__(
+        self,
+        verb: Literal["write_all", "read_all"],
+        array: "Array",
+        schema: SchemaLike,
+        comm: Any,
+        timeout: float,
+        memory: int | str | None,
+        *,
+        skip_disk: bool,
+    ) -> None:
+        self._verb, self._array = verb, array
+        self._comm = Communicator(Alone() if comm is None else comm)
+        self._patience_s = max(math.ceil(timeout), 1)
+        self._schema: SchemaLike = schema
+        self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
+        self._skip_disk = skip_disk
+        self._fresh: str | None = None
+        self._before = array.metadata
+        self._begun: Agreement
+        self._files: list[PoolFile] = []
+        self._servers: dict[str, list[int]] = {}
+        self.exchanged: list[list[WithServer]] = []
+
+    @property
+    def _path(self) -> PoolPath:
+        path = self._array.path
+        if not isinstance(path, PoolPath):
+            raise InvalidError(
+                f"{self._verb} needs an array in a pool, have the plain path {path}; make it in "
+                "oc.Pool.from_comm(comm, directory) or a served pool, or, for threads of one "
+                "process, in oc.Pool.embedded(directories)"
+            )
+        return path
+
+    def begin(self, *, atomic: bool) -> None:
+        """Agree with the others on what is done; rank 0 prepares it.
+
+        Raises
+        ------
+        OutcoreError
+            On every rank, if rank 0 cannot.
+        """
+        said: Any = None
+        mine: BaseException | None = None
+        if self._comm.rank == 0:
+            try:
+                said = self._prepare(atomic=atomic)
+            except OutcoreError as error:
+                mine, said = error, (error.kind, str(error))
+            except BaseException as error:
+                mine, said = error, (OutcoreError.kind, f"{type(error).__name__}: {error}")
+        said = self._comm.bcast(said, 0)
+        if mine is not None:
+            raise mine
+        if isinstance(said, tuple):
+            raise from_kind(said[0], f"process 0: {said[1]}")
+        self._begun = said
+
+    def _prepare(self, *, atomic: bool) -> Agreement:
+        array, path = self._array, self._path
+        self._check_open()
+        metadata, inside = array.metadata, path.inside
+        grid = metadata.grid()
+        files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
+        is_written = self._verb == "write_all" and not self._skip_disk
+        if is_written and atomic:
+            files = (self._make_fresh(),)
+        return Agreement(
+            verb=self._verb,
+            pool=path.root.core.id,
+            name=inside,
+            layout=layout_of(array),
+            schema=Schema.of(self._schema).key(),
+            files=files,
+            numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
+            is_atomic=is_written and atomic,
+            is_marked=is_written and not atomic,
+        )
+
+    def _make_fresh(self) -> str:
+        """Make a file beside that of the array, to be renamed to it."""
+        array, grid = self._array, self._array.metadata.grid()
+        if grid.shards > 1:
+            raise InvalidError(
+                f"atomic=True needs an array of one shard file, {array.path} has {grid.shards}; "
+                "make it with larger chunks, or write it with atomic=False"
+            )
+        where = array.place
+        beside = where.beside(f".{where.path.name}.{secrets.token_hex(4)}.part")
+        self._fresh = beside.name
+        ArrayFile.create(
+            where.volume, beside.name, grid, reserve=True, stripe_count=array.metadata.stripe_count
+        )
+        return beside.inside(grid.shard_key(0))
+
+    def _check_open(self) -> None:
+        if self._array.is_closed:
+            raise ClosedError(f"{self._array.path} was closed; open it again with oc.open_array")
+        if self._verb == "write_all" and self._array.mode != "r+":
+            raise ReadOnlyError(f'{self._array.path} is open for reading; open it with mode="r+"')
+
+    def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
+        """Take part, and return the arrays of this process."""
+        begun, comm = self._begun, self._comm
+        path = self._path
+        if path.root.core.id != begun.pool:
+            raise InvalidError(
+                f"process {comm.rank} has {path}, which is in another pool than {begun.name} of "
+                "process 0; open the same array everywhere"
+            )
+        # From here on the servers tell the others whatever happens.
+        failed: Exception | None = None
+        arrays: list[npt.NDArray[Any]] = []
+        found = MemorySchema.boxes([[] for _ in range(comm.size)])
+        try:
+            schema = Schema.of(self._schema)
+            found = schema.on(self._array.shape, comm.size)
+            self._check_same()
+            shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
+            is_write = self._verb == "write_all"
+            arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
+        except Exception as error:
+            failed = error
+        writable = self._verb == "write_all"
+        core = path.root.core
+        self._files = [core.open(name, writable) for name in begun.files]
+        self._servers = {name: core.stat(name)[-1] for name in begun.files}
+        if begun.is_marked:
+            # Until then somebody may not have opened the array, and what is wrong does no harm.
+            self._meet(-2, failed)
+            if comm.rank == 0:
+                failed = self._mark()
+        for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
+            work = self._collective(number, self._array.metadata.grid(), shard, found)
+            self._run(work, file, arrays, failed)
+        return arrays
+
+    def _mark(self) -> Exception | None:
+        self._before = self._array.metadata
+        try:
+            self._array.mark(_STATE, _WHY)
+        except OutcoreError as error:
+            return error
+        return None
+
+    def _check_same(self) -> None:
+        self._begun.check(
+            self._comm.rank,
+            verb=self._verb,
+            name=self._path.inside,
+            layout=layout_of(self._array),
+            schema=Schema.of(self._schema).key(),
+        )
+        self._check_open()
+        if self._memory_bytes < LEAST_MEMORY_BYTES:
+            raise BudgetError(
+                f"need {LEAST_MEMORY_BYTES} bytes of memory for a collective, process "
+                f"{self._comm.rank} has {self._memory_bytes}; raise memory="
+            )
+
+    def _collective(self, number: int, grid: Grid, shard: int, schema: MemorySchema) -> Collective:
+        return Collective(
+            number,
+            self._verb == "write_all",
+            self._comm.size,
+            grid,
+            shard,
+            schema,
+            self._patience_s,
+            self._skip_disk,
+        )
+
+    def _run(
+        self,
+        work: Collective,
+        file: PoolFile,
+        arrays: list[npt.NDArray[Any]],
+        failed: Exception | None,
+    ) -> None:
+        """Take part in the collective of one file, or tell the others that this process cannot."""
+        why = None
+        if failed is not None:
+            kind = failed.kind if isinstance(failed, OutcoreError) else "io"
+            why = (kind, str(failed))
+        try:
+            found = work.run(file, self._comm.rank, arrays, self._memory_bytes, why)
+        except OutcoreError:
+            if failed is not None:
+                raise failed from None
+            raise
+        self.exchanged.append(found)
+
+    def end(self) -> None:
+        """Make a write count, and return when every process may rely on it."""
+        if self._verb == "read_all" or self._skip_disk:
+            return
+        failed: Exception | None = None
+        if self._comm.rank == 0:
+            try:
+                self._publish(Schema.of(self._schema))
+            except Exception as error:
+                failed = error
+        self._meet(-1, failed)
+        if self._begun.is_atomic:
+            self._array.refresh()
+
+    def _publish(self, schema: Schema) -> None:
+        array, before = self._array, self._before
+        if self._fresh is None:
+            # What was half-written before is whole only if all of it is new.
+            is_whole = before.state is None or array.size == sum(
+                math.prod(shape)
+                for rank in range(self._comm.size)
+                for shape in schema.local_shapes(array.shape, self._comm.size, rank)
+            )
+            array.mark(*((None, "") if is_whole else (before.state, before.why)))
+            return
+        volume, key = array.place.volume, array.metadata.grid().shard_key(0)
+        volume.rename(f"{self._fresh}/{key}", array.place.inside(key))
+        volume.remove(self._fresh)
+        self._fresh = None
+
+    def _meet(self, number: int, failed: Exception | None) -> None:
+        """Wait for the others at the servers, who notice if one never comes."""
+        nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
+        one = Grid([1], [1], 1, "C", "row-major", 1)
+        work = Collective(
+            self._begun.numbers[number],
+            False,
+            self._comm.size,
+            one,
+            0,
+            nothing,
+            self._patience_s,
+            True,
+        )
+        self._run(work, self._files[0], [], failed)
+        self.exchanged.pop()
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell those who got further than this process; remove what was begun.
+
+        Nobody gets further than one that failed by an answer of a server.
+        """
+        is_told = isinstance(error, OutcoreError)
+        if self._files and self._verb == "write_all" and not self._skip_disk and not is_told:
+            with contextlib.suppress(OutcoreError):
+                why = InvalidError(f"process {self._comm.rank} failed before the end of the call")
+                self._meet(-1, why)
+        if self._fresh is not None:
+            with contextlib.suppress(OutcoreError):
+                self._array.place.volume.remove(self._fresh)
+
+    def report(self, seconds: float) -> CollectiveReport:
+        """Say what was done."""
+        servers = [self._servers[name] for name in self._begun.files]
+        return CollectiveReport.of(self._verb, seconds, zip(servers, self.exchanged, strict=False))

@@ -1,0 +1,69 @@
+"""What a process has in memory of an array that all processes write or read together."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+
+Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
+"""What a process has in memory: an array, or one for each of its boxes; `None` is nothing."""
+
+
+def arrays_of(
+    local: Local,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: np.dtype[Any],
+    rank: int,
+    *,
+    is_write: bool,
+) -> list[npt.NDArray[Any]]:
+    """Check what a process has in memory, or make it if it is to be read.
+
+    Parameters
+    ----------
+    local
+        What the process gives.
+    shapes, dtype
+        What it has by the memory schema.
+    rank
+        Which process it is.
+    is_write
+        Whether the elements are given, or taken.
+
+    Raises
+    ------
+    InvalidError
+        If that is something else.
+    """
+    if local is None:
+        if is_write and any(math.prod(shape) for shape in shapes):
+            raise InvalidError(
+                f"process {rank} has elements of the array by the memory schema, arrays of "
+                f"the shapes {list(shapes)}, but gives none"
+            )
+        return [np.empty(shape, dtype) for shape in shapes]
+    given: list[Any] = list(local) if isinstance(local, list | tuple) else [local]
+    if not shapes and all(isinstance(a, np.ndarray) and a.size == 0 for a in given):
+        return []
+    have = [getattr(each, "shape", type(each).__name__) for each in given]
+    if not all(isinstance(each, np.ndarray) for each in given) or have != list(shapes):
+        raise InvalidError(
+            f"by the memory schema process {rank} has arrays of the shapes {list(shapes)}, "
+            f"have {have}"
+        )
+    for each in given:
+        if each.dtype != dtype:
+            raise InvalidError(
+                f"process {rank} has an array of {each.dtype}, need {dtype}; convert it "
+                "with .astype()"
+            )
+        if not is_write and not each.flags.writeable:
+            raise InvalidError(
+                f"process {rank} has an array that is read-only, need one that can be read "
+                "into; pass a copy, or None for a new one"
+            )
+    return given
