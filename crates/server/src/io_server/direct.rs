@@ -117,12 +117,19 @@ impl<B: Buffer> Shared<B> {
             None => {
                 let planned = collective.plan.piece(collective.target.entry, piece);
                 let share = share_of(&collective, &planned, rank, payload.len())?;
-                let file = self.files.get(collective.target.handle);
                 let lease = self.collectives.again.take().await?;
                 let mut buffer = lease.view(0, planned.bytes as usize);
-                let span = (planned.offset, planned.bytes);
-                self.read_span(&collective, &file, span, &mut buffer).await?;
-                copy(&collective, &share, &mut buffer, &mut payload, true);
+                self.with_file(collective.target.handle, async |file| {
+                    // It may have been closed since, as one too many.
+                    if !self.open(file, false).await? {
+                        return Err(self.gone(file));
+                    }
+                    let span = (planned.offset, planned.bytes);
+                    self.read_span(&collective, file, span, &mut buffer).await?;
+                    copy(&collective, &share, &mut buffer, &mut payload, true);
+                    Ok(IoReply::Done)
+                })
+                .await?;
             }
         }
         self.status.borrow_mut().bytes_read += payload.len() as u64;
@@ -160,9 +167,10 @@ impl<B: Buffer> Shared<B> {
     async fn direct(self: &Rc<Self>, collective: &Rc<Collective<B>>) -> Result<()> {
         collective.all_joined.wait().await?;
         let turn = self.collectives.at_work.take().await;
-        let file = self.files.get(collective.target.handle);
-        let result = self.direct_rounds(collective, &file).await;
-        self.files.let_go(&file);
+        // Not kept open while the end is waited for: many collectives may do so.
+        let rounds =
+            async |file: &Rc<File>| self.direct_rounds(collective, file).await.map(|()| IoReply::Done);
+        let result = self.with_file(collective.target.handle, rounds).await;
         drop(turn);
         result?;
         collective.is_done.set(true);

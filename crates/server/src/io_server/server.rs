@@ -222,7 +222,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    async fn with_file(
+    pub(super) async fn with_file(
         self: &Rc<Self>,
         handle: Handle,
         work: impl AsyncFnOnce(&Rc<File>) -> Result<IoReply>,

@@ -389,7 +389,7 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
 
 #[test]
 fn what_is_sent_again_changes_nothing() {
-    let mut world = World::new(7, Limits::default());
+    let mut world = World::new(7, Limits { open_files: 2, ..Limits::default() });
     let written = image(8);
     let spec1 = spec(1, true, 4, quarters());
     let plan = CollectivePlan::new(&spec1, stripes()).unwrap();
@@ -424,6 +424,11 @@ fn what_is_sent_again_changes_nothing() {
     }
     // Its answer was lost: the piece is not in memory any more.
     let again = IoRequest::Take { collective: 2, rank: 3, piece: 0, bytes: share.bytes };
+    assert!(world.done(again.clone(), vec![0; share.bytes as usize]).unwrap() == bytes);
+    // Nor is the data file open any more, since others were used.
+    for handle in 2..6 {
+        world.write(handle, 0, &[1]).unwrap();
+    }
     assert!(world.done(again, vec![0; share.bytes as usize]).unwrap() == bytes);
     last.await_round(&mut world, None);
     ranks.push(last);
