@@ -3,12 +3,15 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 from linpack import Matrix, packed
 
@@ -77,6 +80,27 @@ def kill_at_line(
     status = in_a_fork(doomed)
     assert status in (0, -signal.SIGKILL)
     return status != 0
+
+
+def kill_at_random_moments(
+    start: Callable[[], "subprocess.Popen[str]"], result: Path, within_s: float, kills: int = 3
+) -> None:
+    """Kill runs of a script some time after each says "ready", until one has made factors.
+
+    A run may be killed before it has made anything, and after its factors are whole.
+    """
+    for delay_s in np.random.default_rng(0).uniform(0, within_s, kills):
+        run = start()
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        run.kill()
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        with contextlib.suppress(oc.OutcoreError):
+            linalg.open_factor(result)
+            return
+        assert run.returncode != 0, "it came to its end, and left no factors"
 
 
 @contextlib.contextmanager

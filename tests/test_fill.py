@@ -27,6 +27,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
     LostError,
+    NotFoundError,
 )
 
 SHAPE, CHUNKS = (50, 30), (8, 10)
@@ -180,9 +181,9 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
 
 def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
     """kill -9 at any moment, from the making of the files on, loses nothing that was noted."""
-    path, script = tmp_path / "A", SCRIPT.format(pause=0.002, shape=SHAPE, chunks=CHUNKS)
+    path, script = tmp_path / "A", SCRIPT.format(pause=0.02, shape=SHAPE, chunks=CHUNKS)
     killed = asked = 0
-    for delay_s in [0.0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, None]:
+    for delay_s in [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]:
         run = run_python(script, str(path))
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
@@ -193,11 +194,12 @@ def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
         asked += len(calls.splitlines())
         killed += run.returncode == -signal.SIGKILL
         assert run.returncode in (0, -signal.SIGKILL), errors
-        if run.returncode == 0:
+        try:  # a kill may come after the array is whole, and before the script is at its end
+            oc.open_array(path).close()
+        except (IncompleteError, NotFoundError):
+            assert run.returncode != 0
+        else:
             break
-        if path.exists():
-            with pytest.raises(oc.OutcoreError):
-                oc.open_array(path)
     assert killed >= 3
     # Each kill costs at most what was asked for and not yet noted.
     assert asked <= BLOCKS + 4 * killed

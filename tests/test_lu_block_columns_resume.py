@@ -4,9 +4,7 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,16 @@ import pytest
 import scipy.linalg
 from linpack import Matrix, lapack_ratio, one_thread, random_matrix
 from partial_cases import cut
-from stopping import DECISIVE, after_notes, at_line, bits, interrupt, kill_at_line, lines_of
+from stopping import (
+    DECISIVE,
+    after_notes,
+    at_line,
+    bits,
+    interrupt,
+    kill_at_line,
+    kill_at_random_moments,
+    lines_of,
+)
 
 import outcore as oc
 from outcore import catalog
@@ -138,16 +145,9 @@ print("ready", flush=True)
 lu_factor(sys.argv[1], out=sys.argv[2], memory={memory}, method="block-columns", threads=1,
           progress=False)
 """
-    for delay_s in np.random.default_rng(0).uniform(0, 0.3, 4):
-        run = run_python(script, str(source), str(tmp_path / "F"))
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-        time.sleep(delay_s)
-        run.kill()
-        _, errors = run.communicate(timeout=60)
-        assert run.returncode in (0, -signal.SIGKILL), errors
-        if run.returncode == 0:
-            break
+    kill_at_random_moments(
+        lambda: run_python(script, str(source), str(tmp_path / "F")), tmp_path / "F", 0.3, 4
+    )
     try:
         lu = open_factor(tmp_path / "F")
     except oc.OutcoreError:

@@ -5,7 +5,6 @@ import itertools
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from stopping import (
     in_a_fork,
     interrupt,
     kill_at_line,
+    kill_at_random_moments,
     stop_after,
 )
 from tall import tall
@@ -164,16 +164,7 @@ from outcore.linalg import qr_factor
 print("ready", flush=True)
 qr_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
 """
-    for delay_s in np.random.default_rng(0).uniform(0, 0.06, 3):
-        run = run_python(script, str(path))
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-        time.sleep(delay_s)
-        run.kill()
-        _, errors = run.communicate(timeout=60)
-        assert run.returncode in (0, -signal.SIGKILL), errors
-        if run.returncode == 0:
-            break
+    kill_at_random_moments(lambda: run_python(script, str(path)), tmp_path / "Z.qr", 0.06)
     assert_same(whole_or_again(path, overwrite_a), expected)
 
 
