@@ -178,7 +178,11 @@ impl<B: Buffer> Shared<B> {
         let is_written = std::mem::replace(&mut self.log.state.borrow_mut().writing, true);
         if !is_written {
             let server: Server<B> = self.clone();
-            self.begin(async move { while server.write_batch().await {} });
+            self.begin(async move {
+                // What calls that have come already want noted goes out with it.
+                server.let_others().await;
+                while server.write_batch().await {}
+            });
         }
     }
 

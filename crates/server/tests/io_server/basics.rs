@@ -347,3 +347,20 @@ fn a_small_call_is_answered_while_a_large_one_is_still_planned() {
     let (reply, bytes) = world.answer(large).unwrap();
     assert_eq!((reply, bytes.to_vec()), (IoReply::Done, vec![0; 1 << 20]));
 }
+
+#[test]
+fn removals_at_once_share_syncs_of_the_log() {
+    let mut world = World::new(9, Limits::default());
+    for handle in 1..=40 {
+        world.write(handle, 0, &[1; 10]).unwrap();
+        world.sync(handle).unwrap();
+    }
+    let before = world.syncs;
+    let remove = |handle| IoRequest::Remove { target: target(handle), grant: grant(handle) };
+    let calls: Vec<u64> = (1..=40).map(|handle| world.call(remove(handle), vec![])).collect();
+    world.run();
+    for call in calls {
+        assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
+    }
+    assert_eq!(world.syncs - before, 1, "of the log, for all of them");
+}
