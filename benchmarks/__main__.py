@@ -13,6 +13,7 @@ BENCHMARKS = {
     "lu": "out-of-core LU against in-core getrf with the same kernels, and against its plan",
     "cholesky": "out-of-core Cholesky against in-core potrf with the same kernels, and its plan",
     "matmul": "out-of-core product against in-core gemm with the same kernels, and its plan",
+    "paper_panda": "figures 3 to 9 of Seamons et al. (1995): collectives over size and servers",
     "paper_lu": "tables 1 and 3 of Womble et al. (1993): budget, total and visible I/O",
     "gauss_seidel": "a sweep with half of the matrix in memory: its words, and the disk's rate",
     "paper_gauss_seidel": "table 1 of Cettei et al. (1997): sweeps over a growing matrix",
