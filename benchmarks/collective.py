@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import outcore as oc
 from benchmarks import iperf3
 from benchmarks.benchmark import Outcome, Setting, main
@@ -42,15 +44,23 @@ def measure(setting: Setting) -> Outcome:
         with oc.connect(url, key=key) as pool:
             for order in ORDERS:
                 oc.create_array(pool / order, (side,) * 3, "f8", **on_disk(order)).close()
-        with (
-            PoolClient(url, key) as one,
-            Ranks(math.prod(MESH), url, key) as ranks,
-        ):
-            one.seconds("make", name="flat", nbytes=job.nbytes, stripe_unit_bytes=1 << 20)
-            ranks.seconds("hold", shape=[side // m for m in MESH])
-            return Outcome(
-                [*job.against_others(one, ranks, rounds), *job.without_disks(ranks, rounds)]
-            )
+            # Three blocks on two servers.
+            oc.create_array(
+                pool / "uneven", (side,) * 3, "f8", disk_schema="block,*,*", mesh=3
+            ).close()
+            with (
+                PoolClient(url, key) as one,
+                Ranks(math.prod(MESH), url, key) as ranks,
+            ):
+                one.seconds("make", name="flat", nbytes=job.nbytes, stripe_unit_bytes=1 << 20)
+                ranks.seconds("hold", shape=[side // m for m in MESH])
+                return Outcome(
+                    [
+                        *job.against_others(one, ranks, rounds),
+                        *job.without_disks(ranks, rounds),
+                        job.imbalance(pool, ranks),
+                    ]
+                )
     finally:
         local_pool.stop(directories[0])
 
@@ -113,6 +123,32 @@ class Job:
                 what = f"{direction}_all, {order} order, without disks: rate against TCP's"
                 figures.append(self.figure(what, found, order, "TCP", Target("≥", target)))
         return figures
+
+    def imbalance(self, pool: oc.Pool, ranks: Ranks) -> Figure:
+        """Bytes of the fullest server over the mean where chunks do not divide among servers."""
+        plan = oc.plan(
+            "read_all",
+            array=pool / "uneven",
+            schema=oc.Schema(WORDS, mesh=MESH),
+            processes=math.prod(MESH),
+        )
+        counts = [np.array([server.bytes_read for server in pool.servers()])]
+        for work in (
+            functools.partial(ranks.seconds, "open", name="uneven"),
+            self.run(ranks, "read", "uneven", skip_disk=True),
+        ):
+            work()
+            counts.append(np.array([server.bytes_read for server in pool.servers()]))
+        opening, all_of_it = np.diff(counts, axis=0)
+        moved = all_of_it - opening
+        measured = float(moved.max() / moved.mean())
+        return Figure(
+            f"{self.side}³ float64, three blocks on two servers: imbalance, measured / planned",
+            [measured / plan.imbalance],
+            Target("=", 1),
+            ours=f"{measured:.6f}",
+            rival=f"{plan.imbalance:.6f}",
+        )
 
     def run(
         self, ranks: Ranks, direction: str, order: str, *, skip_disk: bool = False

@@ -76,6 +76,10 @@ class Work:
         self.comm.barrier()
         self.write(name, schema, mesh)
 
+    def open(self, name: str) -> None:
+        """Open an array of the pool for reading, and nothing more."""
+        oc.open_array(self.pool / name).close()
+
     def write(
         self, name: str, schema: str, mesh: Sequence[int], *, skip_disk: bool = False
     ) -> None:
