@@ -224,8 +224,7 @@ def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> N
 
 def test_a_daemon_that_cannot_start_takes_the_others_along(directories: list[Path]) -> None:
     directories[1].mkdir()
-    other = {"format": 1, "pool": "0" * 32, "server": 1}
-    (directories[1] / "server.json").write_text(json.dumps(other) + "\n")
+    (directories[1] / "server.json").write_text("damaged\n")
     with pytest.raises(OutcoreError, match="does not start"):
         list(local_pool.start(directories, "127.0.0.1:0"))
     assert not any(daemon.is_alive for daemon in local_pool.running(directories[0]))

@@ -13,6 +13,7 @@ from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
 from outcore.background import BackgroundCheckpoint
 from outcore.checkpoints import Restart, State, read_back_bytes
+from outcore.counts import count_of
 from outcore.create import check_attributes, make_array
 from outcore.elements import elements
 from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
@@ -69,9 +70,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         comm: Any = None,
     ) -> None:
         self._place = place(path)
-        if not isinstance(keep, int) or keep < 1:
-            raise InvalidError(f"keep must be an integer of at least 1, have {keep!r}")
-        self._keep = keep
+        self._keep = count_of("keep", keep)
         self._ranks = Ranks(comm)
         wanted = None if arrays is None else group_metadata(arrays, time)
         self._time_attributes = dict(time_attributes or {})

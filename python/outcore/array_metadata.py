@@ -12,6 +12,11 @@ _GENERATION = "outcore.generation"
 def read_metadata(where: Place) -> Metadata:
     """Read the metadata of an array of outcore's own layout, in whatever state it is."""
     if not where.exists():
+        if where.path.exists() and not where.path.is_dir():
+            raise NotFoundError(
+                f"there is no array at {where.path}, but a file; copy it with oc.from_array, or "
+                "outcore convert"
+            )
         raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
     metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
     if metadata is None:

@@ -18,7 +18,8 @@ from outcore import budget
 from outcore._core import Arena, Buffer
 from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 from outcore.block_travel import Travel
-from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.counts import count_of
+from outcore.errors import BudgetError, OutcoreError
 
 
 class Claim(Protocol):
@@ -355,9 +356,7 @@ class SuperblockCache:
 
 def check_buffers(buffers: int, grid: BlockGrid) -> int:
     """Return how many buffers are of use, of those asked for: one for each superblock at most."""
-    if isinstance(buffers, bool) or not isinstance(buffers, int | np.integer) or buffers < 1:
-        raise InvalidError(f"buffers must be an integer of at least 1, have {buffers!r}")
-    return min(int(buffers), math.prod(grid.superblocks))
+    return min(count_of("buffers", buffers), math.prod(grid.superblocks))
 
 
 def check_memory(

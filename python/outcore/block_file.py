@@ -15,6 +15,7 @@ from outcore._core import Arena
 from outcore.block_cache import Claim, check_buffers, check_memory
 from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory, sizes
 from outcore.blocks import Blocks
+from outcore.counts import count_of
 from outcore.errors import (
     DiskError,
     DiskFullError,
@@ -144,12 +145,8 @@ def _dimensions(*given: Sequence[int] | int) -> int:
 
 def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     """Type of a record."""
-    if record_bytes is not None and (
-        isinstance(record_bytes, bool)
-        or not isinstance(record_bytes, int | np.integer)
-        or record_bytes < 1
-    ):
-        raise InvalidError(f"record_bytes must be an integer of at least 1, have {record_bytes!r}")
+    if record_bytes is not None:
+        count_of("record_bytes", record_bytes)
     if dtype is None:
         if record_bytes is None:
             raise InvalidError(

@@ -221,6 +221,8 @@ def array_metadata(
                 f"a chunk of an array that grows has one step, have chunks {given}; give "
                 f"{(1, *given[1:])}"
             )
+    if dims is not None and not all(isinstance(name, str) for name in dims):
+        raise InvalidError(f"names of dimensions are text, have {list(dims)}")
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
     check_attributes(attributes or {})

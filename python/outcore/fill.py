@@ -18,6 +18,7 @@ from outcore import budget
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.counts import count_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals
@@ -53,8 +54,9 @@ def fill_array(
 
     ``make(metadata, overwrite)`` makes the files of the array.
     """
-    if not callable(fill) or threads < 1:
-        raise InvalidError("fill must be callable and threads at least 1")
+    if not callable(fill):
+        raise InvalidError(f"fill must be a function such as fill(rows, cols), have {fill!r}")
+    threads = count_of("threads", threads)
     slot_bytes = metadata.grid().slot_bytes
     # A block in each thread and one of each on its way to the disk; and room to pad those that
     # reach beyond the array's edge.

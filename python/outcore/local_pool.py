@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+from outcore.pool_directories import check_directories
 
 STATE = "pool"
 """Name of the directory in the pool's first one."""
@@ -108,8 +109,7 @@ def start(
     places = [Path(os.path.abspath(directory)) for directory in directories]
     if not places:
         raise InvalidError("need at least one directory for the pool")
-    if len(set(places)) < len(places):
-        raise InvalidError("a directory is there twice; give each I/O server one of its own")
+    check_directories(places)
     state = places[0] / STATE
     for directory in (state, *places):
         directory.mkdir(parents=True, exist_ok=True)
@@ -176,6 +176,18 @@ def directories(first: Path) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def check_started(directory: Path) -> None:
+    """Refuse a directory that is not the first one of a pool that was started here.
+
+    Raises
+    ------
+    NotFoundError
+        If none was started there.
+    """
+    if not (directory / STATE).is_dir():
+        raise NotFoundError(f"no pool was started in {directory}; name its first directory")
+
+
 def stop(directory: Path) -> list[DaemonProcess]:
     """Stop the daemons of the pool whose first directory this is; return those that ran.
 
@@ -187,8 +199,7 @@ def stop(directory: Path) -> list[DaemonProcess]:
         If none was started there.
     """
     directory = Path(os.path.abspath(directory))
-    if not (directory / STATE).is_dir():
-        raise NotFoundError(f"no pool was started in {directory}; name its first directory")
+    check_started(directory)
     alive = [daemon for daemon in running(directory) if daemon.is_alive]
     # The I/O servers before the manager: a server that starts needs it, one that stops does not.
     for daemon in reversed(alive):

@@ -8,7 +8,7 @@ from typing import Any
 
 from outcore import blas_choice
 from outcore._core import Arena, Trace
-from outcore.errors import InvalidError
+from outcore.counts import count_of
 from outcore.progress import Meter, ProgressLike
 from outcore.report import io_and_wait_seconds
 from outcore.signals import stop_on_signals
@@ -76,5 +76,5 @@ def long_call(
 
 def check_threads(threads: int | None) -> None:
     """Refuse a number of threads that cannot be."""
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise InvalidError(f"threads must be an integer of at least 1, have {threads!r}")
+    if threads is not None:
+        count_of("threads", threads)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.collective_plan import VERBS as COLLECTIVE_VERBS
 from outcore.collective_plan import CollectivePlan, plan_collective
+from outcore.counts import count_of
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.cholesky.plan import cholesky_cost
 from outcore.linalg.cost import Cost, Planner, Problem
@@ -54,6 +55,12 @@ PLANNERS: dict[str, Planner] = {
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
 
 VERBS = tuple(PLANNERS)
+
+_OBLONG = ("qr", "qr_factor", "form_q", "lstsq", "gram", "svd", "matmul")
+"""Verbs whose matrix need not be square: they have ``m=``."""
+
+_INNER = ("matmul", "svd")
+"""Verbs that have ``k=``."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +269,13 @@ def plan(
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
     if n is None:
         raise InvalidError(f"need n=, the order of the matrix, to plan {verb!r}, have none")
+    n, rhs = count_of("n", n), count_of("rhs", rhs)
+    m = None if m is None else count_of("m", m)
+    k = None if k is None else count_of("k", k)
+    if m not in (None, n) and verb not in _OBLONG:
+        raise InvalidError(f"the matrix of {verb!r} is square: need m= as n={n}, or none, have {m}")
+    if k is not None and verb not in _INNER:
+        raise InvalidError(f"the plan of {verb!r} has no k=, have {k}; leave it out")
     kind = check_dtype(dtype)
     found = functools.cache(lambda: rates or stored_or_measured(path))
 

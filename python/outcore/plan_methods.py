@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
-from outcore.errors import BudgetError, InvalidError
+from outcore.counts import count_of
+from outcore.errors import BudgetError
 from outcore.linalg.iterative.cost import SWEEPS
 from outcore.plan import PLANNERS, Plan, plan
 from outcore.rates import Rates, stored_or_measured
@@ -186,8 +187,7 @@ def compare_methods(
         If no method can do with the memory.
     """
     kind = check_dtype(dtype)
-    if not isinstance(steps, int) or steps < 1:
-        raise InvalidError(f"steps must be an integer of at least 1, have {steps!r}")
+    n, rhs, steps = count_of("n", n), count_of("rhs", rhs), count_of("steps", steps)
     known = rates or stored_or_measured(path)
     memory_bytes = budget.resolve(memory)
     plans: dict[str, Plan] = {}

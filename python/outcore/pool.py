@@ -6,6 +6,7 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ from outcore import _core
 from outcore.errors import ExistsError, InvalidError
 from outcore.logical_disk import LogicalDisk
 from outcore.pool_comm import PoolJob
+from outcore.pool_directories import check_directories
 from outcore.pool_file import PoolFile, hints_of
 from outcore.pool_path import PoolPath, PoolRoot
 from outcore.pool_stat import PoolStat
@@ -82,6 +84,8 @@ class Pool:
         names = [os.path.abspath(os.fspath(directory)) for directory in directories]
         if any("::" in name for name in names[:1]):
             raise InvalidError(f"a pool cannot be in {names[0]}: its name has '::' in it")
+        if names:
+            check_directories([Path(name) for name in names])
         core = _core.Pool.embedded(names, threads)
         return cls(core, f"outcore:{os.path.realpath(names[0])}::")
 

@@ -17,6 +17,7 @@ from outcore.pool_memory import (
     check_size,
     length_of,
     listed,
+    regions_of,
     writable,
     writable_bytes,
 )
@@ -180,12 +181,12 @@ class PoolFile(io.RawIOBase):
         self, offset: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
     ) -> PoolFuture[npt.NDArray[Any]]:
         """Start what `read_at` does."""
-        return self.start_read(Regions.contiguous(offset, length_of(nbytes, out)), out)
+        return self.start_read(regions_of(Regions.contiguous, offset, length_of(nbytes, out)), out)
 
     def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
         """Start what `write_at` does."""
         source = array_of(data)
-        return self.start_write(Regions.contiguous(offset, source.nbytes), source)
+        return self.start_write(regions_of(Regions.contiguous, offset, source.nbytes), source)
 
     def start_read_strided(
         self,
@@ -199,7 +200,8 @@ class PoolFile(io.RawIOBase):
         out: npt.NDArray[Any] | None = None,
     ) -> PoolFuture[npt.NDArray[Any]]:
         """Start what `read_strided` does."""
-        return self.start_read(Regions.strided(location, first, group, count, stride, last), out)
+        numbers = (location, first, group, count, stride, last)
+        return self.start_read(regions_of(Regions.strided, *numbers), out)
 
     def start_write_strided(
         self,
@@ -213,7 +215,8 @@ class PoolFile(io.RawIOBase):
         data: Any,
     ) -> PoolFuture[None]:
         """Start what `write_strided` does."""
-        return self.start_write(Regions.strided(location, first, group, count, stride, last), data)
+        numbers = (location, first, group, count, stride, last)
+        return self.start_write(regions_of(Regions.strided, *numbers), data)
 
     def start_read_list(
         self,
@@ -377,8 +380,15 @@ def hints_of(hints: dict[str, Any], to_bytes: Any) -> dict[str, Any]:
         if known is None:
             found["others"].append((str(name), str(value)))
             continue
-        number = to_bytes(value) if known == "unit_bytes" else int(value)
+        number = to_bytes(value) if known == "unit_bytes" else _hinted(name, value)
         if number < (0 if known == "base" else 1):
             raise InvalidError(f"the hint {name} cannot be {value!r}")
         found[known] = number
     return found
+
+
+def _hinted(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise InvalidError(f"the hint {name} is a number, have {value!r}") from None

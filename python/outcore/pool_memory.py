@@ -1,6 +1,7 @@
 """What requests to a pool's file take as memory, and as lists of regions."""
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,28 +33,44 @@ def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
 
 def array_of(data: Any) -> npt.NDArray[Any]:
     """Take an array as it is, another buffer as bytes."""
-    return data if isinstance(data, np.ndarray) else bytes_of(data)
+    return _plain(data) if isinstance(data, np.ndarray) else bytes_of(data)
 
 
 def bytes_of(data: Any) -> Bytes:
     """Take any buffer as bytes; an array that is not contiguous is copied."""
     if isinstance(data, np.ndarray):
-        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        return np.ascontiguousarray(_plain(data)).reshape(-1).view(np.uint8)
     try:
-        return np.frombuffer(memoryview(data).cast("B"), np.uint8)
+        return _bytes_in(data)
     except TypeError as error:
         raise InvalidError(f"need bytes, an array or another buffer: {error}") from None
 
 
 def writable_bytes(buffer: Any) -> Bytes:
     """Take a buffer that is read into as bytes."""
-    return writable(np.frombuffer(memoryview(buffer).cast("B"), np.uint8))
+    return writable(_bytes_in(buffer))
+
+
+def _bytes_in(buffer: Any) -> Bytes:
+    view = memoryview(buffer)
+    _plain(np.asarray(view))
+    return np.frombuffer(view.cast("B"), np.uint8)
 
 
 def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Refuse an array that cannot be read into."""
     if not array.flags.writeable:
         raise InvalidError("out= cannot be written to; give an array that can")
+    return _plain(array)
+
+
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Refuse an array of Python objects: its bytes are addresses, and mean nothing in a file."""
+    if array.dtype.hasobject:
+        raise InvalidError(
+            f"need an array of numbers or other plain bytes, have elements of {array.dtype}; "
+            "convert it with .astype(), or write what pickle.dumps() makes of it"
+        )
     return array
 
 
@@ -61,6 +78,22 @@ def check_size(regions: Regions, have: int) -> None:
     """Refuse memory of another size than the regions."""
     if regions.nbytes != have:
         raise InvalidError(f"need memory of {regions.nbytes} bytes for the regions, have {have}")
+
+
+def regions_of(make: Callable[..., Regions], *numbers: int) -> Regions:
+    """Make regions of a file from positions, sizes and counts.
+
+    Raises
+    ------
+    InvalidError
+        If one of the numbers is negative, or no file is that large.
+    """
+    try:
+        return make(*numbers)
+    except OverflowError:
+        raise InvalidError(
+            f"positions, sizes and counts are at least 0 and below 2^63, have {numbers}"
+        ) from None
 
 
 def length_of(nbytes: int | None, out: npt.NDArray[Any] | None) -> int:

@@ -38,6 +38,12 @@ _NOT_A_LOCK = (ValueError, KeyError, TypeError)
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
 _SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+_FORMS = (
+    "write outcore:/DIRECTORY::NAME for an embedded pool, outcore://HOST:PORT/NAME for a served one"
+)
+
 
 @dataclass(eq=False)
 class PoolRoot:
@@ -110,8 +116,9 @@ class PoolPath:
     def __init__(self, root: PoolRoot, *names: str) -> None:
         parts: list[str] = []
         for name in names:
-            if name.startswith("/") or "\0" in name:
+            if not isinstance(name, str) or name.startswith("/"):
                 raise InvalidError(f"a name in a pool is relative, have {name!r}")
+            _check_text(name)
             parts += [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise InvalidError(f"'..' cannot be in a name in a pool, have {'/'.join(names)!r}")
@@ -276,6 +283,34 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and path.startswith(("outcore:/", "outcore+tls:/"))
 
 
+def check_plain(path: str) -> str:
+    """Refuse text that looks like a URL, and is none that outcore knows; return it.
+
+    Raises
+    ------
+    InvalidError
+        If it does, or if no file can have that name.
+    """
+    if path.startswith("outcore:"):
+        raise InvalidError(f"{path} is no name in a pool; {_FORMS}")
+    if found := _SCHEME.match(path):
+        raise InvalidError(
+            f"{path!r} is a URL of another kind, {found[1]}; give a plain path, or a name in a "
+            f"pool: {_FORMS}"
+        )
+    _check_text(path)
+    return path
+
+
+def _check_text(name: str) -> None:
+    try:
+        is_usable = b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        is_usable = False
+    if not is_usable:
+        raise InvalidError(f"a path is UTF-8 without zero bytes, have {name!r}; choose another")
+
+
 def root_and_name(url: str) -> tuple[str, str]:
     """Cut a URL in two: what names in its pool begin with, as outcore writes it, and the name.
 
@@ -288,10 +323,7 @@ def root_and_name(url: str) -> tuple[str, str]:
         return found[1], found[2]
     if found := _SERVED.fullmatch(url):
         return f"{found[1]}://{found[2]}/", found[3] or ""
-    raise InvalidError(
-        f"{url} is no name in a pool; write outcore:/DIRECTORY::NAME for an embedded pool, "
-        "outcore://HOST:PORT/NAME for a served one"
-    )
+    raise InvalidError(f"{url} is no name in a pool; {_FORMS}")
 
 
 def named(url: str) -> PoolPath:

@@ -1,5 +1,6 @@
 """Sizes and times as people write and read them."""
 
+import math
 import re
 
 from outcore.errors import InvalidError
@@ -17,6 +18,9 @@ _UNITS = {
     "tib": 2**40,
 }
 
+MOST_BYTES = 2**62
+"""Larger sizes are mistakes: no memory, disk or file has so much."""
+
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([kmgtKMGT]?[iI]?[bB]?)\s*")
 
 
@@ -26,22 +30,31 @@ def parse_bytes(size: int | str) -> int:
     Raises
     ------
     InvalidError
-        If it is neither, or not positive.
+        If it is neither, not positive, or more than `MOST_BYTES`.
     """
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
         unit = _UNITS.get(match[2].lower()) if match else None
         if match is None or unit is None:
             raise InvalidError(f"cannot read {size!r} as a size; write it like '64 MiB' or '8 GB'")
-        value = int(float(match[1]) * unit)
+        exact = float(match[1]) * unit
     else:
-        try:
-            value = int(size)
-        except (TypeError, ValueError):
-            raise InvalidError(f"cannot read {size!r} as a size; give bytes or '8 GB'") from None
+        exact = size
+    if exact in (math.inf, -math.inf):
+        raise InvalidError(_too_large(size))
+    try:
+        value = int(exact)
+    except (TypeError, ValueError):
+        raise InvalidError(f"cannot read {size!r} as a size; give bytes or '8 GB'") from None
     if value <= 0:
         raise InvalidError(f"a size must be positive, have {size!r}")
+    if value > MOST_BYTES:
+        raise InvalidError(_too_large(size))
     return value
+
+
+def _too_large(size: object) -> str:
+    return f"a size is at most 2^62 bytes, have {size!r}; write it like '64 MiB' or '8 GB'"
 
 
 def format_bytes(size: float) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool_path import PoolPath, held, is_url, named
+from outcore.pool_path import PoolPath, check_plain, held, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
@@ -60,11 +61,12 @@ def as_path(path: PathLike) -> AnyPath:
     """Make a path absolute; a URL of a pool becomes a path in it."""
     if isinstance(path, PoolPath):
         return path
-    try:
-        text = os.fspath(path)
-        return named(text) if is_url(text) else Path(os.path.abspath(text))
-    except TypeError as error:
-        raise InvalidError(f"{path!r} is not a path: {error}") from None
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InvalidError(
+            f"need a path, as text or pathlib.Path, have {type(path).__name__} {reprlib.repr(path)}"
+        )
+    return named(text) if is_url(text) else Path(os.path.abspath(check_plain(text)))
 
 
 def local_path(path: PathLike, what: str) -> Path:

@@ -225,7 +225,15 @@ def parse(text: bytes, path: str) -> Metadata | None:
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         if isinstance(error, CorruptError):
             raise
         raise CorruptError(
@@ -296,7 +304,10 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
     InvalidError
         If they are not integers of at least 1, after a first one of 0 if it is `growing`.
     """
-    extents = tuple(shape)
+    try:
+        extents = tuple(shape)
+    except TypeError:
+        raise InvalidError(f"a shape is integers of at least 1, have {shape!r}") from None
     if not extents:
         raise InvalidError("need an array of at least one dimension, have one of none")
     if growing and extents[0] != 0:

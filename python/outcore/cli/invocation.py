@@ -6,6 +6,7 @@ SIGTERM.
 
 import json
 from collections.abc import Callable
+from itertools import takewhile
 from typing import IO, Any, TypeVar
 
 import click
@@ -21,20 +22,17 @@ INTERRUPTED = 130
 
 def json_option(command: _Command) -> _Command:
     """Give a verb the flag ``--json``, as the argument `as_json`."""
-
-    def note(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-        context.meta[_JSON] = value
-        return value
-
-    flag = click.option(
-        "--json", "as_json", is_flag=True, callback=note, help="Print one JSON document."
-    )
+    flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     return flag(command)
 
 
 def print_json(document: Any) -> None:
     """Print the one document of a verb with ``--json``."""
     click.echo(json.dumps(document, indent=2, default=str))
+
+
+def _print_error(kind: str, message: str) -> None:
+    print_json({"error": {"kind": kind, "message": message}})
 
 
 class Failure(click.ClickException):
@@ -49,26 +47,38 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it on standard error, and with ``--json`` as the document too."""
         if self.as_json:
-            print_json({"error": {"kind": self.kind, "message": self.message}})
+            _print_error(self.kind, self.message)
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
 class Verbs(click.Group):
     """A group of verbs that end as said above."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Look for ``--json`` first: the rest may be a command line that cannot be understood."""
+        ctx.meta[_JSON] = "--json" in takewhile(lambda argument: argument != "--", args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb."""
+        as_json = ctx.meta[_JSON]
         try:
             with stop_on_signals():
                 return super().invoke(ctx)
+        except click.UsageError as error:
+            if as_json:
+                _print_error("usage", error.format_message())
+            raise
         except OutcoreError as error:
-            raise Failure(str(error), error.kind, ctx.meta.get(_JSON, False)) from error
+            raise Failure(str(error), error.kind, as_json) from error
         except BrokenPipeError:
             raise
         except OSError as error:
             said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise Failure(said, "io", ctx.meta.get(_JSON, False)) from error
+            raise Failure(said, "io", as_json) from error
         except (KeyboardInterrupt, click.Abort) as stop:
             said = str(stop)
+            if as_json:
+                _print_error("interrupted", said or "stopped")
             click.echo(f"stopped: {said}" if said else "stopped", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

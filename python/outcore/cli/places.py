@@ -11,7 +11,7 @@ import click
 from outcore.cli.invocation import print_json
 from outcore.errors import OutcoreError
 from outcore.named_pool import NamedPools
-from outcore.pool_path import is_url
+from outcore.pool_path import check_plain, is_url
 from outcore.volumes import AnyPath
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -30,7 +30,7 @@ class _AnyPath(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
     ) -> AnyPath:
         """Make it a path; a pool is open until the verb ends."""
         if not is_url(value):
-            return Path(value)
+            return Path(check_plain(value))
         assert ctx is not None
         if _POOLS not in ctx.meta:
             ctx.meta[_POOLS] = NamedPools(ctx.meta.get(_KEY))

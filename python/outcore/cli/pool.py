@@ -79,6 +79,7 @@ def status(directory: Path, as_json: bool) -> None:
 
     The exit code is 1 if one does not run that was started.
     """
+    local_pool.check_started(directory)
     daemons = local_pool.running(directory)
     if as_json:
         print_json({"daemons": [daemon.to_dict() for daemon in daemons]})

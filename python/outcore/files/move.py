@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from outcore.errors import ExistsError, InvalidError
+from outcore.errors import ExistsError, InvalidError, NotFoundError
 from outcore.files.copy import copy_files, is_whole_by_itself, targets_of
 from outcore.files.globbing import expanded
 from outcore.files.status import status_of
@@ -59,6 +59,8 @@ def move_files(
                 resume=resume, verify=True, memory=memory, progress=progress,
             )  # fmt: skip
         elif not is_there(new):
+            if isinstance(new, Path) and not new.parent.is_dir():
+                raise NotFoundError(f"there is no directory {new.parent}; make it first")
             move(place(source), place(new))
             continue
         else:

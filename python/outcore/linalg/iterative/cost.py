@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from outcore.counts import count_of
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.iterative.arguments import Setting
@@ -71,6 +72,8 @@ def gmres_cost(problem: Problem) -> Cost:
         raise InvalidError(
             f"plans know preconditioner=None, 'jacobi', 'sweep' and 'ssor', have {given!r}"
         )
+    if restart is not None:
+        restart = count_of("restart", restart)
     setting = _setting(problem, problem.option("assume_a", "gen"))
 
     def choices(layout: MatrixLayout) -> list[Demands]:
@@ -86,10 +89,7 @@ def gmres_cost(problem: Problem) -> Cost:
 
 
 def _count(problem: Problem, name: str) -> int:
-    count = problem.option(name, SWEEPS)
-    if not isinstance(count, int) or count < 1:
-        raise InvalidError(f"{name} must be an integer of at least 1, have {count!r}")
-    return count
+    return count_of(name, problem.option(name, SWEEPS))
 
 
 def _setting(problem: Problem, assume_a: Any) -> Setting:

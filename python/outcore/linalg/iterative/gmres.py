@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
-from outcore.errors import InvalidError
+from outcore.counts import count_of
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
 from outcore.linalg.iterative.cg import check_omega
@@ -99,8 +99,8 @@ def gmres(
     """
     check_preconditioner(preconditioner, ("jacobi", "sweep", "ssor"))
     check_omega(omega)
-    if restart is not None and (not isinstance(restart, int | np.integer) or restart < 1):
-        raise InvalidError(f"restart must be an integer of at least 1, have {restart!r}")
+    if restart is not None:
+        restart = count_of("restart", restart)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch
     )

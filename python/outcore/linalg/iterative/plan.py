@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from outcore.counts import count_of
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import column_sums
 from outcore.linalg.grains import pages
@@ -287,8 +288,7 @@ def _ways_to_keep_blocks(
 def _check_block(block: int | None, unit: int, by: str, n: int) -> None:
     if block is None:
         return
-    if not isinstance(block, int | np.integer) or block < 1:
-        raise InvalidError(f"block must be an integer of at least 1, have {block!r}")
+    count_of("block", block)
     if block % unit and block < n:
         raise InvalidError(
             f"block must be a multiple of {unit}, the {by} of a chunk, have {block}; try "

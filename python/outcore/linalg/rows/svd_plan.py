@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from outcore.counts import count_of
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
@@ -131,8 +132,7 @@ def svd_geometry(
     if not isinstance(k, int | np.integer) or not 1 <= k <= min(m, n):
         raise InvalidError(f"k must be an integer from 1 to {min(m, n)}, have {k!r}")
     for name, number, least in (("oversample", oversample, 0), ("power", power, 1)):
-        if not isinstance(number, int | np.integer) or number < least:
-            raise InvalidError(f"{name} must be an integer of at least {least}, have {number!r}")
+        count_of(name, number, least)
     vectors = min(int(k) + int(oversample), m, n)
 
     def geometry(rows: RowPlan) -> SvdGeometry:

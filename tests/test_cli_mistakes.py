@@ -1,0 +1,105 @@
+"""What users get wrong on the command line, and are told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import outcore as oc
+from outcore.cli import main, verify
+
+
+def outcore(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a matrix, a right-hand side and a text."""
+    monkeypatch.chdir(tmp_path)
+    oc.from_array(np.eye(20) + 1, "A", progress=False).close()
+    np.save("b.npy", np.ones(20))
+    Path("text").write_text("text\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["solve"],
+        ["solve", "A", "b.npy", "-o", "x.npy", "--threads", "0"],
+        ["solve", "A", "b.npy", "-o", "x.npy", "--nonsense"],
+        ["plan", "lu", "-n", "1e5"],
+        ["plan", "nonsense", "-n", "5"],
+        ["convert", "text", "T", "--shape", "x"],
+        ["rm", "A"],
+        ["pool", "up"],
+        ["pool", "nonsense"],
+        ["attr", "set", "text"],
+        ["chmod", "u+q", "text"],
+        ["nonsense"],
+    ],
+)
+def test_a_command_line_that_is_not_understood_is_a_document_too(
+    here: Path, arguments: list[str]
+) -> None:
+    plain = outcore(*arguments)
+    assert (plain.exit_code, plain.stdout) == (2, "")
+    result = outcore(*arguments, "--json")
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert error["kind"] == "usage"
+    assert error["message"].splitlines()[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["solve", "none", "b.npy", "-o", "x"], "not_found"),
+        (["solve", "A", "b.npy", "-o", "x", "--memory", "99999999999TB"], "invalid"),
+        (["plan", "lu", "-n", "10", "--rhs", "-1"], "invalid"),
+        (["plan", "matmul", "-n", "10", "-k", "-2"], "invalid"),
+        (["info", "none"], "not_found"),
+        (["verify", "text"], "not_found"),
+        (["report", "text"], "invalid"),
+        (["pool", "status", "none"], "not_found"),
+        (["pool", "down", "none"], "not_found"),
+        (["ls", "s3://bucket"], "invalid"),
+        (["serve", "io", "--config", "none"], "not_found"),
+        (["mkdir", "text/below"], "not_found"),
+    ],
+)
+def test_an_error_is_one_document(here: Path, arguments: list[str], kind: str) -> None:
+    result = outcore(*arguments, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    found = document["error"] if "error" in document else document["errors"][0]
+    assert found["kind"] == kind
+    assert found["message"] in result.stderr
+
+
+def test_ctrl_c_is_a_document_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "verify", stopped)
+    result = outcore("verify", "A", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout) == {"error": {"kind": "interrupted", "message": "stopped"}}
+    assert outcore("verify", "A").stdout == ""
+
+
+def test_the_flag_is_no_flag_after_two_dashes(here: Path) -> None:
+    result = outcore("ls", "--", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+
+
+def test_mv_makes_no_directories(here: Path) -> None:
+    for name in ("text", "A"):
+        result = outcore("mv", name, "none/x")
+        assert result.exit_code == 1
+        assert "there is no directory" in result.stderr
+    assert sorted(path.name for path in here.iterdir()) == ["A", "b.npy", "text"]
