@@ -57,7 +57,10 @@ def test_plans_refuse_rows_and_inner_lengths_where_there_are_none() -> None:
 
 
 def test_numbers_of_numpy_are_counts() -> None:
-    assert oc.plan("lu", n=np.int64(10), rhs=np.uint8(2)) == oc.plan("lu", n=10, rhs=2)
+    numbers: dict[str, Any] = {"n": np.int64(10), "rhs": np.uint8(2)}
+    found = oc.plan("lu", **numbers, memory="1 GiB", path=".")
+    assert (found.n, type(found.n)) == (10, int)
+    assert found.bytes_read == oc.plan("lu", n=10, rhs=2, memory="1 GiB").bytes_read
 
 
 @pytest.mark.parametrize(
