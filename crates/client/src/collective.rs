@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outcore_core::{
     Answer, CollectivePlan, CollectiveSpec, Error, ErrorKind, FileId, Grant, IoReply, IoRequest, Link,
@@ -20,6 +20,10 @@ use crate::shares::{Carrier, LocalArray};
 
 /// How long a wait lasts before the caller may say that it does not go on.
 const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Servers give up by themselves who does not join; one that is started again and again begins to wait anew each time. So
+/// nobody waits for longer than two such waits and this.
+const JOIN_MARGIN: Duration = Duration::from_secs(2);
 
 /// The part of one process in a collective.
 pub struct CollectivePart {
@@ -73,6 +77,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             servers,
             ready: VecDeque::new(),
             unanswered: 0,
+            began: Instant::now(),
             copies: 0,
             error: None,
         };
@@ -89,6 +94,8 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
 /// How far a process is with one server.
 #[derive(Default)]
 struct Server {
+    /// Whether it has said that all processes are there.
+    has_begun: bool,
     /// The first round that was not looked at yet.
     next_round: u64,
     /// Rounds asked for and not answered.
@@ -133,6 +140,7 @@ struct Work<'a, L: Link + ?Sized> {
     servers: Vec<Server>,
     ready: VecDeque<Move>,
     unanswered: usize,
+    began: Instant,
     /// Bounce buffers that travel.
     copies: usize,
     error: Option<Error>,
@@ -201,7 +209,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         while self.error.is_none() && self.unanswered > 0 {
             let done = match events.recv_timeout(INTERVAL) {
                 Ok(event) => self.answered(plan, carrier, event).and_then(|()| self.start_moves(carrier)),
-                Err(RecvTimeoutError::Timeout) => go_on(),
+                Err(RecvTimeoutError::Timeout) => go_on().and_then(|()| self.check_begun()),
                 Err(RecvTimeoutError::Disconnected) => {
                     Err(Error::new(ErrorKind::Io, "a request of a collective was dropped unanswered"))
                 }
@@ -219,15 +227,17 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         let is_copy = matches!(step, Step::Share(_, Some(_)));
         self.copies -= usize::from(is_copy);
         if reply != IoReply::Done {
-            // It knows, or cannot be told.
-            server.is_over = true;
-            return Err(match reply {
+            let error = match reply {
                 IoReply::Failed(error) => error,
                 reply => unexpected(&reply),
-            });
+            };
+            // It knows, or cannot be told; but one that was started again may have others that wait.
+            server.is_over = error.kind != ErrorKind::NotFound;
+            return Err(error);
         }
         match step {
-            Step::Join | Step::Abandon => {}
+            Step::Join => server.has_begun = true,
+            Step::Abandon => {}
             Step::Round(moves) => {
                 server.awaited -= 1;
                 self.ready.extend(moves);
@@ -242,6 +252,26 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         }
         self.ask_on(plan, entry);
         Ok(())
+    }
+
+    /// Whether servers may go on waiting for processes to join.
+    fn check_begun(&self) -> Result<()> {
+        let most = Duration::from_secs(self.part.spec.patience_s).saturating_mul(2) + JOIN_MARGIN;
+        let servers = self.file.layout.servers.iter().zip(&self.servers);
+        let missing: Vec<String> =
+            servers.filter(|(_, server)| !server.has_begun).map(|(id, _)| id.0.to_string()).collect();
+        if missing.is_empty() || self.began.elapsed() < most {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "server {} did not begin for {} s, nor say why; look whether it is started again and again, and write or \
+                 read the array once more",
+                missing.join(" and server "),
+                most.as_secs()
+            ),
+        ))
     }
 
     /// Asks a server for the rounds to come, and for the end after the last.

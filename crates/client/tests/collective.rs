@@ -43,6 +43,8 @@ struct Servers {
     files: Mutex<BTreeMap<u64, Vec<u8>>>,
     /// What a server answers to the share of a rank.
     fault: Mutex<Option<(ServerId, u64, Error)>>,
+    /// Who told which server that it gives up.
+    abandoned: Mutex<Vec<(ServerId, u64)>>,
 }
 
 struct CollectiveLink {
@@ -93,6 +95,7 @@ impl Servers {
                 }
             }
             IoRequest::Abandon { rank, error, .. } => {
+                self.abandoned.lock().unwrap().push((server, rank));
                 // It may have ended.
                 if let Some(joined) = all.get_mut(&server) {
                     joined.failed.get_or_insert(Error::new(error.kind, format!("process {rank}: {error}")));
@@ -493,6 +496,42 @@ fn all_learn_why_one_does_not_go_on() {
     *place.link.servers.fault.lock().unwrap() = Some((ServerId(1), 2, full));
     for error in errors([0, 1, 2, 3].map(make), None) {
         assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
+    }
+}
+
+#[test]
+fn servers_that_do_not_begin_are_given_up() {
+    let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+    let (schema, owned) = mesh(64, 64);
+    // One never comes, and the servers never say so: they may begin anew again and again.
+    let spec = CollectiveSpec { patience_s: 1, ..spec(&place, true, 4, &schema) };
+    let parts: Vec<_> = (0..3).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
+    let found = together(&place, &parts);
+    let told = |result: &Result<_>| result.as_ref().unwrap_err().message.clone();
+    assert!(
+        found.iter().any(|result| told(result).contains("server 0 and server 1 did not begin for 4 s")),
+        "{found:?}"
+    );
+    for result in &found {
+        assert!(told(result).contains("did not begin"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_server_that_was_started_again_is_told_who_gives_up() {
+    let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+    let (schema, owned) = mesh(64, 64);
+    let spec = spec(&place, true, 4, &schema);
+    let parts: Vec<_> = (0..4).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
+    for (kind, is_told) in [(ErrorKind::NotFound, true), (ErrorKind::DiskFull, false)] {
+        place.link.servers.joined.lock().unwrap().clear();
+        let error = Error::new(kind, "injected");
+        *place.link.servers.fault.lock().unwrap() = Some((ServerId(1), 2, error));
+        for result in together(&place, &parts) {
+            assert!(result.unwrap_err().message.contains("injected"));
+        }
+        let abandoned = std::mem::take(&mut *place.link.servers.abandoned.lock().unwrap());
+        assert_eq!(abandoned.contains(&(ServerId(1), 2)), is_told);
     }
 }
 

@@ -203,11 +203,12 @@ impl<B: Buffer> Collective<B> {
     }
 
     fn note_joined(&self, rank: u64, now_ns: u64) {
-        self.progress_ns.set(now_ns);
+        // Who has not joined is waited for since the first one did.
         let mut joined = self.joined.borrow_mut();
         joined.insert(rank);
         if joined.len() as u64 == self.spec.ranks {
             drop(joined);
+            self.progress_ns.set(now_ns);
             self.all_joined.open(Ok(()));
         }
     }

@@ -335,8 +335,18 @@ fn who_does_not_come_is_named_and_who_comes_late_is_not() {
     for result in results(&ranks) {
         assert!(result.unwrap_err().message.contains("nothing was heard of processes 1 and 2 for 30 s"));
     }
-    let late = IoRequest::Join { target: target(1), grant: grant(1), spec: Box::new(good), rank: 1 };
+    let late = IoRequest::Join { target: target(1), grant: grant(1), spec: Box::new(good.clone()), rank: 1 };
     assert!(world.done(late, vec![]).unwrap_err().message.contains("processes 1 and 2"), "and is told so");
+    // One after the other, each in time after the one before, is too late all the same.
+    let good = CollectiveSpec { id: 3, ..good };
+    let mut ranks = vec![Rank::join(&mut world, 1, &good, 0)];
+    world.tick(20);
+    ranks.push(Rank::join(&mut world, 1, &good, 1));
+    world.tick(10);
+    settle(&mut world, &mut ranks, &mut written);
+    assert!(
+        results(&ranks)[0].clone().unwrap_err().message.contains("nothing was heard of processes 2 and 3")
+    );
     let good = spec(2, true, 4, quarters());
     let mut ranks: Vec<Rank> = [0, 1, 3].map(|rank| Rank::join(&mut world, 1, &good, rank)).into();
     world.tick(29);
