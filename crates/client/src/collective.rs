@@ -232,7 +232,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
                 reply => unexpected(&reply),
             };
             // It knows, or cannot be told; but one that was started again may have others that wait.
-            server.is_over = error.kind != ErrorKind::NotFound;
+            server.is_over = error.kind != ErrorKind::Lost;
             return Err(error);
         }
         match step {

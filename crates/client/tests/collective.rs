@@ -523,7 +523,7 @@ fn a_server_that_was_started_again_is_told_who_gives_up() {
     let (schema, owned) = mesh(64, 64);
     let spec = spec(&place, true, 4, &schema);
     let parts: Vec<_> = (0..4).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
-    for (kind, is_told) in [(ErrorKind::NotFound, true), (ErrorKind::DiskFull, false)] {
+    for (kind, is_told) in [(ErrorKind::Lost, true), (ErrorKind::DiskFull, false)] {
         place.link.servers.joined.lock().unwrap().clear();
         let error = Error::new(kind, "injected");
         *place.link.servers.fault.lock().unwrap() = Some((ServerId(1), 2, error));

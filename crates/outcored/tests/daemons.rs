@@ -2,19 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
 
-use std::io::{BufRead, BufReader};
+mod daemon;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use daemon::{directory, end, pattern, region, spawn, transfer, wall_clock};
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Buffer, ErrorKind, FileId, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode,
-    Operation, Regions, Result, ScrubPlace, ServerId, Volume, VolumeRequest, conformance,
+    Buffer, ErrorKind, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode, Operation,
+    Result, ScrubPlace, ServerId, Volume, conformance,
 };
-use outcore_memory::{Arena, Region};
+use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, serve_io, serve_manager};
 
@@ -27,12 +29,6 @@ struct Pool {
 
 fn tcp() -> Vec<Address> {
     vec!["tcp:127.0.0.1:0".parse().unwrap()]
-}
-
-fn directory(root: &Path, name: &str) -> PathBuf {
-    let path = root.join(name);
-    std::fs::create_dir_all(&path).unwrap();
-    path
 }
 
 fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings {
@@ -75,42 +71,6 @@ impl Pool {
     fn own_volume(&self) -> PoolVolume<NetLink> {
         self.volume(Credentials::Pool { key: self.key.clone(), user: User::own() }).unwrap()
     }
-}
-
-fn wall_clock() -> Arc<dyn Fn() -> u64 + Send + Sync> {
-    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64)
-}
-
-fn region(bytes: &[u8]) -> Region {
-    if bytes.is_empty() {
-        return Region::empty();
-    }
-    let arena = Arena::new(bytes.len().next_multiple_of(4096));
-    let mut region = Region::whole(Arc::new(arena.allocate(bytes.len()).unwrap()));
-    region.copy_in(0, bytes);
-    region
-}
-
-fn transfer(
-    volume: &PoolVolume<NetLink>,
-    file: FileId,
-    operation: Operation,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<Vec<u8>> {
-    let regions = match operation {
-        Operation::Sync => Regions::default(),
-        _ => Regions::contiguous(offset, bytes.len() as u64)?,
-    };
-    let buffer =
-        conformance::complete(volume, VolumeRequest { file, operation, regions, buffer: region(bytes) })?;
-    let mut out = vec![0; buffer.len()];
-    buffer.copy_out(0, &mut out);
-    Ok(out)
-}
-
-fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
 #[test]
@@ -294,26 +254,6 @@ fn settings_are_read_strictly() {
 }
 
 /// A daemon as a process, and the line that it printed.
-fn spawn(role: &str, settings: &str, root: &Path) -> (Child, String) {
-    let file = root.join(format!("{role}.conf"));
-    std::fs::write(&file, settings).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_outcored"))
-        .args([role, "--config"])
-        .arg(&file)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (child, line)
-}
-
-fn end(mut child: Child, signal: i32) -> std::process::ExitStatus {
-    let killed = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
-    assert!(killed.unwrap().success());
-    child.wait().unwrap()
-}
-
 #[test]
 fn the_binary_says_where_it_listens_and_stops_when_told() {
     let root = tempfile::tempdir().unwrap();
@@ -459,49 +399,6 @@ fn names_are_made_once_however_often_the_manager_is_killed() {
     found.sort();
     left.sort();
     assert!(found == left && left.len() > 8, "{found:?} {left:?}");
-}
-
-#[test]
-fn an_io_server_with_64_busy_clients_stays_below_128_mib() {
-    for way in ["tcp", "tls"] {
-        let root = tempfile::tempdir().unwrap();
-        let key_file = root.path().join("key");
-        let key = Key::random().unwrap();
-        key.save(&key_file).unwrap();
-        let settings = manager_settings(directory(root.path(), "m"), &key);
-        let manager = serve_manager(&settings).unwrap();
-        let text = format!(
-            "directory = \"{}\"\nlisten = \"{way}:127.0.0.1:0\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",
-            directory(root.path(), "d").display(),
-            key_file.display(),
-            manager.addresses()[0]
-        );
-        let (server, _) = spawn("io", &text, root.path());
-        let data = pattern(2 << 20);
-        std::thread::scope(|scope| {
-            for i in 0..64 {
-                let (key, place, data) = (key.clone(), manager.addresses().to_vec(), &data);
-                scope.spawn(move || {
-                    let credentials = Credentials::Pool { key, user: User::own() };
-                    let link = NetLink::connect(&place, Options::new(credentials)).unwrap();
-                    let volume = PoolVolume::new(Arc::new(link), wall_clock()).unwrap();
-                    let create = OpenMode::Create { length: 2 << 20, reserve: false };
-                    let file = volume.open(&format!("f{i}"), create).unwrap();
-                    for _ in 0..3 {
-                        transfer(&volume, file, Operation::Write, 0, data).unwrap();
-                        let read = transfer(&volume, file, Operation::Read, 0, &vec![0; 2 << 20]).unwrap();
-                        assert_eq!(read, *data);
-                    }
-                });
-            }
-        });
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-        assert!(end(server, 15).success());
-        println!("{way}: peak {peak_kib} KiB");
-        assert!(peak_kib > 10 << 10 && peak_kib <= 128 << 10, "{peak_kib} KiB");
-    }
 }
 
 #[test]

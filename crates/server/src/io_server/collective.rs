@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, Result, Target,
+    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, Result, ServerId,
+    Target,
 };
 
 use super::config::Factory;
@@ -24,6 +25,7 @@ const MOST_ENDED: usize = 256;
 
 /// All collectives of a server.
 pub(super) struct Collectives<B> {
+    server: ServerId,
     joined: RefCell<BTreeMap<u128, Rc<Collective<B>>>>,
     ended: RefCell<VecDeque<(u128, Result<()>)>>,
     pub at_work: Permits,
@@ -68,10 +70,11 @@ pub(super) struct OpenPiece<B> {
 }
 
 impl<B: Buffer> Collectives<B> {
-    pub fn new(make: Factory<B>) -> Self {
+    pub fn new(server: ServerId, make: Factory<B>) -> Self {
         let piece = PIECE_BYTES as usize;
         let span = piece * SPAN_PIECES as usize;
         Self {
+            server,
             joined: RefCell::default(),
             ended: RefCell::default(),
             at_work: Permits::new(MOST_AT_WORK),
@@ -136,9 +139,12 @@ impl<B: Buffer> Collectives<B> {
         }
         Err(self.ended(id).unwrap_or_else(|| {
             Err(Error::new(
-                ErrorKind::NotFound,
-                "the server does not know this collective: it was started again since it began; write or read the array \
-                 once more",
+                ErrorKind::Lost,
+                format!(
+                    "server {} does not know this collective: it was started again since it began; write or read the array \
+                     once more",
+                    self.server.0
+                ),
             ))
         }))
     }

@@ -76,7 +76,7 @@ impl<B: Buffer> Shared<B> {
             ),
             notes: RefCell::default(),
             log: Log::new(config.scratch.clone()),
-            collectives: Collectives::new(config.scratch.clone()),
+            collectives: Collectives::new(config.server, config.scratch.clone()),
             scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch),
             calls: Permits::new(limits.calls.max(1)),
             pieces: Permits::new(limits.pieces.max(1)),

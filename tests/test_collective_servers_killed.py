@@ -1,0 +1,245 @@
+"""Collectives of which an I/O server is killed: all are told in time, nothing half is whole."""
+
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from communicators import ThreadComm, ThreadJob
+from served import make_key
+from served_pools import in_memory
+
+import outcore as oc
+from outcore import _core
+from outcore.collective_call import Call
+from outcore.errors import IncompleteError, OutcoreError
+
+RANKS = 3
+SHAPE = (6144, 1024)
+TIMEOUT_S = 2
+BOUND_S = 60
+"""Far beyond what anything here may take, on a machine that is busy."""
+
+DAEMON = """
+import sys, threading
+from outcore import _core
+from outcore.collective_call import Call
+daemon = _core.Daemon(sys.argv[1], sys.argv[2])
+print(*daemon.addresses, flush=True)
+sys.stdin.read()
+"""
+
+
+class Daemons:
+    """A manager and two I/O servers, each a process of its own that can be killed."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self.key = home, make_key(home / "pool.key")
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self.manager = self.start("manager", "a")
+        self.start("io", "a")
+        self.start("io", "b")
+
+    def start(self, role: str, name: str) -> str:
+        """Start one, also again, and return where it listens."""
+        config = self._home / f"{role}-{name}.conf"
+        directory = self._home / name
+        directory.mkdir(exist_ok=True)
+        settings = {
+            "directory": f'"{directory}"',
+            "listen": f'["unix:{self._home}/{role}-{name}.sock"]',
+            "key_file": f'"{self.key}"',
+        }
+        if role == "io":
+            settings["manager"] = f'["{self.manager}"]'
+        config.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+        daemon = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, role, config],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._running[role + name] = daemon
+        assert daemon.stdout is not None
+        return daemon.stdout.readline().split()[0]
+
+    def kill(self, role: str, name: str) -> None:
+        """Kill one as ``kill -9`` does."""
+        daemon = self._running.pop(role + name)
+        daemon.kill()
+        daemon.communicate(timeout=BOUND_S)
+
+    def connect(self) -> oc.Pool:
+        """Connect as a process that gives up servers that are away after `TIMEOUT_S`."""
+        core = _core.Pool.connect([self.manager], patience_s=TIMEOUT_S)
+        return oc.Pool(core, self.manager.replace("unix:", "outcore:") + "::")
+
+    def stop(self) -> None:
+        """Kill all that run."""
+        for daemon in self._running.values():
+            daemon.kill()
+            daemon.communicate(timeout=BOUND_S)
+
+
+@pytest.fixture(scope="module")
+def daemons() -> Iterator[Daemons]:
+    with in_memory() as home:
+        found = Daemons(home)
+        try:
+            yield found
+        finally:
+            found.stop()
+
+
+def rows(rank: int, value: float) -> Any:
+    return np.full((SHAPE[0] // RANKS, SHAPE[1]), value + rank)
+
+
+def whole(value: float) -> Any:
+    return np.concatenate([rows(rank, value) for rank in range(RANKS)])
+
+
+class Held:
+    """Keeps rank 1 from the collective that moves data until it may come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.others = threading.Semaphore(0)
+        self.may_come = threading.Event()
+        go_on = Call._run
+
+        def run(call: Any, work: Any, file: Any, arrays: Any, failed: Any) -> None:
+            if arrays and call._comm.rank != 1:
+                self.others.release()
+            elif arrays:
+                assert self.may_come.wait(BOUND_S)
+            go_on(call, work, file, arrays, failed)
+
+        monkeypatch.setattr(Call, "_run", run)
+
+
+class Together:
+    """All ranks write or read in the background; what each of them is told is in `found`."""
+
+    def __init__(self, daemons: Daemons, value: float, verb: str) -> None:
+        self._daemons, self._value, self._verb = daemons, value, verb
+        self._begun = threading.Event()
+        self._found: list[Any] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._begun.wait(BOUND_S)
+        self._since = time.monotonic()
+
+    def _run(self) -> None:
+        self._found.extend(ThreadJob(RANKS, BOUND_S).run(self._job))
+
+    def _job(self, comm: ThreadComm) -> Any:
+        with self._daemons.connect() as pool:
+            u = oc.open_array(pool / "u", "r+", allow_incomplete=True)
+            comm.barrier()
+            self._begun.set()
+            mine = rows(comm.rank, self._value)
+            if self._verb == "write":
+                u.write_all(mine, "block,*", comm, timeout=TIMEOUT_S)
+            else:
+                mine[...] = -1
+                u.read_all(mine, "block,*", comm, timeout=TIMEOUT_S)
+            return mine
+
+    def end(self) -> tuple[list[Any], float]:
+        """Return what each rank has, or the exception that it is told; and the seconds it took."""
+        self._thread.join(BOUND_S)
+        assert not self._thread.is_alive(), "somebody hangs"
+        return self._found, time.monotonic() - self._since
+
+
+def is_told(each: Any) -> bool:
+    """Whether a rank was told of a failure, in words; else it must have its rows."""
+    if not isinstance(each, BaseException):
+        return False
+    assert isinstance(each, OutcoreError), each
+    assert re.search(r"server \d|process \d|no connection to", str(each)), each
+    assert not isinstance(each, FileNotFoundError), "that would be another matter"
+    return True
+
+
+def check(daemons: Daemons, found: list[Any], before: float, value: float, verb: str) -> None:
+    """What was told is so, and going on works."""
+    told = [is_told(each) for each in found]
+    if verb == "read":
+        assert all(
+            (each == rows(rank, before)).all() for rank, each in enumerate(found) if not told[rank]
+        )
+    with daemons.connect() as pool:
+        try:
+            with oc.open_array(pool / "u") as u:
+                content = u[...]
+        except IncompleteError:
+            assert all(told), "nobody may rely on it"
+            assert verb == "write"
+        else:
+            # Whole, as it was or as it was to be, whatever some were told.
+            assert (content == whole(value)).all() or (
+                (content == whole(before)).all() and (verb == "read" or all(told))
+            )
+    again, _ = Together(daemons, value if verb == "write" else before, verb).end()
+    assert not [each for each in again if is_told(each)]
+
+
+@pytest.fixture
+def array(daemons: Daemons) -> float:
+    """The value of the first element of the array."""
+    with daemons.connect() as pool:
+        u = oc.create_array(pool / "u", SHAPE, chunks=(384, 1024), overwrite=True)
+        u[...] = whole(1.0)
+        u.flush()
+        u.close()
+    return 1.0
+
+
+@pytest.mark.parametrize("verb", ["write", "read"])
+def test_a_server_that_is_back(daemons: Daemons, array: float, verb: str) -> None:
+    draw = random.Random(verb)
+    found, took_s = Together(daemons, array, verb).end()
+    assert not any(is_told(each) for each in found)
+    before, value = array, array
+    for _ in range(2):
+        if verb == "write":
+            before, value = value, value + 10
+        at_work = Together(daemons, value, verb)
+        time.sleep(draw.random() * took_s)
+        daemons.kill("io", "b")
+        daemons.start("io", "b")
+        found, _ = at_work.end()
+        check(daemons, found, before, value, verb)
+
+
+@pytest.mark.parametrize("verb", ["write", "read"])
+def test_a_server_that_stays_away(
+    daemons: Daemons, array: float, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = array + 10 if verb == "write" else array
+    with monkeypatch.context() as patched:
+        held = Held(patched)
+        at_work = Together(daemons, value, verb)
+        for _ in range(RANKS - 1):
+            assert held.others.acquire(timeout=BOUND_S)
+        daemons.kill("io", "b")
+        held.may_come.set()
+        found, took_s = at_work.end()
+    assert [is_told(each) for each in found] == [True] * RANKS, found
+    assert took_s < BOUND_S / 2
+    daemons.start("io", "b")
+    with daemons.connect() as pool:
+        if verb == "write":
+            with pytest.raises(IncompleteError, match="write_all was stopped, or failed"):
+                oc.open_array(pool / "u")
+        else:
+            oc.open_array(pool / "u").close()
+    check(daemons, found, array, value, verb)
