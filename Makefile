@@ -6,6 +6,7 @@
 #   make bench   benchmarks (ARGS=NAME for one)
 #   make docs    links and examples of the documents
 #   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages (ARGS="FIRST COUNT")
+#   make fuzz    messages changed at random against the decoders (ARGS="CASES SEED", else 1,000,000 and any)
 #   make clean   removes what was made here
 
 SHELL := /bin/bash
@@ -23,7 +24,7 @@ PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs simulate clean
+.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz clean
 
 setup: $(CORE)
 
@@ -55,6 +56,14 @@ slice: $(CORE)
 # Some 300 of these seeds are among the tests of the crate.
 simulate:
 	cargo run --release --locked --quiet -p outcore-sim -- $(or $(ARGS),0 10000)
+
+# Some 256 cases of each of these properties are among the tests of the crates.
+fuzz:
+	cases=$(or $(word 1,$(ARGS)),1000000) seed=$(or $(word 2,$(ARGS)),$$RANDOM$$RANDOM); \
+	echo "make fuzz ARGS=\"$$cases $$seed\""; export PROPTEST_CASES=$$cases PROPTEST_RNG_SEED=$$seed; \
+	cargo test --release --locked --quiet -p outcore-net --test decoders; \
+	cargo test --release --locked --quiet -p outcore-core --test wire; \
+	cargo test --release --locked --quiet -p outcore-server --lib record
 
 demo: $(CORE)
 	outcore demo $(ARGS)

@@ -2,6 +2,11 @@
 
 use crate::{Error, ErrorKind, Result};
 
+/// Most entries of a list that takes more than [`MOST_MEMORY_PER_BYTE`] bytes of memory for each of its bytes. A
+/// message of nothing but one-byte entries would take a hundred times its length.
+const MOST_SHORT_ENTRIES: usize = 1 << 16;
+const MOST_MEMORY_PER_BYTE: usize = 4;
+
 /// Something that has a form in bytes.
 pub trait Record: Sized {
     /// Appends the bytes.
@@ -151,6 +156,13 @@ impl<R: Record> Record for Vec<R> {
 
     fn take(from: &mut Source<'_>) -> Result<Self> {
         let count = from.count(1)?;
+        let memory = count.saturating_mul(size_of::<R>());
+        if count > MOST_SHORT_ENTRIES && memory / MOST_MEMORY_PER_BYTE > from.left.len() {
+            return Err(damaged(format!(
+                "{count} entries in {} bytes, at most {MOST_SHORT_ENTRIES} may be so short",
+                from.left.len()
+            )));
+        }
         // A count is a claim: memory beyond the bytes that are there is taken as records turn up.
         let mut records = Self::with_capacity(count.min(from.left.len() / size_of::<R>().max(1)));
         for _ in 0..count {

@@ -107,20 +107,6 @@ proptest! {
         let tagged: Vec<u8> = [tag].into_iter().chain(bytes).collect();
         decides_all(&tagged)?;
     }
-
-    #[test]
-    fn mutated_bytes_do_no_harm(
-        request in messages::io_request(), of_manager in messages::manager_request(),
-        reply in messages::manager_reply(), edits in prop::collection::vec((any::<usize>(), any::<u8>()), 1..6),
-    ) {
-        for mut bytes in [encode(&request), encode(&of_manager), encode(&reply)] {
-            for (at, value) in &edits {
-                let length = bytes.len();
-                bytes[at % length] = *value;
-            }
-            decides_all(&bytes)?;
-        }
-    }
 }
 
 #[test]

@@ -278,5 +278,32 @@ mod tests {
                 }
             }
         }
+
+        #[test]
+        fn a_changed_record_is_a_record_or_an_error(
+            which in 0..3, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
+            bit in 0..8, number in prop::option::of(prop::sample::select(vec![0, u64::from(u32::MAX), 1 << 63])),
+        ) {
+            let whole = match which {
+                0 => write(&file()),
+                1 => write(&directory()),
+                _ => write(&Orphan { remover: 5, node: directory() }),
+            };
+            let mut value = whole.clone();
+            let at = 1 + at.index(value.len() - 1);
+            match number {
+                Some(number) if at + 8 <= value.len() => value[at..at + 8].copy_from_slice(&number.to_le_bytes()),
+                Some(_) => value.truncate(1 + cut.index(value.len())),
+                None => value[at] ^= 1_u8 << bit,
+            }
+            let again = match which {
+                0 | 1 => read::<Node>(b"k", &value).map(|node| write(&node)),
+                _ => read::<Orphan>(b"k", &value).map(|orphan| write(&orphan)),
+            };
+            match again {
+                Ok(again) => prop_assert_eq!(again, value),
+                Err(error) => prop_assert_eq!(error.kind, ErrorKind::Corrupt),
+            }
+        }
     }
 }
