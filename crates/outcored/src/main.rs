@@ -43,6 +43,7 @@ fn run_manager(file: &str) -> Result<()> {
     let settings = read(file, ManagerSettings::from_settings)?;
     let daemon = wait_for_termination(|| {
         let daemon = serve_manager(&settings)?;
+        daemon.end_process_on_failure();
         let metrics = at(daemon.metrics());
         say(&format!(
             "manager of pool {:032x} listens on {}{metrics}",

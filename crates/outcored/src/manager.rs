@@ -73,7 +73,7 @@ pub struct ManagerDaemon {
     // Dropped in this order: nobody is served when the lock goes.
     metrics: Option<PageServer>,
     listening: Listening,
-    _standby: Standby,
+    standby: Standby<SqliteStore>,
     pool: u128,
     _lock: Lock,
 }
@@ -95,6 +95,15 @@ impl ManagerDaemon {
     /// Which pool it is of.
     pub fn pool(&self) -> u128 {
         self.pool
+    }
+
+    /// Ends this process, with an error on its standard error, when the disk has refused to make durable what the manager
+    /// did. Without this, each request fails from then on.
+    pub fn end_process_on_failure(&self) {
+        self.standby.line().on_failure(|error| {
+            eprintln!("outcored: {error}");
+            std::process::exit(1);
+        });
     }
 
     /// Answers what was asked, and stops.
@@ -129,7 +138,7 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
         let identity = Identity { role: "manager", pool, server: None };
         serve_metrics(address, identity, requests, listening.watcher(), |_| {})
     });
-    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, _standby: standby, pool, _lock: lock })
+    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _lock: lock })
 }
 
 /// The key of grants: the pool's.
@@ -138,7 +147,7 @@ pub(crate) fn signing_key(key: &Key) -> grants::Key {
 }
 
 struct Managing {
-    line: Arc<Line>,
+    line: Arc<Line<SqliteStore>>,
     requests: Arc<Requests>,
 }
 

@@ -45,7 +45,9 @@ impl Daemon {
         py.detach(|| {
             let settings = Settings::from_file(Path::new(config))?;
             let started = if is_manager {
-                Self::of_manager(serve_manager(&ManagerSettings::from_settings(settings)?)?)
+                let daemon = serve_manager(&ManagerSettings::from_settings(settings)?)?;
+                daemon.end_process_on_failure();
+                Self::of_manager(daemon)
             } else {
                 Self::of_server(serve_io(&IoSettings::from_settings(settings)?)?)
             };

@@ -1,6 +1,6 @@
 //! The metadata store in SQLite, whose processes are killed at any moment: what was acknowledged is there, and no commit
-//! is there in part. (A killed process loses nothing that it gave to the system; what a loss of power would lose,
-//! `synchronous=FULL` is for.)
+//! is there in part. (A killed process loses nothing that it gave to the system; what a loss of power would lose
+//! is synced, see `store/write_ahead.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

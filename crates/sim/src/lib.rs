@@ -5,7 +5,9 @@
 
 pub mod client;
 pub mod collective;
+pub mod metadata;
 pub mod model;
 pub mod node;
+pub mod power_store;
 pub mod seeds;
 pub mod world;

@@ -1,5 +1,6 @@
 //! What happens under each seed.
 
+use crate::metadata::Metadata;
 use crate::world::{Faults, Finding, World};
 
 /// What may go wrong under a seed.
@@ -14,8 +15,9 @@ pub fn faults_of(seed: u64) -> Faults {
     }
 }
 
-/// Runs the pool of a seed; with `trace`, everything that happens is printed.
+/// Runs the pool of a seed, and a manager that loses power; with `trace`, everything that happens in the pool is printed.
 pub fn simulate(seed: u64, trace: bool) -> Result<World, Finding> {
+    Metadata::run(seed, None).map_err(|finding| format!("the manager: {finding}"))?;
     World::run(seed, faults_of(seed), None, trace)
 }
 

@@ -18,11 +18,14 @@ mod rename;
 mod servers;
 mod step;
 mod walk;
+mod withheld;
+
+use std::sync::Arc;
 
 use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result};
 
 use crate::grants::Key;
-use crate::store::{Guard, MAX_OPERATIONS, Outcome, Store, Write};
+use crate::store::{Guard, Log, MAX_OPERATIONS, Outcome, Store, Write};
 use answers::{Answers, Note};
 use record::Node;
 use step::{Memory, Step, take_handles};
@@ -32,6 +35,7 @@ pub use files::HINT_PREFIX;
 pub use layouts::MAX_OTHER_HINTS;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
+pub use withheld::Withheld;
 
 /// The directory that every path begins at.
 pub const ROOT: Handle = Handle(1);
@@ -137,6 +141,27 @@ impl<S: Store> Manager<S> {
 
     /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
     pub fn handle_many(&mut self, now: Now, requests: Vec<Asked>) -> Vec<ManagerReply> {
+        self.handle_all(now, requests, S::end_group).0
+    }
+
+    /// As [`Manager::handle_many`], and does not wait for the disk: nobody may have an answer, nor one that is given later
+    /// by this manager, before a sync of the [`Manager::log`] has ended that began after this. [`Withheld`] sees to that.
+    /// Also gives whether there may be anything to sync.
+    pub fn handle_unsynced(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
+        self.handle_all(now, requests, S::end_group_unsynced)
+    }
+
+    /// What makes durable what was done.
+    pub fn log(&self) -> Arc<dyn Log> {
+        self.store.log()
+    }
+
+    fn handle_all(
+        &mut self,
+        now: Now,
+        requests: Vec<Asked>,
+        end: fn(&mut S) -> Result<()>,
+    ) -> (Vec<ManagerReply>, bool) {
         let count = requests.len();
         // Also of one request: what a change reads is then one transaction with what it writes, and locks the store once.
         let gains = requests.iter().any(|asked| asked.request.is_change());
@@ -147,10 +172,10 @@ impl<S: Store> Manager<S> {
             answers.collect()
         };
         if !gains {
-            return answer(self);
+            return (answer(self), false);
         }
-        let answered = self.together(|manager| Ok(answer(manager)));
-        answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count])
+        let answered = self.together(|manager| Ok(answer(manager)), end);
+        (answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count]), true)
     }
 
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
@@ -281,8 +306,12 @@ impl<S: Store> Manager<S> {
         Ok(is_taken)
     }
 
-    /// Does something whose commits become durable together.
-    fn together<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Does something whose commits become durable together, by the `end` of their group.
+    fn together<T>(
+        &mut self,
+        action: impl FnOnce(&mut Self) -> Result<T>,
+        end: fn(&mut S) -> Result<()>,
+    ) -> Result<T> {
         if self.in_group {
             return action(self);
         }
@@ -290,7 +319,7 @@ impl<S: Store> Manager<S> {
         self.in_group = true;
         let result = action(self);
         self.in_group = false;
-        let ended = self.store.end_group();
+        let ended = end(&mut self.store);
         if ended.is_err() {
             // The handles were taken in the group: if that did not happen, another manager takes the same.
             self.memory = Memory::default();

@@ -188,13 +188,14 @@ impl<S: Store> Manager<S> {
         path: &str,
         recursive: bool,
     ) -> Result<ManagerReply> {
-        self.together(|manager| {
+        let done = |manager: &mut Self| {
             if let Some(file) = manager.change(now, who, |step| step.remove(path, recursive))? {
                 return Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)]));
             }
             manager.sweep(now, who, MAX_PAGE)?;
             manager.page_of_orphans(now, who, Handle(0), MAX_PAGE)
-        })
+        };
+        self.together(done, S::end_group)
     }
 
     pub(super) fn orphans(
@@ -211,14 +212,15 @@ impl<S: Store> Manager<S> {
                 gone.len()
             )));
         }
-        self.together(|manager| {
+        let done = |manager: &mut Self| {
             for &handle in gone {
                 while !manager.change(now, who, |step| step.forget(handle))? {}
             }
             let most = most.clamp(1, MAX_PAGE);
             manager.sweep(now, who, most)?;
             manager.page_of_orphans(now, who, after, most)
-        })
+        };
+        self.together(done, S::end_group)
     }
 
     /// Goes on emptying directories without a name, until `most` files became orphans, or nothing is left.

@@ -9,9 +9,12 @@ pub mod conformance;
 mod memory;
 mod mounts;
 mod sqlite;
+mod write_ahead;
 
 pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
+
+use std::sync::Arc;
 
 use outcore_core::{Error, ErrorKind, Result};
 
@@ -72,6 +75,23 @@ pub struct Lease {
     pub until_ns: u64,
 }
 
+/// What makes the commits of a store durable, from whatever thread, while the store goes on.
+pub trait Log: Send + Sync {
+    /// When it returns, what was committed before it was called has survived power loss. If it fails, nobody knows what
+    /// has: what the disk refused to keep may be read until then, and a second try could pass without it. So it fails
+    /// from then on, and so does its store.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Of a store whose commits are durable when they return.
+struct NoLog;
+
+impl Log for NoLog {
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// An ordered key-value store with transactions.
 pub trait Store {
     /// The value of a key.
@@ -93,6 +113,17 @@ pub trait Store {
     /// Makes the commits of the group durable, all of them, or fails, and then none may have happened.
     fn end_group(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// As [`Store::end_group`], but the group is durable only when a sync of the [`Store::log`] has ended that began later.
+    /// Until then it is seen by all who read, and nobody may be told of it. Groups become durable in their order.
+    fn end_group_unsynced(&mut self) -> Result<()> {
+        self.end_group()
+    }
+
+    /// What makes groups durable that ended so.
+    fn log(&self) -> Arc<dyn Log> {
+        Arc::new(NoLog)
     }
 
     /// Takes the lease on `key` for `holder`, or prolongs it; `None` while another has it. The key is of no other use.

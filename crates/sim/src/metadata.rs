@@ -1,0 +1,427 @@
+//! A manager that loses power, and its clients: what one of them was told stays so. It answers as `outcored` has it do,
+//! while its disk makes durable what was done before.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use outcore_core::crash_disk::Random;
+use outcore_core::{
+    Error, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Origin, ServerAddress, ServerId,
+};
+use outcore_server::grants::Key;
+use outcore_server::manager::{Asked, Config, Manager, Now, User, Withheld};
+
+use crate::power_store::PowerStore;
+use crate::world::Finding;
+
+const MS: u64 = 1_000_000;
+/// A client that has no answer for so long sends again.
+const PATIENCE_NS: u64 = 60 * MS;
+/// Nothing takes that many events.
+const MOST_EVENTS: u64 = 100_000;
+
+/// A bug that is planted, which a run must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Answers do not wait for the disk.
+    AnswerEarly,
+    /// Answers to those who only look do not wait for the disk.
+    ReadEarly,
+}
+
+/// A client and its number for the request.
+type RequestKey = (usize, u64);
+
+/// What a client does, one thing after the other. Each has a directory of its own, in which nobody else writes.
+#[derive(Clone, Debug)]
+enum Op {
+    /// Makes its next file.
+    Make,
+    /// Gives its first file the next number, as time of change.
+    Number(u64),
+    /// Looks which number somebody's first file has; it is at least that which somebody was told before.
+    Look { whose: usize, least: Option<u64> },
+}
+
+#[derive(Default)]
+struct Client {
+    left: u64,
+    requests: u64,
+    op: Option<Op>,
+    /// The files that it was told of.
+    made: Vec<Handle>,
+    /// The last number that it gave.
+    given: u64,
+    /// The number of its first file that anybody was told of, if there is one.
+    known: Option<u64>,
+}
+
+enum Happening {
+    Think { client: usize },
+    Patience { key: RequestKey },
+    Arrives { key: RequestKey },
+    Works { run: u64 },
+    Synced { run: u64, groups: usize },
+    Answered { key: RequestKey, reply: ManagerReply },
+    Crash,
+    Start,
+}
+
+/// A run of the manager.
+struct Running {
+    manager: Manager<PowerStore>,
+    /// Requests of which it knows; with the answers that were given.
+    sessions: BTreeMap<RequestKey, Option<ManagerReply>>,
+    waiting: Vec<(RequestKey, ManagerRequest)>,
+    works: bool,
+    withheld: Withheld<Vec<(RequestKey, ManagerReply)>>,
+}
+
+/// See the module.
+pub struct Metadata {
+    random: Random,
+    plant: Option<Plant>,
+    now_ns: u64,
+    next: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: HashMap<u64, Happening>,
+    store: PowerStore,
+    run: u64,
+    running: Option<Running>,
+    clients: Vec<Client>,
+    /// How often the power went.
+    pub crashes: u64,
+}
+
+fn said(error: Error) -> Finding {
+    format!("{:?}: {error}", error.kind)
+}
+
+fn path(client: usize, number: usize) -> String {
+    format!("c{client}/f{number}")
+}
+
+impl Metadata {
+    /// Runs the manager of a seed to its end.
+    pub fn run(seed: u64, plant: Option<Plant>) -> Result<Self, Finding> {
+        let mut random = Random::new(seed);
+        let clients = (0..random.between(1, 4))
+            .map(|_| Client { left: random.between(10, 60), ..Client::default() })
+            .collect();
+        let mut world = Self {
+            random,
+            plant,
+            now_ns: 0,
+            next: 0,
+            queue: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            store: PowerStore::default(),
+            run: 0,
+            running: None,
+            clients,
+            crashes: 0,
+        };
+        world.start()?;
+        let at = world.random.between(1, 100) * MS;
+        world.later(at, Happening::Crash);
+        for client in 0..world.clients.len() {
+            world.later(1, Happening::Think { client });
+        }
+        world.live()?;
+        world.judge()?;
+        Ok(world)
+    }
+
+    fn later(&mut self, after_ns: u64, what: Happening) {
+        self.next += 1;
+        self.queue.push(Reverse((self.now_ns + after_ns, self.next)));
+        self.happenings.insert(self.next, what);
+    }
+
+    fn start(&mut self) -> Result<(), Finding> {
+        let mut manager =
+            Manager::open(self.store.clone(), Key::new([7; 32]), Config::new(1)).map_err(said)?;
+        manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] }).map_err(said)?;
+        let (sessions, withheld) = (BTreeMap::new(), Withheld::default());
+        self.running = Some(Running { manager, sessions, waiting: vec![], works: false, withheld });
+        Ok(())
+    }
+
+    fn crash(&mut self) {
+        self.run += 1;
+        self.running = None;
+        self.store.crash(&mut self.random);
+        self.crashes += 1;
+    }
+
+    fn live(&mut self) -> Result<(), Finding> {
+        let mut events = 0;
+        while self.clients.iter().any(|client| client.left > 0 || client.op.is_some()) {
+            events += 1;
+            let Some(Reverse((at, number))) = self.queue.pop() else {
+                return Err("nothing is under way, and a client still waits".into());
+            };
+            if events > MOST_EVENTS {
+                return Err("it does not come to an end".into());
+            }
+            self.now_ns = at;
+            if let Some(what) = self.happenings.remove(&number) {
+                self.happens(what)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn happens(&mut self, what: Happening) -> Result<(), Finding> {
+        match what {
+            Happening::Think { client } => self.think(client),
+            Happening::Patience { key } => self.send(key),
+            Happening::Arrives { key } => self.arrives(key),
+            Happening::Works { run } if run == self.run => self.works(),
+            Happening::Synced { run, groups } if run == self.run => self.synced(groups),
+            Happening::Works { .. } | Happening::Synced { .. } => {}
+            Happening::Answered { key, reply } => return self.answered(key, &reply),
+            Happening::Crash => {
+                self.crash();
+                let (down, up) = (self.random.between(1, 50) * MS, self.random.between(1, 100) * MS);
+                self.later(down, Happening::Start);
+                self.later(down + up, Happening::Crash);
+            }
+            Happening::Start => return self.start(),
+        }
+        Ok(())
+    }
+
+    fn think(&mut self, client: usize) {
+        let whose = self.random.below(self.clients.len() as u64) as usize;
+        let least = self.clients[whose].known;
+        let one = &mut self.clients[client];
+        if one.left == 0 {
+            return;
+        }
+        one.left -= 1;
+        one.requests += 1;
+        one.op = Some(match self.random.below(4) {
+            0 | 1 => Op::Look { whose, least },
+            2 if one.known.is_some() => {
+                one.given += 1;
+                Op::Number(one.given)
+            }
+            _ => Op::Make,
+        });
+        let key = (client, one.requests);
+        self.send(key);
+    }
+
+    /// Sends a request that is not answered, again if need be.
+    fn send(&mut self, key: RequestKey) {
+        let client = &self.clients[key.0];
+        if client.op.is_some() && client.requests == key.1 {
+            let after = self.random.between(MS / 50, 2 * MS);
+            self.later(after, Happening::Arrives { key });
+            self.later(PATIENCE_NS, Happening::Patience { key });
+        }
+    }
+
+    fn request(&self, client: usize) -> Option<ManagerRequest> {
+        let one = &self.clients[client];
+        Some(match one.op.as_ref()? {
+            Op::Make => ManagerRequest::Create {
+                path: path(client, one.made.len()),
+                hints: Hints::default(),
+                mode: 0o644,
+            },
+            Op::Number(number) => ManagerRequest::SetAttributes {
+                path: path(client, 0),
+                mode: None,
+                owner: None,
+                group: None,
+                modified_ns: Some(*number),
+            },
+            Op::Look { whose, .. } => ManagerRequest::Stat { path: path(*whose, 0) },
+        })
+    }
+
+    fn arrives(&mut self, key: RequestKey) {
+        let is_late = self.clients[key.0].requests != key.1;
+        let Some(request) = self.request(key.0).filter(|_| !is_late) else { return };
+        let Some(running) = &mut self.running else { return };
+        match running.sessions.get(&key) {
+            Some(Some(reply)) => {
+                let reply = reply.clone();
+                self.reply(key, reply);
+            }
+            Some(None) => {}
+            None => {
+                running.sessions.insert(key, None);
+                running.waiting.push((key, request));
+                let works = std::mem::replace(&mut running.works, true);
+                if !works {
+                    self.later(MS / 10, Happening::Works { run: self.run });
+                }
+            }
+        }
+    }
+
+    /// The manager does what waits.
+    fn works(&mut self) {
+        let Some(mut running) = self.running.take() else { return };
+        running.works = false;
+        let who = User { uid: 0, gids: vec![0], is_root: true };
+        let asked = |(key, request): (RequestKey, ManagerRequest)| {
+            let origin = Some(Origin { client: key.0 as u128, number: key.1 });
+            (key, Asked { who: who.clone(), origin, request })
+        };
+        let (keys, asked): (Vec<_>, Vec<_>) = running.waiting.drain(..).map(asked).unzip();
+        let (replies, is_change) = running.manager.handle_unsynced(Now { unix_ns: 0 }, asked);
+        let answers = keys.into_iter().zip(replies).collect();
+        let is_early = match self.plant {
+            Some(Plant::AnswerEarly) => true,
+            Some(Plant::ReadEarly) => !is_change,
+            None => false,
+        };
+        let now = if is_early {
+            let _ = running.withheld.done(is_change, vec![]);
+            Some(answers)
+        } else {
+            running.withheld.done(is_change, answers)
+        };
+        self.running = Some(running);
+        self.sync();
+        self.tell(now);
+    }
+
+    fn sync(&mut self) {
+        if self.running.as_mut().is_some_and(|running| running.withheld.begin_sync()) {
+            let (run, groups) = (self.run, self.store.sync_begins());
+            let after = self.random.between(MS / 10, 20 * MS);
+            self.later(after, Happening::Synced { run, groups });
+        }
+    }
+
+    fn synced(&mut self, groups: usize) {
+        self.store.sync_ended(groups);
+        let answers = self.running.as_mut().map(|running| running.withheld.synced());
+        self.sync();
+        self.tell(answers.into_iter().flatten());
+    }
+
+    fn tell(&mut self, answers: impl IntoIterator<Item = Vec<(RequestKey, ManagerReply)>>) {
+        for (key, reply) in answers.into_iter().flatten() {
+            if let Some(running) = &mut self.running {
+                running.sessions.insert(key, Some(reply.clone()));
+            }
+            self.reply(key, reply);
+        }
+    }
+
+    /// An answer is on its way, and lost now and then.
+    fn reply(&mut self, key: RequestKey, reply: ManagerReply) {
+        if !self.random.once_in(20) {
+            let after = self.random.between(MS / 50, 2 * MS);
+            self.later(after, Happening::Answered { key, reply });
+        }
+    }
+
+    fn answered(&mut self, key: RequestKey, reply: &ManagerReply) -> Result<(), Finding> {
+        let (client, number) = key;
+        if self.clients[client].requests != number {
+            return Ok(());
+        }
+        let Some(op) = self.clients[client].op.take() else { return Ok(()) };
+        let who = format!("client {client}, request {number}, {op:?}");
+        match (op, reply) {
+            (Op::Make, ManagerReply::Opened(opened)) => {
+                let handle = opened.inode.handle;
+                if self.clients.iter().any(|other| other.made.contains(&handle)) {
+                    return Err(format!("{who}: handle {} was given before", handle.0));
+                }
+                let one = &mut self.clients[client];
+                one.made.push(handle);
+                one.known.get_or_insert(0);
+            }
+            (Op::Number(given), ManagerReply::Done) => {
+                let known = &mut self.clients[client].known;
+                *known = (*known).max(Some(given));
+            }
+            (Op::Look { whose, least }, reply) => self.looked(whose, least, reply, &who)?,
+            (_, reply) => return Err(format!("{who}: {reply:?}")),
+        }
+        let after = self.random.between(1, 3 * MS);
+        self.later(after, Happening::Think { client });
+        Ok(())
+    }
+
+    /// Judges what somebody was told of a first file.
+    fn looked(
+        &mut self,
+        whose: usize,
+        least: Option<u64>,
+        reply: &ManagerReply,
+        who: &str,
+    ) -> Result<(), Finding> {
+        let found = match reply {
+            ManagerReply::Inode(inode) => Some(inode.modified_ns),
+            ManagerReply::Failed(error) if error.kind == ErrorKind::NotFound => None,
+            reply => return Err(format!("{who}: {reply:?}")),
+        };
+        let one = &mut self.clients[whose];
+        if found < least || found > Some(one.given) {
+            return Err(format!(
+                "{who}: client {whose} has given {}, {least:?} was known, and {found:?} is there",
+                one.given
+            ));
+        }
+        one.known = one.known.max(found);
+        Ok(())
+    }
+
+    /// The power goes once more, and what the clients were told is there.
+    fn judge(&mut self) -> Result<(), Finding> {
+        self.crash();
+        self.start()?;
+        for client in 0..self.clients.len() {
+            for number in 0..self.clients[client].made.len() {
+                let (handle, reply) = (self.clients[client].made[number], self.stat(&path(client, number)));
+                let is_there = matches!(&reply, Some(ManagerReply::Inode(inode)) if inode.handle == handle);
+                if !is_there {
+                    return Err(format!("file {number} of client {client} was made, and is {reply:?}"));
+                }
+            }
+            if let (Some(reply), least) = (self.stat(&path(client, 0)), self.clients[client].known) {
+                self.looked(client, least, &reply, "at the end")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stat(&mut self, path: &str) -> Option<ManagerReply> {
+        let who = User { uid: 0, gids: vec![0], is_root: true };
+        let request = ManagerRequest::Stat { path: path.into() };
+        Some(self.running.as_mut()?.manager.handle(Now { unix_ns: 0 }, &who, request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_found() {
+        let mut crashes = 0;
+        for seed in 0..300 {
+            match Metadata::run(seed, None) {
+                Ok(world) => crashes += world.crashes,
+                Err(finding) => panic!("seed {seed}: {finding}"),
+            }
+        }
+        assert!(crashes > 300, "{crashes}");
+    }
+
+    #[test]
+    fn an_answer_before_it_is_durable_is_found() {
+        let found = |plant| (0..200).filter(|&seed| Metadata::run(seed, Some(plant)).is_err()).count();
+        assert!(found(Plant::AnswerEarly) > 20);
+        assert!(found(Plant::ReadEarly) > 2, "a read that sees what is not durable yet");
+    }
+}

@@ -1,0 +1,130 @@
+//! A metadata store that loses power: of the groups that were not synced, the first few are there afterwards.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outcore_core::Result;
+use outcore_core::crash_disk::Random;
+use outcore_server::store::{Guard, MemoryStore, Outcome, Store, Versioned, Write};
+
+/// See the module. Clones are handles of the same store.
+#[derive(Clone, Debug, Default)]
+pub struct PowerStore {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    store: MemoryStore,
+    /// Groups of commits in their order, each of which is there wholly or not at all.
+    groups: Vec<Vec<Vec<Write>>>,
+    /// So many of them survive.
+    durable: usize,
+    /// The group that has not ended.
+    open: Option<Vec<Vec<Write>>>,
+}
+
+impl PowerStore {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many groups a sync that begins now makes durable.
+    pub fn sync_begins(&self) -> usize {
+        self.lock().groups.len()
+    }
+
+    /// Such a sync has ended.
+    pub fn sync_ended(&self, groups: usize) {
+        let mut state = self.lock();
+        state.durable = state.durable.max(groups);
+    }
+
+    /// The power goes. Of what was not synced, some is on the disk all the same, in its order.
+    pub fn crash(&self, random: &mut Random) {
+        let mut state = self.lock();
+        let kept = random.between(state.durable as u64, state.groups.len() as u64) as usize;
+        state.groups.truncate(kept);
+        (state.durable, state.open) = (kept, None);
+        let mut store = MemoryStore::new();
+        for writes in state.groups.iter().flatten() {
+            // As it was done the first time.
+            let _ = store.commit(&[], writes);
+        }
+        state.store = store;
+    }
+}
+
+impl Store for PowerStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
+        self.lock().store.get(key)
+    }
+
+    fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
+        self.lock().store.range(from, until, most)
+    }
+
+    fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
+        let mut state = self.lock();
+        let outcome = state.store.commit(guards, writes)?;
+        if let Outcome::Done(_) = outcome {
+            match &mut state.open {
+                Some(group) => group.push(writes.to_vec()),
+                None => {
+                    state.groups.push(vec![writes.to_vec()]);
+                    state.durable = state.groups.len();
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        self.lock().open = Some(vec![]);
+        Ok(())
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        self.end_group_unsynced()?;
+        self.sync_ended(self.sync_begins());
+        Ok(())
+    }
+
+    fn end_group_unsynced(&mut self) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(group) = state.open.take() {
+            state.groups.push(group);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcore_server::store::conformance::{self, put};
+
+    #[test]
+    fn it_conforms() {
+        let store = PowerStore::default();
+        conformance::store(&mut || store.clone());
+    }
+
+    #[test]
+    fn what_was_synced_survives_and_the_rest_in_its_order_or_not() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..50 {
+            let mut store = PowerStore::default();
+            for key in [b"a", b"b", b"c", b"d"] {
+                store.begin_group().expect("begins");
+                let _ = store.commit(&[], &[put(key, b"")]).expect("a commit");
+                store.end_group_unsynced().expect("ends");
+                if key == b"b" {
+                    store.sync_ended(store.sync_begins());
+                }
+            }
+            store.crash(&mut Random::new(seed));
+            seen.insert(store.range(b"a", b"z", 9).expect("a range").len());
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [2, 3, 4]);
+    }
+}
