@@ -1,9 +1,9 @@
-//! The line of requests that wait for the manager: what comes in while it works on some is done together, in the next
-//! commit; and while the disk makes one commit durable, the manager works on the next.
+//! The line of requests that wait for the manager. While the disk makes one commit durable, the manager works on the next
+//! ones, as they come; when the disk is done, these are one commit, and it goes on with that.
 //!
 //! Who brings a request to a manager that does nothing does it itself, since waking another thread would take longer; and
-//! syncs its commit, if no sync is under way. What came meanwhile is left to threads that stand by, so that whoever brought
-//! a request can bring the next.
+//! commits it, if no sync is under way. What came meanwhile is left to threads that stand by, so that whoever brought a
+//! request can bring the next.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +42,16 @@ pub(crate) struct Line<S> {
     unsynced: Condvar,
     /// Called when a sync has failed.
     on_failure: OnceLock<fn(&Error)>,
+}
+
+/// What is to be done after some requests were.
+enum Next {
+    /// These are told.
+    Tell(Answers),
+    /// What was committed is synced.
+    Sync,
+    /// Who syncs now sees to it.
+    Wait,
 }
 
 /// What is done and not told.
@@ -104,18 +114,15 @@ impl<S: Store> Line<S> {
         drop(state);
         if is_mine {
             let hand_over = HandOver { state: &self.state, left: &self.left };
-            let done = self.serve();
-            // The next requests are done while this commit is made durable, and these are told.
+            let next = self.serve(false);
+            // The next requests are done while this commit is made durable.
             drop(hand_over);
-            match done {
-                Some(answers) => tell(answers),
-                None => self.sync(),
-            }
+            self.go_on(next);
         }
     }
 
-    /// Does what waits in one commit; returns who is to be told what now. The others are when that is durable.
-    fn serve(&self) -> Option<Answers> {
+    /// Does what waits, and commits it if the disk does nothing; who stands by leaves that to others, and does what comes.
+    fn serve(&self, stands_by: bool) -> Next {
         let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         let count = state.waiting.len().min(MOST_AT_ONCE);
@@ -124,16 +131,22 @@ impl<S: Store> Line<S> {
             self.shorter.notify_all();
         }
         drop(state);
-        let (replies, is_change) = manager.handle_unsynced(now(), requests);
+        let (replies, is_change) = manager.begin_many(now(), requests);
+        let mut durable = self.durable();
         // Before another can look at what was done.
-        self.durable().withheld.done(is_change, dones.into_iter().zip(replies).collect())
+        match durable.withheld.done(is_change, dones.into_iter().zip(replies).collect()) {
+            Some(answers) => Next::Tell(answers),
+            None if !durable.withheld.needs_sync() => Next::Wait,
+            None if stands_by => {
+                self.unsynced.notify_one();
+                Next::Wait
+            }
+            None => commit(&mut manager, &mut durable),
+        }
     }
 
-    /// Makes durable what was done so far, and tells who waited for that; unless somebody is at it.
+    /// Makes durable what was committed, and tells who waited for that. What was done meanwhile is left to another thread.
     fn sync(&self) {
-        if !self.durable().withheld.begin_sync() {
-            return;
-        }
         let ended = self.log.sync();
         let mut durable = self.durable();
         let answers = match &ended {
@@ -144,15 +157,34 @@ impl<S: Store> Line<S> {
             self.unsynced.notify_one();
         }
         drop(durable);
-        for (done, reply) in answers.into_iter().flatten() {
-            done(match &ended {
-                Ok(()) => reply,
-                Err(error) => ManagerReply::Failed(error.clone()),
-            });
+        for answers in answers {
+            match &ended {
+                Ok(()) => tell(answers),
+                Err(error) => tell(failed(answers, error)),
+            }
         }
         if let (Err(error), Some(call)) = (&ended, self.on_failure.get()) {
             call(error);
         }
+    }
+
+    fn go_on(&self, next: Next) {
+        match next {
+            Next::Tell(answers) => tell(answers),
+            Next::Sync => self.sync(),
+            Next::Wait => {}
+        }
+    }
+
+    /// Commits and syncs what was done while others synced.
+    fn commit_and_sync(&self) {
+        let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut durable = self.durable();
+        // Who served meanwhile may be at it.
+        let next =
+            if durable.withheld.needs_sync() { commit(&mut manager, &mut durable) } else { Next::Wait };
+        drop((durable, manager));
+        self.go_on(next);
     }
 
     /// Syncs what others left, until the line is over.
@@ -162,7 +194,7 @@ impl<S: Store> Line<S> {
             if durable.withheld.needs_sync() {
                 drop(durable);
                 // As below.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.sync()));
+                let _ = catch_unwind(AssertUnwindSafe(|| self.commit_and_sync()));
                 durable = self.durable();
             } else if durable.is_over {
                 return;
@@ -186,15 +218,26 @@ impl<S: Store> Line<S> {
             }
             drop(state);
             // The panic said itself why; those who wait are told that their requests were dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| match self.serve() {
-                Some(answers) => tell(answers),
-                // Others bring requests meanwhile, so that another thread waits for the disk.
-                None if self.durable().withheld.needs_sync() => self.unsynced.notify_one(),
-                None => {}
-            }));
+            let _ = catch_unwind(AssertUnwindSafe(|| self.go_on(self.serve(true))));
             state = self.lock();
         }
     }
+}
+
+/// Commits what was done, of which a sync begins then.
+fn commit<S: Store>(manager: &mut Manager<S>, durable: &mut Durable) -> Next {
+    match manager.commit_many() {
+        Ok(()) => {
+            durable.withheld.begin_sync();
+            Next::Sync
+        }
+        Err(error) => Next::Tell(failed(durable.withheld.failed().into_iter().flatten().collect(), &error)),
+    }
+}
+
+/// All of it failed.
+fn failed(answers: Answers, error: &Error) -> Answers {
+    answers.into_iter().map(|(done, _)| (done, ManagerReply::Failed(error.clone()))).collect()
 }
 
 fn tell(answers: Answers) {

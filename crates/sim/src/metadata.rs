@@ -177,8 +177,8 @@ impl Metadata {
             Happening::Think { client } => self.think(client),
             Happening::Patience { key } => self.send(key),
             Happening::Arrives { key } => self.arrives(key),
-            Happening::Works { run } if run == self.run => self.works(),
-            Happening::Synced { run, groups } if run == self.run => self.synced(groups),
+            Happening::Works { run } if run == self.run => return self.works(),
+            Happening::Synced { run, groups } if run == self.run => return self.synced(groups),
             Happening::Works { .. } | Happening::Synced { .. } => {}
             Happening::Answered { key, reply } => return self.answered(key, &reply),
             Happening::Crash => {
@@ -264,8 +264,8 @@ impl Metadata {
     }
 
     /// The manager does what waits.
-    fn works(&mut self) {
-        let Some(mut running) = self.running.take() else { return };
+    fn works(&mut self) -> Result<(), Finding> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
         running.works = false;
         let who = User { uid: 0, gids: vec![0], is_root: true };
         let asked = |(key, request): (RequestKey, ManagerRequest)| {
@@ -273,7 +273,7 @@ impl Metadata {
             (key, Asked { who: who.clone(), origin, request })
         };
         let (keys, asked): (Vec<_>, Vec<_>) = running.waiting.drain(..).map(asked).unzip();
-        let (replies, is_change) = running.manager.handle_unsynced(Now { unix_ns: 0 }, asked);
+        let (replies, is_change) = running.manager.begin_many(Now { unix_ns: 0 }, asked);
         let answers = keys.into_iter().zip(replies).collect();
         let is_early = match self.plant {
             Some(Plant::AnswerEarly) => true,
@@ -287,23 +287,30 @@ impl Metadata {
             running.withheld.done(is_change, answers)
         };
         self.running = Some(running);
-        self.sync();
+        self.sync()?;
         self.tell(now);
+        Ok(())
     }
 
-    fn sync(&mut self) {
-        if self.running.as_mut().is_some_and(|running| running.withheld.begin_sync()) {
+    /// Commits what was done and syncs it, if no sync is under way.
+    fn sync(&mut self) -> Result<(), Finding> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.withheld.needs_sync() {
+            running.manager.commit_many().map_err(said)?;
+            running.withheld.begin_sync();
             let (run, groups) = (self.run, self.store.sync_begins());
             let after = self.random.between(MS / 10, 20 * MS);
             self.later(after, Happening::Synced { run, groups });
         }
+        Ok(())
     }
 
-    fn synced(&mut self, groups: usize) {
+    fn synced(&mut self, groups: usize) -> Result<(), Finding> {
         self.store.sync_ended(groups);
         let answers = self.running.as_mut().map(|running| running.withheld.synced());
-        self.sync();
+        self.sync()?;
         self.tell(answers.into_iter().flatten());
+        Ok(())
     }
 
     fn tell(&mut self, answers: impl IntoIterator<Item = Vec<(RequestKey, ManagerReply)>>) {

@@ -141,41 +141,39 @@ impl<S: Store> Manager<S> {
 
     /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
     pub fn handle_many(&mut self, now: Now, requests: Vec<Asked>) -> Vec<ManagerReply> {
-        self.handle_all(now, requests, S::end_group).0
+        let (replies, _) = self.begin_many(now, requests);
+        match self.end_group(S::end_group) {
+            Ok(()) => replies,
+            Err(error) => vec![ManagerReply::Failed(error); replies.len()],
+        }
     }
 
-    /// As [`Manager::handle_many`], and does not wait for the disk: nobody may have an answer, nor one that is given later
-    /// by this manager, before a sync of the [`Manager::log`] has ended that began after this. [`Withheld`] sees to that.
-    /// Also gives whether there may be anything to sync.
-    pub fn handle_unsynced(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
-        self.handle_all(now, requests, S::end_group_unsynced)
+    /// Answers requests in turn, in a group that is left open: nobody may have an answer, nor one of those that follow,
+    /// before the group was committed and a sync of the [`Manager::log`] has ended that began later. [`Withheld`] sees to
+    /// that. Also gives whether they may have changed something.
+    pub fn begin_many(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
+        // Also for one request: what a change reads is then one transaction with what it writes, and locks the store once.
+        let gains = requests.iter().any(|asked| asked.request.is_change());
+        if gains
+            && !self.in_group
+            && let Err(error) = self.begin_group()
+        {
+            return (vec![ManagerReply::Failed(error); requests.len()], false);
+        }
+        let answers = requests
+            .into_iter()
+            .map(|Asked { who, origin, request }| self.handle_from(now, &who, origin, request));
+        (answers.collect(), gains)
     }
 
-    /// What makes durable what was done.
+    /// Commits what was begun, without waiting for the disk. If that fails, all of it has failed.
+    pub fn commit_many(&mut self) -> Result<()> {
+        self.end_group(S::end_group_unsynced)
+    }
+
+    /// What makes durable what was committed.
     pub fn log(&self) -> Arc<dyn Log> {
         self.store.log()
-    }
-
-    fn handle_all(
-        &mut self,
-        now: Now,
-        requests: Vec<Asked>,
-        end: fn(&mut S) -> Result<()>,
-    ) -> (Vec<ManagerReply>, bool) {
-        let count = requests.len();
-        // Also of one request: what a change reads is then one transaction with what it writes, and locks the store once.
-        let gains = requests.iter().any(|asked| asked.request.is_change());
-        let answer = |manager: &mut Self| {
-            let answers = requests
-                .into_iter()
-                .map(|Asked { who, origin, request }| manager.handle_from(now, &who, origin, request));
-            answers.collect()
-        };
-        if !gains {
-            return (answer(self), false);
-        }
-        let answered = self.together(|manager| Ok(answer(manager)), end);
-        (answered.unwrap_or_else(|error| vec![ManagerReply::Failed(error); count]), true)
     }
 
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
@@ -306,19 +304,27 @@ impl<S: Store> Manager<S> {
         Ok(is_taken)
     }
 
-    /// Does something whose commits become durable together, by the `end` of their group.
-    fn together<T>(
-        &mut self,
-        action: impl FnOnce(&mut Self) -> Result<T>,
-        end: fn(&mut S) -> Result<()>,
-    ) -> Result<T> {
+    /// Does something whose commits become durable together.
+    fn together<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.in_group {
             return action(self);
         }
+        self.begin_group()?;
+        let result = action(self);
+        self.end_group(S::end_group).and(result)
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
         self.store.begin_group()?;
         self.in_group = true;
-        let result = action(self);
-        self.in_group = false;
+        Ok(())
+    }
+
+    /// Ends the group, if there is one, as `end` does.
+    fn end_group(&mut self, end: fn(&mut S) -> Result<()>) -> Result<()> {
+        if !std::mem::take(&mut self.in_group) {
+            return Ok(());
+        }
         let ended = end(&mut self.store);
         if ended.is_err() {
             // The handles were taken in the group: if that did not happen, another manager takes the same.
@@ -326,7 +332,7 @@ impl<S: Store> Manager<S> {
             // Nor is anything noted that was done in it. What else was is read again by the next manager.
             self.answers = Answers::default();
         }
-        ended.and(result)
+        ended
     }
 }
 

@@ -195,7 +195,7 @@ impl<S: Store> Manager<S> {
             manager.sweep(now, who, MAX_PAGE)?;
             manager.page_of_orphans(now, who, Handle(0), MAX_PAGE)
         };
-        self.together(done, S::end_group)
+        self.together(done)
     }
 
     pub(super) fn orphans(
@@ -220,7 +220,7 @@ impl<S: Store> Manager<S> {
             manager.sweep(now, who, most)?;
             manager.page_of_orphans(now, who, after, most)
         };
-        self.together(done, S::end_group)
+        self.together(done)
     }
 
     /// Goes on emptying directories without a name, until `most` files became orphans, or nothing is left.

@@ -43,13 +43,9 @@ impl<T> Withheld<T> {
         self.syncing.is_none() && !self.waiting.is_empty()
     }
 
-    /// Whether a sync is needed; then who asked begins with it now.
-    pub fn begin_sync(&mut self) -> bool {
-        let is_needed = self.needs_sync();
-        if is_needed {
-            self.syncing = Some(self.done);
-        }
-        is_needed
+    /// A sync begins, of all that was done: it is committed.
+    pub fn begin_sync(&mut self) {
+        self.syncing = Some(self.done);
     }
 
     /// It has ended well. Gives the answers that may be given now.
@@ -59,7 +55,7 @@ impl<T> Withheld<T> {
         self.waiting.drain(..free).map(|(_, answers)| answers).collect()
     }
 
-    /// It has failed. Gives all answers: nobody may be told of what they say. Nothing becomes durable any more.
+    /// It has failed, or the commit before it. Gives all answers: nobody may be told of what they say.
     pub fn failed(&mut self) -> Vec<T> {
         self.syncing = None;
         self.waiting.drain(..).map(|(_, answers)| answers).collect()
@@ -74,15 +70,17 @@ mod tests {
     fn reads_wait_for_the_changes_before_them() {
         let mut withheld = Withheld::default();
         assert_eq!(withheld.done(false, "read"), Some("read"), "nothing to wait for");
-        assert!(!withheld.begin_sync());
+        assert!(!withheld.needs_sync());
         assert_eq!(withheld.done(true, "a"), None);
-        assert!(withheld.begin_sync() && !withheld.begin_sync(), "one at a time");
+        assert!(withheld.needs_sync());
+        withheld.begin_sync();
+        assert!(!withheld.needs_sync(), "one at a time");
         assert_eq!(withheld.done(false, "read a"), None);
         assert_eq!(withheld.done(true, "b"), None);
         assert_eq!(withheld.done(false, "read b"), None);
         assert_eq!(withheld.synced(), ["a", "read a"]);
         assert_eq!(withheld.done(false, "read b again"), None, "b was done after the sync began");
-        assert!(withheld.begin_sync());
+        withheld.begin_sync();
         assert_eq!(withheld.synced(), ["b", "read b", "read b again"]);
         assert_eq!(withheld.done(false, "read"), Some("read"));
     }
@@ -91,11 +89,11 @@ mod tests {
     fn after_a_sync_that_failed_every_answer_waits_for_another() {
         let mut withheld = Withheld::default();
         assert_eq!(withheld.done(true, "a"), None);
-        assert!(withheld.begin_sync());
+        withheld.begin_sync();
         assert_eq!(withheld.done(true, "b"), None);
         assert_eq!(withheld.failed(), ["a", "b"]);
         assert!(!withheld.needs_sync());
         assert_eq!(withheld.done(false, "read"), None);
-        assert!(withheld.begin_sync());
+        assert!(withheld.needs_sync());
     }
 }
