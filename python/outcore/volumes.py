@@ -63,9 +63,7 @@ def as_path(path: PathLike) -> AnyPath:
         return path
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise InvalidError(
-            f"need a path, as text or pathlib.Path, have {type(path).__name__} {reprlib.repr(path)}"
-        )
+        raise InvalidError(f"{reprlib.repr(path)} is not a path; give text or a pathlib.Path")
     return named(text) if is_url(text) else Path(os.path.abspath(check_plain(text)))
 
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use daemon::{directory, end, pattern, region, spawn, transfer, wall_clock};
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Buffer, ErrorKind, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode, Operation,
-    Result, ScrubPlace, ServerId, Volume, conformance,
+    ErrorKind, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode, Operation, Result,
+    ScrubPlace, ServerId, Volume, conformance,
 };
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
