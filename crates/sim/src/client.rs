@@ -81,6 +81,8 @@ pub struct Op {
     pub kind: Kind,
     /// Which file; of `Remove`, which of those without a name.
     pub file: usize,
+    /// Its handle: it may be removed meanwhile, and another one be in its place.
+    pub handle: Handle,
     /// Of the file.
     pub regions: Regions,
     /// When it began.
@@ -148,6 +150,7 @@ impl Client {
         self.op.insert(Op {
             kind,
             file: number,
+            handle: file.handle,
             regions,
             begun_ns: now_ns,
             has_failed: false,

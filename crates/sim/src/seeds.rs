@@ -65,6 +65,12 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_that_is_forgotten_is_found() {
+        let faults = Faults { network: true, ..Faults::default() };
+        assert!(found(Plant::ForgetRemovals, faults) > 0);
+    }
+
+    #[test]
     fn a_handle_used_again_is_found() {
         assert!(found(Plant::ReuseHandle, Faults::default()) > 0);
     }

@@ -59,6 +59,8 @@ pub enum Plant {
     ReuseHandle,
     /// Clients do not look at which run of a server answers.
     IgnoreIncarnation,
+    /// Servers do not remember which files were removed.
+    ForgetRemovals,
 }
 
 /// A message on its way to a server.
@@ -142,8 +144,11 @@ impl World {
                 calls: 3,
                 pieces: 3,
                 pieces_of_call: 2,
+                ..Limits::default()
             }
         };
+        let removals = if plant == Some(Plant::ForgetRemovals) { 0 } else { limits.removals };
+        let limits = Limits { removals, ..limits };
         let store = MemoryStore::new();
         let mut manager = Manager::open(store, key.clone(), Config::new(POOL)).map_err(said)?;
         let mut nodes = Vec::new();

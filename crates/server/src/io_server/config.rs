@@ -44,6 +44,8 @@ pub struct Limits {
     pub pieces: usize,
     /// Most transfers of one call in work at once.
     pub pieces_of_call: usize,
+    /// Most removed files that are remembered, so that no write that comes late makes them anew.
+    pub removals: usize,
 }
 
 impl Default for Limits {
@@ -55,6 +57,7 @@ impl Default for Limits {
             calls: 64,
             pieces: 64,
             pieces_of_call: 16,
+            removals: 1 << 16,
         }
     }
 }

@@ -96,7 +96,7 @@ impl<B: Buffer> Shared<B> {
             }
             let pages = self.read_log(files[which], buffer.clone()).await?;
             highest = pages.iter().map(|(_, page)| page.generation).fold(highest, u64::max);
-            if let Some((generation, notes)) = newest(&pages)
+            if let Some((generation, notes)) = newest(self.limits.removals, &pages)
                 && best.as_ref().is_none_or(|(other, ..)| generation > *other)
             {
                 best = Some((generation, which, notes));
@@ -292,13 +292,13 @@ impl<B: Buffer> Shared<B> {
 }
 
 /// The newest generation among the pages of a file that began, and what it notes.
-fn newest(pages: &[(u64, Page)]) -> Option<(u64, Notes)> {
+fn newest(removals: usize, pages: &[(u64, Page)]) -> Option<(u64, Notes)> {
     let began = |generation: u64| {
         let of = || pages.iter().filter(move |(_, page)| page.generation == generation);
         let first_pages = of().map(|(_, page)| u64::from(page.first_pages)).max()?;
         let found = of().filter(|(number, page)| page.first_pages > 0 && *number < first_pages).count();
         (first_pages > 0 && found as u64 == first_pages)
-            .then(|| (generation, Notes::replay(of().map(|(_, page)| page))))
+            .then(|| (generation, Notes::replay(removals, of().map(|(_, page)| page))))
     };
     let mut generations: Vec<u64> = pages.iter().map(|(_, page)| page.generation).collect();
     generations.sort_unstable();

@@ -27,7 +27,7 @@ pub(super) struct Noted {
 }
 
 /// The regions noted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Notes {
     files: BTreeMap<Handle, Noted>,
     /// Files that were noted when the server started, and have not been examined since.
@@ -36,9 +36,14 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// None, with room for so many removals.
+    pub fn new(removals: usize) -> Self {
+        Self { files: BTreeMap::new(), unexamined: BTreeSet::new(), removed: Removed::new(removals) }
+    }
+
     /// The notes that the pages of a log file leave, in order.
-    pub fn replay<'a>(pages: impl Iterator<Item = &'a Page>) -> Self {
-        let mut notes = Self::default();
+    pub fn replay<'a>(removals: usize, pages: impl Iterator<Item = &'a Page>) -> Self {
+        let mut notes = Self::new(removals);
         for record in pages.flat_map(|page| &page.records) {
             let regions = record.first..record.first.saturating_add(record.count);
             match record.what {
@@ -122,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_file_written_in_order_is_noted_ahead() {
-        let mut notes = Notes::default();
+        let mut notes = Notes::new(8);
         let records = (0..10_000).filter(|&n| notes.note(Handle(1), n..n + 1, n, 0).is_some()).count();
         assert!(records < 60, "{records} records");
         let noted = &notes.of(Handle(1)).unwrap().regions;
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_where_a_file_is_written_here_and_there() {
-        let mut notes = Notes::default();
+        let mut notes = Notes::new(8);
         for n in 0..10_000 {
             notes.note(Handle(1), 3 * n..3 * n + 1, n, 0);
             assert!(notes.of(Handle(1)).unwrap().regions.covers(&(3 * n..3 * n + 1)));
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn replay_gives_what_was_noted() {
-        let mut notes = Notes::default();
+        let mut notes = Notes::new(8);
         let mut records = vec![];
         records.extend(notes.note(Handle(1), 0..4, 1, 0));
         records.extend(notes.note(Handle(2), 7..8, 2, 0));
@@ -149,7 +154,7 @@ mod tests {
         notes.clear(Handle(1), 1..10);
         records.push(Record { what: What::Clear, handle: Handle(1), first: 1, count: 9 });
         let pages = [Page { generation: 1, first_pages: 0, records }];
-        let replayed = Notes::replay(pages.iter());
+        let replayed = Notes::replay(8, pages.iter());
         assert_eq!(replayed.records(), notes.records());
         assert_eq!(replayed.unexamined, BTreeSet::from([Handle(1), Handle(2)]));
     }

@@ -74,7 +74,7 @@ impl<B: Buffer> Shared<B> {
                 limits.sums_bytes / SUMS_PAGE_BYTES,
                 Scratch::new(SUMS_PAGE_BYTES, SUMS_BUFFERS, config.scratch.clone()),
             ),
-            notes: RefCell::default(),
+            notes: Notes::new(limits.removals).into(),
             log: Log::new(config.scratch.clone()),
             collectives: Collectives::new(config.server, config.scratch.clone()),
             scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch),

@@ -64,6 +64,7 @@ pub fn small_limits() -> Limits {
         calls: 8,
         pieces: 4,
         pieces_of_call: 3,
+        ..Limits::default()
     }
 }
 

@@ -11,6 +11,11 @@ use crate::node::RequestKey;
 /// What no collective takes that gets on.
 const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
 
+/// Whether a client that does this to a file does not mind that another one removes it.
+fn goes_on_without_it(kind: &Kind) -> bool {
+    matches!(kind, Kind::Remove | Kind::Read | Kind::Write(_) | Kind::Sync)
+}
+
 /// Who was answered, by which run of a server, and what for.
 struct Told {
     client: usize,
@@ -79,7 +84,7 @@ impl World {
         let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
         if !is_awaited
             && self.random.once_in(20)
-            && others.all(|op| op.file != number || op.kind == Kind::Remove)
+            && others.all(|op| op.file != number || goes_on_without_it(&op.kind))
         {
             return self.replace(client, number);
         }
@@ -184,6 +189,8 @@ impl World {
         let Some(op) = &mut client.op else { return Ok(()) };
         let Some(call) = op.calls.remove(&key.number) else { return Ok(()) };
         let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
+        // Of what was removed while somebody still used it, nothing is said but that.
+        let is_gone = kind != Kind::Remove && op.handle != self.files[file].handle;
         if self.trace {
             println!(
                 "{:>10.3} ms  {key:?} is answered: {reply:?}",
@@ -227,6 +234,9 @@ impl World {
         if is_done && !has_failed && matches!(kind, Kind::Collective(_)) {
             self.collectives += 1;
         }
+        if is_gone {
+            return self.check_gone(&reply);
+        }
         if let (Some(rank), IoReply::Done) = (&rank, &reply) {
             return self.check_collective(rank, &call, file, begun_ns, bytes);
         }
@@ -240,6 +250,18 @@ impl World {
                 })
             }
             other => Err(format!("the answer to {kind:?} is {other:?}")),
+        }
+    }
+
+    /// What is said of a file that was removed must be so.
+    fn check_gone(&self, reply: &IoReply) -> Result<(), Finding> {
+        match reply {
+            IoReply::Done | IoReply::Absent => Ok(()),
+            IoReply::Failed(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            IoReply::Failed(error) => self.excuse(error, false).map_or(Ok(()), |why| {
+                Err(format!("a request of a file that was removed failed {why}: {error}"))
+            }),
+            other => Err(format!("the answer of a file that was removed is {other:?}")),
         }
     }
 

@@ -1,6 +1,8 @@
 //! What must be so when all is over.
 
-use outcore_core::{Handle, IoReply, IoRequest, Regions, ScrubPlace};
+use outcore_core::{
+    Handle, IoReply, IoRequest, Known, ManagerReply, ManagerRequest, Regions, ScrubPlace, ServerId,
+};
 
 use super::{Finding, World, said};
 use crate::client::Kind;
@@ -25,7 +27,60 @@ impl World {
             }
         }
         self.go_on(|world| world.queue.is_empty())?;
-        (0..self.nodes.len()).try_for_each(|server| self.scrub(server))
+        (0..self.nodes.len()).try_for_each(|server| self.scrub(server))?;
+        self.clean_up()?;
+        (0..self.nodes.len()).try_for_each(|server| self.strays(server))
+    }
+
+    /// Removes what has no name any more, as who removes something next does, and cuts the power once more.
+    fn clean_up(&mut self) -> Result<(), Finding> {
+        while !self.orphans.is_empty() {
+            self.begin(0, 0, Kind::Remove, Regions::default());
+            self.go_on(|world| world.clients[0].op.is_none())?;
+        }
+        self.go_on(|world| world.queue.is_empty())?;
+        if self.faults.crashes {
+            for server in 0..self.nodes.len() {
+                self.crash(server);
+                self.start(server)?;
+            }
+            self.go_on(|world| world.queue.is_empty())?;
+        }
+        Ok(())
+    }
+
+    /// Every data file is one of a file that lies on this server. One that a full disk has left, as it may, is one that
+    /// the manager says is to be removed.
+    fn strays(&mut self, server: usize) -> Result<(), Finding> {
+        let (mut after, mut is_more) = (Handle(0), true);
+        while is_more {
+            let request = IoRequest::DataFiles { after, most: 3 };
+            let Some(IoReply::DataFiles { files, more }) = self.nodes[server].ask(self.now_ns, request)
+            else {
+                return Err(format!("server {server} does not say which data files it has"));
+            };
+            let handles: Vec<Handle> = files.iter().map(|file| file.handle).collect();
+            let ManagerReply::Known { known, .. } = self.ask(ManagerRequest::Know { handles }) else {
+                return Err("the manager does not say what it knows".into());
+            };
+            for (file, known) in files.iter().zip(known) {
+                let is_here =
+                    |layout: &outcore_core::Layout| layout.servers.contains(&ServerId(server as u32));
+                let is_fine = match &known {
+                    Known::Inode(inode) => inode.layout.as_ref().is_some_and(is_here),
+                    Known::Gone(_) => self.faults.full,
+                    _ => false,
+                };
+                if !is_fine {
+                    return Err(format!(
+                        "server {server} keeps {file:?}, of which the manager says {known:?}"
+                    ));
+                }
+                after = file.handle;
+            }
+            is_more = more;
+        }
+        Ok(())
     }
 
     /// Every block that a server has fits its checksum, unless disks change bits.
