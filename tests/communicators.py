@@ -30,6 +30,18 @@ class ThreadComm:
         self._shared.barrier.wait()
 
 
+class DupComm(ThreadComm):
+    """One that can be duplicated, as MPI's can."""
+
+    def __init__(self, rank: int, shared: "ThreadJob") -> None:
+        super().__init__(rank, shared)
+        self._duplicates = 0
+
+    def Dup(self) -> "DupComm":  # noqa: N802 - as MPI has it
+        self._duplicates += 1
+        return DupComm(self.rank, self._shared.duplicate(self._duplicates))
+
+
 class TorchComm:
     """One rank of a job of threads, called as ``torch.distributed`` is."""
 
@@ -56,14 +68,23 @@ class ThreadJob:
         self.size = size
         self.value = b""
         self.barrier = threading.Barrier(size, timeout=patience_s)
+        self._patience_s = patience_s
+        self._duplicates: dict[int, ThreadJob] = {}
+        self._lock = threading.Lock()
 
-    def run(self, work: Callable[[ThreadComm], Any]) -> list[Any]:
+    def duplicate(self, number: int) -> "ThreadJob":
+        """The same ranks with messages of their own: the n-th such, whichever rank asks first."""
+        with self._lock:
+            fresh = ThreadJob(self.size, self._patience_s)
+            return self._duplicates.setdefault(number, fresh)
+
+    def run(self, work: Callable[[ThreadComm], Any], *, can_duplicate: bool = False) -> list[Any]:
         """Return what `work` returns on each rank, or the exception that it raises."""
         found: list[Any] = [None] * self.size
 
         def one(rank: int) -> None:
             try:
-                found[rank] = work(ThreadComm(rank, self))
+                found[rank] = work(DupComm(rank, self) if can_duplicate else ThreadComm(rank, self))
             except BaseException as error:
                 found[rank] = error
 

@@ -1,7 +1,7 @@
 """The compiled part: arenas, volumes, array files, streams."""
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -163,6 +163,7 @@ class Collective:
         arrays: Sequence[npt.NDArray[Any]],
         memory_bytes: int,
         failed: tuple[str, str] | None = None,
+        tell: Callable[[], object] | None = None,
     ) -> list[tuple[int, int, int, int]]: ...
     def plan(
         self, unit_bytes: int, servers: int

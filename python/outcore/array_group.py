@@ -17,7 +17,8 @@ from outcore.counts import count_of
 from outcore.create import check_attributes, make_array
 from outcore.elements import elements
 from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
-from outcore.group_transfer import Ranks
+from outcore.group_transfer import Own, Ranks, has_boxes
+from outcore.progress import ProgressLike
 from outcore.time_steps import GroupOnDisk
 from outcore.volumes import AnyPath, PathLike, place
 from outcore.zarr_format import Metadata
@@ -160,7 +161,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
     def timestep(
         self,
-        local: Mapping[str, npt.ArrayLike],
+        local: Mapping[str, Any],
         time: float | None = None,
         *,
         comm: Any = None,
@@ -174,7 +175,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         Parameters
         ----------
         local
-            Names and elements of all arrays of the group.
+            Names and elements of all arrays of the group; where the schema names boxes, a list of
+            arrays, one for each box of the rank.
         time
             The time, for a coordinate along the steps: of all of them, or of none.
         comm
@@ -200,24 +202,33 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         self._check_open()
         self._tell_background()
         ranks = self._ranks if comm is None else Ranks(comm)
-        arrays = ranks.each(lambda: self._arrays(local, ranks))
         schemas = self._schemas(schema)
+        arrays = ranks.each(lambda: self._arrays(local, schemas, ranks))
         self._disk = time_steps.append(
             self._place, arrays, time, self._time_attributes, schemas, ranks
         )
         return self._disk.steps - 1
 
     def _arrays(
-        self, local: Mapping[str, npt.ArrayLike], ranks: Ranks
-    ) -> dict[str, npt.NDArray[Any]]:
+        self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
+    ) -> dict[str, Own]:
         """Check what is to be written."""
         if set(local) != set(self._disk.arrays):
             raise InvalidError(
                 f"need the arrays {sorted(self._disk.arrays)}, have {sorted(local)}; give all of "
                 "the group"
             )
-        found = {}
+        found: dict[str, Own] = {}
         for name, metadata in self._disk.arrays.items():
+            if has_boxes(schemas.get(name)):
+                if not isinstance(local[name], list | tuple):
+                    raise InvalidError(
+                        f"need a list of arrays of {name!r}, one for each box of the schema, have "
+                        f"{type(local[name]).__name__}"
+                    )
+                each = [np.asarray(one) for one in local[name]]
+                found[name] = [elements(one, metadata.dtype, one.shape) for one in each]
+                continue
             given = np.asarray(local[name])
             if ranks.size == 1 and given.shape != metadata.shape[1:]:
                 raise InvalidError(
@@ -235,36 +246,39 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     @overload
     def checkpoint(
         self,
-        local: Mapping[str, npt.ArrayLike],
+        local: Mapping[str, Any],
         attributes: dict[str, Any] | None = None,
         *,
         background: Literal[False] = False,
         memory: int | str | None = None,
         comm: Any = None,
         schema: Any = None,
+        progress: ProgressLike = True,
     ) -> int: ...
 
     @overload
     def checkpoint(
         self,
-        local: Mapping[str, npt.ArrayLike],
+        local: Mapping[str, Any],
         attributes: dict[str, Any] | None = None,
         *,
         background: Literal[True],
         memory: int | str | None = None,
         comm: Any = None,
         schema: Any = None,
+        progress: ProgressLike = True,
     ) -> BackgroundCheckpoint: ...
 
     def checkpoint(
         self,
-        local: Mapping[str, npt.ArrayLike],
+        local: Mapping[str, Any],
         attributes: dict[str, Any] | None = None,
         *,
         background: bool = False,
         memory: int | str | None = None,
         comm: Any = None,
         schema: Any = None,
+        progress: ProgressLike = True,
     ) -> int | BackgroundCheckpoint:
         """Save all arrays, for `restart` to go on from: wholly or, whatever happens, not at all.
 
@@ -275,7 +289,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         Parameters
         ----------
         local
-            Names and elements of all arrays of the group.
+            As of `timestep`.
         attributes
             What else the program needs to go on, such as the number of its step: what JSON can
             hold.
@@ -287,6 +301,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             default half of what is available. Only in the background.
         comm, schema
             As of `timestep`.
+        progress
+            See `outcore.progress.ProgressLike`; a bar is shown by rank 0. In the background there
+            is no bar, and a function is called by the thread that writes.
 
         Returns
         -------
@@ -310,22 +327,24 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         more = dict(attributes or {})
         check_attributes(more)
         metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
-        arrays = ranks.each(lambda: self._arrays(local, ranks))
+        schemas = self._schemas(schema)
+        arrays = ranks.each(lambda: self._arrays(local, schemas, ranks))
         if background:
             ranks.each(lambda: _check_budget(arrays, metadata, memory))
             ranks = self._beside(ranks)
-            arrays = {name: _own(one, local[name]) for name, one in arrays.items()}
-        state = State(metadata, arrays, self._schemas(schema), more)
-        write = self._writing(state, ranks)
+            arrays = {name: _copies(one, local[name]) for name, one in arrays.items()}
+            progress = progress if callable(progress) else False
+        state = State(metadata, arrays, schemas, more)
+        write = self._writing(state, ranks, progress)
         if not background:
             return write()
         self._background = BackgroundCheckpoint(write)
         return self._background
 
-    def _writing(self, state: State, ranks: Ranks) -> Callable[[], int]:
+    def _writing(self, state: State, ranks: Ranks, progress: ProgressLike) -> Callable[[], int]:
         """Bind all that a thread needs: it does not look at the group."""
         where, keep, damaged = self._checkpoints, self._keep, self._damaged
-        return lambda: checkpoints.write(where, state, keep, damaged, ranks)
+        return lambda: checkpoints.write(where, state, keep, damaged, ranks, progress)
 
     def _beside(self, ranks: Ranks) -> Ranks:
         """Duplicate the group's communicator, once; another one each time."""
@@ -335,7 +354,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             self._background_ranks = ranks.duplicate()
         return self._background_ranks
 
-    def restart(self, *, comm: Any = None, schema: Any = None) -> Restart:
+    def restart(
+        self, *, comm: Any = None, schema: Any = None, progress: ProgressLike = True
+    ) -> Restart:
         """Load the newest whole checkpoint.
 
         Every chunk is compared with its checksum. A damaged checkpoint is told by a warning, and
@@ -345,6 +366,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         ----------
         comm, schema
             As of `timestep`; they need not be those that the checkpoint was written with.
+        progress
+            See `outcore.progress.ProgressLike`; a bar is shown by rank 0.
 
         Raises
         ------
@@ -356,7 +379,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         self._check_open()
         self._end_background()
         ranks = self._ranks if comm is None else Ranks(comm)
-        found = checkpoints.restart(self._checkpoints, self._schemas(schema), ranks)
+        found = checkpoints.restart(self._checkpoints, self._schemas(schema), ranks, progress)
         self._damaged = frozenset(found.damaged)
         return found
 
@@ -402,20 +425,28 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         self.close()
 
 
-def _own(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
+def _copies(own: Own, given: Any) -> Own:
+    """Copy what the program may change of what a rank has."""
+    if isinstance(own, list):
+        return [_copy(one, its) for one, its in zip(own, given, strict=True)]
+    return _copy(own, given)
+
+
+def _copy(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
     """Copy what the program may change: not what was converted, which is a copy."""
     is_shared = isinstance(given, np.ndarray) and np.may_share_memory(array, given)
     return array.copy(order="K") if is_shared or not isinstance(given, np.ndarray) else array
 
 
 def _check_budget(
-    arrays: Mapping[str, npt.NDArray[Any]],
+    arrays: Mapping[str, Own],
     metadata: Mapping[str, Metadata],
     memory: int | str | None,
 ) -> None:
     """Refuse a snapshot that is larger than the budget."""
     read_back = max(map(read_back_bytes, metadata.values()))
-    need = sum(one.nbytes for one in arrays.values()) + read_back
+    copies = (each for own in arrays.values() for each in (own if isinstance(own, list) else [own]))
+    need = sum(each.nbytes for each in copies) + read_back
     have = budget.resolve(memory)
     if need > have:
         raise BudgetError(

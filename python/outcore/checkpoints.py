@@ -2,15 +2,14 @@
 
 import contextlib
 import json
+import math
 import re
 import secrets
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import numpy.typing as npt
 
 from outcore import group_transfer
 from outcore._core import crc32c
@@ -27,7 +26,8 @@ from outcore.errors import (
     OutcoreError,
     TruncatedError,
 )
-from outcore.group_transfer import Ranks
+from outcore.group_transfer import Own, Ranks
+from outcore.progress import Meter, ProgressLike, is_shown
 from outcore.verify import LEAST_BYTES, verify
 from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata, consolidated_json, group_json, parse
@@ -50,7 +50,8 @@ class Restart:
     number
         Number of the checkpoint.
     arrays
-        Names and elements of its arrays; ``restart["u"]`` is one of them.
+        Names and elements of its arrays, lists of arrays where the schema names boxes;
+        ``restart["u"]`` is one of them.
     attributes
         What was given to the checkpoint beside the arrays.
     damaged
@@ -58,11 +59,11 @@ class Restart:
     """
 
     number: int
-    arrays: dict[str, npt.NDArray[Any]]
+    arrays: dict[str, Any]
     attributes: dict[str, Any]
     damaged: dict[int, str]
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         return self.arrays[name]
 
 
@@ -71,7 +72,7 @@ class State:
     """What a checkpoint is to hold: the layout of its arrays, what this rank has of them, more."""
 
     metadata: Mapping[str, Metadata]
-    local: Mapping[str, npt.NDArray[Any]]
+    local: Mapping[str, Own]
     schema: Mapping[str, Any]
     attributes: dict[str, Any]
 
@@ -86,7 +87,14 @@ def numbers(where: Place) -> list[int]:
     return [int(name) for name, _, _ in where.names() if _NAME.fullmatch(name)]
 
 
-def write(where: Place, state: State, keep: int, unwanted: frozenset[int], ranks: Ranks) -> int:
+def write(
+    where: Place,
+    state: State,
+    keep: int,
+    unwanted: frozenset[int],
+    ranks: Ranks,
+    progress: ProgressLike = False,
+) -> int:
     """Write a checkpoint, and then remove older ones; return its number.
 
     Parameters
@@ -95,23 +103,47 @@ def write(where: Place, state: State, keep: int, unwanted: frozenset[int], ranks
         Directory of the checkpoints.
     keep, unwanted
         How many are kept, this one among them, and which are not, because they are damaged.
+    progress
+        See `outcore.progress.ProgressLike`: of writing, and of reading back what this rank does.
 
     Raises
     ------
     BusyError
         If another call writes a checkpoint of the group.
     """
-    with ExitStack() as stack:
+    with _meter("checkpoint", state.metadata, ranks, progress) as part, ExitStack() as stack:
         number, name = ranks.first(lambda: _begin(stack, where))
         begun = where.below(name)
         for array, metadata in state.metadata.items():
-            _write_array(
-                begun.below(array), metadata, state.local[array], state.schema.get(array), ranks
-            )
-        ranks.each(lambda: _record_checksums(begun, list(state.metadata)[ranks.rank :: ranks.size]))
+            of_rank = state.local[array], state.schema.get(array), ranks
+            _write_array(begun.below(array), metadata, *of_rank, part(metadata))
+        ranks.each(lambda: _record_checksums(begun, _own(state.metadata, ranks), part))
         ranks.first(lambda: _publish(where, begun, state, number))
         ranks.first(lambda: _prune(where, keep, unwanted))
     return number
+
+
+def _own(members: Mapping[str, Metadata], ranks: Ranks) -> dict[str, Metadata]:
+    """Choose the arrays whose checksums a rank computes."""
+    return {name: members[name] for name in list(members)[ranks.rank :: ranks.size]}
+
+
+@contextmanager
+def _meter(
+    title: str, members: Mapping[str, Metadata], ranks: Ranks, progress: ProgressLike
+) -> Iterator[Callable[[Metadata], ProgressLike]]:
+    """Show progress: each array goes to or from the disk once, and is read once for checksums.
+
+    Yields what gives each of these its part.
+    """
+    work = sum(map(_nbytes, members.values())) + sum(map(_nbytes, _own(members, ranks).values()))
+    mine = ranks.progress(progress)
+    with Meter(title, work, mine) as meter:
+        yield lambda metadata: meter.part(_nbytes(metadata)) if is_shown(mine) else False
+
+
+def _nbytes(metadata: Metadata) -> int:
+    return math.prod(metadata.shape) * metadata.dtype.itemsize
 
 
 def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
@@ -126,19 +158,26 @@ def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
 
 
 def _write_array(
-    where: Place, metadata: Metadata, local: npt.NDArray[Any], schema: Any, ranks: Ranks
+    where: Place,
+    metadata: Metadata,
+    local: Own,
+    schema: Any,
+    ranks: Ranks,
+    progress: ProgressLike,
 ) -> None:
     ranks.first(lambda: make_array(where, metadata, overwrite=False, reserve=True))
     with ranks.each(lambda: Array(where, metadata, "r+")) as array:
-        group_transfer.write(array, local, schema, ranks)
+        group_transfer.write(array, local, schema, ranks, progress)
 
 
-def _record_checksums(begun: Place, names: list[str]) -> None:
+def _record_checksums(
+    begun: Place, members: dict[str, Metadata], part: Callable[[Metadata], ProgressLike]
+) -> None:
     """Read back what was written, and keep the checksums of its chunks."""
-    for name in names:
+    for name, metadata in members.items():
         where = begun.below(name)
         memory_bytes = read_back_bytes(read_metadata(where))
-        verify(where.path, record=True, memory=memory_bytes, progress=False)
+        verify(where.path, record=True, memory=memory_bytes, progress=part(metadata))
 
 
 def _publish(where: Place, begun: Place, state: State, number: int) -> None:
@@ -175,7 +214,9 @@ def _discard(begun: Place) -> None:
             begun.volume.remove(begun.name)
 
 
-def restart(where: Place, schema: Mapping[str, Any], ranks: Ranks) -> Restart:
+def restart(
+    where: Place, schema: Mapping[str, Any], ranks: Ranks, progress: ProgressLike = False
+) -> Restart:
     """Load the newest checkpoint that is whole: every chunk is compared with its checksum.
 
     Raises
@@ -188,7 +229,7 @@ def restart(where: Place, schema: Mapping[str, Any], ranks: Ranks) -> Restart:
     damaged: dict[int, str] = {}
     for number in ranks.first(lambda: numbers(where)[::-1]):
         try:
-            found = _load(where.below(f"{number:08}"), number, schema, ranks)
+            found = _load(where.below(f"{number:08}"), number, schema, ranks, progress)
         except _DAMAGE as error:
             damaged[number] = str(error)
             warnings.warn(
@@ -208,15 +249,16 @@ def restart(where: Place, schema: Mapping[str, Any], ranks: Ranks) -> Restart:
 
 
 def _load(
-    where: Place, number: int, schema: Mapping[str, Any], ranks: Ranks
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    where: Place, number: int, schema: Mapping[str, Any], ranks: Ranks, progress: ProgressLike
+) -> tuple[dict[str, Own], dict[str, Any]]:
     members, attributes = ranks.first(lambda: _read_group(where))
-    mine = list(members)[ranks.rank :: ranks.size]
-    ranks.each(lambda: _check_arrays(where, {name: members[name] for name in mine}))
     arrays = {}
-    for name in members:
-        with ranks.each(lambda n=name: open_array(where.below(n).path)) as array:  # type: ignore[misc]
-            arrays[name] = group_transfer.read(array, schema.get(name), ranks)
+    with _meter("restart", members, ranks, progress) as part:
+        ranks.each(lambda: _check_arrays(where, _own(members, ranks), part))
+        for name, metadata in members.items():
+            with ranks.each(lambda n=name: open_array(where.below(n).path)) as array:  # type: ignore[misc]
+                of_rank = schema.get(name), ranks
+                arrays[name] = group_transfer.read(array, *of_rank, part(metadata))
     return arrays, attributes
 
 
@@ -241,7 +283,9 @@ def _read_group(where: Place) -> tuple[dict[str, Metadata], dict[str, Any]]:
     return members, attributes
 
 
-def _check_arrays(where: Place, members: dict[str, Metadata]) -> None:
+def _check_arrays(
+    where: Place, members: dict[str, Metadata], part: Callable[[Metadata], ProgressLike]
+) -> None:
     for name, metadata in members.items():
         array = where.below(name)
         try:
@@ -251,7 +295,7 @@ def _check_arrays(where: Place, members: dict[str, Metadata]) -> None:
             is_same = False
         if not is_same:
             raise CorruptError(f"{array.path}/zarr.json is not what it was; restore it from a copy")
-        if verify(array.path, progress=False).checksums != "matched":
+        if verify(array.path, progress=part(metadata)).checksums != "matched":
             raise CorruptError(
                 f"{array.path} has no checksums, or was opened for writing since they were "
                 "recorded; restore it from a copy"

@@ -13,6 +13,7 @@ from outcore.collective_call import Call
 from outcore.collective_memory import Local
 from outcore.collective_report import CollectiveReport
 from outcore.errors import Interrupted
+from outcore.progress import ProgressLike
 from outcore.schema import Schema, SchemaLike
 from outcore.signals import stop_on_signals
 
@@ -32,6 +33,7 @@ def write_all(
     timeout: float = TIMEOUT_S,
     atomic: bool = False,
     skip_disk: bool = False,
+    progress: ProgressLike = True,
 ) -> CollectiveReport:
     """Write the array from the memory of all processes of a program, which all call this.
 
@@ -58,6 +60,9 @@ def write_all(
     skip_disk
         Move everything, and write nothing: a measurement of all but the disks. It leaves
         the array as it is.
+    progress
+        See `outcore.progress.ProgressLike`; a bar is shown by rank 0. It is by what the pool's
+        servers say they have moved, for whomever: beside other calls it is too fast.
 
     Returns
     -------
@@ -73,7 +78,7 @@ def write_all(
         On every process, if one of them, or a server, fails.
     """
     started = time.perf_counter()
-    call = Call("write_all", self, schema, comm, timeout, memory, skip_disk=skip_disk)
+    call = Call("write_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
     with _giving_up(call, f"write_all of {self.path}"):
         call.begin(atomic=atomic)
         call.exchange(local)
@@ -91,6 +96,7 @@ def read_all(
     memory: int | str | None = None,
     timeout: float = TIMEOUT_S,
     skip_disk: bool = False,
+    progress: ProgressLike = True,
 ) -> Any:
     """Read the array into the memory of all processes of a program, which all call this.
 
@@ -98,7 +104,7 @@ def read_all(
     ----------
     local
         Where to: as of `write_all`; `None` for new arrays in C order.
-    schema, comm, memory, timeout
+    schema, comm, memory, timeout, progress
         As of `write_all`.
     skip_disk
         Read nothing, and move what happens to be in memory: a measurement.
@@ -115,7 +121,7 @@ def read_all(
         As of `write_all`; if `local` is read-only.
     """
     started = time.perf_counter()
-    call = Call("read_all", self, schema, comm, timeout, memory, skip_disk=skip_disk)
+    call = Call("read_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
     with _giving_up(call, f"read_all of {self.path}"):
         call.begin(atomic=False)
         arrays = call.exchange(local)

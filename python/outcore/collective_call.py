@@ -3,6 +3,7 @@
 import contextlib
 import math
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from outcore import budget
 from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile
 from outcore.collective_agreement import Agreement, layout_of
 from outcore.collective_memory import Local, arrays_of
+from outcore.collective_progress import shown
 from outcore.collective_report import CollectiveReport, WithServer
 from outcore.communicator import Alone, Communicator
 from outcore.errors import (
@@ -22,6 +24,7 @@ from outcore.errors import (
     from_kind,
 )
 from outcore.pool_path import PoolPath
+from outcore.progress import ProgressLike, is_shown
 from outcore.schema import Schema, SchemaLike
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class Call:
         comm: Any,
         timeout: float,
         memory: int | str | None,
+        progress: ProgressLike,
         *,
         skip_disk: bool,
     ) -> None:
@@ -55,9 +59,13 @@ class Call:
         self._schema: SchemaLike = schema
         self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
         self._skip_disk = skip_disk
+        is_first = self._comm.rank == 0
+        self._progress = progress if is_first or callable(progress) else False
+        self._tell: Callable[[], None] | None = None
         self._fresh: str | None = None
         self._before = array.metadata
         self._begun: Agreement
+        self._found: MemorySchema
         self._files: list[PoolFile] = []
         self._servers: dict[str, list[int]] = {}
         self.exchanged: list[list[WithServer]] = []
@@ -152,10 +160,10 @@ class Call:
         # From here on the servers tell the others whatever happens.
         failed: Exception | None = None
         arrays: list[npt.NDArray[Any]] = []
-        found = MemorySchema.boxes([[] for _ in range(comm.size)])
+        self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
             schema = Schema.of(self._schema)
-            found = schema.on(self._array.shape, comm.size)
+            self._found = schema.on(self._array.shape, comm.size)
             self._check_same()
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
             is_write = self._verb == "write_all"
@@ -171,9 +179,14 @@ class Call:
             self._meet(-2, failed)
             if comm.rank == 0:
                 failed = self._mark()
-        for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
-            work = self._collective(number, self._array.metadata.grid(), shard, found)
-            self._run(work, file, arrays, failed)
+        progress = self._progress if failed is None and is_shown(self._progress) else False
+        nbytes = self._bytes_of_all() if progress else 0
+        title = f"{self._verb} of {self._array.path.name}"
+        with shown(core, self._verb, title, nbytes, progress) as self._tell:
+            for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
+                work = self._collective(number, self._array.metadata.grid(), shard)
+                self._run(work, file, arrays, failed)
+        self._tell = None
         return arrays
 
     def _mark(self) -> Exception | None:
@@ -199,14 +212,20 @@ class Call:
                 f"{self._comm.rank} has {self._memory_bytes}; raise memory="
             )
 
-    def _collective(self, number: int, grid: Grid, shard: int, schema: MemorySchema) -> Collective:
+    def _bytes_of_all(self) -> int:
+        """Bytes of the array that all processes have."""
+        shape, size = self._array.shape, self._comm.size
+        parts = (part for rank in range(size) for part in self._found.shapes(shape, size, rank))
+        return sum(map(math.prod, parts)) * self._array.dtype.itemsize
+
+    def _collective(self, number: int, grid: Grid, shard: int) -> Collective:
         return Collective(
             number,
             self._verb == "write_all",
             self._comm.size,
             grid,
             shard,
-            schema,
+            self._found,
             self._patience_s,
             self._skip_disk,
         )
@@ -224,7 +243,7 @@ class Call:
             kind = failed.kind if isinstance(failed, OutcoreError) else "io"
             why = (kind, str(failed))
         try:
-            found = work.run(file, self._comm.rank, arrays, self._memory_bytes, why)
+            found = work.run(file, self._comm.rank, arrays, self._memory_bytes, why, self._tell)
         except OutcoreError:
             if failed is not None:
                 raise failed from None
@@ -238,22 +257,18 @@ class Call:
         failed: Exception | None = None
         if self._comm.rank == 0:
             try:
-                self._publish(Schema.of(self._schema))
+                self._publish()
             except Exception as error:
                 failed = error
         self._meet(-1, failed)
         if self._begun.is_atomic:
             self._array.refresh()
 
-    def _publish(self, schema: Schema) -> None:
+    def _publish(self) -> None:
         array, before = self._array, self._before
         if self._fresh is None:
             # What was half-written before is whole only if all of it is new.
-            is_whole = before.state is None or array.size == sum(
-                math.prod(shape)
-                for rank in range(self._comm.size)
-                for shape in schema.local_shapes(array.shape, self._comm.size, rank)
-            )
+            is_whole = before.state is None or array.nbytes == self._bytes_of_all()
             array.mark(*((None, "") if is_whole else (before.state, before.why)))
             return
         volume, key = array.place.volume, array.metadata.grid().shard_key(0)

@@ -4,7 +4,7 @@ Their parts go by collectives, or box by box. All else of a group is done by the
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,13 @@ from outcore.communicator import Communicator
 from outcore.distribution import Distribution
 from outcore.errors import InvalidError, OutcoreError, from_kind
 from outcore.pool_path import PoolPath
+from outcore.progress import ProgressLike
 from outcore.schema import Schema
 
 T = TypeVar("T")
+
+Own: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"
+"""What a rank has of an array: an array, or one for each of its boxes."""
 
 
 class Ranks:
@@ -51,6 +55,10 @@ class Ranks:
             )
         return Ranks(self.given.Dup())
 
+    def progress(self, progress: ProgressLike) -> ProgressLike:
+        """Progress as this rank has it: a bar is shown by the first."""
+        return progress if self.rank == 0 or callable(progress) else False
+
     def first(self, call: Callable[[], T]) -> T:
         """Have the first rank call; every rank gets what it returns, or raises."""
         if self._comm is None or self.size == 1:
@@ -83,26 +91,33 @@ class Ranks:
         return value
 
 
-def write(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
+def write(
+    array: Array, local: Own, schema: Any, ranks: Ranks, progress: ProgressLike = False
+) -> None:
     """Write what each rank has of a new array; it is durable on every rank when this returns.
 
     In a pool the servers direct it. On a plain path each rank writes its own boxes: disjoint writes
     do not disturb each other.
+
+    Parameters
+    ----------
+    progress
+        See `outcore.progress.ProgressLike`. On a plain path an array counts when it is done.
 
     Raises
     ------
     InvalidError
         If there are several ranks, and `schema` does not say what each has.
     """
-    if ranks.size > 1:
+    if ranks.size > 1 or has_boxes(schema):
         _check_schema(array, schema, ranks)
         if isinstance(array.path, PoolPath):
-            array.write_all(local, schema, ranks.given)
+            array.write_all(local, schema, ranks.given, progress=progress)
             return
-    ranks.each(lambda: _write_own(array, local, schema, ranks))
+    ranks.each(lambda: _write_own(array, local, schema, ranks, progress))
 
 
-def read(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
+def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Own:
     """Read what each rank is to have of an array, as `write` writes it.
 
     Raises
@@ -110,38 +125,72 @@ def read(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
     InvalidError
         If there are several ranks, and `schema` does not say what each is to have.
     """
-    if ranks.size == 1:
-        return np.asarray(array[...])
-    _check_schema(array, schema, ranks)
-    if isinstance(array.path, PoolPath):
-        found = array.read_all(None, schema, ranks.given)
-        # A rank beyond the mesh has nothing.
-        return np.empty((0,) * array.ndim, array.dtype) if found is None else found
-    return ranks.each(lambda: _read_own(array, schema, ranks))
+    if ranks.size > 1 or has_boxes(schema):
+        _check_schema(array, schema, ranks)
+        if isinstance(array.path, PoolPath):
+            found: Own | None = array.read_all(None, schema, ranks.given, progress=progress)
+            # A rank beyond the mesh has nothing.
+            return np.empty((0,) * array.ndim, array.dtype) if found is None else found
+    return ranks.each(lambda: _read_own(array, schema, ranks, progress))
 
 
-def _write_own(array: Array, local: npt.NDArray[Any], schema: Any, ranks: Ranks) -> None:
-    if ranks.size == 1:
+def has_boxes(schema: Any) -> bool:
+    """Whether a schema names the boxes of each rank, which then has a list of arrays."""
+    return isinstance(schema, Schema) and schema.is_boxes
+
+
+def _write_own(array: Array, local: Own, schema: Any, ranks: Ranks, progress: ProgressLike) -> None:
+    if isinstance(local, list):
+        boxes = schema.boxes_of(array.shape, ranks.size, ranks.rank)
+        need = [_shape(box) for box in boxes]
+        have = [each.shape for each in local]
+        if have != need:
+            raise InvalidError(
+                f"need arrays of the shapes {need} on rank {ranks.rank}, have {have}; give one for "
+                "each of its boxes"
+            )
+        for box, mine in zip(boxes, local, strict=True):
+            array[box] = mine
+    elif ranks.size == 1:
         array[...] = local
     else:
         over = _distribution(array, schema, ranks)
-        need = over.local_shape(ranks.rank)
-        if local.shape != need:
+        shape = over.local_shape(ranks.rank)
+        if local.shape != shape:
             raise InvalidError(
-                f"need an array of shape {need} on rank {ranks.rank}, have {local.shape}; give "
+                f"need an array of shape {shape} on rank {ranks.rank}, have {local.shape}; give "
                 "what the rank has by the schema"
             )
-        for box, mine in over.parts(ranks.rank):
-            array[box] = local[mine]
+        for box, part in over.parts(ranks.rank):
+            array[box] = local[part]
     array.flush()
+    _count(progress)
 
 
-def _read_own(array: Array, schema: Any, ranks: Ranks) -> npt.NDArray[Any]:
-    over = _distribution(array, schema, ranks)
-    local = np.empty(over.local_shape(ranks.rank), array.dtype)
-    for box, mine in over.parts(ranks.rank):
-        local[mine] = array[box]
-    return local
+def _read_own(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike) -> Own:
+    found: Own
+    if has_boxes(schema):
+        boxes = schema.boxes_of(array.shape, ranks.size, ranks.rank)
+        found = [np.asarray(array[box]) for box in boxes]
+    elif ranks.size == 1:
+        found = np.asarray(array[...])
+    else:
+        over = _distribution(array, schema, ranks)
+        found = np.empty(over.local_shape(ranks.rank), array.dtype)
+        for box, mine in over.parts(ranks.rank):
+            found[mine] = array[box]
+    _count(progress)
+    return found
+
+
+def _shape(box: tuple[slice, ...]) -> tuple[int, ...]:
+    return tuple(part.stop - part.start for part in box)
+
+
+def _count(progress: ProgressLike) -> None:
+    """Count an array as done."""
+    if callable(progress):
+        progress(1.0, 0.0)
 
 
 def _check_schema(array: Array, schema: Any, ranks: Ranks) -> None:

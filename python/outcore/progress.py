@@ -17,6 +17,11 @@ ProgressLike: TypeAlias = bool | Callable[[float, float], None]
 SHOW_AFTER_S = 2.0
 
 
+def is_shown(progress: ProgressLike) -> bool:
+    """Whether anybody would see it."""
+    return callable(progress) or (progress is True and sys.stderr.isatty())
+
+
 class Part:
     """A share of a meter's work, which another call does: its ``progress=``."""
 

@@ -118,6 +118,23 @@ class Schema:
         """Shapes of the arrays of a process: of a mesh one or, beyond it, none; else one a box."""
         return tuple(tuple(each) for each in self.on(shape, size).shapes(shape, size, rank))
 
+    def boxes_of(self, shape: tuple[int, ...], size: int, rank: int) -> list[tuple[slice, ...]]:
+        """Boxes of a process, with their first and last elements.
+
+        Raises
+        ------
+        InvalidError
+            If they do not fit an array of this shape and `size` processes, or are not named.
+        """
+        if self._boxes is None:
+            raise InvalidError(f"need a schema of boxes, as of oc.Schema.boxes, have {self}")
+        self.on(shape, size)
+        found = [_box(box, shape) for box in _boxes(self._boxes[rank])]
+        return [
+            tuple(slice(a, a + n) for a, n in zip(start, extent, strict=True))
+            for start, extent in found
+        ]
+
     def nbytes(self, shape: tuple[int, ...], size: int, rank: int, itemsize: int) -> int:
         """Bytes that a process has."""
         return itemsize * sum(map(math.prod, self.local_shapes(shape, size, rank)))

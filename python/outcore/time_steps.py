@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from outcore import group_transfer, growing
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata, write_metadata
 from outcore.create import array_metadata, make_array
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
-from outcore.group_transfer import Ranks
+from outcore.group_transfer import Own, Ranks
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata, consolidated_json, parse
 
@@ -119,7 +118,7 @@ def is_empty(where: Place) -> bool:
 
 def append(
     where: Place,
-    local: Mapping[str, npt.NDArray[Any]],
+    local: Mapping[str, Own],
     time: float | None,
     time_attributes: dict[str, Any],
     schema: Mapping[str, Any],
@@ -149,9 +148,7 @@ def append(
     return group.with_steps(group.steps + 1)
 
 
-def _write_step(
-    where: Place, metadata: Metadata, local: npt.NDArray[Any], schema: Any, ranks: Ranks
-) -> None:
+def _write_step(where: Place, metadata: Metadata, local: Own, schema: Any, ranks: Ranks) -> None:
     """Write the files of a step of one array, and give them their place."""
     begun, step = where.below(growing.BEGUN), growing.step_metadata(metadata)
     ranks.first(lambda: growing.begin_file(begun, metadata, reserve=True))

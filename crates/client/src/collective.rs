@@ -18,7 +18,7 @@ use crate::pool_call::unexpected;
 use crate::pool_file::PoolFile;
 use crate::shares::{Carrier, LocalArray};
 
-/// How long a wait lasts before the caller may say that it does not go on.
+/// How often the caller may say that it does not go on.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Servers give up by themselves who does not join; one that is started again and again begins to wait anew each time. So
@@ -206,15 +206,23 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         events: &Receiver<Event>,
         go_on: &mut dyn FnMut() -> Result<()>,
     ) {
+        let mut asked = Instant::now();
         while self.error.is_none() && self.unanswered > 0 {
             let done = match events.recv_timeout(INTERVAL) {
                 Ok(event) => self.answered(plan, carrier, event).and_then(|()| self.start_moves(carrier)),
-                Err(RecvTimeoutError::Timeout) => go_on().and_then(|()| self.check_begun()),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
                 Err(RecvTimeoutError::Disconnected) => {
                     Err(Error::new(ErrorKind::Io, "a request of a collective was dropped unanswered"))
                 }
             };
-            if let Err(error) = done {
+            // However much comes: the caller may wish to stop.
+            let is_due = asked.elapsed() >= INTERVAL;
+            if is_due {
+                asked = Instant::now();
+            }
+            if let Err(error) =
+                done.and_then(|()| if is_due { go_on().and_then(|()| self.check_begun()) } else { Ok(()) })
+            {
                 self.fail(error);
             }
         }

@@ -76,8 +76,9 @@ impl Collective {
     }
 
     /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an
-    /// error, tells all others of that instead, and raises it.
-    #[pyo3(signature = (file, rank, arrays, memory_bytes, failed = None))]
+    /// error, tells all others of that instead, and raises it. `tell` is called now and then; what it raises ends it.
+    #[pyo3(signature = (file, rank, arrays, memory_bytes, failed = None, tell = None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn run(
         &self,
         py: Python<'_>,
@@ -86,6 +87,7 @@ impl Collective {
         arrays: Vec<Bound<'_, PyUntypedArray>>,
         memory_bytes: usize,
         failed: Option<(String, String)>,
+        tell: Option<Py<PyAny>>,
     ) -> PyResult<Vec<WithServer>> {
         let local = |array: &Bound<'_, PyUntypedArray>| {
             let shape = array.shape().iter().map(|&n| n as u64).collect();
@@ -99,7 +101,11 @@ impl Collective {
                 if let Some((kind, message)) = &failed {
                     return Err(error_of(kind, message));
                 }
-                Python::attach(|py| py.check_signals()).map_err(|error| {
+                let look = |py: Python<'_>| {
+                    py.check_signals()?;
+                    tell.as_ref().map_or(Ok(()), |tell| tell.call0(py).map(drop))
+                };
+                Python::attach(look).map_err(|error| {
                     interrupt = Some(error);
                     Error::new(ErrorKind::Io, "it was stopped, as by Ctrl-C")
                 })
