@@ -51,11 +51,19 @@ class ArraySpec:
             self.attributes, growing=True,
         )  # fmt: skip
 
-    def laid_out(self, where: Place, metadata: Metadata) -> Metadata:
-        """Lay the array of its time steps out where it is to be."""
+    def alone(self, where: Place, servers: int) -> Metadata:
+        """Describe the array by itself, as `create_array` would make it over so many servers."""
+        metadata = array_metadata(
+            self.shape, self.dtype, self.chunks, self.order, self.chunk_order, self.dims,
+            self.attributes,
+        )  # fmt: skip
+        return self.laid_out(where, metadata, servers)
+
+    def laid_out(self, where: Place, metadata: Metadata, servers: int | None = None) -> Metadata:
+        """Lay an array of it out where it is to be; over so many servers, or all of a pool."""
         layout = DiskLayout(self.disk_schema, self.memory_schema, self.mesh)
         is_chosen = bool(self.chunks or self.chunk_order or self.order != "C")
-        return layout.of(where, metadata, is_chosen=is_chosen)
+        return layout.of(where, metadata, is_chosen=is_chosen, servers=servers)
 
 
 def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metadata]:

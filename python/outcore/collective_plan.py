@@ -1,17 +1,17 @@
 """What a collective will exchange with which server, before it starts."""
 
-import dataclasses
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outcore._core import Collective
+from outcore._core import Collective, Grid
 from outcore.array import Array, open_array
+from outcore.array_spec import ArraySpec
 from outcore.errors import InvalidError
 from outcore.pool_path import PoolPath
 from outcore.rates import Rates, stored_or_measured
 from outcore.schema import Schema, SchemaLike
 from outcore.sizes import format_bytes, format_seconds
-from outcore.volumes import PathLike
+from outcore.volumes import AnyPath, PathLike, as_path, place
 
 VERBS = ("write_all", "read_all")
 
@@ -80,45 +80,116 @@ class CollectivePlan:
         )
 
 
+@dataclass(frozen=True)
+class _Target:
+    """An array that is planned for: one that is there, or would be.
+
+    `files` are its shard files in their order: of each the stripe unit in bytes, and its servers.
+    """
+
+    where: PoolPath
+    shape: tuple[int, ...]
+    grid: Grid
+    files: list[tuple[int, list[int]]]
+
+
 def plan_collective(
     verb: str,
     *,
-    array: Array | PathLike,
+    array: Array | ArraySpec | PathLike,
     schema: SchemaLike,
     processes: int,
+    path: PathLike | None = None,
+    servers: int | None = None,
     rates: Rates | None = None,
 ) -> CollectivePlan:
-    """Plan a collective on an array that is there; see `outcore.plan`.
+    """Plan a collective; see `outcore.plan`.
 
     Parameters
     ----------
     verb
         ``"write_all"`` or ``"read_all"``.
     array
-        The array, or where it is; in a pool.
+        The array, or where it is, in a pool; or what it would be, an `outcore.ArraySpec`.
     schema, processes
         The memory schema, and the size of the communicator.
+    path
+        For an array that is not there: a directory of the pool in which it would be.
+    servers
+        For such an array: how many I/O servers the pool would have; by default those it has. They
+        are numbered as those of the pool, from the first on; which ones a pool chooses for a new
+        file cannot be known.
     rates
         Of the pool; by default those that are known of it, or are measured now.
+
+    Raises
+    ------
+    InvalidError
+        If the array is or would be on a plain path, the schema does not fit it, or there is an
+        argument too many or too few.
     """
-    if not isinstance(array, Array):
+    if isinstance(array, ArraySpec):
+        target = _to_be(verb, array, path, servers)
+    elif servers is not None or path is not None:
+        raise InvalidError(
+            "path= and servers= are for arrays that are not there yet, have array="
+            f"{getattr(array, 'path', array)}; leave them out, or give an oc.ArraySpec"
+        )
+    elif isinstance(array, Array):
+        target = _there(verb, array)
+    else:
         with open_array(array, allow_incomplete=True) as opened:
-            return plan_collective(
-                verb, array=opened, schema=schema, processes=processes, rates=rates
-            )
-    where = array.path
-    if not isinstance(where, PoolPath):
-        raise InvalidError(f"{verb} needs an array in a pool, have the plain path {where}")
-    chosen = Schema.of(schema)
-    found = chosen.on(array.shape, processes)
-    grid = array.metadata.grid()
+            target = _there(verb, opened)
+    return _plan(verb, target, Schema.of(schema), processes, rates)
+
+
+def _there(verb: str, array: Array) -> _Target:
+    where = _in_pool(verb, array.path)
+    grid, core = array.metadata.grid(), where.root.core
+    stats = [core.stat(f"{where.inside}/{grid.shard_key(shard)}") for shard in range(grid.shards)]
+    files = [(stat[-2], stat[-1]) for stat in stats]
+    return _Target(where, array.shape, grid, files)
+
+
+def _to_be(verb: str, spec: ArraySpec, path: PathLike | None, servers: int | None) -> _Target:
+    if path is None:
+        raise InvalidError(
+            f"{verb} of an array that is not there needs path=, where it would be, have none; "
+            'pass a name in a pool, such as pool / "u"'
+        )
+    where = _in_pool(verb, as_path(path))
+    numbers = where.root.core.server_ids
+    if servers is not None:
+        if not isinstance(servers, int) or servers < 1:
+            raise InvalidError(f"servers must be an integer of at least 1, have {servers!r}")
+        more = range(max(numbers) + 1, max(numbers) + 1 + servers)
+        numbers = [*numbers, *more][:servers]
+    metadata = spec.alone(place(where), len(numbers))
+    grid = metadata.grid()
+    files = []
+    for shard in range(grid.shards):
+        # Each file begins at the server after that of the one before.
+        turn = shard % len(numbers)
+        used = [*numbers[turn:], *numbers[:turn]][: metadata.stripe_count]
+        files.append((grid.stripe_unit_bytes, used))
+    return _Target(where, metadata.shape, grid, files)
+
+
+def _in_pool(verb: str, path: AnyPath) -> PoolPath:
+    if not isinstance(path, PoolPath):
+        raise InvalidError(f"{verb} needs an array in a pool, have the plain path {path}")
+    return path
+
+
+def _plan(
+    verb: str, target: _Target, schema: Schema, processes: int, rates: Rates | None
+) -> CollectivePlan:
+    found = schema.on(target.shape, processes)
     server_bytes: dict[int, int] = {}
     process_bytes = [0] * processes
     messages: list[dict[int, int]] = [{} for _ in range(processes)]
-    for shard in range(grid.shards):
-        stat = where.root.core.stat(f"{where.inside}/{grid.shard_key(shard)}")
-        unit, servers = stat[-2], stat[-1]
-        work = Collective(0, verb == "write_all", processes, grid, shard, found, 1, False)
+    for shard, (unit, servers) in enumerate(target.files):
+        work = Collective(0, verb == "write_all", processes, target.grid, shard, found, 1, False)
         _, exchanged = work.plan(unit, len(servers))
         for rank, of_rank in enumerate(exchanged):
             for server, (rounds, shares, nbytes) in zip(servers, of_rank, strict=True):
@@ -126,18 +197,17 @@ def plan_collective(
                 sent[server] = sent.get(server, 0) + 2 + rounds + shares
                 server_bytes[server] = server_bytes.get(server, 0) + nbytes
                 process_bytes[rank] += nbytes
-    known = rates or stored_or_measured(where)
+    known = rates or stored_or_measured(target.where)
     rate = known.write_bytes_s if verb == "write_all" else known.read_bytes_s
-    found_plan = CollectivePlan(
+    # It was measured over all servers that the pool has, each with as much to do.
+    of_server = rate / len(target.where.root.core.server_ids)
+    return CollectivePlan(
         verb=verb,
-        path=str(where),
-        schema=str(chosen),
+        path=str(target.where),
+        schema=str(schema),
         processes=processes,
         server_bytes=server_bytes,
         process_bytes=tuple(process_bytes),
         messages=tuple(messages),
-        seconds=0.0,
+        seconds=max(server_bytes.values(), default=0) / of_server,
     )
-    # The pool's rate is that of all its servers, each with as much to do.
-    seconds = found_plan.nbytes * found_plan.imbalance / rate
-    return dataclasses.replace(found_plan, seconds=seconds)

@@ -155,8 +155,19 @@ class DiskLayout(NamedTuple):
     memory_schema: MemorySchema | None = None
     mesh: Sequence[int] | int | None = None
 
-    def of(self, where: Place, metadata: Metadata, *, is_chosen: bool) -> Metadata:
-        """Lay an array out on its volume; `is_chosen` where its chunks or their order are given.
+    def of(
+        self, where: Place, metadata: Metadata, *, is_chosen: bool, servers: int | None = None
+    ) -> Metadata:
+        """Lay an array out on its volume.
+
+        Parameters
+        ----------
+        where, metadata
+            Where it is to be, and what it is.
+        is_chosen
+            Whether its chunks or their order are given.
+        servers
+            How many I/O servers there are, if not those of the pool.
 
         Raises
         ------
@@ -183,7 +194,8 @@ class DiskLayout(NamedTuple):
                 "need steps of at least one dimension for a disk_schema, have an array that grows "
                 "by single numbers; leave it out"
             )
-        servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
+        if servers is None and isinstance(where.path, PoolPath):
+            servers = len(where.path.root.core.server_ids)
         divided = divide(shape, self.disk_schema, self.memory_schema, self.mesh, servers)
         return with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
 

@@ -222,7 +222,7 @@ def plan(
     k: int | None = None,
     dtype: npt.DTypeLike = "f8",
     memory: int | str | None = None,
-    path: PathLike = ".",
+    path: PathLike | None = None,
     rhs: int = 1,
     rates: Rates | None = None,
     **options: Any,
@@ -240,13 +240,14 @@ def plan(
     memory
         Budget; by default half of the available memory.
     path
-        Directory in which the factors will be.
+        Directory in which the factors will be; by default the current one.
     rhs
         Right-hand sides.
     options
         Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``.
         ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
-        of a matrix; see `outcore.collective_plan.plan_collective`.
+        of a matrix, and ``path=`` and ``servers=`` for an array that is not there yet; see
+        `outcore.collective_plan.plan_collective`.
     rates
         Rates to plan with; by default those kept for this machine and disk, measured in about two
         seconds if there are none.
@@ -264,7 +265,7 @@ def plan(
         For an unusable verb, order or type.
     """
     if verb in COLLECTIVE_VERBS:
-        return plan_collective(verb, rates=rates, **options)
+        return plan_collective(verb, path=path, rates=rates, **options)
     if verb not in VERBS:
         raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
     if n is None:
@@ -277,6 +278,7 @@ def plan(
     if k is not None and verb not in _INNER:
         raise InvalidError(f"the plan of {verb!r} has no k=, have {k}; leave it out")
     kind = check_dtype(dtype)
+    path = "." if path is None else path
     found = functools.cache(lambda: rates or stored_or_measured(path))
 
     def seconds(cost: Cost) -> float:

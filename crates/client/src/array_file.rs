@@ -23,8 +23,6 @@ const MAX_EXTENTS: u64 = 4096;
 /// Most of them in one request to a pool, whose servers take no more in a message.
 const MAX_GATHERED_EXTENTS: u64 = 1 << 20;
 const MAX_BOUNCE_BUFFERS: usize = 4;
-/// Less than this on one disk before the next makes more requests than bytes.
-const LEAST_UNIT_BYTES: u64 = 1 << 20;
 
 /// Where the elements of a box lie in memory: `origin` is the byte of the first one.
 #[derive(Clone)]
@@ -108,8 +106,8 @@ impl ArrayFile {
                 ));
             }
         }
-        let unit = grid.block_bytes().unwrap_or_else(|| stripe_unit_bytes(grid.slot_bytes()));
-        let hints = Hints { stripe_unit_bytes: Some(unit), stripe_count, ..Hints::default() };
+        let unit = Some(grid.stripe_unit_bytes());
+        let hints = Hints { stripe_unit_bytes: unit, stripe_count, ..Hints::default() };
         Self::lay_out(volume, path, grid, &|key| {
             volume.create(key, grid.shard_bytes(), reserve, hints.clone())
         })
@@ -395,9 +393,4 @@ impl ArrayFile {
             }),
         );
     }
-}
-
-/// Bytes of an array's file that lie on one disk, where it lies on several: a slot, or a run of small ones.
-fn stripe_unit_bytes(slot_bytes: u64) -> u64 {
-    LEAST_UNIT_BYTES.div_ceil(slot_bytes.max(1)) * slot_bytes
 }

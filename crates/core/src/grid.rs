@@ -6,6 +6,8 @@ use crate::{ChunkOrder, Error, Result, crc32c};
 pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
 /// Readers read a shard's index whole, so no shard file may hold more chunks.
 pub const MAX_CHUNKS_PER_SHARD: u64 = 65_536;
+/// Less than this on one disk before the next makes more requests than bytes.
+const LEAST_UNIT_BYTES: u64 = 1 << 20;
 
 /// Order of the elements inside a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +165,12 @@ impl ChunkGrid {
     pub fn block_bytes(&self) -> Option<u64> {
         let chunks = self.spec.chunk_order.block_chunks()?;
         Some(chunks.iter().product::<u64>() * self.slot_bytes)
+    }
+
+    /// Bytes of a shard file that lie on one disk, where it lies on several: a block of chunks, a chunk, or a run of small ones.
+    pub fn stripe_unit_bytes(&self) -> u64 {
+        let run = || LEAST_UNIT_BYTES.div_ceil(self.slot_bytes.max(1)) * self.slot_bytes;
+        self.block_bytes().unwrap_or_else(run)
     }
 
     /// Bytes of the elements of one chunk, padding between slots not counted.

@@ -84,6 +84,11 @@ impl Grid {
     }
 
     #[getter]
+    fn stripe_unit_bytes(&self) -> u64 {
+        self.0.stripe_unit_bytes()
+    }
+
+    #[getter]
     fn shard_bytes(&self) -> u64 {
         self.0.shard_bytes()
     }

@@ -1,0 +1,91 @@
+"""Plans of collectives on arrays that are not there yet, against those on the arrays once made."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_pools import in_memory
+from test_collective import RATES
+
+import outcore as oc
+from outcore.errors import InvalidError
+
+CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
+    (oc.ArraySpec((50, 40, 30)), oc.Schema("block,*,cyclic(3)", mesh=(2, 2)), 5),
+    (oc.ArraySpec((600, 700), "f4", chunks=(100, 130), order="F"), oc.Schema("block,*"), 3),
+    (oc.ArraySpec(5_000_000, "u1", chunks=400_000, chunk_order="hilbert"), oc.Schema("cyclic"), 2),
+    (
+        oc.ArraySpec((64, 64, 64), disk_schema="natural", mesh=(2, 2, 2)),
+        oc.Schema("block,block,block", mesh=(2, 2, 2)),
+        8,
+    ),
+    (oc.ArraySpec((301, 500), disk_schema="traditional"), oc.Schema("*,block"), 4),
+    (oc.ArraySpec((64, 90), disk_schema="block,block", mesh=(2, 1)), oc.Schema("*,*"), 1),
+    (oc.ArraySpec((4, 5)), oc.Schema.boxes([[], [(slice(1, 3), slice(0, 5))]]), 2),
+    (oc.ArraySpec((300, 300), "u1", chunks=(1, 1)), oc.Schema("block,*"), 2),
+]
+
+
+@pytest.mark.parametrize(("spec", "schema", "processes"), CASES)
+@pytest.mark.parametrize("servers", [1, 3, 5])
+def test_what_is_not_there_is_planned_as_if_it_were(
+    spec: oc.ArraySpec, schema: oc.Schema, processes: int, servers: int
+) -> None:
+    """On a pool as it is, and for as many servers from a pool that has others."""
+    among = {"schema": schema, "processes": processes, "rates": RATES}
+    with in_memory() as directory:
+        places = [directory / str(number) for number in range(servers)]
+        with oc.Pool.embedded(places) as pool, oc.Pool.embedded([directory / "other"]) as other:
+            for verb in ("write_all", "read_all"):
+                before = oc.plan(verb, array=spec, path=pool / "d/u", **among)
+                elsewhere = oc.plan(verb, array=spec, path=other / "u", servers=servers, **among)
+                assert (pool / "d").exists() == (verb == "read_all"), "a plan makes nothing"
+                with create(pool / "d/u", spec) as u:
+                    assert (u.metadata.grid().shards > 1) == (spec.chunks == (1, 1))
+                    there = oc.plan(verb, array=u, **among)
+                assert figures(before) == figures(there)
+                assert figures(elsewhere) == figures(there)
+                assert before.imbalance == there.imbalance
+                assert before.seconds == there.seconds
+                assert elsewhere.seconds == pytest.approx(there.seconds / servers)
+                assert before.path == str(pool / "d/u")
+                rate = RATES.write_bytes_s if verb == "write_all" else RATES.read_bytes_s
+                fullest = max(there.server_bytes.values())
+                assert there.seconds == pytest.approx(fullest * servers / rate)
+
+
+def create(path: oc.PoolPath, spec: oc.ArraySpec) -> oc.Array:
+    return oc.create_array(
+        path, spec.shape, spec.dtype, chunks=spec.chunks, order=spec.order,
+        chunk_order=spec.chunk_order, disk_schema=spec.disk_schema, mesh=spec.mesh, overwrite=True,
+    )  # fmt: skip
+
+
+def figures(plan: Any) -> Any:
+    """What does not depend on which server a file begins at."""
+    return (
+        plan.nbytes,
+        plan.process_bytes,
+        sorted(plan.server_bytes.values()),
+        [sorted(each.values()) for each in plan.messages],
+    )
+
+
+def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
+    spec = oc.ArraySpec((8, 8))
+    among: Any = {"schema": "block,*", "processes": 2, "rates": RATES}
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        u = oc.create_array(pool / "u", (8, 8))
+        for given, message in [
+            ({"array": spec}, r"needs path=.*pool / \"u\""),
+            ({"array": spec, "path": tmp_path / "u"}, "needs an array in a pool"),
+            ({"array": u, "path": pool / "u"}, "arrays that are not there yet"),
+            ({"array": pool / "u", "servers": 2}, "arrays that are not there yet"),
+            ({"array": spec, "path": pool / "v", "servers": 0}, "at least 1, have 0"),
+            ({"array": spec, "path": pool / "v", "servers": "many"}, "have 'many'"),
+            ({"array": oc.ArraySpec((8, 8, 8)), "path": pool / "v"}, "dimensions"),
+            ({"array": oc.ArraySpec((8, 8), mesh=2), "path": pool / "v"}, "disk_schema"),
+        ]:
+            with pytest.raises(InvalidError, match=message):
+                oc.plan("write_all", **given, **among)
+        u.close()
