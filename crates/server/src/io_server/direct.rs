@@ -39,7 +39,7 @@ impl<B: Buffer> Shared<B> {
         rank: u64,
     ) -> Result<IoReply> {
         self.admit(target, grant, spec.write)?;
-        let (collective, is_first) = self.collectives.join(target, spec, rank, self.now_ns.get())?;
+        let (collective, is_first) = self.collectives.join(target, spec, rank, self.running_ns.get())?;
         if is_first {
             let (server, collective) = (self.clone(), collective.clone());
             self.begin(async move {
@@ -67,7 +67,7 @@ impl<B: Buffer> Shared<B> {
                 }
                 Some(round) => collective.round(round).wait().await,
                 None => {
-                    collective.ask_for_end(rank, self.now_ns.get());
+                    collective.ask_for_end(rank, self.running_ns.get());
                     collective.end.wait().await
                 }
             },
@@ -157,7 +157,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     fn moved(&self, collective: &Collective<B>, open: &OpenPiece<B>, bytes: u64) {
-        collective.note_progress(self.now_ns.get());
+        collective.note_progress(self.running_ns.get());
         open.left.set(open.left.get() - bytes);
         if open.left.get() == 0 {
             open.complete.open(Ok(()));
@@ -174,7 +174,7 @@ impl<B: Buffer> Shared<B> {
         drop(turn);
         result?;
         collective.is_done.set(true);
-        collective.note_progress(self.now_ns.get());
+        collective.note_progress(self.running_ns.get());
         // Until then a share whose answer was lost can be taken again, and who gives up fails it for all.
         collective.all_asked.wait().await
     }
@@ -243,7 +243,7 @@ impl<B: Buffer> Shared<B> {
             read.at_most(0).await;
             if read.result().is_ok() {
                 collective.begun.set(collective.begun.get().max(round + 1));
-                collective.note_progress(server.now_ns.get());
+                collective.note_progress(server.running_ns.get());
                 collective.round(round).open(Ok(()));
             }
         });

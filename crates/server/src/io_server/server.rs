@@ -88,7 +88,7 @@ impl<B: Buffer> IoServer<B> {
 
     /// Takes an event in; what is to be done then is added to `effects`. `now_ns` are nanoseconds since 1970.
     pub fn step(&mut self, now_ns: u64, event: Event<B>, effects: &mut Vec<Effect<B>>) {
-        self.shared.now_ns.set(now_ns);
+        self.shared.set_now(now_ns);
         match event {
             Event::Disk { token, completion } => self.shared.completed(token, completion),
             Event::Name { token, result } => self.shared.named(token, result),
@@ -107,7 +107,7 @@ impl<B: Buffer> IoServer<B> {
                 });
             }
             Event::Tick => {
-                self.shared.collectives.look_at_clock(now_ns);
+                self.shared.collectives.look_at_clock(self.shared.running_ns.get());
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 if !started.is_settling.replace(true) {
                     self.shared.begin(async move {

@@ -26,12 +26,18 @@ const SUMS_BUFFERS: usize = 16;
 /// Damaged blocks are counted once each, up to this many.
 const MAX_DAMAGED: usize = 1 << 16;
 
+/// A server takes a step each second at least. If more time than this has passed, its clock was set.
+const MOST_PASSED_NS: u64 = 5_000_000_000;
+
 /// What the tasks of a server share.
 pub(super) struct Shared<B> {
     pub server: ServerId,
     pub limits: Limits,
     pub verify: Box<dyn Verify>,
+    /// Nanoseconds since 1970, by a clock that may be set.
     pub now_ns: Cell<u64>,
+    /// Nanoseconds for which the server runs, whatever becomes of that clock.
+    pub running_ns: Cell<u64>,
     pub files: Files,
     pub sums: Sums<B>,
     pub notes: RefCell<Notes>,
@@ -54,6 +60,12 @@ pub(super) struct Shared<B> {
 }
 
 impl<B: Buffer> Shared<B> {
+    /// It is so late now.
+    pub fn set_now(&self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.now_ns.replace(now_ns));
+        self.running_ns.set(self.running_ns.get() + passed_ns.min(MOST_PASSED_NS));
+    }
+
     /// Seconds since 1970.
     pub fn now_s(&self) -> u64 {
         self.now_ns.get() / 1_000_000_000
@@ -69,6 +81,7 @@ impl<B: Buffer> Shared<B> {
             limits,
             verify: config.verify,
             now_ns: Cell::new(0),
+            running_ns: Cell::new(0),
             files: Files::default(),
             sums: Sums::new(
                 limits.sums_bytes / SUMS_PAGE_BYTES,

@@ -356,6 +356,31 @@ fn who_does_not_come_is_named_and_who_comes_late_is_not() {
 }
 
 #[test]
+fn a_clock_that_is_set_makes_nobody_late_and_nobody_waited_for_without_end() {
+    for by_s in [3600, -3600] {
+        let mut world = World::new(5, Limits::default());
+        let good = spec(1, true, 4, quarters());
+        let mut ranks: Vec<Rank> = [0, 1, 3].map(|rank| Rank::join(&mut world, 1, &good, rank)).into();
+        let mut written = image(6);
+        world.tick(2);
+        world.set_clock(by_s);
+        world.tick(20);
+        world.set_clock(-by_s);
+        ranks.push(Rank::join(&mut world, 1, &good, 2));
+        settle(&mut world, &mut ranks, &mut written);
+        assert_eq!(results(&ranks), vec![Ok(()); 4], "{by_s}");
+
+        let good = CollectiveSpec { id: 2, ..good };
+        let mut ranks = vec![Rank::join(&mut world, 1, &good, 0)];
+        world.set_clock(by_s);
+        world.tick(31); // the one in which it was set back may not count
+        settle(&mut world, &mut ranks, &mut written);
+        let error = results(&ranks)[0].clone().expect_err("three processes did not come");
+        assert!(error.message.contains("nothing was heard of processes 1, 2 and 3"), "{by_s}: {error}");
+    }
+}
+
+#[test]
 fn who_dies_midway_is_named_and_who_gives_up_says_why() {
     for write in [true, false] {
         let mut world = World::new(6, Limits::default());
@@ -374,7 +399,7 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
         world.tick(31);
         settle(&mut world, &mut rest, &mut image(7));
         for result in results(&rest) {
-            assert!(result.unwrap_err().message.contains("nothing was heard of process 2 for 31 s"));
+            assert!(result.unwrap_err().message.contains("nothing was heard of process 2 for 30 s"));
         }
         let spec2 = spec(2, write, 4, quarters());
         let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::join(&mut world, 1, &spec2, rank)).collect();
