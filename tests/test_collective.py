@@ -222,6 +222,31 @@ def test_what_no_box_covers_stays(embedded: oc.Pool) -> None:
         assert (found == 7).all()
 
 
+def test_each_process_names_its_own_boxes(pool: oc.Pool) -> None:
+    """One box, two of which one is empty, and none."""
+    content = np.arange(20 * 30.0).reshape(20, 30)
+    oc.create_array(pool / "own", (20, 30), chunks=(6, 7), overwrite=True).close()
+    of_rank: list[list[Any]] = [
+        [(slice(0, 12), slice(0, 30))],
+        [(slice(12, 20), slice(0, None)), (slice(4, 4), slice(3, 9))],
+        [],
+    ]
+
+    def job(comm: ThreadComm) -> None:
+        boxes = of_rank[comm.rank]
+        schema = oc.Schema.own_boxes(boxes, comm)
+        with oc.open_array(pool / "own", "r+") as u:
+            u.write_all([content[box] for box in boxes], schema, comm, timeout=20)
+            back = u.read_all(None, schema, comm, timeout=20)
+        assert [each.shape for each in back] == [content[box].shape for box in boxes]
+        for each, box in zip(back, boxes, strict=True):
+            assert (each == content[box]).all()
+
+    whole(ThreadJob(3).run(job))
+    with oc.open_array(pool / "own") as u:
+        assert (u[...] == content).all()
+
+
 def test_more_servers_than_chunks_and_zarr_reads_it(embedded: oc.Pool) -> None:
     content = np.arange(12.0).reshape(3, 4)
     with oc.create_array(embedded / "z", (3, 4), chunks=(3, 4), overwrite=True) as u:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from outcore._core import MemorySchema
+from outcore.communicator import Communicator
 from outcore.distribution import Distribution, Rules, distribute, parse_rules
 from outcore.errors import InvalidError
 
@@ -51,6 +52,19 @@ class Schema:
         schema._rules, schema._mesh = (), None
         schema._boxes = [list(own) for own in boxes]
         return schema
+
+    @classmethod
+    def own_boxes(cls, boxes: Sequence[Sequence[slice]], comm: Any) -> "Schema":
+        """Name the boxes of this process alone; the processes of a communicator all call this.
+
+        Parameters
+        ----------
+        boxes
+            Those of this process, as of `boxes`.
+        comm
+            Communicator, as of `outcore.communicator.Communicator`.
+        """
+        return cls.boxes(Communicator(comm).allgather(list(boxes)))
 
     @classmethod
     def of(cls, schema: SchemaLike) -> "Schema":
