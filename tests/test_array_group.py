@@ -233,7 +233,7 @@ def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
     assert oc.ArrayGroup(tmp_path / "run").steps == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.data(), st.booleans())
 def test_several_ranks(data: st.DataObject, in_pool: bool) -> None:
     """Steps and checkpoints by some ranks, loaded by others that lie otherwise."""

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import CHUNK_ORDERS, DTYPES, ORDERS, Layout, layouts, selections, values
 
 import outcore as oc
 from outcore.errors import ExistsError, InvalidError
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=150)
 
 
 @st.composite

@@ -23,7 +23,7 @@ from outcore.errors import (
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data(), layout=layouts(max_dims=3))
 def test_an_array_behaves_as_in_memory(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: Layout

@@ -93,7 +93,7 @@ def data_files(above: Path, number: int) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_whatever_is_damaged_the_one_before_is_used(data: st.DataObject) -> None:
     """A byte is changed, or the end of a file is lost, or a file: never is something wrong loaded.
@@ -247,7 +247,7 @@ def test_two_writers_and_two_groups(above: Any) -> None:
         assert_is(group.restart(), number)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_arrays(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))

@@ -113,7 +113,7 @@ class Split:
             self.parts = own
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObject) -> None:
     case = Case(data.draw)

@@ -43,7 +43,7 @@ def test_every_format_codec_and_type(tmp_path: Path, kind: str, codec: str, dtyp
     assert sorted(os.listdir(tmp_path)) == sorted(["A", NAMES[kind]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     layout=layouts(3, 12), kind=st.sampled_from(list(NAMES)), to=st.sampled_from([None, *ORDERS]),
     memory=st.integers(150_000, 1 << 20), data=st.data(),

@@ -57,7 +57,7 @@ def sides(draw: Any) -> tuple[Side, Side]:
     return source, target
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     both=sides(), itemsize=st.sampled_from([1, 8, 4096]), have=st.integers(1 << 10, 8 << 20),
     column_major=st.booleans(),
@@ -85,7 +85,7 @@ def test_blocks_tile_the_array_within_the_budget(
     assert plan.blocks == len(list(plan.boxes()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(both=sides())
 def test_with_memory_no_chunk_is_cut(both: tuple[Side, Side]) -> None:
     source, target = both
@@ -98,7 +98,7 @@ def test_with_memory_no_chunk_is_cut(both: tuple[Side, Side]) -> None:
                 assert s.stop == c.n or s.stop in edges
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(both=sides(), have=st.integers(1 << 12, 1 << 18))
 def test_times_read_is_what_it_says(both: tuple[Side, Side], have: int) -> None:
     source, target = both

@@ -76,7 +76,7 @@ def test_old_steps_are_read_while_it_grows(above: Any) -> None:
         np.testing.assert_array_equal(reader[...], model[: count + 1])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_layout(data: st.DataObject) -> None:
     layout = data.draw(layouts(max_dims=3, max_extent=9))

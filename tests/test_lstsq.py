@@ -85,7 +85,7 @@ def test_from_iterators_of_ragged_blocks(dtype: str) -> None:
     assert report.bytes_read == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     heights=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     others=st.lists(st.integers(0, 60).filter(bool), min_size=1, max_size=6),

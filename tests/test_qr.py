@@ -110,7 +110,7 @@ def cut_at(patch: pytest.MonkeyPatch, height: int, step: int) -> None:
         patch.setattr(module, "Q_COLUMNS", 6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 90), st.integers(1, 9), st.integers(1, 40), st.integers(1, 20))
 def test_r_of_any_shape(m: int, n: int, height: int, step: int) -> None:
     a = tall(m, n, "c16")

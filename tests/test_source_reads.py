@@ -44,7 +44,7 @@ class Counting:
         return self._model[box]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     shape=st.tuples(st.integers(1, 300), st.integers(1, 300)),
     chunks=st.tuples(st.integers(1, 100), st.integers(1, 100)),
@@ -156,7 +156,7 @@ def in_blocks(model: Values, heights: list[int]) -> Iterator[Values]:
         at += height
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layout=layouts(3, 14), heights=st.lists(st.integers(1, 9), min_size=1), data=st.data())
 def test_rows_in_blocks_of_any_height(
     layout: Layout, heights: list[int], data: st.DataObject,

@@ -82,7 +82,7 @@ def test_every_source_and_type(tmp_path: Path, kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(layout=layouts(3, 9), data=st.data())
 def test_every_source_and_layout(
     kind: str, layout: Layout, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
