@@ -213,8 +213,11 @@ impl<B: Buffer> Shared<B> {
         let _sync = file.syncing.take().await;
         let _gate = file.gate.take().await;
         let record = self.notes.borrow_mut().removed.insert(file.handle, until_s, self.now_s());
-        let number = self.log.next_number();
-        self.log(record);
+        // Several clients may remove what one of them has left: then it is noted already, or about to be.
+        if let Some(record) = record {
+            self.log(record);
+        }
+        let number = self.log.next_number() - 1;
         // Where the disk has no room for the record, removing is what makes room: this run remembers it all the same.
         let _: Result<()> = self.log_durable(number).await;
         self.remove_if_there(data_path(file.handle)).await?;

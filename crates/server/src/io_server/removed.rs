@@ -23,16 +23,18 @@ impl Removed {
         Self { files: BTreeMap::new(), most }
     }
 
-    /// Remembers a file; the record that says so.
-    pub fn insert(&mut self, handle: Handle, until_s: u64, now_s: u64) -> Record {
-        let until = self.files.entry(handle).or_default();
-        *until = until_s.max(*until);
-        let record = record(handle, *until);
+    /// Remembers a file; the record that says so, if there is none that does.
+    pub fn insert(&mut self, handle: Handle, until_s: u64, now_s: u64) -> Option<Record> {
+        if self.files.get(&handle).is_some_and(|known| *known >= until_s) {
+            return None;
+        }
+        self.files.insert(handle, until_s);
+        let record = record(handle, until_s);
         if self.files.len() > self.most {
             self.forget_ended(now_s);
             self.forget_half();
         }
-        record
+        Some(record)
     }
 
     /// Takes what a record of the log says.
@@ -82,8 +84,8 @@ mod tests {
     #[test]
     fn a_file_is_held_until_its_grants_have_ended() {
         let mut removed = Removed::new(8);
-        removed.insert(Handle(1), 100, 50);
-        removed.insert(Handle(1), 90, 50);
+        assert!(removed.insert(Handle(1), 100, 50).is_some());
+        assert!(removed.insert(Handle(1), 90, 50).is_none());
         assert!(
             removed.holds(Handle(1), 99) && !removed.holds(Handle(1), 100) && !removed.holds(Handle(2), 0)
         );

@@ -363,4 +363,7 @@ fn removals_at_once_share_syncs_of_the_log() {
         assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
     }
     assert_eq!(world.syncs - before, 1, "of the log, for all of them");
+    // Others may remove what one has left.
+    world.done(remove(1), vec![]).unwrap();
+    assert_eq!(world.syncs - before, 1, "what is noted already is not noted again");
 }
