@@ -155,6 +155,8 @@ class Claims:
         """Wait for all requests; raise the first error that nobody was told of."""
         with self._lock:
             claims, self._claims = self._claims, []
+        if not claims:
+            return
         error = _outcome([each for claim in claims for each in claim.with_earlier()], None)
         if error is not None:
             raise error

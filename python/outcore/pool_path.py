@@ -260,7 +260,7 @@ class PoolPath:
         if kind in ("r", "r+"):
             file = self.root.core.open(self.inside, writable=kind == "r+")
             return PoolFile(file, str(self), writable=kind == "r+")
-        sorted_hints = hints_of(hints or {}, parse_bytes)
+        sorted_hints = hints_of(hints, parse_bytes) if hints else {}
         if kind != "x" and self.exists():
             found = self.root.core.open(self.inside, writable=True)
             opened = PoolFile(found, str(self), writable=True)
@@ -269,8 +269,9 @@ class PoolPath:
             else:
                 opened.truncate(0)
             return opened
-        file = self.root.core.open(self.inside, writable=True, length=0, **sorted_hints)
-        return PoolFile(file, str(self), writable=True)
+        inside = self.inside
+        file = self.root.core.open(inside, writable=True, length=0, **sorted_hints)
+        return PoolFile(file, self.root.url + inside, writable=True)
 
 
 def open_root(url: str) -> PoolRoot | None:

@@ -19,6 +19,11 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 const APPLICATION: i32 = 0x6f75_7463;
 /// Of the tables below.
 const FORMAT: i32 = 1;
+/// Of a page. A commit changes a few bytes of some pages, and each of them goes into the log; smaller ones take longer to
+/// change, as they are full sooner.
+const PAGE_BYTES: i64 = 2048;
+/// When the log goes into the database.
+const LOG_BYTES: i64 = 4 << 20;
 /// How long to wait for another process's commit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -37,20 +42,34 @@ pub struct SqliteStore {
     log: Arc<WriteAhead>,
     connection: Connection,
     path: String,
-    group: Option<Group>,
+    /// Whether there is a group of commits: one transaction.
+    in_group: bool,
+    known: Known,
 }
 
-/// A group of commits, in one transaction: nobody else writes until its end, so what is known of a key stays so.
+/// What was read and written in groups, in which nobody else writes; between two of them SQLite tells whether somebody did.
 #[derive(Debug, Default)]
-struct Group {
-    /// Keys that were read or written in it. Emptied where writes are undone.
-    known: RefCell<HashMap<Vec<u8>, Option<Versioned>>>,
-    /// The version of the last commit in it.
+struct Known {
+    /// Changes when another connection has written (sqlite.org/pragma.html#pragma_data_version).
+    of: Cell<Option<i64>>,
+    entries: RefCell<HashMap<Vec<u8>, Option<Versioned>>>,
+    /// The version of the last commit.
     last: Cell<Option<i64>>,
+    /// Whether the group has a commit.
+    has_written: Cell<bool>,
 }
 
-/// Most keys that are remembered in a group.
+impl Known {
+    fn clear(&self) {
+        self.entries.borrow_mut().clear();
+        self.last.set(None);
+    }
+}
+
+/// Most keys that are remembered.
 const MOST_KNOWN: usize = 4096;
+/// Most bytes of a value that is.
+const MOST_KNOWN_BYTES: usize = 1024;
 
 /// Whether the disk is too full for the small file by which several users of a store share its log.
 fn has_no_room_to_share(error: &rusqlite::Error) -> bool {
@@ -83,7 +102,13 @@ impl SqliteStore {
             set_up => set_up,
         }
         .map_err(|e| describe("open", &name, &e))??;
-        Ok(Self { log: Arc::new(WriteAhead::of(path)?), connection, path: name, group: None })
+        Ok(Self {
+            log: Arc::new(WriteAhead::of(path)?),
+            connection,
+            path: name,
+            in_group: false,
+            known: Known::default(),
+        })
     }
 
     #[cfg(test)]
@@ -92,8 +117,10 @@ impl SqliteStore {
     }
 
     fn find(&self, key: &[u8]) -> rusqlite::Result<Option<Versioned>> {
-        if let Some(known) = self.group.as_ref().and_then(|group| group.known.borrow().get(key).cloned()) {
-            return Ok(known);
+        if self.in_group
+            && let Some(known) = self.known.entries.borrow().get(key)
+        {
+            return Ok(known.clone());
         }
         let mut statement =
             self.connection.prepare_cached("SELECT value, version FROM entries WHERE key = ?1")?;
@@ -104,12 +131,17 @@ impl SqliteStore {
 
     /// Remembers in a group what a key has.
     fn note(&self, key: &[u8], has: impl FnOnce() -> Option<Versioned>) {
-        if let Some(group) = &self.group {
-            let mut known = group.known.borrow_mut();
+        if self.in_group {
+            let mut known = self.known.entries.borrow_mut();
             if known.len() >= MOST_KNOWN {
                 known.clear();
             }
-            known.insert(key.to_vec(), has());
+            let has = has();
+            if has.as_ref().is_some_and(|found| found.value.len() > MOST_KNOWN_BYTES) {
+                known.remove(key);
+            } else {
+                known.insert(key.to_vec(), has);
+            }
         }
     }
 
@@ -129,7 +161,7 @@ impl SqliteStore {
     }
 
     fn holds(&self, guard: &Guard) -> rusqlite::Result<bool> {
-        if self.group.is_some() {
+        if self.in_group {
             return Ok(self.find(&guard.key)?.map(|found| found.version) == guard.version);
         }
         let mut statement = self.connection.prepare_cached("SELECT version FROM entries WHERE key = ?1")?;
@@ -139,6 +171,10 @@ impl SqliteStore {
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(sql)?.raw_execute().map(|_| ())
+    }
+
+    fn data_version(&self) -> rusqlite::Result<i64> {
+        self.connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
     }
 
     /// Guards and writes, within a transaction that is already begun.
@@ -155,10 +191,7 @@ impl SqliteStore {
             match &write.value {
                 Some(value) => self
                     .connection
-                    .prepare_cached(
-                        "INSERT INTO entries VALUES (?1, ?2, ?3)
-                         ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
-                    )?
+                    .prepare_cached("REPLACE INTO entries VALUES (?1, ?2, ?3)")?
                     .execute(params![write.key, value, version])?,
                 None => self
                     .connection
@@ -171,16 +204,18 @@ impl SqliteStore {
 
     /// The version of a new commit. A group puts it into the table once, at its end.
     fn next_version(&self) -> rusqlite::Result<i64> {
-        let known = self.group.as_ref().and_then(|group| group.last.get());
+        let known = if self.in_group { self.known.last.get() } else { None };
         let last = match known {
             Some(last) => last,
             None => {
                 self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))?
             }
         };
-        match &self.group {
-            Some(group) => group.last.set(Some(last + 1)),
-            None => self.put_version(last + 1)?,
+        if self.in_group {
+            self.known.last.set(Some(last + 1));
+            self.known.has_written.set(true);
+        } else {
+            self.put_version(last + 1)?;
         }
         Ok(last + 1)
     }
@@ -190,25 +225,13 @@ impl SqliteStore {
         self.connection.prepare_cached("UPDATE last SET version = ?1")?.execute([version]).map(|_| ())
     }
 
-    /// One commit between `begin` and `end`, or none of it.
-    fn apply_between(
-        &self,
-        [begin, end, undo]: [&str; 3],
-        guards: &[Guard],
-        writes: &[Write],
-    ) -> rusqlite::Result<Outcome> {
-        self.execute(begin)?;
-        let applied = self.apply(guards, writes).and_then(|outcome| self.execute(end).map(|()| outcome));
-        // SQLite has rolled back itself after some errors, a full disk for one.
-        if applied.is_err() && !self.connection.is_autocommit() {
-            self.connection.execute_batch(undo)?;
+    /// Undoes what was done since the transaction began. Of a group that is all of it: it has failed, as its end says.
+    fn undo(&self) {
+        // SQLite has rolled back itself after some errors, a full disk for one; and a rollback that fails is one.
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
         }
-        if applied.is_err()
-            && let Some(group) = &self.group
-        {
-            group.known.borrow_mut().clear();
-        }
-        applied
+        self.known.clear();
     }
 
     fn failed(&self, what: &str, error: &rusqlite::Error) -> Error {
@@ -216,7 +239,7 @@ impl SqliteStore {
     }
 
     fn check_group(&self) -> Result<()> {
-        if self.group.is_some() && self.connection.is_autocommit() {
+        if self.in_group && self.connection.is_autocommit() {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
@@ -244,27 +267,44 @@ impl Store for SqliteStore {
         check_commit(guards, writes)?;
         self.log.check()?;
         self.check_group()?;
-        let is_in_group = self.group.is_some();
-        let words = if is_in_group {
-            ["SAVEPOINT one", "RELEASE one", "ROLLBACK TO one; RELEASE one"]
-        } else {
-            ["BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"]
-        };
-        let outcome = self.apply_between(words, guards, writes).map_err(|e| self.failed("write", &e))?;
-        if !is_in_group {
+        let is_alone = !self.in_group;
+        let begun = if is_alone { self.execute("BEGIN IMMEDIATE") } else { Ok(()) };
+        let applied = begun.and_then(|()| self.apply(guards, writes));
+        let applied = applied.and_then(|outcome| {
+            let ended = if is_alone { self.execute("COMMIT") } else { Ok(()) };
+            ended.map(|()| outcome)
+        });
+        if applied.is_err() {
+            self.undo();
+        }
+        let outcome = applied.map_err(|e| self.failed("write", &e))?;
+        if is_alone {
+            self.known.clear();
             self.log.sync()?;
         }
         Ok(outcome)
     }
 
     fn begin_group(&mut self) -> Result<()> {
-        if self.group.is_some() {
+        if self.in_group {
             return Err(Error::invalid("need the end of one group before the next begins; end it"));
         }
         self.log.check()?;
-        self.execute("BEGIN IMMEDIATE").map_err(|e| self.failed("write", &e))?;
-        self.group = Some(Group::default());
-        Ok(())
+        let begun = self.execute("BEGIN IMMEDIATE").and_then(|()| self.data_version());
+        match begun {
+            Ok(version) => {
+                if self.known.of.replace(Some(version)) != Some(version) {
+                    self.known.clear();
+                }
+                self.known.has_written.set(false);
+                self.in_group = true;
+                Ok(())
+            }
+            Err(error) => {
+                self.undo();
+                Err(self.failed("write", &error))
+            }
+        }
     }
 
     fn end_group(&mut self) -> Result<()> {
@@ -278,14 +318,17 @@ impl Store for SqliteStore {
 
     fn end_group_unsynced(&mut self) -> Result<()> {
         let lost = self.check_group();
-        let Some(group) = self.group.take() else { return Ok(()) };
-        lost?;
-        let version = group.last.get().map_or(Ok(()), |version| self.put_version(version));
-        let ended = version.and_then(|()| self.execute("COMMIT")).map_err(|e| self.failed("write", &e));
-        if ended.is_err() && !self.connection.is_autocommit() {
-            self.connection.execute_batch("ROLLBACK").map_err(|e| self.failed("write", &e))?;
+        if !std::mem::take(&mut self.in_group) {
+            return Ok(());
         }
-        ended
+        lost?;
+        let last = self.known.last.get().filter(|_| self.known.has_written.get());
+        let version = last.map_or(Ok(()), |version| self.put_version(version));
+        let ended = version.and_then(|()| self.execute("COMMIT"));
+        if ended.is_err() {
+            self.undo();
+        }
+        ended.map_err(|e| self.failed("write", &e))
     }
 }
 
@@ -296,6 +339,8 @@ fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Result<()>> {
     if let Err(error) = check_is_ours(connection, tables, path)? {
         return Ok(Err(error));
     }
+    // Of a new file only.
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Ok(Err(Error::invalid(format!(
@@ -303,6 +348,7 @@ fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Result<()>> {
                  another directory"
         ))));
     }
+    connection.pragma_update(None, "wal_autocheckpoint", LOG_BYTES / PAGE_BYTES)?;
     // Who needs a commit on the disk syncs the log.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(32);
@@ -367,108 +413,4 @@ fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::MemoryStore;
-    use crate::store::conformance::{self, guard, put};
-    use outcore_core::crash_disk::Random;
-
-    #[test]
-    fn sqlite_conforms() {
-        let root = tempfile::tempdir().unwrap();
-        conformance::store(&mut || SqliteStore::open(root.path().join("metadata")).unwrap());
-    }
-
-    #[test]
-    fn groups_and_single_commits_do_what_the_model_does() {
-        let root = tempfile::tempdir().unwrap();
-        let open = || SqliteStore::open(root.path().join("metadata")).unwrap();
-        let (mut store, mut model, mut random) = (open(), MemoryStore::new(), Random::new(1));
-        for number in 0..3000_u32 {
-            let mut key = || [b'a' + random.below(6) as u8];
-            let (read, write, guarded) = (key(), key(), key());
-            match random.below(12) {
-                0 if store.group.is_none() => store.begin_group().unwrap(),
-                1 => store.end_group().unwrap(),
-                2 if store.group.is_none() => store = open(),
-                3..5 => assert_eq!(store.get(&read).unwrap(), model.get(&read).unwrap()),
-                5 => assert_eq!(store.range(b"a", b"z", 9).unwrap(), model.range(b"a", b"z", 9).unwrap()),
-                _ => {
-                    let mut version = model.get(&guarded).unwrap().map(|found| found.version);
-                    if random.once_in(5) {
-                        version = Some(version.map_or(7, |version| version - 1));
-                    }
-                    let value = Some(number.to_le_bytes().to_vec()).filter(|_| !random.once_in(4));
-                    let (guards, writes) =
-                        ([guard(&guarded, version)], [Write { key: write.to_vec(), value }]);
-                    let done =
-                        (store.commit(&guards, &writes).unwrap(), model.commit(&guards, &writes).unwrap());
-                    assert_eq!(done.0, done.1, "{number}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sqlite_syncs_where_the_order_of_writes_matters() {
-        let root = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(root.path().join("metadata")).unwrap();
-        let level: i32 = store.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap();
-        let mode: String = store.connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
-        assert_eq!(
-            (level, mode.as_str()),
-            (1, "wal"),
-            "1 is NORMAL, see SQLite's page on PRAGMA synchronous"
-        );
-        assert!(rusqlite::version_number() >= OLDEST_SQLITE);
-    }
-
-    #[test]
-    fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("other");
-        Connection::open(&path).unwrap().execute_batch("CREATE TABLE birds (name TEXT)").unwrap();
-        let before = std::fs::read(&path).unwrap();
-        let error = SqliteStore::open(&path).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Invalid);
-        assert!(error.message.contains("a database of something else"), "{error}");
-        assert_eq!(std::fs::read(&path).unwrap(), before);
-
-        let text = root.path().join("text");
-        std::fs::write(&text, "not a database, but long enough that it could be one".repeat(20)).unwrap();
-        assert_eq!(SqliteStore::open(&text).unwrap_err().kind, ErrorKind::Corrupt);
-
-        let later = root.path().join("later");
-        let store = SqliteStore::open(&later).unwrap();
-        store.connection.pragma_update(None, "user_version", 2).unwrap();
-        drop(store);
-        assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 2"));
-        let none = SqliteStore::open(root.path().join("none/metadata")).unwrap_err();
-        assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
-    }
-
-    #[test]
-    fn a_full_disk_loses_the_commit_and_nothing_else() {
-        let root = tempfile::tempdir().unwrap();
-        let mut store = SqliteStore::open(root.path().join("metadata")).unwrap();
-        let done = store.commit(&[], &[put(b"before", b"1")]).unwrap();
-        assert!(matches!(done, Outcome::Done(_)));
-        store.connection.pragma_update(None, "max_page_count", 8).unwrap();
-        let large = put(b"large", &[1; 100_000]);
-        let error = store.commit(&[], std::slice::from_ref(&large)).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
-        assert_eq!(store.get(b"large").unwrap(), None);
-
-        store.begin_group().unwrap();
-        let _ = store.commit(&[guard(b"in", None)], &[put(b"in", b"1")]).unwrap();
-        assert_eq!(store.commit(&[], &[large]).unwrap_err().kind, ErrorKind::DiskFull);
-        let later = store.commit(&[], &[put(b"later", b"1")]);
-        let kept = store.end_group().is_ok();
-        assert_eq!(store.get(b"in").unwrap().is_some(), kept, "what the end of the group says is so");
-        assert_eq!(store.get(b"later").unwrap().is_some(), kept && later.is_ok());
-        assert_eq!(store.get(b"before").unwrap().unwrap().value, b"1");
-        store.connection.pragma_update(None, "max_page_count", 1000).unwrap();
-        let done = store.commit(&[], &[put(b"after", b"1")]).unwrap();
-        assert!(matches!(done, Outcome::Done(_)), "it goes on when there is room");
-    }
-}
+mod tests;

@@ -1,0 +1,143 @@
+//! The store in SQLite: it conforms, and does what is its own affair.
+
+use super::*;
+use crate::store::MemoryStore;
+use crate::store::conformance::{self, guard, put};
+use outcore_core::crash_disk::Random;
+
+#[test]
+fn sqlite_conforms() {
+    let root = tempfile::tempdir().unwrap();
+    conformance::store(&mut || SqliteStore::open(root.path().join("metadata")).unwrap());
+}
+
+#[test]
+fn groups_and_single_commits_do_what_the_model_does() {
+    let root = tempfile::tempdir().unwrap();
+    let open = || SqliteStore::open(root.path().join("metadata")).unwrap();
+    let (mut store, mut model, mut random) = (open(), MemoryStore::new(), Random::new(1));
+    for number in 0..3000_u32 {
+        let mut key = || [b'a' + random.below(6) as u8];
+        let (read, write, guarded) = (key(), key(), key());
+        match random.below(12) {
+            0 if !store.in_group => store.begin_group().unwrap(),
+            1 => store.end_group().unwrap(),
+            2 if !store.in_group => store = open(),
+            3..5 => assert_eq!(store.get(&read).unwrap(), model.get(&read).unwrap()),
+            5 => assert_eq!(store.range(b"a", b"z", 9).unwrap(), model.range(b"a", b"z", 9).unwrap()),
+            _ => {
+                let mut version = model.get(&guarded).unwrap().map(|found| found.version);
+                if random.once_in(5) {
+                    version = Some(version.map_or(7, |version| version - 1));
+                }
+                let value = Some(number.to_le_bytes().to_vec()).filter(|_| !random.once_in(4));
+                let (guards, writes) = ([guard(&guarded, version)], [Write { key: write.to_vec(), value }]);
+                let done = (store.commit(&guards, &writes).unwrap(), model.commit(&guards, &writes).unwrap());
+                assert_eq!(done.0, done.1, "{number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_another_has_written_between_two_groups_is_seen_in_the_second() {
+    let root = tempfile::tempdir().unwrap();
+    let open = || SqliteStore::open(root.path().join("metadata")).unwrap();
+    let mut stores = [open(), open()];
+    let mut version = None;
+    for round in 0..20_u8 {
+        let store = &mut stores[usize::from(round / 2 % 2)];
+        store.begin_group().unwrap();
+        let found = store.get(b"k").unwrap();
+        assert_eq!(
+            found.map(|found| (found.value, Some(found.version))),
+            version.map(|v| (vec![round - 1], v))
+        );
+        let guards = [guard(b"k", version.flatten())];
+        let Outcome::Done(done) = store.commit(&guards, &[put(b"k", &[round])]).unwrap() else {
+            panic!("a conflict in round {round}");
+        };
+        store.end_group().unwrap();
+        assert!(Some(done) > version.flatten(), "versions grow, whoever writes");
+        version = Some(Some(done));
+    }
+}
+
+#[test]
+fn a_store_with_larger_pages_keeps_them() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    let earlier = Connection::open(&path).unwrap();
+    earlier.pragma_update(None, "page_size", 4096).unwrap();
+    earlier.execute_batch(TABLES).unwrap();
+    earlier.pragma_update(None, "application_id", APPLICATION).unwrap();
+    earlier.pragma_update(None, "user_version", FORMAT).unwrap();
+    drop(earlier);
+    let page_bytes = |store: &SqliteStore| -> i64 {
+        store.connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap()
+    };
+    let mut store = SqliteStore::open(&path).unwrap();
+    let _ = store.commit(&[], &[put(b"k", b"v")]).unwrap();
+    assert_eq!(page_bytes(&store), 4096);
+    let new = SqliteStore::open(root.path().join("new")).unwrap();
+    assert_eq!(page_bytes(&new), PAGE_BYTES);
+}
+
+#[test]
+fn sqlite_syncs_where_the_order_of_writes_matters() {
+    let root = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(root.path().join("metadata")).unwrap();
+    let level: i32 = store.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap();
+    let mode: String = store.connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!((level, mode.as_str()), (1, "wal"), "1 is NORMAL, see SQLite's page on PRAGMA synchronous");
+    assert!(rusqlite::version_number() >= OLDEST_SQLITE);
+}
+
+#[test]
+fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("other");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE birds (name TEXT)").unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = SqliteStore::open(&path).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("a database of something else"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+
+    let text = root.path().join("text");
+    std::fs::write(&text, "not a database, but long enough that it could be one".repeat(20)).unwrap();
+    assert_eq!(SqliteStore::open(&text).unwrap_err().kind, ErrorKind::Corrupt);
+
+    let later = root.path().join("later");
+    let store = SqliteStore::open(&later).unwrap();
+    store.connection.pragma_update(None, "user_version", 2).unwrap();
+    drop(store);
+    assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 2"));
+    let none = SqliteStore::open(root.path().join("none/metadata")).unwrap_err();
+    assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
+}
+
+#[test]
+fn a_full_disk_loses_the_commit_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let mut store = SqliteStore::open(root.path().join("metadata")).unwrap();
+    let done = store.commit(&[], &[put(b"before", b"1")]).unwrap();
+    assert!(matches!(done, Outcome::Done(_)));
+    store.connection.pragma_update(None, "max_page_count", 8).unwrap();
+    let large = put(b"large", &[1; 100_000]);
+    let error = store.commit(&[], std::slice::from_ref(&large)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
+    assert_eq!(store.get(b"large").unwrap(), None);
+
+    store.begin_group().unwrap();
+    let _ = store.commit(&[guard(b"in", None)], &[put(b"in", b"1")]).unwrap();
+    assert_eq!(store.commit(&[], &[large]).unwrap_err().kind, ErrorKind::DiskFull);
+    let later = store.commit(&[], &[put(b"later", b"1")]);
+    let kept = store.end_group().is_ok();
+    assert_eq!(store.get(b"in").unwrap().is_some(), kept, "what the end of the group says is so");
+    assert_eq!(store.get(b"later").unwrap().is_some(), kept && later.is_ok());
+    assert_eq!(store.get(b"before").unwrap().unwrap().value, b"1");
+    store.connection.pragma_update(None, "max_page_count", 1000).unwrap();
+    let done = store.commit(&[], &[put(b"after", b"1")]).unwrap();
+    assert!(matches!(done, Outcome::Done(_)), "it goes on when there is room");
+}
