@@ -1,24 +1,73 @@
 //! A few threads per disk that do blocking transfers for everybody.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+
+use outcore_core::Clock;
+use outcore_memory::Region;
+
+use crate::short_reads::{MOST_READS, ShortReads};
+use crate::system::MonotonicClock;
 
 /// Requests that one disk works on at once. More do not help a modern disk at transfers of megabytes, and each
 /// costs the solver a little of its cores.
 pub const DEFAULT_THREADS: usize = 4;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A blocking transfer.
+pub(crate) trait Job: Send {
+    /// Does it.
+    fn run(self: Box<Self>);
+
+    /// What it reads, if it is a short direct read: file, memory, and offset.
+    fn short_read(&self) -> Option<(&File, &Region, u64)>;
+
+    /// Notes that so many bytes of a short read were moved, begun at this time.
+    fn moved(self: Box<Self>, bytes: usize, started_ns: u64);
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Box<dyn Job>>,
+    /// Threads that wait for a job.
+    idle: usize,
+    is_over: bool,
+}
 
 #[derive(Default)]
 struct Queue {
-    jobs: Mutex<(VecDeque<Job>, bool)>,
+    state: Mutex<State>,
     wake: Condvar,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, (VecDeque<Job>, bool)> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next job, with the short reads that follow it if it is one; nothing at the end.
+    fn next(&self) -> Vec<Box<dyn Job>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                let mut jobs = vec![job];
+                // Each thread takes its share of what waits.
+                let most = (state.jobs.len() / 2).min(MOST_READS - 1);
+                if jobs[0].short_read().is_some() {
+                    while jobs.len() <= most && state.jobs.front().is_some_and(|j| j.short_read().is_some()) {
+                        jobs.extend(state.jobs.pop_front());
+                    }
+                }
+                return jobs;
+            }
+            if state.is_over {
+                return Vec::new();
+            }
+            state.idle += 1;
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
     }
 }
 
@@ -60,34 +109,53 @@ impl Engine {
         self.process == std::process::id()
     }
 
-    pub(crate) fn run(&self, job: Job) {
-        self.queue.lock().0.push_back(job);
-        self.queue.wake.notify_one();
+    pub(crate) fn run(&self, job: Box<dyn Job>) {
+        let mut state = self.queue.lock();
+        state.jobs.push_back(job);
+        let is_wanted = state.idle > 0;
+        drop(state);
+        if is_wanted {
+            self.queue.wake.notify_one();
+        }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.is_ours() {
-            self.queue.lock().1 = true;
+            self.queue.lock().is_over = true;
             self.queue.wake.notify_all();
         }
     }
 }
 
 fn work(queue: &Queue) {
+    let mut short_reads = None;
     loop {
-        let mut jobs = queue.lock();
-        let job = loop {
-            if let Some(job) = jobs.0.pop_front() {
-                break job;
+        let mut jobs = queue.next();
+        match jobs.len() {
+            0 => return,
+            1 => jobs.into_iter().for_each(Job::run),
+            _ => {
+                let context = short_reads.get_or_insert_with(ShortReads::new);
+                read_together(context.as_ref(), std::mem::take(&mut jobs));
             }
-            if jobs.1 {
-                return;
-            }
-            jobs = queue.wake.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(jobs);
-        job();
+        }
+    }
+}
+
+/// Does short reads by one call, if there is a context for it.
+fn read_together(context: Option<&ShortReads>, jobs: Vec<Box<dyn Job>>) {
+    let started_ns = MonotonicClock.now_ns();
+    let moved = context.map_or_else(Vec::new, |context| {
+        let reads: Vec<_> = jobs.iter().filter_map(|job| job.short_read()).collect();
+        context.read(&reads)
+    });
+    let done = moved.into_iter().chain(std::iter::repeat(None));
+    for (job, bytes) in jobs.into_iter().zip(done) {
+        match bytes {
+            Some(bytes) => job.moved(bytes, started_ns),
+            None => job.run(),
+        }
     }
 }

@@ -4,6 +4,7 @@ mod directory;
 mod engine;
 mod local;
 mod names;
+mod short_reads;
 mod system;
 
 pub use directory::Directory;

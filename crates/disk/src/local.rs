@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use outcore_core::{
-    Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+    Buffer, Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
 };
 use outcore_memory::Region;
 
 use crate::directory::Directory;
-use crate::engine::Engine;
+use crate::engine::{Engine, Job};
+use crate::short_reads::SHORT_BYTES;
 use crate::system::{MonotonicClock, describe, direct_alignment, drop_cached, reserve, transfer};
 
 /// Above this a transfer through the page cache drops its pages afterwards.
@@ -147,6 +148,35 @@ impl OpenFile {
     }
 }
 
+/// A request in the queue.
+struct Transfer {
+    file: Arc<OpenFile>,
+    request: Request<Region>,
+    is_short: bool,
+    done: OnDone<Region>,
+}
+
+impl Job for Transfer {
+    fn run(self: Box<Self>) {
+        let Self { file, request, done, .. } = *self;
+        let started_ns = MonotonicClock.now_ns();
+        let result = file.run(request.operation, request.offset, &request.buffer);
+        let finished_ns = MonotonicClock.now_ns();
+        done(Completion { buffer: request.buffer, result, started_ns, finished_ns });
+    }
+
+    fn short_read(&self) -> Option<(&File, &Region, u64)> {
+        let direct = self.file.direct.as_ref().filter(|_| self.is_short)?;
+        Some((direct, &self.request.buffer, self.request.offset))
+    }
+
+    fn moved(self: Box<Self>, bytes: usize, started_ns: u64) {
+        let finished_ns = MonotonicClock.now_ns();
+        let buffer = self.request.buffer;
+        (self.done)(Completion { buffer, result: Ok(bytes), started_ns, finished_ns });
+    }
+}
+
 impl Disk for LocalDisk {
     type Buffer = Region;
 
@@ -181,12 +211,10 @@ impl Disk for LocalDisk {
             Ok(file) => file,
             Err(error) => return done(Completion::failed(request.buffer, error, MonotonicClock.now_ns())),
         };
-        self.engine.run(Box::new(move || {
-            let started_ns = MonotonicClock.now_ns();
-            let result = file.run(request.operation, request.offset, &request.buffer);
-            let finished_ns = MonotonicClock.now_ns();
-            done(Completion { buffer: request.buffer, result, started_ns, finished_ns });
-        }));
+        let is_short = request.operation == Operation::Read
+            && request.buffer.len() <= SHORT_BYTES
+            && file.direct_for(request.offset, &request.buffer).is_some();
+        self.engine.run(Box::new(Transfer { file, request, is_short, done }));
     }
 
     fn alignment_bytes(&self, file: FileId) -> u64 {

@@ -58,13 +58,15 @@ pub(crate) fn direct_alignment(file: &File) -> Option<(u64, u64)> {
     }
 }
 
+/// The runs of memory of a region as system calls take them: as many as one may have.
+pub(crate) fn vectors(region: &Region) -> Vec<libc::iovec> {
+    let runs = region.pointers().take(MAX_VECTORS);
+    runs.map(|(start, bytes)| libc::iovec { iov_base: start.cast(), iov_len: bytes }).collect()
+}
+
 /// One `preadv` or `pwritev`; may move fewer bytes than the region has.
 pub(crate) fn transfer(file: &File, region: &Region, offset: u64, write: bool) -> io::Result<usize> {
-    let vectors: Vec<libc::iovec> = region
-        .pointers()
-        .take(MAX_VECTORS)
-        .map(|(start, bytes)| libc::iovec { iov_base: start.cast(), iov_len: bytes })
-        .collect();
+    let vectors = vectors(region);
     if vectors.is_empty() {
         return Ok(0);
     }

@@ -217,3 +217,33 @@ fn completions_say_when() {
     assert!(first.started_ns <= first.finished_ns);
     assert!(first.finished_ns <= second.started_ns);
 }
+
+#[test]
+fn many_short_reads_at_once_get_what_is_there() {
+    let (_root, disk) = disk();
+    let pages = 1000;
+    let file = create(&disk, pages * 4096);
+    let model = pattern(pages * 4096, 7);
+    assert_eq!(write(&disk, file, 0, region(&model, 0)), Ok(model.len()));
+    let (sender, receiver) = mpsc::channel();
+    let count = 2000;
+    for number in 0..count {
+        // Whole pages; some in two runs of memory, some that are not aligned, and some beyond the end.
+        let (page, lead) = (number * 7919 % (pages + 50), usize::from(number % 5 == 4));
+        let block = Arc::new(Arena::new(usize::MAX).allocate(3 * 4096).unwrap());
+        let runs = if number % 3 == 0 { vec![(8192, 4096), (0, 4096)] } else { vec![(lead, 4096)] };
+        let segments = runs.into_iter().map(|(offset, bytes)| Segment { offset, bytes }).collect();
+        let buffer = Region::new(block, segments).unwrap();
+        let request = Request { file, operation: Operation::Read, offset: 4096 * page as u64, buffer };
+        let sender = sender.clone();
+        disk.submit(request, Box::new(move |done| sender.send((page, done)).unwrap()));
+    }
+    for _ in 0..count {
+        let (page, done) = receiver.recv_timeout(PATIENCE).expect("a request hangs");
+        let moved = done.result.unwrap();
+        let there = &model[(page * 4096).min(model.len())..];
+        assert_eq!(moved, done.buffer.len().min(there.len()), "page {page}");
+        assert!(content(&done.buffer)[..moved] == there[..moved], "page {page}");
+        assert!(done.started_ns <= done.finished_ns);
+    }
+}

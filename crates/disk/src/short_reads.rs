@@ -1,0 +1,115 @@
+//! Many short direct reads by one call to the kernel (Linux AIO, `io_submit(2)`), which costs a third of the processor
+//! time of a call for each, and lets the disk have them all at once.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use outcore_memory::Region;
+
+use crate::system::vectors;
+
+/// Reads of at most this many bytes are worth it: of longer ones each keeps a disk busy for a while.
+pub(crate) const SHORT_BYTES: usize = 64 << 10;
+/// Most reads of one call.
+pub(crate) const MOST_READS: usize = 32;
+
+const IOCB_CMD_PREADV: u16 = 7;
+
+/// `struct iocb` of `linux/aio_abi.h`, on little-endian machines.
+#[repr(C)]
+#[derive(Default)]
+struct Control {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    vectors: u64,
+    count: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_file: u32,
+}
+
+/// `struct io_event` of `linux/aio_abi.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Event {
+    data: u64,
+    control: u64,
+    result: i64,
+    result2: i64,
+}
+
+/// What the kernel keeps for the reads of one thread; it goes when the thread ends.
+pub(crate) struct ShortReads(libc::c_ulong);
+
+impl ShortReads {
+    /// `None` where the system does not have it, or has given all of it away.
+    pub(crate) fn new() -> Option<Self> {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: `context` outlives the call, and is zero as the call wants it.
+        let failed = unsafe { libc::syscall(libc::SYS_io_setup, MOST_READS, &raw mut context) };
+        (cfg!(target_endian = "little") && failed == 0).then_some(Self(context))
+    }
+
+    /// Reads at once what is aligned for direct I/O: how many bytes each got, `None` where it must be tried again in
+    /// the ordinary way, which also knows what to say of an error.
+    pub(crate) fn read(&self, reads: &[(&File, &Region, u64)]) -> Vec<Option<usize>> {
+        let reads = &reads[..reads.len().min(MOST_READS)];
+        let memory: Vec<Vec<libc::iovec>> = reads.iter().map(|(_, region, _)| vectors(region)).collect();
+        let mut controls: Vec<Control> = Vec::with_capacity(reads.len());
+        for (number, ((file, _, offset), vectors)) in reads.iter().zip(&memory).enumerate() {
+            controls.push(Control {
+                data: number as u64,
+                opcode: IOCB_CMD_PREADV,
+                file: file.as_raw_fd() as u32,
+                vectors: vectors.as_ptr() as u64,
+                count: vectors.len() as u64,
+                offset: i64::try_from(*offset).unwrap_or(i64::MAX),
+                ..Control::default()
+            });
+        }
+        let mut pointers: Vec<*mut Control> = controls.iter_mut().map(ptr::from_mut).collect();
+        // SAFETY: the controls, and the memory that they name, stay where they are until the kernel has said of each
+        // read that it is done: below, or when the context is destroyed.
+        let begun = unsafe {
+            libc::syscall(libc::SYS_io_submit, self.0, pointers.len() as libc::c_long, pointers.as_mut_ptr())
+        };
+        let mut moved = vec![None; reads.len()];
+        let mut left = usize::try_from(begun).unwrap_or(0);
+        let mut events = [Event::default(); MOST_READS];
+        while left > 0 {
+            let no_limit = ptr::null_mut::<libc::timespec>();
+            // SAFETY: there is room for as many events as are asked for.
+            let done = unsafe {
+                libc::syscall(libc::SYS_io_getevents, self.0, left, left, events.as_mut_ptr(), no_limit)
+            };
+            let Ok(done) = usize::try_from(done) else {
+                if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                // It cannot be said what is done: nothing may use this memory again.
+                std::process::abort();
+            };
+            for event in &events[..done] {
+                if let Some(slot) = moved.get_mut(event.data as usize) {
+                    *slot = usize::try_from(event.result).ok();
+                }
+            }
+            left -= done;
+        }
+        moved
+    }
+}
+
+impl Drop for ShortReads {
+    fn drop(&mut self) {
+        // SAFETY: the context is ours, and no read of it is under way.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
