@@ -13,6 +13,8 @@ from outcore.progress import Meter, ProgressLike
 from outcore.report import io_and_wait_seconds
 from outcore.signals import stop_on_signals
 
+_MOST_SECONDS = 10.0
+
 
 @dataclass(frozen=True)
 class LongCall:
@@ -26,6 +28,12 @@ class LongCall:
     def seconds(self) -> float:
         """Seconds since the call began."""
         return time.perf_counter() - self.started
+
+    def wait_for_memory(self) -> None:
+        """Wait until all memory has come back: threads of the disk may be behind their tickets."""
+        end = time.monotonic() + _MOST_SECONDS
+        while self.arena.used_bytes and time.monotonic() < end:
+            time.sleep(0.0005)
 
     def figures(self) -> dict[str, Any]:
         """Measure what every `Report` says of its call: time, the disk's, memory, and the trace."""

@@ -77,7 +77,8 @@ class Plan:
         Disk space for the factors, beyond the matrix.
     bytes_read, bytes_written
         Bytes that will be moved: exact for a matrix with ``order="F"`` and default chunks whose
-        order is a multiple of the tile's rows, else a few more for the ragged edge.
+        order is a multiple of the tile's rows, else a few more for the ragged edge. Of LU by slabs
+        exact for any layout, on disks.
     words_lower_bound
         Least words that any algorithm must move with this memory; `None` if not known.
     flops
@@ -282,15 +283,14 @@ def plan(
     found = functools.cache(lambda: rates or stored_or_measured(path))
 
     def seconds(cost: Cost) -> float:
-        known = found()
-        return cost.seconds(known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s)
+        return cost.seconds(found())
 
-    problem = Problem(n, kind, budget.resolve(memory), m, k, rhs, options, seconds)
+    problem = Problem(
+        n, kind, budget.resolve(memory), m, k, rhs, options, seconds, lambda: found().reads
+    )
     cost = PLANNERS[verb](problem)
     problem.refuse_unasked()
     known = found()
-    disk = known.read_bytes_s, known.write_bytes_s
-
     return Plan(
         verb=verb,
         n=n,
@@ -304,8 +304,8 @@ def plan(
         bytes_written=cost.bytes_written,
         words_lower_bound=cost.words_lower_bound,
         flops=cost.flops,
-        compute_seconds=sum(part.compute_seconds(known.gemm_flops_s) for part in cost.phases),
-        io_seconds=sum(part.io_seconds(*disk) for part in cost.phases),
+        compute_seconds=sum(part.compute_seconds(known) for part in cost.phases),
+        io_seconds=sum(part.io_seconds(known) for part in cost.phases),
         seconds=seconds(cost),
         m=m,
         k=k,

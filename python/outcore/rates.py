@@ -14,32 +14,40 @@ import socket
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore import blas_choice, lapack, machine
-from outcore._core import Arena, ArrayFile
+from outcore._core import Arena, ArrayFile, Ticket
 from outcore.create import create_array
+from outcore.disk_reads import DiskReads
 from outcore.errors import DiskFullError, OutcoreError
 from outcore.pool_path import PoolPath
 from outcore.signals import stop_on_signals
 from outcore.streams import BlockStream, WriteBehind
 from outcore.volumes import AnyPath, PathLike, as_path, place
-from outcore.zarr_format import TILE_BYTES
+from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+
+REQUEST_S = 25e-6
+"""Seconds for a short read, where none were measured: those of a virtual disk on flash memory."""
 
 _FORMAT = 1
 _MOST_TILES = 64
 _IN_FLIGHT = 8
 _PASSES = 3
 _QUICK_S = 1.5
+_PAGE_BYTES = SLOT_ALIGN_BYTES
+_ROWS = TILE_BYTES // _PAGE_BYTES
+_PAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,10 @@ class Rates:
         Date and time, ISO 8601, UTC.
     directory : str
         Where the disk was measured.
+    request_s : float
+        Seconds for each of many reads of a page at random places.
+    gap_bytes, block_bytes : int
+        How reads grow; see `outcore.disk_reads.DiskReads`.
     """
 
     read_bytes_s: float
@@ -75,6 +87,14 @@ class Rates:
     kernels: str
     measured_at: str
     directory: str
+    request_s: float = REQUEST_S
+    gap_bytes: int = DiskReads().gap_bytes
+    block_bytes: int = DiskReads().block_bytes
+
+    @property
+    def reads(self) -> DiskReads:
+        """How reads grow."""
+        return DiskReads(self.gap_bytes, self.block_bytes)
 
 
 def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
@@ -101,18 +121,21 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
         If nothing can be written there.
     """
     where = _nearest(directory)
-    read_bytes_s, write_bytes_s = _disk_rates(where, seconds / 3)
+    disk = _disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
     kernels, threads = blas_choice.in_use()
     found = Rates(
-        read_bytes_s=read_bytes_s,
-        write_bytes_s=write_bytes_s,
+        read_bytes_s=disk.read_bytes_s,
+        write_bytes_s=disk.write_bytes_s,
         gemm_flops_s={name: _gemm_rate(name, share) for name in DTYPES},
         cores=machine.usable_cores(),
         threads=threads,
         kernels=kernels,
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         directory=str(where),
+        request_s=disk.request_s,
+        gap_bytes=disk.reads.gap_bytes,
+        block_bytes=disk.reads.block_bytes,
     )
     _keep(found)
     return found
@@ -157,8 +180,15 @@ def _timed(run: Callable[[int], object], count: int) -> float:
     return max(time.perf_counter() - start, 1e-9)
 
 
-def _disk_rates(directory: AnyPath, seconds: float) -> tuple[float, float]:
-    """Bytes a second read and written by the array engine in `directory`."""
+class _DiskRates(NamedTuple):
+    read_bytes_s: float
+    write_bytes_s: float
+    request_s: float
+    reads: DiskReads
+
+
+def _disk_rates(directory: AnyPath, seconds: float) -> _DiskRates:
+    """Measure the array engine in `directory`."""
     free = place(directory / "x").volume.free_bytes()
     tiles = min(_MOST_TILES, free // 4 // TILE_BYTES)
     if tiles < 2:
@@ -167,7 +197,8 @@ def _disk_rates(directory: AnyPath, seconds: float) -> tuple[float, float]:
             "free some room or choose another directory"
         )
     with stop_on_signals(), _scratch(directory) as scratch:
-        array = create_array(scratch / "tiles", tiles * TILE_BYTES, "u1", chunks=(TILE_BYTES,))
+        shape = tiles * _ROWS, _PAGE_BYTES
+        array = create_array(scratch / "tiles", shape, "u1", chunks=(_ROWS, _PAGE_BYTES))
         arena = Arena((2 * _IN_FLIGHT + 2) * TILE_BYTES)
         file = array.open_file(arena, TILE_BYTES, writable=True)
         array.close()
@@ -195,11 +226,12 @@ def _scratch(directory: AnyPath) -> Iterator[AnyPath]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> tuple[float, float]:
+def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskRates:
     # Random bytes: a disk that compresses or shares what is equal would look fast on zeros.
     data = np.frombuffer(memoryview(arena.allocate(TILE_BYTES)), np.uint8)
     data[:] = np.frombuffer(np.random.default_rng(1).bytes(TILE_BYTES), np.uint8)
-    boxes = [(slice(i * TILE_BYTES, (i + 1) * TILE_BYTES),) for i in range(tiles)]
+    data = data.reshape(_ROWS, _PAGE_BYTES)
+    boxes = [(slice(i * _ROWS, (i + 1) * _ROWS), slice(0, _PAGE_BYTES)) for i in range(tiles)]
     written = 0
 
     def write(count: int) -> None:
@@ -216,8 +248,21 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> tuple[
         for _ in stream:
             pass
 
-    write_rate = _median_rate(write, seconds / 2) * TILE_BYTES
-    return _median_rate(read, seconds / 2) * TILE_BYTES, write_rate
+    def read_pages(count: int) -> None:
+        draw, tickets = np.random.default_rng(2), deque[Ticket]()
+        parts = data[: 2 * _PAGES_AT_ONCE].reshape(2, _PAGES_AT_ONCE, _PAGE_BYTES)
+        for number in range(count):
+            rows = draw.integers(0, written * _ROWS, _PAGES_AT_ONCE)
+            if len(tickets) == len(parts):
+                tickets.popleft().wait()
+            tickets.append(file.submit_read_rows(rows, 0, parts[number % len(parts)]))
+        for ticket in tickets:
+            ticket.wait()
+
+    write_rate = _median_rate(write, seconds * 0.4) * TILE_BYTES
+    read_rate = _median_rate(read, seconds * 0.4) * TILE_BYTES
+    request_s = 1 / (_median_rate(read_pages, seconds * 0.2) * _PAGES_AT_ONCE)
+    return _DiskRates(read_rate, write_rate, request_s, DiskReads(*file.read_granularity))
 
 
 def _gemm_rate(dtype: str, seconds: float) -> float:
@@ -276,13 +321,21 @@ def _parse(entry: Any) -> Rates | None:
             kernels=str(entry["kernels"]),
             measured_at=str(entry["measured_at"]),
             directory=str(entry["directory"]),
+            # Rates that were kept before these were measured have none.
+            request_s=float(entry.get("request_s", REQUEST_S)),
+            gap_bytes=int(entry.get("gap_bytes", Rates.gap_bytes)),
+            block_bytes=int(entry.get("block_bytes", Rates.block_bytes)),
         )
     except (KeyError, TypeError, ValueError):
         return None
     # Written so that a NaN is refused too.
     plausible = all(
-        0 < x < 1e18 for x in (found.read_bytes_s, found.write_bytes_s, *numbers.values())
-    )
+        0 < x < 1e18
+        for x in (
+            found.read_bytes_s, found.write_bytes_s, *numbers.values(), found.request_s,
+            found.block_bytes,
+        )
+    )  # fmt: skip
     return found if plausible else None
 
 

@@ -191,6 +191,12 @@ impl ArrayFile {
         &self.grid
     }
 
+    /// How reads grow: a gap of so many bytes is read with what lies around it, and what goes through a buffer
+    /// begins and ends on a block of so many.
+    pub fn read_granularity(&self) -> (u64, u64) {
+        (self.limits.read_gap_bytes, self.align)
+    }
+
     /// What was moved so far.
     pub fn counters(&self) -> Counters {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);

@@ -275,6 +275,12 @@ impl ArrayFile {
         Ticket(py.detach(|| self.0.submit_sync()))
     }
 
+    /// (longest gap in bytes that is read with what lies around it, bytes of a block of the disk).
+    #[getter]
+    fn read_granularity(&self) -> (u64, u64) {
+        self.0.read_granularity()
+    }
+
     /// (bytes read, bytes written, read requests, write requests) so far.
     fn counters(&self) -> (u64, u64, u64, u64) {
         let c = self.0.counters();

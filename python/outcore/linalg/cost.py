@@ -10,11 +10,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from outcore.disk_reads import DiskReads
 from outcore.errors import InvalidError
+from outcore.rates import Rates
 
 # Processor time of moving a byte by direct I/O. The BLAS splits its work evenly over the cores, so
-# all of them wait for the one that does it.
+# all of them wait for the one that does it. And of a short request, with the threads it wakes.
 _IO_CPU_S_PER_BYTE = 0.06e-9
+_REQUEST_CPU_S = 10e-6
 
 SCAN_S_PER_BYTE = 0.08e-9
 """Seconds for each byte of memory that is read once by one thread."""
@@ -39,6 +42,8 @@ class Problem:
         What else a verb knows, by the names of its function's arguments.
     seconds
         Predicts the time of a cost, where the plan depends on it.
+    disk
+        Says how reads of the disk grow.
     """
 
     n: int
@@ -49,6 +54,7 @@ class Problem:
     rhs: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     seconds: "Callable[[Cost], float] | None" = field(default=None, compare=False, repr=False)
+    disk: Callable[[], DiskReads] = field(default=DiskReads, compare=False, repr=False)
     _asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def option(self, name: str, default: Any) -> Any:
@@ -87,6 +93,8 @@ class Phase:
         is; `None` if all are as fast.
     other_seconds
         Work at the speed of the memory: row swaps, norms.
+    requests
+        Short requests, of which each takes time however few bytes it is for.
     ends_read_bytes, ends_written_bytes
         What is moved before the arithmetic can begin, and after its end.
     """
@@ -99,24 +107,25 @@ class Phase:
     other_seconds: float = 0.0
     ends_read_bytes: int = 0
     ends_written_bytes: int = 0
+    requests: int = 0
 
-    def compute_seconds(self, gemm_flops_s: dict[str, float]) -> float:
+    def compute_seconds(self, rates: Rates) -> float:
         """Time of the arithmetic alone, at the measured speed of matrix products."""
         work = self.flops if self.gemm_flops is None else self.gemm_flops
-        return work / gemm_flops_s[self.dtype.name] + self.other_seconds
+        return work / rates.gemm_flops_s[self.dtype.name] + self.other_seconds
 
-    def io_seconds(self, read_bytes_s: float, write_bytes_s: float) -> float:
+    def io_seconds(self, rates: Rates) -> float:
         """Time of the disk alone."""
-        return self.bytes_read / read_bytes_s + self.bytes_written / write_bytes_s
+        moving = self.bytes_read / rates.read_bytes_s + self.bytes_written / rates.write_bytes_s
+        return moving + self.requests * rates.request_s
 
-    def seconds(
-        self, read_bytes_s: float, write_bytes_s: float, gemm_flops_s: dict[str, float]
-    ) -> float:
+    def seconds(self, rates: Rates) -> float:
         """Time with the overlap that is expected."""
-        compute = self.compute_seconds(gemm_flops_s)
         io_cpu = (self.bytes_read + self.bytes_written) * _IO_CPU_S_PER_BYTE
-        ends = self.ends_read_bytes / read_bytes_s + self.ends_written_bytes / write_bytes_s
-        return max(compute + io_cpu, self.io_seconds(read_bytes_s, write_bytes_s)) + ends
+        io_cpu += self.requests * _REQUEST_CPU_S
+        ends = self.ends_read_bytes / rates.read_bytes_s
+        ends += self.ends_written_bytes / rates.write_bytes_s
+        return max(self.compute_seconds(rates) + io_cpu, self.io_seconds(rates)) + ends
 
 
 @dataclass(frozen=True)
@@ -158,12 +167,9 @@ class Cost:
         """Operations of all phases."""
         return sum(phase.flops for phase in self.phases)
 
-    def seconds(
-        self, read_bytes_s: float, write_bytes_s: float, gemm_flops_s: dict[str, float]
-    ) -> float:
+    def seconds(self, rates: Rates) -> float:
         """Time of all phases, one after the other."""
-        rates = read_bytes_s, write_bytes_s, gemm_flops_s
-        return sum(phase.seconds(*rates) for phase in self.phases)
+        return sum(phase.seconds(rates) for phase in self.phases)
 
 
 Planner: TypeAlias = Callable[[Problem], Cost]

@@ -1,18 +1,13 @@
 """What LU by block columns costs, for the plan."""
 
+import dataclasses
 import math
 
 from outcore.linalg.cost import Cost, Phase
-from outcore.linalg.lu.block_columns_geometry import BlockColumn, BlockColumnGeometry
+from outcore.linalg.lu.block_columns_geometry import BlockColumnGeometry
 from outcore.linalg.lu.partial_geometry import PartialGeometry
-from outcore.linalg.lu.plan import (
-    PANEL_SHARE,
-    REQUEST_S,
-    LuGeometry,
-    flops,
-    gemm_flops,
-    memory_seconds,
-)
+from outcore.linalg.lu.plan import LuGeometry, flops
+from outcore.linalg.lu.slabs_cost import PANEL_SHARE, gemm_flops, memory_seconds
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 
 TITLE = "tournament pivoting"
@@ -29,14 +24,16 @@ def partial_cost(g: PartialGeometry) -> Cost:
             phases.append(_update(g, k, memory_s))
         own = g.lower_flops(s)
         if g.is_whole(s):
-            phases.append(Phase(g.dtype, *g.whole_bytes(s), own, own / PANEL_SHARE))
+            whole = Phase(g.dtype, *g.whole_bytes(s), own, own / PANEL_SHARE)
+            phases.append(_by_tiles(g, whole))
             continue
         slabs = g.slabs_of(s)
         panel = slabs.height * g.columns * g.dtype.itemsize
         ends = panel * slabs.slab_panels, panel
         own_memory_s = memory_s * own / (own + g.update_flops(s))
-        phases.append(Phase(g.dtype, *g.slab_bytes(s), own, own * slowdown, own_memory_s, *ends))
-        phases.append(Phase(g.dtype, *g.lower_bytes(s)))
+        work = Phase(g.dtype, *g.slab_bytes(s), own, own * slowdown, own_memory_s, *ends)
+        phases.append(_by_tiles(g, work))
+        phases.append(_by_tiles(g, Phase(g.dtype, *g.lower_bytes(s))))
     widest = max(s.width for s in g.block_columns)
     return _cost(g, f"{len(g.block_columns)} block columns of at most {widest}", phases)
 
@@ -50,14 +47,19 @@ def tournament_cost(g: TournamentGeometry) -> Cost:
         phases.append(_update(g, k, memory_s))
         own = g.lower_flops(s)
         own_work = (own + g.tournament_flops(s)) / PANEL_SHARE
-        phases.append(
-            Phase(g.dtype, *g.lower_bytes(s, is_spilled=not g.is_whole(s)), own, own_work)
-        )
+        moved = g.lower_bytes(s, is_spilled=not g.is_whole(s))
+        phases.append(_by_tiles(g, Phase(g.dtype, *moved, own, own_work)))
         played += not g.is_whole(s)
     columns = f"{len(g.block_columns)} block columns of at most "
     columns += f"{max(s.width for s in g.block_columns)}"
     how = f"{TITLE} in {played} of" if played else "partial pivoting in"
     return _cost(g, f"{how} {columns}", phases)
+
+
+def _by_tiles(g: BlockColumnGeometry, phase: Phase) -> Phase:
+    """Count the requests of a phase that moves tiles."""
+    moved = phase.bytes_read + phase.bytes_written
+    return dataclasses.replace(phase, requests=moved // g.tile_bytes)
 
 
 def _whole(g: BlockColumnGeometry) -> LuGeometry:
@@ -67,13 +69,50 @@ def _whole(g: BlockColumnGeometry) -> LuGeometry:
 def _update(g: BlockColumnGeometry, k: int, memory_s: float) -> Phase:
     s = g.block_columns[k]
     work = g.update_flops(s)
-    seconds = _list_seconds(g, s) + memory_s
-    return Phase(g.dtype, *g.update_bytes(k), work, work, seconds)
+    read, written = g.update_bytes(k)
+    gathers = lower_gathers(g, k) + source_gathers(g, k)
+    tiles = (read - _gathered_bytes(g, k) + written) // g.tile_bytes
+    return Phase(g.dtype, read, written, work, work, memory_s, requests=round(gathers + tiles))
 
 
-def _list_seconds(g: BlockColumnGeometry, s: BlockColumn) -> float:
-    # Rows in their place lie between those that were swapped; requests go eight at a time.
-    return 3 * s.origin * math.ceil(s.origin / g.segment) * REQUEST_S / 8
+def lower_gathers(g: BlockColumnGeometry, k: int) -> float:
+    """Count the runs of rows of L that the update of block column `k` gathers, about.
+
+    What swaps have moved is read by itself, and so is what lies between.
+    """
+    s, total = g.block_columns[k], 0.0
+    for left in g.block_columns[:k]:
+        end = left.origin + left.width
+        count = math.ceil(left.width / g.segment)
+        total += count * _runs(g.n - end, s.order, g.rows) + left.width / g.rows * (count + 1) / 2
+    return total
+
+
+def source_gathers(g: BlockColumnGeometry, k: int) -> float:
+    """Count the runs of rows of A that the update of block column `k` gathers, about."""
+    s = g.block_columns[k]
+    chunk = g.segment if g.is_copied else g.layout.chunks[1]
+    first = s.origin - (g.copied_from if g.is_copied else 0)
+    across = math.ceil((first + g.source_columns(k)) / chunk) - first // chunk
+    return across * _runs(g.n, s.order, g.rows)
+
+
+def _runs(rows: int, left: int, tile: int) -> float:
+    """Count the runs of `rows` rows of which all but `left` have become rows of U, in any order.
+
+    A row that is left stays in place unless a pivot came from there, which its row replaces: of
+    the places, a share of ``left / rows`` is as it was. Each tile's rows are a list of their own.
+    """
+    stay = left / rows
+    moved = left * (1 - stay)
+    return rows - left + moved * (1 + stay) + left * stay / tile
+
+
+def _gathered_bytes(g: BlockColumnGeometry, k: int) -> int:
+    """Bytes of A and L among those that an update reads."""
+    s = g.block_columns[k]
+    lower = sum(g.n - first for first in range(0, s.origin, g.segment)) * g.segment
+    return (lower + g.n * g.source_columns(k)) * g.dtype.itemsize
 
 
 def _cost(g: BlockColumnGeometry, how: str, phases: list[Phase]) -> Cost:

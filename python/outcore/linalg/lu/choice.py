@@ -3,24 +3,26 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
 from outcore import rates
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
+from outcore.disk_reads import DiskReads
 from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.lu.block_columns_cost import partial_cost, tournament_cost
 from outcore.linalg.lu.block_columns_plan import partial_geometry, tournament_geometry
-from outcore.linalg.lu.plan import DTYPES, lu_cost, lu_geometry, slabs_cost
+from outcore.linalg.lu.plan import DTYPES, lu_geometry
 from outcore.linalg.lu.segments import Layout
+from outcore.linalg.lu.slabs_cost import layout_of, lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 from outcore.volumes import PathLike, Place, place
-from outcore.zarr_format import Metadata, default_chunks
+from outcore.zarr_format import Metadata
 
 Algorithm: TypeAlias = Literal["slabs", "block-columns", "tournament"]
 LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
@@ -31,10 +33,9 @@ LEAST_BYTES = 256 << 20
 ONLY = "memory holds no column of panels, which all other methods need"
 """Why the plan says that tournament pivoting is taken where nobody asked for it."""
 
-# Block columns are chosen where they take so much of the time, or, where no rates are known, of the
-# words, and memory holds less than this of the matrix.
+# Block columns are chosen where they take less than so much of the time, and memory holds less than
+# this part of the matrix.
 _WORTH_SECONDS = 0.95
-_WORTH_WORDS = 0.7
 _SMALL_BUDGET = 16
 
 
@@ -77,13 +78,11 @@ def chosen(
     if not _may_pay(n, dtype, memory_bytes):
         return "slabs"
     known = rates.stored(source.path.parent)
-
-    def seconds(cost: Cost) -> float:
-        assert known is not None
-        return cost.seconds(known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s)
-
-    costs = _costs(n, dtype, memory_bytes, layout)
-    return _better(*costs, seconds if known is not None else None)
+    if known is None:
+        # Slabs are as fast or nearly so, but on slow disks.
+        return "slabs"
+    costs = _costs(n, dtype, memory_bytes, layout, known.reads)
+    return _better(*costs, lambda cost: cost.seconds(known))
 
 
 def _is_matrix(metadata: Metadata) -> bool:
@@ -111,54 +110,64 @@ def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
 
 
 def _costs(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, disk: DiskReads
 ) -> tuple[Cost, Cost | None]:
     """Cost by slabs, and by block columns, if that is another way at all."""
-    slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes))
+    slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes), layout, disk)
     g = partial_geometry(n, dtype, memory_bytes, layout)
     return slabs, partial_cost(g) if g.widths else None
 
 
-def _better(
-    slabs: Cost,
-    columns: Cost | None,
-    seconds: Callable[[Cost], float] | None,
-) -> Algorithm:
-    if columns is None:
+def _better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) -> Algorithm:
+    if columns is None or seconds(columns) >= _WORTH_SECONDS * seconds(slabs):
         return "slabs"
-    if seconds is not None:
-        is_faster = seconds(columns) < _WORTH_SECONDS * seconds(slabs)
-    else:
-        words = [cost.bytes_read + cost.bytes_written for cost in (columns, slabs)]
-        is_faster = words[0] < _WORTH_WORDS * words[1]
-    return "block-columns" if is_faster else "slabs"
+    return "block-columns"
+
+
+class Planned(NamedTuple):
+    """What an LU will cost, and the tiles of its factors."""
+
+    cost: Cost
+    tile: tuple[int, int]
 
 
 def lu_plan(problem: Problem) -> Cost:
     """Plan `lu_factor`, by the algorithm that it would take."""
+    return planned_lu(problem).cost
+
+
+def planned_lu(problem: Problem) -> Planned:
+    """Plan `lu_factor`, with the tiles of its factors."""
     method = problem.option("method", "auto")
     overwrite_a = problem.option("overwrite_a", False)
-    order = problem.option("order", "F")
-    given = problem.option("chunks", None)
     check_method(method, overwrite_a=overwrite_a)
     n, dtype, memory_bytes = problem.n, problem.dtype, problem.memory_bytes
+    layout = layout_of(problem)
     if method == "slabs" or overwrite_a or dtype.name not in DTYPES:
-        return lu_cost(problem)
-    chunks = tuple(given) if given else default_chunks((n, n), dtype.itemsize, order)
-    layout = Layout(order, chunks)
+        return _by_slabs(problem)
     if method == "tournament":
-        return tournament_cost(tournament_geometry(n, dtype, memory_bytes, layout))
+        g = tournament_geometry(n, dtype, memory_bytes, layout)
+        return Planned(tournament_cost(g), (g.rows, g.columns))
     if method == "auto" and (only := _only_tournament(n, dtype, memory_bytes, layout)) is not None:
         cost = tournament_cost(only)
-        return dataclasses.replace(cost, method=f"{cost.method} ({ONLY})")
-    if method == "auto" and not _may_pay(n, dtype, memory_bytes):
-        return lu_cost(problem)
-    slabs, columns = _costs(n, dtype, memory_bytes, layout)
-    if columns is None:
-        return slabs
-    if method == "auto" and _better(slabs, columns, problem.seconds) == "slabs":
-        return slabs
-    return columns
+        cost = dataclasses.replace(cost, method=f"{cost.method} ({ONLY})")
+        return Planned(cost, (only.rows, only.columns))
+    if method == "auto" and (problem.seconds is None or not _may_pay(n, dtype, memory_bytes)):
+        return _by_slabs(problem)
+    columns = partial_geometry(n, dtype, memory_bytes, layout)
+    if not columns.widths:
+        return _by_slabs(problem)
+    cost = partial_cost(columns)
+    if method == "auto" and problem.seconds is not None:
+        slabs = _by_slabs(problem)
+        if _better(slabs.cost, cost, problem.seconds) == "slabs":
+            return slabs
+    return Planned(cost, (columns.rows, columns.columns))
+
+
+def _by_slabs(problem: Problem) -> Planned:
+    g = lu_geometry_of(problem)
+    return Planned(lu_cost(problem), (g.rows, g.columns))
 
 
 def _begun_with(target: Place) -> Algorithm | None:

@@ -15,6 +15,7 @@ from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import LuGeometry, Slab
+from outcore.linalg.lu.slab_loads import load_group
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
@@ -63,8 +64,8 @@ class Conveyor:
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.n :] = 0
         chunk_rows, chunk_columns = source.chunks
-        self._tile_group = _group(chunk_rows, g.rows, g.tiles)
-        self._panel_group = _group(chunk_columns, g.columns, g.slab_panels)
+        self._tile_group = load_group(chunk_rows, g.rows, g.tiles)
+        self._panel_group = load_group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []
         self._arriving: list[tuple[int, Ticket]] = []
         self._awaited: list[Ticket] = []
@@ -199,10 +200,3 @@ class Conveyor:
             target = self._memory[top:bottom, left:right]
             ticket = self._source.file.submit_read([top, base + left], [1, 1], target)
             self._arriving.append((panel_group * self._panel_group, ticket))
-
-
-def _group(chunk: int, tile: int, most: int) -> int:
-    """How many tiles to load at once so that a chunk of the matrix is not read twice."""
-    if tile % chunk == 0:
-        return 1
-    return min(chunk // tile, most) if chunk % tile == 0 else most

@@ -1,6 +1,5 @@
 """The files of an LU in phases, each of which has its own files and memory."""
 
-import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ from outcore.zarr_format import Metadata
 
 COPY = "rest-0"
 """A matrix whose rows cannot be gathered, in segments: all but its first columns."""
-
-_MOST_SECONDS = 10.0
 
 G = TypeVar("G", bound=SegmentedGeometry)
 
@@ -53,10 +50,7 @@ class PhasedFiles(LuFiles[G]):
             self._moved = self.bytes_moved()
             self._opened.clear()
             self._matrix = self._factors = None
-        # Threads of the disk may be a moment behind their tickets.
-        end = time.monotonic() + _MOST_SECONDS
-        while self._call.arena.used_bytes and time.monotonic() < end:
-            time.sleep(0.0005)
+        self._call.wait_for_memory()
 
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes read and written by this call so far."""

@@ -1,4 +1,4 @@
-"""The geometry of an out-of-core LU, and what it costs: pure arithmetic, before any work."""
+"""The geometry of an out-of-core LU: pure arithmetic, before any work."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.cost import flop_weight
 from outcore.linalg.grains import pages
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
@@ -31,17 +31,6 @@ WORTH_FINER = 1.2
 
 TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES
 """Memory for tiles that are smaller than what the disk moves at once."""
-
-# Shares of the speed of a large matrix product that the other steps of LU reach, measured with
-# OpenBLAS 0.3.30; they are a twentieth of the operations, so they need not be exact.
-PANEL_SHARE = 0.40
-TRIANGLE_SHARE = 0.35
-
-REQUEST_S = 13e-6
-"""Time of a short request: reads of 4 KiB, 75,000 a second."""
-
-# Seconds per byte: a row swap moves each element of a slab once per row of L, at random.
-_SWAP_S_PER_BYTE = 0.6e-9
 
 
 def flops(n: int, dtype: np.dtype[Any]) -> float:
@@ -316,43 +305,6 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
     return bare
 
 
-def lu_geometry_of(problem: Problem) -> LuGeometry:
-    """Cut a matrix as `lu_factor` does: factors that take the space of a matrix have its tiles."""
-    overwrite_a = problem.option("overwrite_a", False)
-    tile = tile_shape(problem.n, problem.dtype.itemsize) if overwrite_a else None
-    return lu_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
-
-
-def lu_cost(problem: Problem) -> Cost:
-    """Plan `lu_factor` by slabs."""
-    overwrite_a = problem.option("overwrite_a", False)
-    return slabs_cost(lu_geometry_of(problem), overwrite_a=overwrite_a)
-
-
-def slabs_cost(g: LuGeometry, *, overwrite_a: bool = False) -> Cost:
-    """Give the cost of an LU by slabs."""
-    # The first panel must be read before, and the last written after, everything else.
-    panel = g.height * g.columns * g.dtype.itemsize
-    phase = Phase(
-        dtype=g.dtype,
-        bytes_read=g.matrix_bytes_read() + g.factor_bytes_read(),
-        bytes_written=g.factor_bytes_written(),
-        flops=flops(g.n, g.dtype),
-        gemm_flops=gemm_flops(g),
-        other_seconds=memory_seconds(g),
-        ends_read_bytes=panel * g.slab_panels,
-        ends_written_bytes=panel,
-    )
-    return Cost(
-        method=f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), tiles of "
-        f"{g.rows} x {g.columns}",
-        peak_memory_bytes=g.memory_bytes,
-        disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
-        words_lower_bound=g.words_lower_bound(),
-        phases=(phase,),
-    )
-
-
 def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
     """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
     rows, columns = tile
@@ -363,26 +315,3 @@ def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int
 def solve_flops(n: int, dtype: np.dtype[Any], columns: int) -> float:
     """Real operations of solving for some columns: 2n² each, four times that for complex."""
     return 2.0 * n**2 * columns * flop_weight(dtype)
-
-
-def gemm_flops(g: LuGeometry) -> float:
-    """Operations of an LU, the slow ones weighted by how much slower than products they are."""
-    weight = flop_weight(g.dtype)
-    panels = triangles = products = 0.0
-    for K in range(g.panels):
-        k = min(g.columns, g.n - K * g.columns)
-        right = g.n - K * g.columns - k
-        panels += panel_flops(g, K)
-        triangles += weight * k**2 * right
-        products += (update_flops(g, K) - weight * k**2) * right
-    return panels / PANEL_SHARE + triangles / TRIANGLE_SHARE + products
-
-
-def memory_seconds(g: LuGeometry) -> float:
-    """Time of row swaps, and of looking at A and U."""
-    swapped = sum(
-        min(g.columns, g.n - K * g.columns) * max(g.n - (K + 1) * g.columns, 0)
-        for K in range(g.panels)
-    )
-    itemsize = g.dtype.itemsize
-    return swapped * itemsize * _SWAP_S_PER_BYTE + 1.5 * g.n**2 * itemsize * SCAN_S_PER_BYTE

@@ -8,21 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg.cholesky.geometry import CholeskyGeometry
 from outcore.linalg.cholesky.plan import (
     cholesky_cost,
     cholesky_geometry_of,
     cholesky_solve_bytes_read,
 )
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
-from outcore.linalg.lu.plan import (
-    LuGeometry,
-    lu_cost,
-    lu_geometry,
-    lu_geometry_of,
-    solve_bytes_read,
-    solve_flops,
-)
+from outcore.linalg.lu.choice import planned_lu
+from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
+from outcore.linalg.lu.slabs_cost import LAYOUT_OPTIONS, lu_cost
 from outcore.linalg.systems.refine_plan import refine_geometry
 from outcore.sizes import format_bytes, format_seconds
 
@@ -46,17 +40,18 @@ def solve_cost(problem: Problem) -> Cost:
         raise InvalidError(
             f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
         )
+    for name in LAYOUT_OPTIONS:
+        problem.option(name, None)
     low = lower(problem.dtype, problem.option("factor_dtype", None))
     if low is not None:
         return _refined_cost(problem, low)
-    g: LuGeometry | CholeskyGeometry
     if assume_a == "pos":
         factoring = cholesky_cost(problem)
         g = cholesky_geometry_of(problem)
+        tile = g.rows, g.columns
     else:
-        factoring = lu_cost(problem)
-        g = lu_geometry_of(problem)
-    solving, checking = passes(problem, (g.rows, g.columns))
+        factoring, tile = planned_lu(problem)
+    solving, checking = passes(problem, tile)
     # A matrix that gave its space to the factors is not there to form the residual with.
     last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
     return dataclasses.replace(factoring, phases=(*factoring.phases, *last))
@@ -132,7 +127,9 @@ def planned_refining(
 
 def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
     n, dtype = problem.n, problem.dtype
-    factoring = lu_cost(dataclasses.replace(problem, dtype=low))
+    # The copy has the tiles of its factors, whatever the layout of A.
+    options = {name: value for name, value in problem.options.items() if name not in LAYOUT_OPTIONS}
+    factoring = lu_cost(dataclasses.replace(problem, dtype=low, options=options))
     g = lu_geometry(n, low, problem.memory_bytes)
     copy_bytes = n * n * low.itemsize
     copying = Phase(
@@ -183,7 +180,8 @@ def pays_from(
     """
 
     def pays(n: int) -> bool:
-        low = dataclasses.replace(problem, n=n)
+        # By slabs both: which other method might be better need not be known at each order.
+        low = dataclasses.replace(problem, n=n, options={**problem.options, "method": "slabs"})
         try:
             return seconds(solve_cost(low)) < seconds(solve_cost(_in_full(low)))
         except BudgetError:

@@ -77,7 +77,8 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
         options = {"factor_dtype": low}
         problem = Problem(job.n, job.dtype, job.memory_bytes, rhs=job.columns, options=options)
         phases = solve_cost(problem).phases
-    copying, factoring, refining = job.parts(phases)
+    first, *between, last = phases
+    copying, factoring, refining = job.parts([first], between, [last])
     with low_factors(job, where, low, ready, (copying, factoring), done) as lu:
         x = _refine(job, lu, refining, done)
     if ready:

@@ -1,6 +1,6 @@
 """A call of `solve` after its arguments were checked: what each way to a solution needs."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,9 @@ class Solving:
         """Place of factors, by default the matrix's path with `suffix` appended."""
         return place(self.factors if self.factors is not None else f"{self.source.path}{suffix}")
 
-    def parts(self, phases: Iterable[Phase]) -> list[Part]:
-        """Parts of the bar, one for each phase of what is to come."""
+    def parts(self, *steps: Sequence[Phase]) -> list[Part]:
+        """Parts of the bar, one for each step of what is to come: the phases of each."""
         known = stored(self.source.path) or _NOMINAL
-        rates = known.read_bytes_s, known.write_bytes_s, known.gemm_flops_s
-        seconds = [phase.seconds(*rates) for phase in phases]
+        seconds = [sum(phase.seconds(known) for phase in phases) for phases in steps]
         self.bar.extend(sum(seconds))
         return [self.bar.part(work) for work in seconds]

@@ -1,0 +1,86 @@
+"""What requests cost in the plan's time, and which method it chooses for which disk."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from lu_by_method import RATES
+from partial_cases import cut
+
+import outcore as oc
+from outcore.linalg.cost import Phase
+from outcore.linalg.lu.block_columns_cost import lower_gathers, partial_cost, source_gathers
+from outcore.linalg.lu.partial_geometry import PartialGeometry
+from outcore.linalg.lu.row_moves import RowMoves
+from outcore.rates import Rates
+
+
+def rates(**given: float) -> Rates:
+    return dataclasses.replace(RATES, **given)  # type: ignore[arg-type]
+
+
+def test_time_of_a_phase_with_requests() -> None:
+    """Bytes and requests follow each other on a disk; the processor has a part in both."""
+    phase = Phase(np.dtype("f8"), 2_000_000_000, 1_000_000_000, flops=1e12, requests=100_000)
+    slow = rates(read_bytes_s=1e9, write_bytes_s=1e9, request_s=1e-4)
+    assert phase.io_seconds(slow) == pytest.approx(3 + 10)
+    assert phase.seconds(slow) == pytest.approx(13)
+    fast = rates(read_bytes_s=1e12, write_bytes_s=1e12, request_s=1e-9)
+    alone = dataclasses.replace(phase, requests=0)
+    assert phase.seconds(fast) > alone.seconds(fast) > phase.compute_seconds(fast) == 1
+
+
+def runs(rows: np.ndarray, tile: int, first: int) -> int:
+    """Count the runs of consecutive rows in lists of a tile's rows each."""
+    begins = np.diff(rows, prepend=-2) != 1
+    begins[::tile] = True
+    return int(begins[first:].sum())
+
+
+def counted(g: PartialGeometry, k: int, moves: list[RowMoves]) -> tuple[int, int]:
+    """Count the runs that the update of block column `k` gathers of L, and of a row of A."""
+    rows, lists = np.arange(g.n), [np.arange(g.n)]
+    for moved in reversed(moves):
+        rows = moved.before(rows)
+        lists.append(rows)
+    lower = sum(
+        runs(lists[k - 1 - c], g.rows, first)
+        for c, s in enumerate(g.block_columns[:k])
+        for first in range(s.origin, s.origin + s.width, g.segment)
+    )
+    return lower, runs(lists[-1], g.rows, 0)
+
+
+@pytest.mark.parametrize(("n", "share"), [(8192, 32), (16384, 32), (16384, 64)])
+def test_gathers_of_a_random_matrix(n: int, share: int) -> None:
+    g = cut(n, "f8", n * n * 8 // share, "C", (512, 512))
+    draw, moves, total = np.random.default_rng(5), [], [0, 0]
+    for k, s in enumerate(g.block_columns):
+        lower, source = counted(g, k, moves)
+        assert lower_gathers(g, k) == pytest.approx(lower, rel=0.05, abs=100)
+        across = -(-(s.origin % 512 + s.width) // 512)
+        assert source_gathers(g, k) == pytest.approx(source * across, rel=0.05, abs=100)
+        total[0] += lower
+        pivots = draw.integers(np.arange(s.origin, s.origin + s.width), n)
+        moves.append(RowMoves.of(pivots.astype(np.int32), s.origin))
+    assert sum(lower_gathers(g, k) for k in range(len(moves))) == pytest.approx(total[0], rel=0.01)
+    assert sum(phase.requests for phase in partial_cost(g).phases) > total[0]
+
+
+def test_the_method_depends_on_the_disk() -> None:
+    """Slabs where bytes are cheap, block columns where they are not; requests count too."""
+    options = {"n": 16384, "memory": "64 MiB", "order": "C"}
+
+    def method(bytes_s: float, request_s: float) -> str:
+        found = rates(
+            read_bytes_s=bytes_s, write_bytes_s=bytes_s, request_s=request_s,
+            gemm_flops_s=dict.fromkeys(RATES.gemm_flops_s, 2e11),
+        )  # fmt: skip
+        verbs = {verb: oc.plan(verb, rates=found, **options) for verb in ("lu", "solve")}
+        assert verbs["lu"].method == verbs["solve"].method
+        return "block columns" if "block columns" in verbs["lu"].method else "slabs"
+
+    assert method(3.5e9, 25e-6) == "slabs"
+    assert method(2e8, 25e-6) == "block columns"
+    assert method(2e8, 1e-3) == "slabs"
+    assert method(2e8, 1e-9) == "block columns"
