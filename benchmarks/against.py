@@ -80,12 +80,12 @@ class Comparison:
         """The same in elements of the matrix."""
         return self.bytes_moved / np.dtype(self.plan.dtype).itemsize
 
-    def time(self, rival: str, bound: float, **details: object) -> Figure:
+    def time(self, rival: str, bound: float | None, **details: object) -> Figure:
         """Time against the rival's."""
         return Figure(
             f"{self.name}: time against {rival}",
             self.rounds.ratios(OURS, RIVAL),
-            Target("≤", bound),
+            Target("≤", bound) if bound else None,
             ours=rated(self.rounds.median(OURS), self.plan.flops),
             rival=rated(self.rounds.median(RIVAL), self.plan.flops),
             peak=f"gemm {self.gemm_flops_s / 1e9:.0f} GFLOP/s",
