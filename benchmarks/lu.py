@@ -55,7 +55,7 @@ def measure(setting: Setting) -> Outcome:
 
 def compare(setting: Setting, known: rates.Rates, case: Case) -> list[Figure]:
     dtype, n, most_time, budget_share, order, most_words, method = case
-    path = setting.scratch / f"{dtype}-{budget_share}"
+    path = setting.scratch / f"{dtype}-{budget_share}-{method}"
     with random_array(path, n, dtype, order=order) as A:
         memory, chunks = A.nbytes // budget_share, A.chunks
     plan = oc.plan(

@@ -1,6 +1,7 @@
 """Which cuts of a matrix LU by block columns takes: those that move the fewest words."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ MOST_TILES = 1 << 20
 G = TypeVar("G", bound=BlockColumnGeometry)
 
 
+@functools.lru_cache(1 << 6)
 def partial_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
 ) -> PartialGeometry:

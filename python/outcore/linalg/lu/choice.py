@@ -68,11 +68,16 @@ def chosen(
         begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
         if begun is not None:
             return begun
+    if not _is_matrix(metadata):
+        return "slabs" if method == "auto" else method
+    n, dtype, layout = metadata.shape[0], metadata.dtype, Layout.of(metadata)
+    if method == "block-columns" and not partial_geometry(n, dtype, memory_bytes, layout).widths:
+        # One block column is what slabs are.
+        return "slabs"
     if method != "auto":
         return method
-    if overwrite_a or not _is_matrix(metadata):
+    if overwrite_a:
         return "slabs"
-    n, dtype, layout = metadata.shape[0], metadata.dtype, Layout.of(metadata)
     if _only_tournament(n, dtype, memory_bytes, layout) is not None:
         return "tournament"
     if not _may_pay(n, dtype, memory_bytes):
