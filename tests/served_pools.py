@@ -27,13 +27,14 @@ def in_memory() -> Iterator[Path]:
 
 @contextmanager
 def some_pool(kind: str) -> Iterator[oc.Pool]:
-    """A pool of two servers in memory: ``"embedded"`` or ``"served"``."""
+    """A pool of two servers in memory: ``"embedded"``, ``"served"`` by TCP, or ``"unix"``."""
     with in_memory() as directory:
         if kind == "embedded":
             with oc.Pool.embedded([directory / "a", directory / "b"]) as pool:
                 yield pool
         else:
-            with serve(directory) as (url, key), oc.connect(url, key=key) as pool:
+            way = "unix" if kind == "unix" else "tcp"
+            with serve(directory, way) as (url, key), oc.connect(url, key=key) as pool:
                 yield pool
 
 

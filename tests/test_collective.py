@@ -21,7 +21,7 @@ from outcore.zarr_store import PoolStore
 ORDERS = ["row-major", "column-major", "hilbert", "z-order"]
 
 
-@pytest.fixture(scope="module", params=["embedded", "served"])
+@pytest.fixture(scope="module", params=["embedded", "served", "unix"])
 def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
     with some_pool(request.param) as found:
         yield found
@@ -154,7 +154,10 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
         assert (u[...] == content).all()
     reports.append(whole(ThreadJob(other.ranks).run(read)))
     for plan, found in zip(plans, reports, strict=True):
-        assert [report.messages for report in found] == list(plan.messages)
+        for report, most in zip(found, plan.messages, strict=True):
+            # Servers on this machine read some of it; test_collective_direct.py says how much.
+            assert (report.messages == most) == (report.direct_bytes == 0)
+            assert all(report.messages[server] <= most[server] for server in most)
         assert [report.bytes_moved for report in found] == list(plan.process_bytes)
         assert plan.nbytes == content.nbytes
     for parts, arrays in zip(other.parts, targets, strict=True):

@@ -22,7 +22,7 @@ from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreErro
 SHAPE = (48, 40)
 
 
-@pytest.fixture(params=["embedded", "served"])
+@pytest.fixture(params=["embedded", "served", "unix"])
 def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
     with some_pool(request.param) as found:
         oc.create_array(found / "u", SHAPE, chunks=(5, 40)).close()
@@ -239,13 +239,15 @@ except oc.OutcoreError as error:
 """
 
 
+@pytest.mark.parametrize("way", ["tcp", "unix"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_rank_that_is_killed_or_stopped(
     how: signal.Signals,
+    way: str,
     run_python: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with in_memory() as home, serve(home) as (url, key), oc.connect(url, key=key) as pool:
+    with in_memory() as home, serve(home, way) as (url, key), oc.connect(url, key=key) as pool:
         monkeypatch.setenv("OUTCORE_KEY", str(key))
         oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)).close()
         tests = str(Path(__file__).parent)

@@ -166,12 +166,13 @@ class Collective:
         rank: int,
         arrays: Sequence[npt.NDArray[Any]],
         memory_bytes: int,
+        offers_memory: bool,
         failed: tuple[str, str] | None = None,
         tell: Callable[[], object] | None = None,
-    ) -> list[tuple[int, int, int, int]]: ...
+    ) -> list[tuple[int, int, int, int, int]]: ...
     def plan(
         self, unit_bytes: int, servers: int
-    ) -> tuple[list[tuple[int, int]], list[list[tuple[int, int, int]]]]: ...
+    ) -> tuple[list[tuple[int, int]], list[list[tuple[int, int, int, int, int]]]]: ...
 
 _Status: TypeAlias = tuple[bool, int, int, int, int, int, int, list[int]]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile
 from outcore.collective_agreement import Agreement, layout_of
-from outcore.collective_memory import Local, arrays_of
+from outcore.collective_memory import Local, arrays_of, offers_memory
 from outcore.collective_progress import shown
 from outcore.collective_report import CollectiveReport, WithServer
 from outcore.communicator import Alone, Communicator
@@ -59,6 +59,7 @@ class Call:
         self._schema: SchemaLike = schema
         self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
         self._skip_disk = skip_disk
+        self._offers_memory = offers_memory()
         is_first = self._comm.rank == 0
         self._progress = progress if is_first or callable(progress) else False
         self._tell: Callable[[], None] | None = None
@@ -243,7 +244,15 @@ class Call:
             kind = failed.kind if isinstance(failed, OutcoreError) else "io"
             why = (kind, str(failed))
         try:
-            found = work.run(file, self._comm.rank, arrays, self._memory_bytes, why, self._tell)
+            found = work.run(
+                file,
+                self._comm.rank,
+                arrays,
+                self._memory_bytes,
+                self._offers_memory,
+                why,
+                self._tell,
+            )
         except OutcoreError:
             if failed is not None:
                 raise failed from None

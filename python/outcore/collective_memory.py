@@ -1,6 +1,7 @@
 """What a process has in memory of an array that all processes write or read together."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,23 @@ from outcore.errors import InvalidError
 
 Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
 """What a process has in memory: an array, or one for each of its boxes; `None` is nothing."""
+
+DIRECT_MEMORY_VARIABLE = "OUTCORE_DIRECT_MEMORY"
+"""Environment variable: with ``off``, no server reads the memory of this process by itself."""
+
+
+def offers_memory() -> bool:
+    """Say whether servers on this machine may read what this process writes.
+
+    Raises
+    ------
+    InvalidError
+        If the variable says neither ``on`` nor ``off``.
+    """
+    given = os.environ.get(DIRECT_MEMORY_VARIABLE, "").strip().lower()
+    if given not in ("", "on", "off"):
+        raise InvalidError(f"need {DIRECT_MEMORY_VARIABLE}=on or off, have {given!r}")
+    return given != "off"
 
 
 def arrays_of(

@@ -33,6 +33,10 @@ class CollectivePlan:
     messages
         Messages of each process to each server, by the number of that: one to join, one for each
         round in which the process has a share, one for each share, and one for the end.
+    direct_messages
+        The same of a write of which the servers read the memory of the processes, as those on one
+        machine do: of the rounds and shares, those that lie in short runs in arrays as NumPy makes
+        them. ``report.direct_bytes`` says whether it was so.
     seconds
         Time of the fullest server at the pool's measured rate.
     """
@@ -44,6 +48,7 @@ class CollectivePlan:
     server_bytes: dict[int, int]
     process_bytes: tuple[int, ...]
     messages: tuple[dict[int, int], ...]
+    direct_messages: tuple[dict[int, int], ...]
     seconds: float
 
     @property
@@ -55,6 +60,11 @@ class CollectivePlan:
     def total_messages(self) -> int:
         """Messages of all processes to all servers."""
         return sum(sum(each.values()) for each in self.messages)
+
+    @property
+    def total_direct_messages(self) -> int:
+        """The same where servers read the memory of processes."""
+        return sum(sum(each.values()) for each in self.direct_messages)
 
     @property
     def imbalance(self) -> float:
@@ -74,7 +84,8 @@ class CollectivePlan:
                 f"  bytes        {format_bytes(self.nbytes)}",
                 f"  servers      {servers}",
                 f"  imbalance    {self.imbalance:.3f}",
-                f"  messages     {self.total_messages}",
+                f"  messages     {self.total_messages}, or {self.total_direct_messages} if servers "
+                "read the memory of the processes",
                 f"  time         {format_seconds(self.seconds)}",
             ]
         )
@@ -188,13 +199,14 @@ def _plan(
     server_bytes: dict[int, int] = {}
     process_bytes = [0] * processes
     messages: list[dict[int, int]] = [{} for _ in range(processes)]
+    direct: list[dict[int, int]] = [{} for _ in range(processes)]
     for shard, (unit, servers) in enumerate(target.files):
         work = Collective(0, verb == "write_all", processes, target.grid, shard, found, 1, False)
         _, exchanged = work.plan(unit, len(servers))
         for rank, of_rank in enumerate(exchanged):
-            for server, (rounds, shares, nbytes) in zip(servers, of_rank, strict=True):
-                sent = messages[rank]
-                sent[server] = sent.get(server, 0) + 2 + rounds + shares
+            for server, (rounds, shares, nbytes, *given) in zip(servers, of_rank, strict=True):
+                for sent, needed in ((messages, (rounds, shares)), (direct, given)):
+                    sent[rank][server] = sent[rank].get(server, 0) + 2 + sum(needed)
                 server_bytes[server] = server_bytes.get(server, 0) + nbytes
                 process_bytes[rank] += nbytes
     known = rates or stored_or_measured(target.where)
@@ -209,5 +221,6 @@ def _plan(
         server_bytes=server_bytes,
         process_bytes=tuple(process_bytes),
         messages=tuple(messages),
+        direct_messages=tuple(direct),
         seconds=max(server_bytes.values(), default=0) / of_server,
     )

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-WithServer = tuple[int, int, int, int]
-"""Messages, shares, bytes of them, bytes of those that were copied: of a process and a server."""
+WithServer = tuple[int, int, int, int, int]
+"""Messages, shares in them, bytes of all shares; bytes of those that were copied, and of those that
+the server read from memory: of a process and a server."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class CollectiveReport:
     bytes_moved, copied_bytes
         Bytes given to servers or taken from them; those of them that were copied in memory on the
         way, since they lie there in short runs.
+    direct_bytes
+        Those of the bytes moved that servers on this machine read from the memory of this process
+        by themselves, without messages; see `outcore.collective_memory.DIRECT_MEMORY_VARIABLE`.
     messages
         By number of the server, those that move the array: exactly as ``oc.plan`` says.
     shares
@@ -30,6 +34,7 @@ class CollectiveReport:
     seconds: float
     bytes_moved: int
     copied_bytes: int
+    direct_bytes: int
     messages: dict[int, int]
     shares: int
 
@@ -42,9 +47,10 @@ class CollectiveReport:
     ) -> "CollectiveReport":
         """Sum up what was exchanged: of each file its servers, and what went to and from them."""
         messages: dict[int, int] = {}
-        shares = nbytes = copied = 0
+        shares = nbytes = copied = direct = 0
         for servers, found in exchanged:
             for server, each in zip(servers, found, strict=True):
                 messages[server] = messages.get(server, 0) + each[0]
-                shares, nbytes, copied = shares + each[1], nbytes + each[2], copied + each[3]
-        return cls(verb, seconds, nbytes, copied, messages, shares)
+                shares, nbytes = shares + each[1], nbytes + each[2]
+                copied, direct = copied + each[3], direct + each[4]
+        return cls(verb, seconds, nbytes, copied, direct, messages, shares)

@@ -14,6 +14,7 @@ use outcore_core::{
 use outcore_memory::{Arena, Region};
 
 use crate::PoolVolume;
+use crate::offer::Offered;
 use crate::pool_call::unexpected;
 use crate::pool_file::PoolFile;
 use crate::shares::{Carrier, LocalArray};
@@ -35,6 +36,8 @@ pub struct CollectivePart {
     pub arrays: Vec<LocalArray>,
     /// Most bytes of bounce buffers, for what is not in long runs in memory; at least [`PIECE_BYTES`].
     pub memory_bytes: usize,
+    /// Whether servers on this machine may read from the memory of the arrays by themselves.
+    pub offers_memory: bool,
 }
 
 /// What a process exchanged with one server.
@@ -42,12 +45,14 @@ pub struct CollectivePart {
 pub struct Exchanged {
     /// Messages to the server.
     pub messages: u64,
-    /// Shares given or taken.
+    /// Shares given or taken by messages.
     pub shares: u64,
-    /// Bytes of them.
+    /// Bytes of all shares.
     pub bytes: u64,
     /// Bytes of those that were copied in memory on the way.
     pub copied_bytes: u64,
+    /// Bytes that the server read from the memory of the process itself.
+    pub direct_bytes: u64,
 }
 
 impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
@@ -73,6 +78,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             pool: self,
             file: &file,
             part,
+            offered: (part.spec.write && part.offers_memory).then(|| Offered::new(&part.arrays)),
             sender,
             servers,
             ready: VecDeque::new(),
@@ -84,7 +90,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
         work.join(grant);
         // Only now: the others are told of whatever fails.
         let outcome = work.run(&receiver, go_on);
-        if part.spec.write && work.servers.iter().any(|server| server.exchanged.shares > 0) {
+        if part.spec.write && work.servers.iter().any(|server| server.exchanged.bytes > 0) {
             self.0.note_written(&file);
         }
         outcome.map(|()| work.servers.into_iter().map(|server| server.exchanged).collect())
@@ -96,6 +102,8 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
 struct Server {
     /// Whether it has said that all processes are there.
     has_begun: bool,
+    /// Whether it reads from the memory of the process what lies there in long runs.
+    reads_memory: bool,
     /// The first round that was not looked at yet.
     next_round: u64,
     /// Rounds asked for and not answered.
@@ -136,6 +144,8 @@ struct Work<'a, L: Link + ?Sized> {
     pool: &'a PoolVolume<L>,
     file: &'a Arc<PoolFile>,
     part: &'a CollectivePart,
+    /// For servers on this machine. It is valid until all of them have answered.
+    offered: Option<Offered>,
     sender: Sender<Event>,
     servers: Vec<Server>,
     ready: VecDeque<Move>,
@@ -150,7 +160,10 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
     fn join(&mut self, grant: Grant) {
         let (spec, rank) = (&self.part.spec, self.part.rank);
         let calls = self.file.calls(|target| {
-            let request = IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank };
+            let server = self.file.layout.servers[target.entry as usize];
+            let offered = self.offered.as_ref().filter(|_| self.pool.0.servers.link().is_local(server));
+            let memory = offered.map(|offered| offered.offer.clone());
+            let request = IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank, memory };
             Some((request, ()))
         });
         for (entry, call) in calls.into_iter().enumerate() {
@@ -172,7 +185,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
 
     /// Checks what the process has against the description.
     fn prepare(&self) -> Result<(CollectivePlan, Carrier<'a>)> {
-        let CollectivePart { spec, rank, arrays, memory_bytes } = self.part;
+        let CollectivePart { spec, rank, arrays, memory_bytes, .. } = self.part;
         let plan = CollectivePlan::new(spec, self.file.layout.stripes)?;
         if *rank >= spec.ranks {
             return Err(Error::invalid(format!("of {} processes none has number {rank}", spec.ranks)));
@@ -234,7 +247,8 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         let server = &mut self.servers[entry];
         let is_copy = matches!(step, Step::Share(_, Some(_)));
         self.copies -= usize::from(is_copy);
-        if reply != IoReply::Done {
+        server.reads_memory |= matches!(step, Step::Join) && reply == IoReply::ReadsMemory;
+        if reply != IoReply::Done && !matches!((&step, &reply), (Step::Join, IoReply::ReadsMemory)) {
             let error = match reply {
                 IoReply::Failed(error) => error,
                 reply => unexpected(&reply),
@@ -301,15 +315,23 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         }
     }
 
-    /// The next round of a server in which the process has a share.
+    /// The next round of a server in which the process has a share that does not go without messages.
     fn next_round(&mut self, plan: &CollectivePlan, entry: usize) -> Option<(u64, Vec<Move>)> {
         let server = &mut self.servers[entry];
+        let item_bytes = self.part.spec.grid.item_bytes;
+        let offer = self.offered.as_ref().map(|offered| &offered.offer).filter(|_| server.reads_memory);
         let number = entry as u64;
         while server.next_round < plan.rounds(number) {
             let round = server.next_round;
             server.next_round += 1;
+            let exchanged = &mut server.exchanged;
             let share_of = |piece| {
                 let share = plan.share(&plan.piece(number, piece), self.part.rank);
+                if offer.is_some_and(|offer| offer.direct(&share, item_bytes).is_some()) {
+                    exchanged.bytes += share.bytes;
+                    exchanged.direct_bytes += share.bytes;
+                    return None;
+                }
                 (share.bytes > 0).then_some(Move { entry, piece, share })
             };
             let moves: Vec<Move> = plan.pieces_of(number, round).filter_map(share_of).collect();

@@ -5,6 +5,7 @@ mod batch;
 mod bounce;
 mod collective;
 mod local;
+mod offer;
 mod piece;
 mod pool;
 mod pool_attributes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Buffer, Error, Packing, Result, Share};
+use outcore_core::{Buffer, ByteRun, Error, Packing, Result, Share};
 use outcore_memory::{Arena, Region, Segment};
 
 use crate::Memory;
@@ -10,9 +10,6 @@ use crate::Memory;
 /// Runs that are at least this long, on average, travel from and to where they are. Shorter ones cost more in system calls
 /// than a copy does.
 const LEAST_RUN_BYTES: u64 = 4096;
-
-/// More runs than would be long enough, which may turn out to follow each other.
-const MOST_PARTS: u64 = 64;
 
 /// An array of a process that takes part in a collective.
 #[derive(Clone)]
@@ -67,28 +64,12 @@ impl Carrier<'_> {
             return Ok(None);
         }
         let array = &self.arrays[first.part];
-        let packings: Vec<Packing> = self.packings(share).collect();
-        // A piece that begins and ends inside of rows has tiles that follow each other: as many runs at most.
-        let most = 1.max(share.bytes / LEAST_RUN_BYTES);
-        let runs = packings.iter().map(|packing| packing.bytes() / packing.run_bytes);
-        if runs.fold(0, u64::saturating_add) > most + MOST_PARTS {
+        let place = |_| (array.memory.origin as i64, array.memory.strides.as_slice());
+        let Some(runs) = share.runs_in_memory(self.item_bytes, LEAST_RUN_BYTES, place) else {
             return Ok(None);
-        }
-        let mut segments: Vec<Segment> = Vec::new();
-        for (tile, packing) in share.tiles.iter().zip(&packings) {
-            let (start, bytes) = (start_of(array, &tile.local), packing.run_bytes as usize);
-            packing.for_each_run(&mut |step, _| {
-                let offset = (start + step) as usize;
-                match segments.last_mut() {
-                    Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
-                    _ => segments.push(Segment { offset, bytes }),
-                }
-            });
-        }
-        if segments.len() as u64 > most {
-            return Ok(None);
-        }
-        Region::new(array.memory.block.clone(), segments).map(Some)
+        };
+        let segment = |run: ByteRun| Segment { offset: run.start as usize, bytes: run.bytes as usize };
+        Region::new(array.memory.block.clone(), runs.into_iter().map(segment).collect()).map(Some)
     }
 
     fn packings<'b>(&'b self, share: &'b Share) -> impl Iterator<Item = Packing> + 'b {

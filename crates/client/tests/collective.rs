@@ -2,191 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod collective_link;
 mod pool_link;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use collective_link::{CollectiveLink, ITEM_BYTES, Servers};
 use outcore_client::{CollectivePart, Exchanged, LocalArray, Memory, PoolVolume};
 use outcore_core::{
-    Answer, Buffer, ChunkGrid, ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error,
-    ErrorKind, FileId, GridSpec, Hints, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
-    MemorySchema, OnAnswer, OpenMode, PIECE_BYTES, Result, ServerId, StorageOrder, Stripes, Volume,
+    Buffer, ChunkGrid, ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error,
+    ErrorKind, FileId, GridSpec, Hints, MemorySchema, OpenMode, PIECE_BYTES, Result, ServerId, StorageOrder,
+    Stripes, Tile, Volume,
 };
 use outcore_memory::{Arena, Region};
 use pool_link::MemoryLink;
 
 const SERVERS: u32 = 2;
-const ITEM_BYTES: u64 = 8;
-
-/// A call that is not answered yet.
-type Waiting = (Region, OnAnswer<Region>);
-
-/// A collective on one server.
-struct Joined {
-    spec: CollectiveSpec,
-    plan: CollectivePlan,
-    entry: u64,
-    ranks: BTreeSet<u64>,
-    at_join: Vec<Waiting>,
-    at_end: Vec<Waiting>,
-    data: Vec<u8>,
-    left: u64,
-    failed: Option<Error>,
-}
-
-/// Servers whose memory is their disk, so that every round is ready at once.
-#[derive(Default)]
-struct Servers {
-    joined: Mutex<BTreeMap<ServerId, Joined>>,
-    /// Data files that were there, or are at the end.
-    files: Mutex<BTreeMap<u64, Vec<u8>>>,
-    /// What a server answers to the share of a rank.
-    fault: Mutex<Option<(ServerId, u64, Error)>>,
-    /// Who told which server that it gives up.
-    abandoned: Mutex<Vec<(ServerId, u64)>>,
-}
-
-struct CollectiveLink {
-    names: MemoryLink,
-    servers: Servers,
-}
-
-impl Servers {
-    fn serve(&self, server: ServerId, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
-        let mut all = self.joined.lock().unwrap();
-        let mut answers: Vec<(Waiting, Result<()>)> = vec![];
-        match request {
-            IoRequest::Join { target, spec, rank, .. } => {
-                let joined =
-                    all.entry(server).or_insert_with(|| self.begin(&spec, target.stripes, target.entry));
-                joined.ranks.insert(rank);
-                joined.at_join.push((buffer, done));
-                let is_full = joined.ranks.len() as u64 == spec.ranks;
-                if *spec != joined.spec && joined.failed.is_none() {
-                    joined.failed = Some(Error::invalid(format!("process {rank} does not agree")));
-                }
-                if is_full && joined.failed.is_none() {
-                    answers.extend(joined.at_join.drain(..).map(|waiting| (waiting, Ok(()))));
-                }
-            }
-            IoRequest::Await { round, .. } => {
-                let joined = all.get_mut(&server).unwrap();
-                match (&joined.failed, round) {
-                    (Some(error), _) => answers.push(((buffer, done), Err(error.clone()))),
-                    (None, Some(_)) => answers.push(((buffer, done), Ok(()))),
-                    (None, None) => joined.at_end.push((buffer, done)),
-                }
-            }
-            IoRequest::Give { rank, piece, bytes, .. } | IoRequest::Take { rank, piece, bytes, .. } => {
-                let joined = all.get_mut(&server).unwrap();
-                let fault = self.fault.lock().unwrap().clone();
-                let fault = fault.filter(|(of, whose, _)| (*of, *whose) == (server, rank));
-                if let Some((_, _, error)) = fault {
-                    joined.failed.get_or_insert(error);
-                }
-                if let Some(error) = joined.failed.clone() {
-                    answers.push(((buffer, done), Err(error)));
-                } else {
-                    assert_eq!((buffer.len() as u64, bytes), (bytes, bytes));
-                    joined.move_share(rank, piece, &mut buffer);
-                    joined.left -= bytes;
-                    answers.push(((buffer, done), Ok(())));
-                }
-            }
-            IoRequest::Abandon { rank, error, .. } => {
-                self.abandoned.lock().unwrap().push((server, rank));
-                // It may have ended.
-                if let Some(joined) = all.get_mut(&server) {
-                    joined.failed.get_or_insert(Error::new(error.kind, format!("process {rank}: {error}")));
-                }
-                answers.push(((buffer, done), Ok(())));
-            }
-            request => panic!("{request:?}"),
-        }
-        if let Some(joined) = all.get_mut(&server)
-            && joined.left == 0
-            && joined.at_end.len() as u64 == joined.spec.ranks
-        {
-            self.files.lock().unwrap().insert(joined.entry, std::mem::take(&mut joined.data));
-            answers.extend(joined.at_end.drain(..).map(|waiting| (waiting, Ok(()))));
-            all.remove(&server);
-        }
-        if let Some(joined) = all.get_mut(&server)
-            && let Some(error) = joined.failed.clone()
-        {
-            let waiting = joined.at_join.drain(..).chain(joined.at_end.drain(..));
-            answers.extend(waiting.map(|waiting| (waiting, Err(error.clone()))));
-        }
-        drop(all);
-        for ((buffer, done), result) in answers {
-            let reply = result.map_or_else(IoReply::Failed, |()| IoReply::Done);
-            done(Answer { reply, buffer, incarnation: Incarnation(1), started_ns: 0, finished_ns: 0 });
-        }
-    }
-
-    fn begin(&self, spec: &CollectiveSpec, stripes: Stripes, entry: u64) -> Joined {
-        let plan = CollectivePlan::new(spec, stripes).unwrap();
-        let left = (0..plan.pieces(entry))
-            .flat_map(|number| {
-                let piece = plan.piece(entry, number);
-                (0..spec.ranks).map(|rank| plan.share(&piece, rank).bytes).collect::<Vec<u64>>()
-            })
-            .sum();
-        let there = self.files.lock().unwrap().get(&entry).cloned();
-        let data = there.unwrap_or_else(|| vec![0; plan.data_bytes(entry) as usize]);
-        let (spec, failed) = (spec.clone(), None);
-        Joined {
-            spec,
-            plan,
-            entry,
-            ranks: BTreeSet::new(),
-            at_join: vec![],
-            at_end: vec![],
-            data,
-            left,
-            failed,
-        }
-    }
-}
-
-impl Joined {
-    fn move_share(&mut self, rank: u64, number: u64, buffer: &mut Region) {
-        let piece = self.plan.piece(self.entry, number);
-        let mut bytes = pool_link::content(buffer);
-        let mut from = 0;
-        for tile in self.plan.share(&piece, rank).tiles {
-            let packing = tile.in_piece(ITEM_BYTES);
-            packing.for_each_run(&mut |step, packed| {
-                let run = packing.run_bytes as usize;
-                let there = (piece.offset + tile.at) as usize + step as usize;
-                let (there, here) =
-                    (there..there + run, from + packed as usize..from + packed as usize + run);
-                if self.spec.write {
-                    self.data[there].copy_from_slice(&bytes[here]);
-                } else {
-                    bytes[here].copy_from_slice(&self.data[there]);
-                }
-            });
-            from += packing.bytes() as usize;
-        }
-        if !self.spec.write {
-            buffer.copy_in(0, &bytes);
-        }
-    }
-}
-
-impl Link for CollectiveLink {
-    type Buffer = Region;
-
-    fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
-        self.servers.serve(server, request, buffer, done);
-    }
-
-    fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
-        self.names.manager(request)
-    }
-}
 
 /// An array in a pool of two servers, each of which has a run of slots in turn.
 struct Place {
@@ -283,7 +115,8 @@ fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged
 }
 
 fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> CollectivePart {
-    CollectivePart { spec: spec.clone(), rank: rank as u64, arrays, memory_bytes: PIECE_BYTES as usize }
+    let (rank, memory_bytes) = (rank as u64, PIECE_BYTES as usize);
+    CollectivePart { spec: spec.clone(), rank, arrays, memory_bytes, offers_memory: true }
 }
 
 /// Writes an array by one schema and reads it by another; both times messages are those of the plan.
@@ -310,6 +143,11 @@ fn check(
         .collect();
     check_counts(place, &written, &together(place, &written));
     check_files(place);
+    // The same to a server that reads memory, after the file was forgotten.
+    place.link.servers.files.lock().unwrap().clear();
+    place.link.servers.is_local.store(true, Ordering::Relaxed);
+    check_direct_counts(place, &written, &together(place, &written));
+    check_files(place);
     let read: Vec<CollectivePart> = other_owned
         .iter()
         .enumerate()
@@ -319,6 +157,7 @@ fn check(
         })
         .collect();
     check_counts(place, &read, &together(place, &read));
+    place.link.servers.is_local.store(false, Ordering::Relaxed);
     for (part, indices) in read.iter().zip(other_owned) {
         for (array, indices) in part.arrays.iter().zip(indices) {
             let block = Region::whole(array.memory.block.clone());
@@ -330,6 +169,61 @@ fn check(
             });
             assert!(expected.iter().all(|&byte| byte == 0), "what is between elements is left alone");
         }
+    }
+}
+
+/// What lies in memory in runs of 1 KiB on average, and in pieces in runs of 64 bytes, needs no messages.
+fn check_direct_counts(place: &Place, parts: &[CollectivePart], found: &[Result<Vec<Exchanged>>]) {
+    let plan = CollectivePlan::new(&parts[0].spec, place.stripes).unwrap();
+    for (part, found) in parts.iter().zip(found) {
+        for (exchanged, entry) in found.as_ref().unwrap().iter().zip(0..) {
+            let (mut bytes, mut shares, mut rounds) = (0, 0, 0);
+            for (_, pieces) in plan.rounds_of(entry, part.rank) {
+                let before = shares;
+                for piece in pieces {
+                    let share = plan.share(&plan.piece(entry, piece), part.rank);
+                    let (mut memory, mut disk) = (vec![], vec![]);
+                    for tile in &share.tiles {
+                        each_byte(part, tile, &mut |at, in_piece| {
+                            memory.push(at);
+                            disk.push(in_piece);
+                        });
+                    }
+                    let is_long = |places: &[u64], least: u64| {
+                        let runs = 1 + places.windows(2).filter(|two| two[0] + 1 != two[1]).count() as u64;
+                        runs <= 1.max(places.len() as u64 / least)
+                    };
+                    if is_long(&memory, 1024) && is_long(&disk, 64) {
+                        bytes += share.bytes;
+                    } else {
+                        shares += 1;
+                    }
+                }
+                rounds += u64::from(shares > before);
+            }
+            assert_eq!((exchanged.direct_bytes, exchanged.shares), (bytes, shares));
+            assert_eq!(exchanged.messages, 2 + rounds + shares);
+        }
+    }
+}
+
+/// Visits the bytes of a tile: where they are in memory, and in the piece.
+fn each_byte(part: &CollectivePart, tile: &Tile, visit: &mut impl FnMut(u64, u64)) {
+    let memory = &part.arrays[tile.part].memory;
+    let start = memory.block.as_ptr() as u64 + memory.origin as u64;
+    let steps = tile.local.iter().zip(&memory.strides);
+    let first = steps.fold(start, |at, (&i, &stride)| at.wrapping_add_signed(i as i64 * stride));
+    let mut places = vec![(first, tile.at)];
+    for level in &tile.levels {
+        let stride = memory.strides[level.dim] * level.local_step as i64;
+        let next = |(at, in_piece): (u64, u64)| {
+            (0..level.count)
+                .map(move |i| (at.wrapping_add_signed(i as i64 * stride), in_piece + i * level.piece_step))
+        };
+        places = places.into_iter().flat_map(next).collect();
+    }
+    for (at, in_piece) in places {
+        (0..ITEM_BYTES).for_each(|byte| visit(at + byte, in_piece + byte));
     }
 }
 

@@ -5,7 +5,10 @@
 //! a *round*. What of a piece is one process's is its *share*, and one message.
 
 use crate::schema::{Axis, Overlap};
-use crate::{ChunkGrid, Error, GridSpec, MemorySchema, Packing, Result, StorageOrder, Stripes};
+use crate::{
+    ChunkGrid, Error, GridSpec, MemoryOffer, MemorySchema, Result, Share, StorageOrder, Stripes, Tile,
+    TileLevel,
+};
 
 /// Bytes of a piece, but for the last of a data file.
 pub const PIECE_BYTES: u64 = 1 << 20;
@@ -55,60 +58,6 @@ struct PieceBox {
     /// Where the first one is in the piece, and the bytes from one to the next along each dimension.
     at: u64,
     strides: Vec<u64>,
-}
-
-/// What of a piece is one process's. Its bytes travel in the order of the tiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// How many.
-    pub bytes: u64,
-    /// Where they lie.
-    pub tiles: Vec<Tile>,
-}
-
-/// Elements in nested strides, both in a piece and in the memory of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tile {
-    /// Which of the arrays of the process.
-    pub part: usize,
-    /// Index of the first element in that array.
-    pub local: Vec<u64>,
-    /// The first byte in the piece.
-    pub at: u64,
-    /// The slowest first. The elements travel in this order.
-    pub levels: Vec<TileLevel>,
-}
-
-/// One level of a [`Tile`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TileLevel {
-    /// How many.
-    pub count: u64,
-    /// Bytes from one to the next in the piece.
-    pub piece_step: u64,
-    /// The dimension of the process's array along which they go.
-    pub dim: usize,
-    /// From one to the next along it.
-    pub local_step: u64,
-}
-
-impl Tile {
-    /// How many elements.
-    pub fn items(&self) -> u64 {
-        self.levels.iter().map(|level| level.count).product()
-    }
-
-    /// How its elements lie in the piece.
-    pub fn in_piece(&self, item_bytes: u64) -> Packing {
-        Packing::new(item_bytes, self.levels.iter().map(|level| (level.count, level.piece_step as i64)))
-    }
-
-    /// How they lie in an array of the process whose dimensions have these strides, in bytes.
-    pub fn in_memory(&self, item_bytes: u64, strides: &[i64]) -> Packing {
-        let step =
-            |level: &TileLevel| (level.count, (level.local_step as i64).wrapping_mul(strides[level.dim]));
-        Packing::new(item_bytes, self.levels.iter().map(step))
-    }
 }
 
 /// The plan of one [`CollectiveSpec`], for a file that is striped in one way.
@@ -271,6 +220,19 @@ impl CollectivePlan {
     pub fn element_bytes(&self, piece: &PlannedPiece) -> u64 {
         let items: u64 = piece.boxes.iter().map(|area| area.shape.iter().product::<u64>()).sum();
         items * self.grid.spec().item_bytes
+    }
+
+    /// Checks that a process offers the arrays that it has by the schema.
+    pub fn check_offer(&self, offer: &MemoryOffer, rank: u64) -> Result<()> {
+        let dims = |axes: &Vec<Axis>| axes.len();
+        let need: Vec<usize> = self.parts[rank as usize].iter().map(dims).collect();
+        let have: Vec<usize> = offer.arrays.iter().map(|array| array.strides.len()).collect();
+        if need == have {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "by the memory schema process {rank} has arrays of {need:?} dimensions, it offers memory of {have:?}"
+        )))
     }
 
     /// The rounds of an entry in which a process has a share, each with the pieces of which it has one.

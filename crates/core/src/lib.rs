@@ -23,8 +23,10 @@ mod message;
 mod names;
 mod order;
 mod packing;
+mod peer_memory;
 mod regions;
 mod schema;
+mod share;
 mod transfer;
 mod unsynced;
 mod volume;
@@ -33,8 +35,7 @@ pub mod wire;
 pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
 pub use collective::{
-    CollectivePlan, CollectiveSpec, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE, Share, Tile,
-    TileLevel,
+    CollectivePlan, CollectiveSpec, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
 };
 pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
@@ -49,8 +50,12 @@ pub use message::{
 pub use names::Names;
 pub use order::ChunkOrder;
 pub use packing::{PackedLevel, Packing};
+pub use peer_memory::{
+    DirectShare, LEAST_MEMORY_RUN_BYTES, LEAST_PIECE_RUN_BYTES, MemoryOffer, OfferedArray, PeerMemory,
+};
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
 pub use schema::{Axis, Distribution, ElementBox, MAX_RANKS, MemorySchema};
+pub use share::{ByteRun, Share, Tile, TileLevel};
 pub use transfer::{BoxRequest, Limits, Piece, Stride, plan_box};
 pub use unsynced::{Incarnation, Sent, Unsynced};
 pub use volume::{Entry, Preference, Volume, VolumeRequest};

@@ -30,6 +30,12 @@ pub trait Link: Send + Sync {
     /// always called, exactly once. Payloads are checked on the way: what arrives is what was sent, or an error.
     fn io(&self, server: ServerId, request: IoRequest, buffer: Self::Buffer, done: OnAnswer<Self::Buffer>);
 
+    /// Whether a server may be another process on this machine, which could read the memory of this one.
+    fn is_local(&self, server: ServerId) -> bool {
+        let _ = server;
+        false
+    }
+
     /// Asks the manager, and waits. Rare and small: no data path does it.
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply>;
 }

@@ -3,8 +3,8 @@
 //! A message is a record here, and a payload of bytes beside it: those of a read or a write, which no record holds.
 
 use crate::{
-    CollectiveSpec, DataFile, Error, Handle, Inspection, Known, Layout, Regions, ScrubPlace, Scrubbed,
-    ServerId, Stripes,
+    CollectiveSpec, DataFile, Error, Handle, Inspection, Known, Layout, MemoryOffer, Regions, ScrubPlace,
+    Scrubbed, ServerId, Stripes,
 };
 
 /// What a request to an I/O server is for: one entry of one file.
@@ -136,6 +136,8 @@ pub enum IoRequest {
         spec: Box<CollectiveSpec>,
         /// Which of the processes it is.
         rank: u64,
+        /// Of one that writes, and may be on the server's machine.
+        memory: Option<MemoryOffer>,
     },
     /// Answered once the server is ready for shares of a round, or, without one, once all is done and durable.
     Await {
@@ -202,6 +204,8 @@ pub struct IoStatus {
     pub bytes_read: u64,
     /// Bytes taken from writers.
     pub bytes_written: u64,
+    /// Those of them that the server read from the memory of processes itself.
+    pub direct_bytes: u64,
     /// Blocks whose checksum was found wrong.
     pub damaged_blocks: u64,
     /// Files of which regions were noted as being written when the server started.
@@ -237,6 +241,9 @@ pub enum IoReply {
     Absent,
     /// Of several data files, in bytes, in the order of the request.
     Lengths(Vec<u64>),
+    /// Of `Join`: done, and the server reads from the memory that was offered what lies there in long runs. No messages are
+    /// exchanged about these shares.
+    ReadsMemory,
 }
 
 /// Where a server listens: several addresses are parallel channels to one server.

@@ -78,7 +78,9 @@ fn walk(levels: &[PackedLevel], strided: i64, packed: u64, visit: &mut impl FnMu
         [] => visit(strided, packed),
         [faster @ .., slowest] => {
             for i in 0..slowest.count {
-                walk(faster, strided + i as i64 * slowest.step, packed + i * slowest.packed, visit);
+                // Steps may come from elsewhere: places that are nowhere are found by who goes there.
+                let step = (i as i64).wrapping_mul(slowest.step);
+                walk(faster, strided.wrapping_add(step), packed + i * slowest.packed, visit);
             }
         }
     }

@@ -39,6 +39,8 @@ pub(crate) enum Socket {
 /// Whom the system says the other end of a UNIX socket to be.
 #[derive(Debug)]
 pub(crate) struct PeerIds {
+    /// The process that connected; 0 if this one cannot see it.
+    pub(crate) pid: i32,
     pub(crate) uid: u32,
     pub(crate) gids: Vec<u32>,
 }
@@ -145,7 +147,7 @@ impl Socket {
         gids.truncate(if failed == 0 { length as usize / size_of::<u32>() } else { 0 });
         gids.retain(|gid| *gid != who.gid);
         gids.insert(0, who.gid);
-        Some(PeerIds { uid: who.uid, gids })
+        Some(PeerIds { pid: who.pid, uid: who.uid, gids })
     }
 
     /// Sends all of `vectors`.

@@ -61,6 +61,8 @@ impl EmbeddedLink {
                 server: id,
                 verify: Box::new(key.clone()),
                 scratch: Arc::new(Region::allocate),
+                // What is given in this process is in its memory already.
+                reads_memory: false,
                 limits: io_server::Limits::default(),
                 clock: Arc::new(MonotonicClock),
             };

@@ -14,7 +14,7 @@ use outcore_core::{
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
 use outcore_memory::Region;
 use outcore_net::{
-    Address, Config, Credentials, Handler, Key, Listening, MonotonicClock, NetLink, Options, User, Who,
+    Address, Caller, Config, Credentials, Handler, Key, Listening, MonotonicClock, NetLink, Options, User,
     listen,
 };
 use outcore_server::io_server::{self, Limits, Runner};
@@ -29,7 +29,10 @@ use crate::requests::{Requests, kind_of_io};
 /// How long the page of metrics waits for the disk.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
-const KNOWN: &str = "directory, listen, key_file, manager, server, advertise, threads, memory_bytes, metrics";
+const OF_DIRECT_MEMORY: &str = "\"on\", or \"off\"";
+
+const KNOWN: &str =
+    "directory, listen, key_file, manager, server, advertise, threads, memory_bytes, metrics, direct_memory";
 
 /// What an I/O server is told.
 #[derive(Clone, Debug)]
@@ -50,6 +53,8 @@ pub struct IoSettings {
     pub threads: usize,
     /// Bytes of payloads that are in memory at once: at least 32 MiB, since clients send up to 8 MiB in one message.
     pub memory_bytes: Option<usize>,
+    /// Whether it reads by itself what processes on its machine offer of their memory in collectives.
+    pub reads_memory: bool,
     /// `HOST:PORT` at which Prometheus finds its metrics, if anywhere.
     pub metrics: Option<String>,
 }
@@ -72,6 +77,12 @@ impl IoSettings {
         let threads = settings.number("threads", "4")?.unwrap_or(DEFAULT_THREADS as u64);
         let memory_bytes = settings.number("memory_bytes", "50_331_648")?;
         let metrics = settings.text("metrics", OF_METRICS)?;
+        let direct_memory = settings.text("direct_memory", OF_DIRECT_MEMORY)?;
+        let reads_memory = match direct_memory.as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(_) => return Err(Error::invalid(format!("need direct_memory = {OF_DIRECT_MEMORY}"))),
+        };
         settings.finish(KNOWN)?;
         if threads == 0
             || threads > 256
@@ -80,7 +91,18 @@ impl IoSettings {
             return Err(Error::invalid("need threads of 1 to 256, and memory_bytes of 32 MiB to 1 TiB"));
         }
         let (threads, memory_bytes) = (threads as usize, memory_bytes.map(|bytes| bytes as usize));
-        Ok(Self { directory, listen, advertise, key, manager, server, threads, memory_bytes, metrics })
+        Ok(Self {
+            directory,
+            listen,
+            advertise,
+            key,
+            manager,
+            server,
+            threads,
+            memory_bytes,
+            reads_memory,
+            metrics,
+        })
     }
 }
 
@@ -137,6 +159,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
         server,
         verify: Box::new(signing_key(&settings.key)),
         scratch: Arc::new(Region::allocate),
+        reads_memory: settings.reads_memory,
         limits: Limits::default(),
         clock: Arc::new(MonotonicClock),
     };
@@ -174,7 +197,7 @@ struct Serving {
 }
 
 impl Handler for Serving {
-    fn io(&self, who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+    fn io(&self, caller: &Caller, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let (requests, begun) = (self.requests.clone(), self.requests.begin(kind_of_io(&request)));
         let (is_write, is_read) = (request.is_write(), request.is_read());
         let counted = move |answer: Answer<Region>| {
@@ -190,7 +213,7 @@ impl Handler for Serving {
             request,
             IoRequest::Scrub { .. } | IoRequest::DataFiles { .. } | IoRequest::Inspect { .. }
         );
-        if is_check && !who.is_root {
+        if is_check && !caller.who.is_root {
             let error = Error::new(
                 ErrorKind::Denied,
                 "only who has the pool's key, or runs it, may check it; use the pool's key file",
@@ -198,7 +221,7 @@ impl Handler for Serving {
             let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
             return counted(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
         }
-        self.runner.call(request, buffer, Box::new(counted));
+        self.runner.call_of(caller.memory.clone(), request, buffer, Box::new(counted));
     }
 }
 
@@ -208,6 +231,8 @@ fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
     runner.call(IoRequest::Status, Region::empty(), Box::new(move |answer| drop(sender.send(answer.reply))));
     let Ok(IoReply::Status(status)) = receiver.recv_timeout(STATUS_PATIENCE) else { return };
     page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
+    let help = "Bytes that the server read from the memory of processes on its machine, without a socket.";
+    page.single("outcore_direct_bytes_total", "counter", help, status.direct_bytes);
     let help = "Blocks whose checksum was found wrong.";
     page.single("outcore_damaged_blocks_total", "counter", help, status.damaged_blocks);
     let help =

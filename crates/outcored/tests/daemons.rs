@@ -41,6 +41,7 @@ fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings
         server: None,
         threads: 2,
         memory_bytes: Some(32 << 20),
+        reads_memory: true,
         metrics: None,
     }
 }

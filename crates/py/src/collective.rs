@@ -3,7 +3,8 @@
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{CollectivePart, Exchanged, LocalArray};
 use outcore_core::{
-    Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, Stripes,
+    Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, MemoryOffer,
+    OfferedArray, Stripes,
 };
 use pyo3::prelude::*;
 
@@ -12,11 +13,16 @@ use crate::error::OrRaise;
 use crate::memory::memory_of;
 use crate::pool_file::PoolFile;
 
-/// (messages, shares, bytes of them, bytes of those that were copied in memory) of a process with one server.
-type WithServer = (u64, u64, u64, u64);
+/// (messages, shares given or taken by them, bytes of all shares, those of them that were copied in memory, those that the
+/// server read from memory) of a process with one server.
+type WithServer = (u64, u64, u64, u64, u64);
 
-/// (bytes, pieces) of each server, and of each process with each server (rounds, shares, bytes).
-type Counts = (Vec<(u64, u64)>, Vec<Vec<(u64, u64, u64)>>);
+/// Of a process with a server: rounds in which it has shares, those shares, their bytes; the first two without shares that
+/// the server would read from memory.
+type Planned = (u64, u64, u64, u64, u64);
+
+/// (bytes, pieces) of each server, and of each process with each server.
+type Counts = (Vec<(u64, u64)>, Vec<Vec<Planned>>);
 
 /// How the elements of an array lie in the memory of processes.
 #[pyclass(frozen, module = "outcore._core")]
@@ -77,7 +83,7 @@ impl Collective {
 
     /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an
     /// error, tells all others of that instead, and raises it. `tell` is called now and then; what it raises ends it.
-    #[pyo3(signature = (file, rank, arrays, memory_bytes, failed = None, tell = None))]
+    #[pyo3(signature = (file, rank, arrays, memory_bytes, offers_memory, failed = None, tell = None))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn run(
         &self,
@@ -86,6 +92,7 @@ impl Collective {
         rank: u64,
         arrays: Vec<Bound<'_, PyUntypedArray>>,
         memory_bytes: usize,
+        offers_memory: bool,
         failed: Option<(String, String)>,
         tell: Option<Py<PyAny>>,
     ) -> PyResult<Vec<WithServer>> {
@@ -94,7 +101,7 @@ impl Collective {
             Ok(LocalArray { memory: memory_of(array, self.0.grid.item_bytes)?, shape })
         };
         let arrays = arrays.iter().map(local).collect::<PyResult<Vec<LocalArray>>>()?;
-        let part = CollectivePart { spec: self.0.clone(), rank, arrays, memory_bytes };
+        let part = CollectivePart { spec: self.0.clone(), rank, arrays, memory_bytes, offers_memory };
         let mut interrupt: Option<PyErr> = None;
         let exchanged = py.detach(|| {
             file.pool.collective(file.file, &part, &mut || {
@@ -114,23 +121,37 @@ impl Collective {
         if let Some(interrupt) = interrupt {
             return Err(interrupt);
         }
-        let tuple = |each: Exchanged| (each.messages, each.shares, each.bytes, each.copied_bytes);
+        let tuple =
+            |each: Exchanged| (each.messages, each.shares, each.bytes, each.copied_bytes, each.direct_bytes);
         exchanged.or_raise(py).map(|each| each.into_iter().map(tuple).collect())
     }
 
-    /// What a file in stripe units of so many bytes on so many servers would take.
+    /// What a file in stripe units of so many bytes on so many servers would take. Arrays in memory are taken to be as NumPy
+    /// makes them.
     fn plan(&self, py: Python<'_>, unit_bytes: u64, servers: u64) -> PyResult<Counts> {
         py.detach(|| {
             let plan = CollectivePlan::new(&self.0, Stripes::new(unit_bytes, servers)?)?;
             let of_server = |entry| (plan.data_bytes(entry), plan.pieces(entry));
+            let (spec, item_bytes) = (&self.0, self.0.grid.item_bytes);
             let ranks = (0..plan.ranks()).map(|rank| {
+                let parts = spec.schema.parts(&spec.grid.shape, rank);
+                let shapes = parts.iter().map(|axes| axes.iter().map(Axis::count).collect());
+                let offer = row_major(shapes, item_bytes);
                 let with = |entry| {
                     let rounds = plan.rounds_of(entry, rank);
-                    let shares = rounds.iter().flat_map(|(_, pieces)| pieces);
-                    let bytes_of = |&piece: &u64| plan.share(&plan.piece(entry, piece), rank).bytes;
-                    let (count, bytes) =
-                        shares.fold((0, 0), |(count, bytes), piece| (count + 1, bytes + bytes_of(piece)));
-                    (rounds.len() as u64, count, bytes)
+                    let mut found = (rounds.len() as u64, 0, 0, 0, 0);
+                    for (_, pieces) in rounds {
+                        let given_before = found.4;
+                        for piece in pieces {
+                            let share = plan.share(&plan.piece(entry, piece), rank);
+                            let is_direct = spec.write && offer.direct(&share, item_bytes).is_some();
+                            found.1 += 1;
+                            found.2 += share.bytes;
+                            found.4 += u64::from(!is_direct);
+                        }
+                        found.3 += u64::from(found.4 > given_before);
+                    }
+                    found
                 };
                 (0..servers).map(with).collect()
             });
@@ -138,6 +159,24 @@ impl Collective {
         })
         .or_raise(py)
     }
+}
+
+/// Arrays as NumPy makes them, as they would be offered.
+fn row_major(shapes: impl Iterator<Item = Vec<u64>>, item_bytes: u64) -> MemoryOffer {
+    // None follows another one at once.
+    let mut address = 0;
+    let array = |shape: Vec<u64>| {
+        let (mut step, mut strides) = (item_bytes as i64, vec![]);
+        for &length in shape.iter().rev() {
+            strides.push(step);
+            step *= length as i64;
+        }
+        strides.reverse();
+        let start = address;
+        address += step as u64 + 1;
+        OfferedArray { address: start, strides }
+    };
+    MemoryOffer { nonce: 0, nonce_address: 0, arrays: shapes.map(array).collect() }
 }
 
 fn error_of(kind: &str, message: &str) -> Error {

@@ -52,6 +52,10 @@ impl Link for ServedLink {
         }
     }
 
+    fn is_local(&self, server: ServerId) -> bool {
+        self.link().is_ok_and(|link| link.is_local(server))
+    }
+
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
         self.link()?.manager(request)
     }

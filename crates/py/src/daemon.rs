@@ -89,6 +89,7 @@ impl Daemon {
                 server: Some(ServerId(server)),
                 threads,
                 memory_bytes: None,
+                reads_memory: true,
                 metrics: None,
             };
             serve_io(&settings).map(Self::of_server)

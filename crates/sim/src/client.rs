@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use outcore_core::crash_disk::Random;
+use outcore_core::crash_disk::{MemoryBuffer, Random};
 use outcore_core::{
     Grant, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target, Unsynced,
 };
+
+use outcore_server::io_server::Caller;
 
 use crate::collective::{Next, Rank};
 use crate::model::{FileModel, WriteId, pattern};
@@ -172,6 +174,12 @@ impl Client {
             }
         }
         numbers
+    }
+
+    /// Its memory, if it offers that in a collective.
+    pub fn memory(&self) -> Caller<MemoryBuffer> {
+        let memory = self.op.as_ref()?.rank.as_ref()?.memory()?;
+        Some(memory)
     }
 
     /// The oldest request that is not answered.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+
 use outcore_core::crash_disk::Random;
 use outcore_core::{
     ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, ErrorKind, GridSpec, IoReply, IoRequest,
@@ -10,6 +12,7 @@ use outcore_core::{
 
 use crate::client::SimFile;
 use crate::model::{WriteId, pattern};
+use crate::rank_memory::RankMemory;
 
 /// Seconds of the simulation that servers wait for a client.
 const PATIENCE_S: u64 = 3;
@@ -27,6 +30,8 @@ pub struct Collective {
     pub clients: Vec<usize>,
     /// Those that have not begun yet.
     pub missing: BTreeSet<usize>,
+    /// Ranks that offer their memory.
+    pub offering: BTreeSet<u64>,
 }
 
 impl Collective {
@@ -69,7 +74,8 @@ impl Collective {
             skips_disk: false,
         };
         let missing = clients.iter().copied().collect();
-        Self { spec, file: number, write, clients, missing }
+        let offering = (0..ranks).filter(|_| random.once_in(2)).collect();
+        Self { spec, file: number, write, clients, missing, offering }
     }
 }
 
@@ -83,6 +89,7 @@ pub struct Rank {
     rank: u64,
     write: Option<WriteId>,
     plan: CollectivePlan,
+    memory: Option<Arc<RankMemory>>,
     /// Of each entry.
     parts: Vec<Part>,
     has_failed: bool,
@@ -91,6 +98,7 @@ pub struct Rank {
 /// What one server has for it.
 #[derive(Clone, Debug)]
 struct Part {
+    /// Without those that the server reads itself.
     rounds: Vec<(u64, Vec<u64>)>,
     next_round: usize,
     shares_left: usize,
@@ -102,6 +110,8 @@ impl Rank {
         let rank = collective.clients.iter().position(|&other| other == client)? as u64;
         let stripes = file.layout.stripes;
         let plan = CollectivePlan::new(&collective.spec, stripes).ok()?;
+        let offering = collective.write.filter(|_| collective.offering.contains(&rank));
+        let memory = offering.map(|write| Arc::new(RankMemory::new(&collective.spec, &plan, rank, write)));
         let (mut parts, mut nexts) = (vec![], vec![]);
         for entry in 0..stripes.count() {
             let rounds = plan.rounds_of(entry, rank);
@@ -109,15 +119,25 @@ impl Rank {
             parts.push(Part { rounds, next_round: 0, shares_left });
             let target = Target { handle: file.handle, stripes, entry };
             let spec = Box::new(collective.spec.clone());
-            nexts.push((entry, IoRequest::Join { target, grant: file.grant, spec, rank }, vec![]));
+            let offer = memory.as_ref().map(|memory| memory.offer.clone());
+            nexts.push((
+                entry,
+                IoRequest::Join { target, grant: file.grant, spec, rank, memory: offer },
+                vec![],
+            ));
         }
         let (id, write) = (collective.spec.id, collective.write);
-        Some((Self { id, rank, write, plan, parts, has_failed: false }, nexts))
+        Some((Self { id, rank, write, plan, memory, parts, has_failed: false }, nexts))
     }
 
     /// What is written; `None`: it reads.
     pub fn write(&self) -> Option<WriteId> {
         self.write
+    }
+
+    /// What servers may read.
+    pub fn memory(&self) -> Option<Arc<RankMemory>> {
+        self.memory.clone()
     }
 
     /// Whether it still waits for the answer to a request: who has given up waits for shares, which have its memory, and
@@ -138,6 +158,9 @@ impl Rank {
         let (collective, rank) = (self.id, self.rank);
         match request {
             IoRequest::Join { .. } => {
+                if *reply == IoReply::ReadsMemory {
+                    self.leave_out_what_is_read(entry);
+                }
                 nexts.extend(self.await_next(entry));
                 nexts.extend(self.await_next(entry));
             }
@@ -169,6 +192,19 @@ impl Rank {
             nexts.push((entry, IoRequest::Await { collective, rank, round: None }, vec![]));
         }
         nexts
+    }
+
+    fn leave_out_what_is_read(&mut self, entry: u64) {
+        let Some(memory) = &self.memory else { return };
+        let part = &mut self.parts[entry as usize];
+        for (_, pieces) in &mut part.rounds {
+            pieces.retain(|&piece| {
+                let share = self.plan.share(&self.plan.piece(entry, piece), self.rank);
+                memory.offer.direct(&share, 1).is_none()
+            });
+        }
+        part.rounds.retain(|(_, pieces)| !pieces.is_empty());
+        part.shares_left = part.rounds.iter().map(|(_, pieces)| pieces.len()).sum();
     }
 
     fn await_next(&mut self, entry: u64) -> Option<Next> {

@@ -9,5 +9,6 @@ pub mod metadata;
 pub mod model;
 pub mod node;
 pub mod power_store;
+pub mod rank_memory;
 pub mod seeds;
 pub mod world;

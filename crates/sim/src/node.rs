@@ -9,7 +9,9 @@ use outcore_core::{
 };
 use outcore_net::session::{Session, Sessions};
 use outcore_server::grants::Key;
-use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, NameOperation, perform};
+use outcore_server::io_server::{
+    Caller, Config, Effect, Event, Fetch, IoServer, Limits, NameOperation, fetch, perform,
+};
 
 /// The simulation's pool.
 pub const POOL: u128 = 0x0123_4567;
@@ -22,6 +24,9 @@ pub struct RequestKey {
     /// Its number for the request.
     pub number: u64,
 }
+
+/// Reads of memory that a server wishes, and where the bytes go.
+type Fetching = (Vec<Fetch<MemoryBuffer>>, MemoryBuffer);
 
 struct NoClock;
 
@@ -37,6 +42,8 @@ pub enum Wish {
     Disk(u64),
     /// An operation on names likewise, then [`Node::name_done`].
     Name(u64),
+    /// Memory of clients to be read some time, then [`Node::fetch_done`].
+    Fetch(u64),
     /// Others have their turn, then [`Node::go_on`].
     LetOthers(u64),
     /// An answer for a client.
@@ -57,6 +64,7 @@ pub struct Node {
     machine: Option<IoServer<MemoryBuffer>>,
     transfers: BTreeMap<u64, Request<MemoryBuffer>>,
     names: BTreeMap<u64, NameOperation>,
+    fetches: BTreeMap<u64, Fetching>,
     calls: BTreeMap<u64, RequestKey>,
     next_call: u64,
     /// What was done of what clients sent.
@@ -76,6 +84,7 @@ impl Node {
             machine: None,
             transfers: BTreeMap::new(),
             names: BTreeMap::new(),
+            fetches: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 0,
             sessions: Sessions::default(),
@@ -96,6 +105,7 @@ impl Node {
             verify: Box::new(self.key.clone()),
             // What was in memory before: never zeros.
             scratch: Arc::new(|bytes| Ok(MemoryBuffer::new(vec![0xAA; bytes]))),
+            reads_memory: true,
             limits: self.limits,
             clock: Arc::new(NoClock),
         };
@@ -115,6 +125,7 @@ impl Node {
         }
         self.disk.crash(random);
         self.names.clear();
+        self.fetches.clear();
         self.calls.clear();
         self.sessions = Sessions::default();
     }
@@ -131,10 +142,11 @@ impl Node {
         key: RequestKey,
         request: IoRequest,
         buffer: MemoryBuffer,
+        caller: Caller<MemoryBuffer>,
     ) -> Vec<Wish> {
         self.next_call += 1;
         self.calls.insert(self.next_call, key);
-        self.step(now_ns, Event::Call { call: self.next_call, request, buffer })
+        self.step(now_ns, Event::Call { call: self.next_call, request, buffer, caller })
     }
 
     /// Some time has passed.
@@ -146,11 +158,12 @@ impl Node {
     /// no answer.
     pub fn ask(&mut self, now_ns: u64, request: IoRequest) -> Option<IoReply> {
         let key = RequestKey { client: usize::MAX, number: 0 };
-        let mut wishes = self.call(now_ns, key, request, MemoryBuffer::new(vec![]));
+        let mut wishes = self.call(now_ns, key, request, MemoryBuffer::new(vec![]), None);
         while let Some(wish) = wishes.pop() {
             match wish {
                 Wish::Disk(token) => wishes.extend(self.disk_done(now_ns, token, None)),
                 Wish::Name(token) => wishes.extend(self.name_done(now_ns, token)),
+                Wish::Fetch(token) => wishes.extend(self.fetch_done(now_ns, token)),
                 Wish::LetOthers(token) => wishes.extend(self.go_on(now_ns, token)),
                 Wish::Answer(_, reply, _) => return Some(reply),
             }
@@ -176,6 +189,14 @@ impl Node {
         let Some(operation) = self.names.remove(&token) else { return vec![] };
         let result = perform(&self.disk, &self.disk, operation);
         self.step(now_ns, Event::Name { token, result })
+    }
+
+    /// It reads the memory of clients.
+    pub fn fetch_done(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
+        let Some((fetches, mut buffer)) = self.fetches.remove(&token) else { return vec![] };
+        let result = fetch(&fetches, &mut buffer);
+        drop((fetches, buffer));
+        self.step(now_ns, Event::Fetched { token, result })
     }
 
     /// Long work goes on.
@@ -208,6 +229,10 @@ impl Node {
                 Effect::Name { token, operation } => {
                     self.names.insert(token, operation);
                     wishes.push(Wish::Name(token));
+                }
+                Effect::Fetch { token, fetches, buffer } => {
+                    self.fetches.insert(token, (fetches, buffer));
+                    wishes.push(Wish::Fetch(token));
                 }
                 Effect::LetOthers { token } => wishes.push(Wish::LetOthers(token)),
                 Effect::Answer { call, reply, buffer } => {

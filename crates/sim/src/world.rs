@@ -77,6 +77,7 @@ enum Happening {
     Disk { server: usize, incarnation: u64, token: u64 },
     Name { server: usize, incarnation: u64, token: u64 },
     GoOn { server: usize, incarnation: u64, token: u64 },
+    Fetch { server: usize, incarnation: u64, token: u64 },
     Answered { key: RequestKey, incarnation: u64, reply: IoReply, bytes: Vec<u8> },
     Patience { key: RequestKey },
     Think { client: usize },
@@ -317,6 +318,12 @@ impl World {
                     self.fulfil(server, wishes);
                 }
             }
+            Happening::Fetch { server, incarnation, token } => {
+                if self.nodes[server].incarnation == incarnation {
+                    let wishes = self.nodes[server].fetch_done(now, token);
+                    self.fulfil(server, wishes);
+                }
+            }
             Happening::Answered { key, incarnation, reply, bytes } => {
                 self.answered(key, incarnation, reply, &bytes)?;
             }
@@ -383,6 +390,7 @@ impl World {
             match wish {
                 Wish::Disk(token) => self.later(after, Happening::Disk { server, incarnation, token }),
                 Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
+                Wish::Fetch(token) => self.later(after, Happening::Fetch { server, incarnation, token }),
                 Wish::LetOthers(token) => self.later(after, Happening::GoOn { server, incarnation, token }),
                 Wish::Answer(key, reply, buffer) => {
                     self.nodes[server].session(key.client).finish(key.number, Arc::new(encode(&reply)));
@@ -441,7 +449,9 @@ impl World {
                 }
             }
             Begin::Run | Begin::Done(_) => {
-                let wishes = node.call(self.now_ns, key, call.request, MemoryBuffer::new(call.payload));
+                let caller = self.clients[key.client].memory();
+                let payload = MemoryBuffer::new(call.payload);
+                let wishes = node.call(self.now_ns, key, call.request, payload, caller);
                 self.fulfil(server, wishes);
             }
             Begin::Running | Begin::Late => {}

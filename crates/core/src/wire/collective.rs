@@ -2,10 +2,13 @@
 
 use crate::wire::record::{Record, Source, choice, damaged, structure};
 use crate::{
-    ChunkOrder, CollectiveSpec, Distribution, ElementBox, GridSpec, MemorySchema, Result, StorageOrder,
+    ChunkOrder, CollectiveSpec, Distribution, ElementBox, GridSpec, MemoryOffer, MemorySchema, OfferedArray,
+    Result, StorageOrder,
 };
 
 structure!(ElementBox { start, shape });
+structure!(MemoryOffer { nonce, nonce_address, arrays });
+structure!(OfferedArray { address, strides });
 structure!(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk });
 structure!(GridSpec {
     shape,

@@ -15,6 +15,7 @@ structure!(IoStatus {
     requests,
     bytes_read,
     bytes_written,
+    direct_bytes,
     damaged_blocks,
     noted_files,
     is_writable,
@@ -39,7 +40,7 @@ choice!(IoRequest {
     9 = DataFiles { after, most },
     10 = Inspect { handles },
     11 = Lengths { handles, grant, targets },
-    12 = Join { target, grant, spec, rank },
+    12 = Join { target, grant, spec, rank, memory },
     13 = Await { collective, rank, round },
     14 = Give { collective, rank, piece, bytes },
     15 = Take { collective, rank, piece, bytes },
@@ -56,6 +57,7 @@ choice!(IoReply {
     7 = Inspected(files),
     8 = Lengths(bytes),
     9 = Absent,
+    10 = ReadsMemory,
 });
 
 impl Record for Stripes {

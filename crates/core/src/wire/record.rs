@@ -82,7 +82,7 @@ macro_rules! number {
     )*};
 }
 
-number!(u8 u16 u32 u64 u128);
+number!(u8 u16 u32 u64 u128 i64);
 
 impl Record for bool {
     fn put(&self, to: &mut Vec<u8>) {

@@ -113,7 +113,15 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
                 grant: LengthGrant { expires_s: grant.expires_s, mac: grant.mac },
                 targets: vec![target; usize::from(reserve)],
             },
-            11 => IoRequest::Join { target, grant, spec: Box::new(spec), rank: local_length },
+            11 => {
+                let array = OfferedArray { address: target.entry, strides: vec![local_length as i64; 2] };
+                let memory = reserve.then(|| MemoryOffer {
+                    nonce: spec.id,
+                    nonce_address: grant.expires_s,
+                    arrays: vec![array; 2],
+                });
+                IoRequest::Join { target, grant, spec: Box::new(spec), rank: local_length, memory }
+            }
             12 => IoRequest::Await {
                 collective: spec.id,
                 rank: spec.ranks,
@@ -137,7 +145,7 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
 }
 
 pub fn io_reply() -> impl Strategy<Value = IoReply> {
-    let status = any::<([u64; 6], bool)>().prop_map(|(n, is_writable)| {
+    let status = any::<([u64; 7], bool)>().prop_map(|(n, is_writable)| {
         IoReply::Status(IoStatus {
             free_bytes: n[0],
             requests: n[1],
@@ -145,6 +153,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
             bytes_written: n[3],
             damaged_blocks: n[4],
             noted_files: n[5],
+            direct_bytes: n[6],
             is_writable,
         })
     });
@@ -165,6 +174,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
     prop_oneof![
         Just(IoReply::Done),
         Just(IoReply::Absent),
+        Just(IoReply::ReadsMemory),
         any::<u64>().prop_map(IoReply::Length),
         status,
         error().prop_map(IoReply::Failed),

@@ -40,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) region: Region,
     pub(crate) region_bytes: usize,
     pub(crate) moves: Moves,
+    /// Whether it goes over a UNIX socket if there is one, and not over another channel to the same server.
+    pub(crate) is_for_local: bool,
     pub(crate) attempts: u32,
     /// When it was called; and when it was sent last.
     pub(crate) called: Instant,
@@ -63,6 +65,7 @@ impl Call {
             region_bytes: region.len(),
             region,
             moves,
+            is_for_local: false,
             attempts: 0,
             called: now,
             sent: now,

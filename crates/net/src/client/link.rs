@@ -218,8 +218,11 @@ impl NetLink {
                     (_, true) => Moves::Out,
                     _ => Moves::Nothing,
                 };
+                // By a UNIX socket the server sees whose memory it is.
+                let is_for_local = matches!(request, IoRequest::Join { memory: Some(_), .. });
                 drop(request);
-                peer.call(Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer)));
+                let call = Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer));
+                peer.call(Call { is_for_local, ..call });
             }
         }
     }
@@ -280,6 +283,12 @@ impl Link for NetLink {
             };
             self.send(server, request, part, joined.part());
         }
+    }
+
+    fn is_local(&self, server: ServerId) -> bool {
+        let known = self.lock();
+        let mut addresses = known.addresses.get(&server).into_iter().flatten();
+        addresses.any(|address| matches!(address, Address::Unix(path) if path.exists()))
     }
 
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {

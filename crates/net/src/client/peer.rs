@@ -32,6 +32,19 @@ pub(crate) enum Next {
     Rest,
 }
 
+/// A way to the server, whether or not it is open.
+struct Channel {
+    /// Whether it is a UNIX socket.
+    is_local: bool,
+    last: Try,
+}
+
+impl Channel {
+    fn untried(address: &Address) -> Self {
+        Self { is_local: matches!(address, Address::Unix(_)), last: Try::Untried }
+    }
+}
+
 /// The last try to open a channel.
 #[derive(Clone)]
 enum Try {
@@ -60,8 +73,7 @@ struct State {
     unsettled: BTreeSet<u64>,
     /// The connections that are open.
     wires: Vec<Arc<Wire>>,
-    /// What became of each channel's last try.
-    tries: Vec<Try>,
+    channels: Vec<Channel>,
     down_since: Instant,
     was_up: bool,
     is_closed: bool,
@@ -80,6 +92,7 @@ impl Peer {
         }
         let is_manager = role == Role::Manager;
         let each = if is_manager { 1 } else { options.connections_per_address.max(1) };
+        let ways: Vec<Address> = addresses.iter().flat_map(|address| vec![address.clone(); each]).collect();
         let peer = Arc::new(Self {
             role,
             client,
@@ -90,15 +103,15 @@ impl Peer {
                 next_number: 1,
                 unsettled: BTreeSet::new(),
                 wires: vec![],
-                tries: vec![Try::Untried; addresses.len() * each],
+                channels: ways.iter().map(Channel::untried).collect(),
                 down_since: Instant::now(),
                 was_up: false,
                 is_closed: false,
             }),
             wake: Condvar::new(),
         });
-        for (channel, address) in addresses.iter().flat_map(|address| vec![address; each]).enumerate() {
-            let (peer, address) = (peer.clone(), address.clone());
+        for (channel, address) in ways.into_iter().enumerate() {
+            let peer = peer.clone();
             let name = "outcore-channel".to_owned();
             let thread = thread::Builder::new().name(name).stack_size(1 << 20);
             thread.spawn(move || keep_channel(&peer, channel, &address)).map_err(|error| {
@@ -152,10 +165,12 @@ impl Peer {
                 return Some(Next::Rest);
             }
             let oldest = state.oldest();
-            if let Some(first) = state.queue.front()
+            let first = state.queue.iter().position(|call| state.may_take(wire, call));
+            if let Some(place) = first
+                && let Some(first) = state.queue.get(place)
                 && first.number() < oldest + MOST_NUMBERS
                 && wire.has_room(first.weight())
-                && let Some(mut call) = state.queue.pop_front()
+                && let Some(mut call) = state.queue.remove(place)
             {
                 call.header.settled = oldest;
                 wire.takes(call.weight());
@@ -213,7 +228,7 @@ impl Peer {
         let mut state = self.lock();
         state.wires.push(wire);
         state.was_up = true;
-        state.tries[channel] = Try::Passing;
+        state.channels[channel].last = Try::Passing;
     }
 
     pub(crate) fn went_down(&self, wire: &Arc<Wire>) {
@@ -226,7 +241,7 @@ impl Peer {
     pub(crate) fn did_not_come_up(&self, channel: usize, error: Error) {
         let mut state = self.lock();
         let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy);
-        state.tries[channel] = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };
+        state.channels[channel].last = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };
         if !state.wires.is_empty() {
             return;
         }
@@ -276,6 +291,15 @@ impl Peer {
 }
 
 impl State {
+    /// Whether a call may go over a channel: any, if there is none of the kind that it is for, nor will be soon.
+    fn may_take(&self, wire: &Wire, call: &Call) -> bool {
+        let is_better = || {
+            let is_untried = |channel: &Channel| channel.is_local && matches!(channel.last, Try::Untried);
+            self.wires.iter().any(|wire| wire.is_local()) || self.channels.iter().any(is_untried)
+        };
+        !call.is_for_local || wire.is_local() || !is_better()
+    }
+
     /// The oldest call that may still be sent.
     fn oldest(&self) -> u64 {
         self.unsettled.first().copied().unwrap_or(self.next_number)
@@ -285,17 +309,19 @@ impl State {
     fn free_wire(&self, call: &Call) -> Option<Arc<Wire>> {
         let is_free =
             self.queue.is_empty() && call.is_small() && call.number() < self.oldest() + MOST_NUMBERS;
-        let wires = self.wires.iter().filter(|wire| wire.sends_now() && wire.has_room(call.weight()));
+        let is_good =
+            |wire: &&Arc<Wire>| wire.sends_now() && wire.has_room(call.weight()) && self.may_take(wire, call);
+        let wires = self.wires.iter().filter(is_good);
         wires.min_by_key(|wire| wire.weight()).filter(|_| is_free).cloned()
     }
 
     /// Why no call can be sent: no channel is up, all were tried, and a server said no.
     fn refusal_now(&self) -> Option<Error> {
-        let is_tried = self.tries.iter().all(|found| !matches!(found, Try::Untried));
+        let is_tried = self.channels.iter().all(|channel| !matches!(channel.last, Try::Untried));
         if !self.wires.is_empty() || !is_tried {
             return None;
         }
-        self.tries.iter().find_map(|found| match found {
+        self.channels.iter().find_map(|channel| match &channel.last {
             Try::Refused(error) => Some(error.clone()),
             _ => None,
         })

@@ -107,6 +107,11 @@ impl Wire {
         self.socket.sends_now()
     }
 
+    /// Whether the server is on this machine, as both sides see.
+    pub(crate) fn is_local(&self) -> bool {
+        self.socket.is_local()
+    }
+
     pub(crate) fn takes(&self, weight: u64) {
         self.weight.fetch_add(weight, Ordering::SeqCst);
     }

@@ -6,16 +6,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role, Welcome};
-use outcore_core::{Error, ErrorKind, Incarnation, Result};
-use outcore_memory::Arena;
+use outcore_core::{Error, ErrorKind, Incarnation, PeerMemory, Result};
+use outcore_memory::{Arena, Region};
 
 use crate::handshake::{Host, TIME_TO_BEGIN, admit, refuse};
+use crate::process_memory::ProcessMemory;
 use crate::server::admission::Admission;
 use crate::server::channel::{Channel, ChannelCounts};
 use crate::server::connection::Connection;
 use crate::server::requests::Requests;
 use crate::server::session::Sessions;
-use crate::server::{Handler, Who};
+use crate::server::{Caller, Handler, Who};
 use crate::socket::{Listener, Socket};
 use crate::{Address, Key};
 
@@ -198,6 +199,8 @@ impl Shared {
         let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome, time };
         let Ok((who, client)) = admit(&connection.socket, &host) else { return };
         let session = self.sessions.enter((who.clone(), client));
+        let process = connection.socket.peer_ids().and_then(|peer| ProcessMemory::of(&peer));
+        let memory = process.map(|process| Arc::new(process) as Arc<dyn PeerMemory<Region>>);
         let sender = connection.clone();
         let sending = start("outcore-answers", move || sender.send_answers());
         if sending.is_ok() {
@@ -205,7 +208,7 @@ impl Shared {
                 shared: self.clone(),
                 connection: connection.clone(),
                 session: session.clone(),
-                who,
+                caller: Caller { who, memory },
                 client,
             };
             requests.serve();

@@ -8,7 +8,9 @@ mod listening;
 mod requests;
 pub mod session;
 
-use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer, Origin};
+use std::sync::Arc;
+
+use outcore_core::{Buffer, IoRequest, ManagerReply, ManagerRequest, OnAnswer, Origin, PeerMemory};
 use outcore_memory::Region;
 
 pub use channel::ChannelCounts;
@@ -27,6 +29,15 @@ pub struct Who {
     pub is_root: bool,
 }
 
+/// Where a request comes from.
+#[derive(Debug)]
+pub struct Caller {
+    /// Who asks.
+    pub who: Who,
+    /// The memory of the process that connected: of one on this machine, whose user this process runs as.
+    pub memory: Option<Arc<dyn PeerMemory<Region>>>,
+}
+
 /// Called with the manager's reply.
 pub type OnReply = Box<dyn FnOnce(ManagerReply) + Send>;
 
@@ -35,8 +46,8 @@ pub trait Handler: Send + Sync + 'static {
     /// Does a request to an I/O server. Of a write, `buffer` is what is written, of a read, where the bytes go.
     /// `done` must be called, exactly once; a request that is dropped without is answered with an error. It must
     /// not block for long: while it does, nothing else comes in over this connection.
-    fn io(&self, who: &Who, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
-        let _ = (who, request);
+    fn io(&self, caller: &Caller, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
+        let _ = (caller, request);
         done(refusal("I/O server", buffer));
     }
 

@@ -9,7 +9,7 @@ use outcore_core::{
 };
 use outcore_memory::{Region, Waiter};
 
-use crate::server::Who;
+use crate::server::Caller;
 use crate::server::admission::Lease;
 use crate::server::answer::Due;
 use crate::server::connection::{Connection, Outgoing};
@@ -30,7 +30,7 @@ pub(crate) struct Requests {
     pub(crate) shared: Arc<Shared>,
     pub(crate) connection: Arc<Connection>,
     pub(crate) session: Arc<Session<Arc<Connection>>>,
-    pub(crate) who: Who,
+    pub(crate) caller: Caller,
     /// The number that the client gave itself.
     pub(crate) client: u128,
 }
@@ -143,7 +143,7 @@ impl Requests {
             let payload = if is_filled { answer.buffer } else { Region::empty() };
             due.io(&answer.reply, payload);
         };
-        self.shared.handler.io(&self.who, request, buffer, Box::new(done));
+        self.shared.handler.io(&self.caller, request, buffer, Box::new(done));
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl Requests {
         due.is_owed = true;
         let origin = Origin { client: self.client, number: header.request };
         let done = move |reply: ManagerReply| due.manager(&reply);
-        self.shared.handler.manager(&self.who, origin, request, Box::new(done));
+        self.shared.handler.manager(&self.caller.who, origin, request, Box::new(done));
         Ok(())
     }
 

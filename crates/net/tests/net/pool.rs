@@ -10,7 +10,7 @@ use outcore_core::wire::Role;
 use outcore_core::*;
 use outcore_memory::{Arena, Region};
 use outcore_net::{
-    Address, Config, Credentials, Handler, Key, Listening, NetLink, OnReply, Options, Who, listen,
+    Address, Caller, Config, Credentials, Handler, Key, Listening, NetLink, OnReply, Options, Who, listen,
 };
 
 pub const SERVER: ServerId = ServerId(3);
@@ -88,7 +88,7 @@ impl Files {
 pub struct Served(pub Arc<Files>);
 
 impl Handler for Served {
-    fn io(&self, _who: &Who, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+    fn io(&self, _caller: &Caller, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
         let files = self.0.clone();
         let now = files.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         files.most_under_way.fetch_max(now, Ordering::SeqCst);

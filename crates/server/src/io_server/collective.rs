@@ -11,6 +11,7 @@ use outcore_core::{
 
 use super::config::Factory;
 use super::direct::SPAN_PIECES;
+use super::fetch::ReadArrays;
 use super::scratch::Scratch;
 use super::wait::{Gate, Permits};
 
@@ -41,6 +42,8 @@ pub(super) struct Collective<B> {
     pub plan: CollectivePlan,
     pub target: Target,
     joined: RefCell<BTreeSet<u64>>,
+    /// Of processes whose memory is read.
+    pub memories: RefCell<BTreeMap<u64, ReadArrays<B>>>,
     pub all_joined: Gate,
     rounds: RefCell<BTreeMap<u64, Gate>>,
     /// Rounds from this one on have not begun.
@@ -89,6 +92,7 @@ impl<B: Buffer> Collectives<B> {
         target: Target,
         spec: CollectiveSpec,
         rank: u64,
+        memory: Option<ReadArrays<B>>,
         now_ns: u64,
     ) -> Result<(Rc<Collective<B>>, bool)> {
         if rank >= spec.ranks {
@@ -100,7 +104,7 @@ impl<B: Buffer> Collectives<B> {
         }
         let known = self.joined.borrow().get(&spec.id).cloned();
         if let Some(collective) = known {
-            collective.take_in(target, &spec, rank, now_ns)?;
+            collective.take_in(target, &spec, rank, memory, now_ns)?;
             return Ok((collective, false));
         }
         if self.joined.borrow().len() >= MOST_JOINED {
@@ -110,12 +114,16 @@ impl<B: Buffer> Collectives<B> {
             ));
         }
         let plan = CollectivePlan::new(&spec, target.stripes)?;
+        if let Some(memory) = &memory {
+            plan.check_offer(&memory.offer, rank)?;
+        }
         let id = spec.id;
         let collective = Rc::new(Collective {
             spec,
             plan,
             target,
             joined: RefCell::default(),
+            memories: RefCell::default(),
             all_joined: Gate::default(),
             rounds: RefCell::default(),
             begun: Cell::new(0),
@@ -128,7 +136,7 @@ impl<B: Buffer> Collectives<B> {
             progress_ns: Cell::new(now_ns),
         });
         self.joined.borrow_mut().insert(id, collective.clone());
-        collective.note_joined(rank, now_ns);
+        collective.note_joined(rank, memory, now_ns);
         Ok((collective, true))
     }
 
@@ -195,9 +203,19 @@ impl<B: Buffer> Collectives<B> {
 }
 
 impl<B: Buffer> Collective<B> {
-    fn take_in(&self, target: Target, spec: &CollectiveSpec, rank: u64, now_ns: u64) -> Result<()> {
+    fn take_in(
+        &self,
+        target: Target,
+        spec: &CollectiveSpec,
+        rank: u64,
+        memory: Option<ReadArrays<B>>,
+        now_ns: u64,
+    ) -> Result<()> {
         let Some(what) = difference((self.target, &self.spec), (target, spec)) else {
-            self.note_joined(rank, now_ns);
+            if let Some(memory) = &memory {
+                self.plan.check_offer(&memory.offer, rank)?;
+            }
+            self.note_joined(rank, memory, now_ns);
             return Ok(());
         };
         let first = self.joined.borrow().first().copied().unwrap_or(0);
@@ -208,10 +226,15 @@ impl<B: Buffer> Collective<B> {
         Err(error)
     }
 
-    fn note_joined(&self, rank: u64, now_ns: u64) {
+    /// Of a process that joins again, since its answer was lost, what it was told first holds.
+    fn note_joined(&self, rank: u64, memory: Option<ReadArrays<B>>, now_ns: u64) {
         // Who has not joined is waited for since the first one did.
         let mut joined = self.joined.borrow_mut();
-        joined.insert(rank);
+        if joined.insert(rank)
+            && let Some(memory) = memory
+        {
+            self.memories.borrow_mut().insert(rank, memory);
+        }
         if joined.len() as u64 == self.spec.ranks {
             drop(joined);
             self.progress_ns.set(now_ns);

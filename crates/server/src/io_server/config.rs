@@ -72,6 +72,8 @@ pub struct Config<B> {
     pub verify: Box<dyn Verify>,
     /// Makes its scratch buffers, aligned as the disk likes it.
     pub scratch: Factory<B>,
+    /// Whether it reads what processes on its machine offer of their memory.
+    pub reads_memory: bool,
     /// What it may take.
     pub limits: Limits,
     /// The clock of the times in answers. (Grants end by the time of day.)

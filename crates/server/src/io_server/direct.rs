@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectiveSpec, Error, Grant, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
-    Result, Share, Target,
+    Buffer, CollectiveSpec, Error, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE, Result,
+    Share, Target,
 };
 
 use super::collective::{Collective, OpenPiece};
+use super::fetch::{Fetch, ReadArrays};
 use super::files::File;
 use super::format::BLOCK_BYTES;
 use super::pieces::{Part, Piece};
@@ -34,12 +35,12 @@ impl<B: Buffer> Shared<B> {
     pub async fn join(
         self: &Rc<Self>,
         target: Target,
-        grant: &Grant,
         spec: CollectiveSpec,
         rank: u64,
+        memory: Option<ReadArrays<B>>,
     ) -> Result<IoReply> {
-        self.admit(target, grant, spec.write)?;
-        let (collective, is_first) = self.collectives.join(target, spec, rank, self.running_ns.get())?;
+        let (collective, is_first) =
+            self.collectives.join(target, spec, rank, memory, self.running_ns.get())?;
         if is_first {
             let (server, collective) = (self.clone(), collective.clone());
             self.begin(async move {
@@ -52,7 +53,9 @@ impl<B: Buffer> Shared<B> {
                 }
             });
         }
-        collective.all_joined.wait().await.map(|()| IoReply::Done)
+        collective.all_joined.wait().await?;
+        let is_read = collective.memories.borrow().contains_key(&rank);
+        Ok(if is_read { IoReply::ReadsMemory } else { IoReply::Done })
     }
 
     /// A process waits until it may give or take its shares of a round, or for the end.
@@ -284,7 +287,7 @@ impl<B: Buffer> Shared<B> {
         done.begin();
         read.begin();
         self.begin(async move {
-            let result = server.do_span(&collective, &file, &span, buffer, &read).await;
+            let result = server.do_span(&collective, &file, &span, (buffer, &lease), &read).await;
             for open in &span.opens {
                 collective.open.borrow_mut().remove(&open.planned.number);
             }
@@ -300,10 +303,10 @@ impl<B: Buffer> Shared<B> {
     /// them.
     async fn do_span(
         self: &Rc<Self>,
-        collective: &Collective<B>,
+        collective: &Rc<Collective<B>>,
         file: &Rc<File>,
         span: &Span<B>,
-        mut buffer: B,
+        (mut buffer, lease): (B, &Rc<Lease<B>>),
         read: &Group,
     ) -> Result<()> {
         // What is not written stays: elements that no process has are read before, and padding is zeros.
@@ -320,6 +323,11 @@ impl<B: Buffer> Shared<B> {
         }
         read.end(prepared.clone());
         prepared?;
+        if collective.spec.write {
+            for open in &span.opens {
+                self.begin_fetch(collective, open, lease);
+            }
+        }
         for open in &span.opens {
             open.complete.wait().await?;
         }
@@ -330,6 +338,51 @@ impl<B: Buffer> Shared<B> {
             self.bound_notes(file.handle);
         }
         Ok(())
+    }
+
+    /// Reads what of a piece lies in the memory of processes on this machine.
+    fn begin_fetch(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        open: &Rc<OpenPiece<B>>,
+        lease: &Rc<Lease<B>>,
+    ) {
+        let (mut fetches, mut ranks, mut bytes) = (vec![], vec![], 0);
+        for (&rank, arrays) in &*collective.memories.borrow() {
+            let share = collective.plan.share(&open.planned, rank);
+            let direct = arrays.offer.direct(&share, collective.spec.grid.item_bytes);
+            if let Some(direct) = direct.filter(|_| share.bytes > 0)
+                // It is not waited for.
+                && open.seen.borrow_mut().insert(rank)
+            {
+                fetches.push(Fetch { memory: arrays.memory.clone(), share: direct });
+                ranks.push(rank);
+                bytes += share.bytes;
+            }
+        }
+        if fetches.is_empty() {
+            return;
+        }
+        let (server, collective, open, lease) =
+            (self.clone(), collective.clone(), open.clone(), lease.clone());
+        self.begin(async move {
+            let buffer = open.buffer.borrow().clone();
+            match server.fetch(fetches, buffer).await {
+                Ok(()) => {
+                    let mut status = server.status.borrow_mut();
+                    status.bytes_written += bytes;
+                    status.direct_bytes += bytes;
+                    drop(status);
+                    server.moved(&collective, &open, bytes);
+                }
+                Err((number, error)) => collective.fail(Error::new(
+                    error.kind,
+                    format!("the memory of process {} cannot be read: {error}", ranks[number]),
+                )),
+            }
+            // Not before: nobody else gets a buffer that is still being filled.
+            drop(lease);
+        });
     }
 
     async fn read_span(

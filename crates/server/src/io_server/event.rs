@@ -7,6 +7,7 @@ use outcore_core::{
     Request, Result,
 };
 
+use super::fetch::{Caller, Fetch, Fetched};
 use super::format::{data_directory, handle_in};
 
 /// What happened.
@@ -20,6 +21,15 @@ pub enum Event<B> {
         request: IoRequest,
         /// Its payload: of a write, the bytes, of a read, where they go.
         buffer: B,
+        /// Whose memory the server may read, if the caller offers it.
+        caller: Caller<B>,
+    },
+    /// Fetches are finished.
+    Fetched {
+        /// Of the effect.
+        token: u64,
+        /// What came of them.
+        result: Fetched,
     },
     /// A disk request is finished.
     Disk {
@@ -55,6 +65,15 @@ pub enum Effect<B> {
         token: u64,
         /// The request.
         request: Request<B>,
+    },
+    /// Bytes are read from the memory of processes into a buffer, which nobody else uses meanwhile: see [`super::fetch`].
+    Fetch {
+        /// Comes back with the result.
+        token: u64,
+        /// Of which processes, and which bytes.
+        fetches: Vec<Fetch<B>>,
+        /// Where they go.
+        buffer: B,
     },
     /// An operation on names, which blocks.
     Name {

@@ -9,6 +9,7 @@ mod direct;
 mod durable;
 mod event;
 mod examine;
+mod fetch;
 mod files;
 mod format;
 mod inventory;
@@ -32,6 +33,7 @@ mod wait;
 
 pub use config::{Config, Factory, Limits, Verify};
 pub use event::{Effect, Event, NameAnswer, NameOperation, perform};
+pub use fetch::{Caller, Fetch, Fetched, fetch};
 pub use format::{BLOCK_BYTES, REGION_BYTES, data_path, marked, sums_path};
 pub use outcore_core::Names;
 pub use runner::Runner;

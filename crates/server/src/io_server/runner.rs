@@ -13,6 +13,7 @@ use outcore_core::{
 
 use super::config::Config;
 use super::event::{Effect, Event, NameOperation, perform};
+use super::fetch::{Caller, Fetchers};
 use super::format::{DATA, LOCK, MARKER, marker};
 use super::server::IoServer;
 
@@ -22,6 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 struct Call<B> {
     request: IoRequest,
     buffer: B,
+    caller: Caller<B>,
     started_ns: u64,
     done: OnAnswer<B>,
 }
@@ -69,7 +71,18 @@ impl<D: Disk + 'static> Runner<D> {
     /// Calls the server; never blocks. `done` is called once, on the server's thread, and must not block. A buffer of a
     /// read or a write has as many bytes as the request has on this server; of others it is empty.
     pub fn call(&self, request: IoRequest, buffer: D::Buffer, done: OnAnswer<D::Buffer>) {
-        let call = Call { request, buffer, started_ns: self.clock.now_ns(), done };
+        self.call_of(None, request, buffer, done);
+    }
+
+    /// The same, of a caller whose memory the server may read, if the caller offers it.
+    pub fn call_of(
+        &self,
+        caller: Caller<D::Buffer>,
+        request: IoRequest,
+        buffer: D::Buffer,
+        done: OnAnswer<D::Buffer>,
+    ) {
+        let call = Call { request, buffer, caller, started_ns: self.clock.now_ns(), done };
         if let Err(unsent) = self.messages.send(Message::Call(call))
             && let Message::Call(call) = unsent.0
         {
@@ -135,6 +148,8 @@ impl<D: Disk + 'static> Driver<D> {
             Ok(server) => server,
             Err(error) => return drop(ready.send(Err(error))),
         };
+        let messages_to_self = self.messages.clone();
+        let mut fetchers = Fetchers::new(move |event| drop(messages_to_self.send(Message::Event(event))));
         let (mut calls, mut next, mut is_stopping) = (HashMap::new(), 0_u64, false);
         let mut ticked = Instant::now();
         loop {
@@ -147,6 +162,7 @@ impl<D: Disk + 'static> Driver<D> {
                         };
                         self.disk.submit(request, Box::new(done));
                     }
+                    Effect::Fetch { token, fetches, buffer } => fetchers.begin(token, fetches, buffer),
                     Effect::Name { token, operation } => drop(names.send((token, operation))),
                     Effect::LetOthers { token } => {
                         drop(self.messages.send(Message::Event(Event::GoOn { token })));
@@ -181,10 +197,10 @@ impl<D: Disk + 'static> Driver<D> {
                     call.refuse(self.clock.now_ns());
                     continue;
                 }
-                Some(Message::Call(Call { request, buffer, started_ns, done })) => {
+                Some(Message::Call(Call { request, buffer, caller, started_ns, done })) => {
                     next += 1;
                     calls.insert(next, Answered { done, started_ns });
-                    Event::Call { call: next, request, buffer }
+                    Event::Call { call: next, request, buffer, caller }
                 }
             };
             server.step(now_ns(), event, &mut effects);

@@ -11,6 +11,7 @@ use outcore_core::{
 
 use super::config::Config;
 use super::event::{Effect, Event, NameAnswer, NameOperation};
+use super::fetch::Caller;
 use super::files::File;
 use super::pieces::{Piece, Pieces};
 use super::shared::{Server, Shared};
@@ -93,12 +94,13 @@ impl<B: Buffer> IoServer<B> {
             Event::Disk { token, completion } => self.shared.completed(token, completion),
             Event::Name { token, result } => self.shared.named(token, result),
             Event::GoOn { token } => self.shared.go_on(token),
-            Event::Call { call, request, buffer } => {
+            Event::Fetched { token, result } => self.shared.fetched(token, result),
+            Event::Call { call, request, buffer, caller } => {
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 started.calls.set(started.calls.get() + 1);
                 self.shared.begin(async move {
                     let reply = match started.wait().await {
-                        Ok(()) => shared.serve(request, buffer.clone()).await,
+                        Ok(()) => shared.serve(request, buffer.clone(), caller).await,
                         Err(error) => Err(error),
                     };
                     shared.status.borrow_mut().requests += 1;
@@ -144,7 +146,7 @@ impl<B: Buffer> IoServer<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B) -> Result<IoReply> {
+    async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B, caller: Caller<B>) -> Result<IoReply> {
         // Those that wait for other calls must not keep them out.
         let _turn = match request {
             IoRequest::Join { .. } | IoRequest::Await { .. } => None,
@@ -217,7 +219,12 @@ impl<B: Buffer> Shared<B> {
                 self.take(collective, rank, piece, buffer).await
             }
             IoRequest::Abandon { collective, rank, error } => Ok(self.abandon(collective, rank, &error)),
-            IoRequest::Join { target, grant, spec, rank } => self.join(target, &grant, *spec, rank).await,
+            IoRequest::Join { target, grant, spec, rank, memory } => {
+                self.admit(target, &grant, spec.write)?;
+                let is_read = spec.write && self.reads_memory;
+                let memory = self.accept(memory.filter(|_| is_read), caller).await?;
+                self.join(target, *spec, rank, memory).await
+            }
             IoRequest::Await { collective, rank, round } => self.await_round(collective, rank, round).await,
         }
     }

@@ -10,8 +10,9 @@ use outcore_core::{
 };
 
 use super::collective::Collectives;
-use super::config::{Config, Limits, Verify};
+use super::config::{Config, Factory, Limits, Verify};
 use super::event::{Effect, NameAnswer, NameOperation};
+use super::fetch::Fetched;
 use super::files::Files;
 use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES};
 use super::log::Log;
@@ -56,6 +57,9 @@ pub(super) struct Shared<B> {
     requests: RefCell<HashMap<u64, Slot<Completion<B>>>>,
     operations: RefCell<HashMap<u64, Slot<Result<NameAnswer>>>>,
     turns: RefCell<HashMap<u64, Slot<()>>>,
+    pub fetches: RefCell<HashMap<u64, Slot<Fetched>>>,
+    pub make: Factory<B>,
+    pub reads_memory: bool,
     empty: B,
 }
 
@@ -90,7 +94,10 @@ impl<B: Buffer> Shared<B> {
             notes: Notes::new(limits.removals).into(),
             log: Log::new(config.scratch.clone()),
             collectives: Collectives::new(config.server, config.scratch.clone()),
-            scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch),
+            scratch: Scratch::new(group, limits.scratch_bytes / group, config.scratch.clone()),
+            fetches: RefCell::default(),
+            make: config.scratch,
+            reads_memory: config.reads_memory,
             calls: Permits::new(limits.calls.max(1)),
             pieces: Permits::new(limits.pieces.max(1)),
             status: RefCell::default(),
@@ -114,7 +121,7 @@ impl<B: Buffer> Shared<B> {
         self.effects.borrow_mut().push(Effect::Answer { call, reply, buffer });
     }
 
-    fn token(&self) -> u64 {
+    pub fn token(&self) -> u64 {
         self.next.set(self.next.get() + 1);
         self.next.get()
     }
@@ -145,6 +152,13 @@ impl<B: Buffer> Shared<B> {
         let slot = self.turns.borrow_mut().remove(&token);
         if let Some(slot) = slot {
             slot.give(());
+        }
+    }
+
+    pub fn fetched(&self, token: u64, result: Fetched) {
+        let slot = self.fetches.borrow_mut().remove(&token);
+        if let Some(slot) = slot {
+            slot.give(result);
         }
     }
 

@@ -41,6 +41,7 @@ fn config(server: u32) -> Config<Region> {
         server: ServerId(server),
         verify: Box::new(Anybody),
         scratch: Arc::new(|bytes| Ok(Region::whole(Arc::new(Arena::new(usize::MAX).allocate(bytes)?)))),
+        reads_memory: true,
         limits: Limits::default(),
         clock: Arc::new(MonotonicClock),
     }

@@ -9,7 +9,7 @@ use outcore_core::{
     Operation, Regions, Request, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 use outcore_server::grants::Key;
-use outcore_server::io_server::{Config, Effect, Event, IoServer, Limits, perform};
+use outcore_server::io_server::{Caller, Config, Effect, Event, IoServer, Limits, fetch, perform};
 
 pub const MAX: u64 = 1536 << 10;
 pub const NOW_S: u64 = 1_800_000_000;
@@ -81,6 +81,7 @@ pub fn config(limits: Limits, scratch: Arc<Mutex<usize>>) -> Config<MemoryBuffer
             *scratch.lock().unwrap() += bytes;
             Ok(MemoryBuffer::new(vec![0xDD; bytes]))
         }),
+        reads_memory: true,
         limits,
         clock: Arc::new(NoClock),
     }
@@ -97,10 +98,20 @@ pub fn grant(handle: u64) -> Grant {
 
 impl World {
     pub fn new(seed: u64, limits: Limits) -> Self {
+        Self::with(seed, limits, true)
+    }
+
+    /// A server that reads no memory of others.
+    pub fn without_memory(seed: u64) -> Self {
+        Self::with(seed, Limits::default(), false)
+    }
+
+    fn with(seed: u64, limits: Limits, reads_memory: bool) -> Self {
         let disk = Arc::new(CrashDisk::default());
         let scratch = Arc::new(Mutex::new(0));
         let mut pending = Vec::new();
-        let server = IoServer::start(config(limits, scratch.clone()), &mut pending).unwrap();
+        let config = Config { reads_memory, ..config(limits, scratch.clone()) };
+        let server = IoServer::start(config, &mut pending).unwrap();
         Self {
             disk,
             random: Random::new(seed),
@@ -120,9 +131,13 @@ impl World {
     }
 
     pub fn call(&mut self, request: IoRequest, buffer: Vec<u8>) -> u64 {
+        self.call_of(None, request, buffer)
+    }
+
+    pub fn call_of(&mut self, caller: Caller<MemoryBuffer>, request: IoRequest, buffer: Vec<u8>) -> u64 {
         self.next_call += 1;
         let (call, buffer) = (self.next_call, MemoryBuffer::new(buffer));
-        self.step(Event::Call { call, request, buffer });
+        self.step(Event::Call { call, request, buffer, caller });
         call
     }
 
@@ -205,6 +220,12 @@ impl World {
             Effect::Name { token, operation } => {
                 let result = perform(self.disk.as_ref(), self.disk.as_ref(), operation);
                 self.step(Event::Name { token, result });
+                true
+            }
+            Effect::Fetch { token, fetches, mut buffer } => {
+                let result = fetch(&fetches, &mut buffer);
+                drop((fetches, buffer));
+                self.step(Event::Fetched { token, result });
                 true
             }
             Effect::LetOthers { token } => {

@@ -198,7 +198,7 @@ impl World {
             );
         }
         let regions = op.regions.clone();
-        op.has_failed |= !matches!(reply, IoReply::Done | IoReply::Absent);
+        op.has_failed |= !matches!(reply, IoReply::Done | IoReply::Absent | IoReply::ReadsMemory);
         let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
         if let Some(rank) = &mut op.rank {
             let nexts = rank.answered(call.entry, &call.request, &reply);
@@ -237,7 +237,7 @@ impl World {
         if is_gone {
             return self.check_gone(&reply);
         }
-        if let (Some(rank), IoReply::Done) = (&rank, &reply) {
+        if let (Some(rank), IoReply::Done | IoReply::ReadsMemory) = (&rank, &reply) {
             return self.check_collective(rank, &call, file, begun_ns, bytes);
         }
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
