@@ -35,7 +35,9 @@ with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
         )
         # The servers are processes of the same machine and user.
         assert report.messages == planned.direct_messages[comm.rank]
-        assert report.direct_bytes == report.bytes_moved == content[box].nbytes
+        are_few = sum(report.messages.values()) == 2 * len(report.messages)
+        assert are_few == (report.direct_bytes == report.bytes_moved == content[box].nbytes)
+        assert are_few or comm.size == 8, "rows of 40 bytes on disk"
         os.environ["OUTCORE_DIRECT_MEMORY"] = "off"
         report = u.write_all(content[box] + 2, schema, comm, timeout=30)
         assert (report.messages, report.direct_bytes) == (planned.messages[comm.rank], 0)

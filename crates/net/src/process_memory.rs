@@ -6,6 +6,7 @@ use outcore_core::{Buffer, ByteRun, Error, ErrorKind, PeerMemory, Result};
 use outcore_memory::Region;
 
 use crate::socket::{MAX_VECTORS, PeerIds, advance};
+use crate::system::own_uid;
 
 /// A process whose memory this one may try to read. The system has the last word (`process_vm_readv(2)`, and what
 /// `ptrace(2)` says of access).
@@ -18,10 +19,8 @@ impl ProcessMemory {
     /// Only one of the user whom this process runs as. A process that is privileged may read all memory: whoever connects,
     /// and then becomes another program, such as `su`, would have its secrets written to a file.
     pub(crate) fn of(peer: &PeerIds) -> Option<Self> {
-        // SAFETY: this call has no preconditions.
-        let own = unsafe { libc::geteuid() };
         // The number is 0 if the process is in a PID namespace that this one does not see.
-        (peer.uid == own && peer.pid > 0).then_some(Self(peer.pid))
+        (peer.uid == own_uid() && peer.pid > 0).then_some(Self(peer.pid))
     }
 }
 
@@ -104,8 +103,7 @@ mod tests {
     use super::*;
 
     fn of(pid: u32) -> ProcessMemory {
-        let uid = unsafe { libc::geteuid() };
-        ProcessMemory::of(&PeerIds { pid: pid as i32, uid, gids: vec![] }).unwrap()
+        ProcessMemory::of(&PeerIds { pid: pid as i32, uid: own_uid(), gids: vec![] }).unwrap()
     }
 
     fn run(start: u64, bytes: u64) -> ByteRun {
@@ -139,7 +137,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
-        let memory = vec![1_u8; 100];
+        let memory = [1_u8; 100];
         let start = memory.as_ptr().expose_provenance() as u64;
         let mut buffer = Region::allocate(100).unwrap();
         for runs in [
@@ -202,7 +200,7 @@ mod tests {
 
     #[test]
     fn processes_of_others_and_those_that_are_not_seen_are_left_alone() {
-        let uid = unsafe { libc::geteuid() };
+        let uid = own_uid();
         assert!(ProcessMemory::of(&PeerIds { pid: 0, uid, gids: vec![] }).is_none());
         assert!(ProcessMemory::of(&PeerIds { pid: 7, uid: uid + 1, gids: vec![] }).is_none());
     }

@@ -30,10 +30,16 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// The user id of this process.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: this call has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
 /// The user id of this process, and its group ids, the main one first.
 pub(crate) fn own_ids() -> (u32, Vec<u32>) {
-    // SAFETY: these calls have no preconditions.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: this call has no preconditions.
+    let (uid, gid) = (own_uid(), unsafe { libc::getegid() });
     let mut gids = vec![0; 65_536];
     // SAFETY: the call writes at most as many group ids as the vector has.
     let count = unsafe { libc::getgroups(gids.len() as i32, gids.as_mut_ptr()) };

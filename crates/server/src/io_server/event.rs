@@ -66,7 +66,8 @@ pub enum Effect<B> {
         /// The request.
         request: Request<B>,
     },
-    /// Bytes are read from the memory of processes into a buffer, which nobody else uses meanwhile: see [`super::fetch`].
+    /// Bytes are read from the memory of processes to places in a buffer, which nobody else uses meanwhile: see
+    /// [`super::fetch`].
     Fetch {
         /// Comes back with the result.
         token: u64,

@@ -122,15 +122,17 @@ fn with_processes_elsewhere_it_is_read_and_given() {
     let mut world = World::new(2, Limits::default());
     let written = image(2);
     let spec1 = spec(1, true, 4, quarters());
-    let mut ranks = join(&mut world, &spec1, &written, [PLAIN; 4]);
-    ranks.truncate(2);
-    for rank in 2..4 {
-        ranks.push(Rank::join(&mut world, 1, &spec1, rank));
-    }
-    // Two of them joined before, and say the same again.
+    let near = (0..2).map(|rank| {
+        let (offer, process) = quarter(&written, rank, PLAIN);
+        Rank::join_with(&mut world, 1, &spec1, rank, Some(offer), caller(process))
+    });
+    let mut ranks: Vec<Rank> = near.collect();
+    ranks.extend((2..4).map(|rank| Rank::join(&mut world, 1, &spec1, rank)));
     settle(&mut world, &mut ranks, &mut written.clone());
     assert_eq!(results(&ranks), vec![Ok(()); 4]);
     assert!(content(&world, 1) == written);
+    let messages: Vec<u64> = ranks.iter().map(|rank| rank.messages).collect();
+    assert_eq!(messages, [2, 2, 25, 25]);
 }
 
 #[test]
