@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from memory_limits import Limit, memory_limit
 
 # How long an example takes on a busy machine says nothing of it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,3 +51,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
     finally:
         subprocess.run(["umount", "-l", mounted], check=True)
+
+
+@pytest.fixture
+def limit() -> Iterator[Limit]:
+    """A control group with a hard memory limit; for root only."""
+    with memory_limit() as found:
+        yield found

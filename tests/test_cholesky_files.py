@@ -4,21 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
+from command_line import outcore
 from definite import definite
 from linpack import on_disk, one_thread
 from stopping import stop_after
 
-from outcore.cli import main
 from outcore.linalg import cho_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 MEMORY = 150_000
-
-
-def outcore(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def the_entry(path: Path) -> Any:

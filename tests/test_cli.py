@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import outcore
 
 import outcore as oc
 from outcore import catalog, doctor
@@ -23,10 +24,6 @@ from outcore.doctor import Examination, Finding
 from outcore.errors import InvalidError
 from outcore.linalg import lu_factor
 from outcore.volumes import exclusive, place
-
-
-def outcore(*arguments: object, typed: str | None = None) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=typed)
 
 
 def document(result: Result) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import outcore
 from served import Served, serve
 
 import outcore as oc
-from outcore.cli import main
 
 
 @pytest.fixture
@@ -23,12 +22,6 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         monkeypatch.setenv("OUTCORE_KEY", str(running.key))
         monkeypatch.chdir(tmp_path)
         yield running
-
-
-def outcore(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def document(*arguments: object) -> Any:

@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import outcore
 
 import outcore as oc
-from outcore.cli import main, verify
-
-
-def outcore(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from outcore.cli import verify
 
 
 @pytest.fixture

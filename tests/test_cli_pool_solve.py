@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from click.testing import CliRunner, Result
+from command_line import outcore
 from linpack import on_disk, random_matrix
 from served import SCHEMES, serve
 
 import outcore as oc
-from outcore.cli import main
 from outcore.pool_path import is_url
 
 N = 300
@@ -52,12 +51,6 @@ def fill(pool: oc.Pool) -> None:
 
 def right_hand_sides() -> Any:
     return np.random.default_rng(5).standard_normal((N, 2))
-
-
-def outcore(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def done(*arguments: object) -> str:

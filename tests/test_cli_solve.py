@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import outcore
 from linpack import on_disk, random_matrix
 from stopping import after_notes, interrupt
 
 import outcore as oc
-from outcore.cli import main
 from outcore.linalg import lu_factor, open_factor
 from outcore.report import Report
 
@@ -33,10 +33,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("b.npy", b)
     oc.from_array(b, tmp_path / "B", order="F", progress=False).close()
     return tmp_path
-
-
-def outcore(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def solved(*arguments: object, memory: str = MEMORY) -> Result:

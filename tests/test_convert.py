@@ -14,14 +14,14 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import outcore
 from export_cases import CODECS, NAMES, Values, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import DTYPES, ORDERS, Layout, layouts, values
 
 import outcore as oc
-from outcore.cli import main
 from outcore.errors import InvalidError
 
 
@@ -149,8 +149,8 @@ def test_every_chunk_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # The command line.
 
 
-def outcore(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["convert", *map(str, arguments)])
+def convert(*arguments: object) -> Result:
+    return outcore("convert", *arguments)
 
 
 def test_from_everything_to_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +161,12 @@ def test_from_everything_to_everything(tmp_path: Path, monkeypatch: pytest.Monke
     raw = ["--shape", "60,50", "--dtype", "f8"]
     for first, middle in names.items():
         to = ["--format", "raw"] if first == "raw" else []
-        result = outcore("start.npy", middle, *to, "--memory", "1MB")
+        result = convert("start.npy", middle, *to, "--memory", "1MB")
         assert result.exit_code == 0, result.stderr
         assert result.stdout.startswith(f"{tmp_path / middle}: {first}, 60 x 50 float64 in C order")
         for last, name in names.items():
             arguments = [middle, f"2{name}", "--format", last, "--overwrite", "--json"]
-            result = outcore(*arguments, *(raw if first == "raw" else []), "--memory", "1MB")
+            result = convert(*arguments, *(raw if first == "raw" else []), "--memory", "1MB")
             assert result.exit_code == 0, result.stderr
             found = json.loads(result.stdout)
             assert (found["format"], found["shape"]) == (last, [60, 50])
@@ -182,12 +182,12 @@ def test_options_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model = values((30, 20), "f8")
     Path("a.bin").write_bytes(b"12345678" + model.astype(">f8").tobytes("F"))
     raw = ["--shape", "30,20", "--dtype", ">f8", "--source-order", "F", "--offset", 8]
-    assert outcore("a.bin", "x.zarr", *raw, "--codec", "blosc", "--chunks", "7,5").exit_code == 0
+    assert convert("a.bin", "x.zarr", *raw, "--codec", "blosc", "--chunks", "7,5").exit_code == 0
     found = zarr.open_array("x.zarr", mode="r")
     assert found.chunks == (7, 5)
     np.testing.assert_array_equal(found[...], model)
-    assert outcore("x.zarr", "y.h5::u", "--codec", "gzip", "--dtype", "f4").exit_code == 0
-    assert outcore("y.h5::u", "Z", "--order", "F", "--chunks", "16,8").exit_code == 0
+    assert convert("x.zarr", "y.h5::u", "--codec", "gzip", "--dtype", "f4").exit_code == 0
+    assert convert("y.h5::u", "Z", "--order", "F", "--chunks", "16,8").exit_code == 0
     array = oc.open_array("Z")
     assert (array.order, array.chunks, array.dtype) == ("F", (16, 8), np.float32)
     np.testing.assert_array_equal(array[...], model.astype("f4"))
@@ -197,12 +197,12 @@ def test_options_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["Z", "W", "--codec", "zstd"], "give --format zarr"),
         (["Z", "W", "--memory", "1kB"], "need"),
     ]:
-        result = outcore(*arguments)
+        result = convert(*arguments)
         assert (result.exit_code, result.stdout) == (1, "")
         assert re.fullmatch(f"error: .*{message}.*\n", result.stderr)
-    assert outcore("Z", "W", "--chunks", "1,x").exit_code == 2
-    assert outcore("Z").exit_code == 2
-    error = json.loads(outcore("none", "y", "--json").stdout)["error"]
+    assert convert("Z", "W", "--chunks", "1,x").exit_code == 2
+    assert convert("Z").exit_code == 2
+    error = json.loads(convert("none", "y", "--json").stdout)["error"]
     assert error["kind"] == "not_found"
 
 

@@ -1,24 +1,18 @@
 """Iterative methods under a hard memory limit: the kernel kills whoever takes more."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from test_lu_memory import FIXED, Limit, limit
-
-__all__ = ["limit"]  # a fixture
+from memory_limits import Limit
 
 SCRIPT = """
-import os, sys
-group, budget, n, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-with open(os.path.join(group, "cgroup.procs"), "w") as procs:
-    procs.write(str(os.getpid()))
+import sys
 
 import numpy as np
 import outcore as oc
 from outcore.linalg import cg, gauss_seidel, gmres, jacobi
+
+budget, n, dtype = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
 def fill(rows, cols):
     i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
@@ -41,8 +35,6 @@ for method, options in (
     if reference is None:
         reference = x
     assert abs(x - reference).max() < 1e-5 * abs(x).max(), (method, options)
-with open("/proc/self/status") as status:
-    print("most KiB", *[line.split()[1] for line in status if line.startswith("VmHWM")])
 """
 
 
@@ -51,15 +43,4 @@ with open("/proc/self/status") as status:
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
     """A matrix of 100 MB with less than a quarter of it for a budget."""
-    limit.set(budget + FIXED)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, str(limit.path), str(budget), str(n), dtype],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) << 10 < budget + FIXED
+    limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)

@@ -13,18 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import outcore
 
 import outcore as oc
 from outcore import local_pool
-from outcore.cli import main
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
 
 SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
-
-
-def outcore(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

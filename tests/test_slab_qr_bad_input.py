@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import outcore
 from linpack import names_below, on_disk, one_thread
 from qr_factors import assert_factors
 from stopping import stop_after
@@ -15,7 +15,6 @@ from tall import tall
 from test_lu_bad_input import refused
 
 import outcore as oc
-from outcore.cli import main
 from outcore.errors import (
     BudgetError,
     ConsumedError,
@@ -190,10 +189,6 @@ def test_damaged_factors(tmp_path: Path, A: oc.Array) -> None:
         open_factor(path)
     shard.write_bytes(whole)
     assert open_factor(path).n == N
-
-
-def outcore(*arguments: object) -> Any:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_as_the_command_line_sees_them(tmp_path: Path, A: oc.Array) -> None:
