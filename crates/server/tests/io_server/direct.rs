@@ -321,3 +321,47 @@ fn offers_that_do_not_belong_are_refused() {
 fn whole() -> outcore_core::MemorySchema {
     mesh(&[], [Distribution::Whole, Distribution::Whole, Distribution::Whole])
 }
+
+#[test]
+fn what_is_read_late_is_in_nobodys_way() {
+    let (before, written) = (image(12), image(13));
+    let mut world = World::new(12, Limits::default());
+    let spec1 = spec(1, true, 4, quarters());
+    let mut ranks = join(&mut world, &spec1, &before, [PLAIN; 4]);
+    // The nonces are found, and the pieces open.
+    for _ in 0..4 {
+        world.turn_of_fetch();
+    }
+    world.run_without_fetches();
+    let abandon = IoRequest::Abandon { collective: 1, rank: 3, error: Error::new(ErrorKind::Io, "Ctrl-C") };
+    world.call(abandon, vec![]);
+    world.run_without_fetches();
+    // Its shares are still being read while others give theirs.
+    let spec2 = spec(2, true, 4, quarters());
+    ranks.extend((0..4).map(|rank| Rank::join(&mut world, 1, &spec2, rank)));
+    settle(&mut world, &mut ranks, &mut written.clone());
+    assert_eq!(results(&ranks[4..]), vec![Ok(()); 4]);
+    assert!(results(&ranks[..4]).iter().all(Result::is_err));
+    assert!(content(&world, 1) == written);
+}
+
+#[test]
+fn only_who_is_silent_is_named() {
+    let mut world = World::new(13, Limits::default());
+    let written = image(14);
+    let spec1 = spec(1, true, 4, quarters());
+    let near = (0..3).map(|rank| {
+        let (offer, process) = quarter(&written, rank, PLAIN);
+        Rank::join_with(&mut world, 1, &spec1, rank, Some(offer), caller(process))
+    });
+    let mut ranks: Vec<Rank> = near.collect();
+    // It joins, and is never heard of again.
+    drop(Rank::join(&mut world, 1, &spec1, 3));
+    settle(&mut world, &mut ranks, &mut written.clone());
+    world.tick(30);
+    settle(&mut world, &mut ranks, &mut written.clone());
+    for result in results(&ranks) {
+        let message = result.unwrap_err().message;
+        assert!(message.starts_with("nothing was heard of process 3 for 30 s"), "{message}");
+    }
+}

@@ -248,6 +248,30 @@ impl World {
         has_turned
     }
 
+    /// Does the first read of memory that is wished, after everything else.
+    pub fn turn_of_fetch(&mut self) {
+        self.run_without_fetches();
+        let others = self.pending.split_off(1.min(self.pending.len()));
+        self.turn();
+        self.pending.splice(0..0, others);
+    }
+
+    /// Goes on with everything but reads of memory, which stay for later.
+    pub fn run_without_fetches(&mut self) {
+        let mut fetches = vec![];
+        loop {
+            let is_fetch = |effect: &Effect<MemoryBuffer>| matches!(effect, Effect::Fetch { .. });
+            let (found, others): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.pending).into_iter().partition(is_fetch);
+            fetches.extend(found);
+            self.pending = others;
+            if !self.turn() {
+                break;
+            }
+        }
+        self.pending.append(&mut fetches);
+    }
+
     fn finish(&mut self, token: u64, completion: Completion<MemoryBuffer>) -> bool {
         self.step(Event::Disk { token, completion });
         true
