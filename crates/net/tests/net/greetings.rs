@@ -125,11 +125,11 @@ fn over_tcp_nobody_comes_without_a_key() {
 fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let pool = Pool::new(&tcp());
     let mut bytes = frame(Kind::Hello, b"in a way that is not known here");
-    bytes[4] = 3;
+    bytes[4] = 4;
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.send(&bytes);
     let error = raw.refusal();
-    assert!(error.message.contains("version 2") && error.message.contains("version 3"), "{error}");
+    assert!(error.message.contains("version 3") && error.message.contains("version 4"), "{error}");
 
     // A server of another version answers in its own way, of which the first six bytes are known.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -137,12 +137,12 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     std::thread::spawn(move || {
         use std::io::Write;
         while let Ok((mut stream, _)) = foreign.accept() {
-            stream.write_all(b"OUTC\x03\x00 and then something else, of another shape entirely").unwrap();
+            stream.write_all(b"OUTC\x04\x00 and then something else, of another shape entirely").unwrap();
             std::thread::sleep(Duration::from_millis(200));
         }
     });
     let error = NetLink::connect(&place, options()).err().unwrap();
-    assert!(error.message.contains("version 2") && error.message.contains("version 3"), "{error}");
+    assert!(error.message.contains("version 3") && error.message.contains("version 4"), "{error}");
 }
 
 #[test]
