@@ -1,9 +1,8 @@
-//! The line of requests that wait for the manager. While the disk makes one commit durable, the manager works on the next
-//! ones, as they come; when the disk is done, these are one commit, and it goes on with that.
+//! The line of requests that wait for the manager: what comes in while the disk works on one commit is done together, in
+//! the next one.
 //!
-//! Who brings a request to a manager that does nothing does it itself, since waking another thread would take longer; and
-//! commits it, if no sync is under way. What came meanwhile is left to threads that stand by, so that whoever brought a
-//! request can bring the next.
+//! Who brings a request to a manager that does nothing does it itself, since waking another thread would take longer. What
+//! came meanwhile is left to a thread that stands by, so that whoever brought a request can bring the next.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::{Error, ErrorKind, ManagerReply, Result};
 use outcore_net::OnReply;
-use outcore_server::manager::{Asked, Manager, Now, Withheld};
+use outcore_server::manager::{Asked, Manager, Now};
 use outcore_server::store::{Log, Store};
 
 /// Requests that become durable together.
@@ -21,9 +20,6 @@ const MOST_AT_ONCE: usize = 256;
 
 /// Requests that wait; who brings more waits with them.
 const MOST_WAITING: usize = 1024;
-
-/// Threads that make durable what was done: one syncs while the other tells who waited for the sync before.
-const SYNCING: usize = 2;
 
 /// Who is to be told what.
 type Answers = Vec<(OnReply, ManagerReply)>;
@@ -37,28 +33,10 @@ pub(crate) struct Line<S> {
     left: Condvar,
     /// For who waits to get into the line.
     shorter: Condvar,
-    durable: Mutex<Durable>,
-    /// For the threads that sync.
-    unsynced: Condvar,
-    /// Called when a sync has failed.
+    /// A sync that failed: nobody knows what is on the disk, so nothing is told as done any more.
+    failure: OnceLock<Error>,
+    /// Called then.
     on_failure: OnceLock<fn(&Error)>,
-}
-
-/// What is to be done after some requests were.
-enum Next {
-    /// These are told.
-    Tell(Answers),
-    /// What was committed is synced.
-    Sync,
-    /// Who syncs now sees to it.
-    Wait,
-}
-
-/// What is done and not told.
-#[derive(Default)]
-struct Durable {
-    withheld: Withheld<Answers>,
-    is_over: bool,
 }
 
 #[derive(Default)]
@@ -81,8 +59,7 @@ impl<S: Store> Line<S> {
             state: Mutex::default(),
             left: Condvar::new(),
             shorter: Condvar::new(),
-            durable: Mutex::default(),
-            unsynced: Condvar::new(),
+            failure: OnceLock::new(),
             on_failure: OnceLock::new(),
         }
     }
@@ -91,10 +68,6 @@ impl<S: Store> Line<S> {
     pub(crate) fn on_failure(&self, call: fn(&Error)) {
         // Set once, by who made this.
         let _ = self.on_failure.set(call);
-    }
-
-    fn durable(&self) -> MutexGuard<'_, Durable> {
-        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -113,16 +86,16 @@ impl<S: Store> Line<S> {
         let is_mine = !std::mem::replace(&mut state.is_served, true);
         drop(state);
         if is_mine {
-            let hand_over = HandOver { state: &self.state, left: &self.left };
-            let next = self.serve(false);
-            // The next requests are done while this commit is made durable.
+            let hand_over = HandOver(self);
+            let answers = self.serve();
+            // The next commit begins while these are told.
             drop(hand_over);
-            self.go_on(next);
+            tell(answers);
         }
     }
 
-    /// Does what waits, and commits it if the disk does nothing; who stands by leaves that to others, and does what comes.
-    fn serve(&self, stands_by: bool) -> Next {
+    /// Does what waits in one commit; returns who is to be told what.
+    fn serve(&self) -> Answers {
         let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         let count = state.waiting.len().min(MOST_AT_ONCE);
@@ -132,76 +105,19 @@ impl<S: Store> Line<S> {
         }
         drop(state);
         let (replies, is_change) = manager.begin_many(now(), requests);
-        let mut durable = self.durable();
-        // Before another can look at what was done.
-        match durable.withheld.done(is_change, dones.into_iter().zip(replies).collect()) {
-            Some(answers) => Next::Tell(answers),
-            None if !durable.withheld.needs_sync() => Next::Wait,
-            None if stands_by => {
-                self.unsynced.notify_one();
-                Next::Wait
-            }
-            None => commit(&mut manager, &mut durable),
-        }
-    }
-
-    /// Makes durable what was committed, and tells who waited for that. What was done meanwhile is left to another thread.
-    fn sync(&self) {
-        let ended = self.log.sync();
-        let mut durable = self.durable();
-        let answers = match &ended {
-            Ok(()) => durable.withheld.synced(),
-            Err(_) => durable.withheld.failed(),
-        };
-        if durable.withheld.needs_sync() {
-            self.unsynced.notify_one();
-        }
-        drop(durable);
-        for answers in answers {
-            match &ended {
-                Ok(()) => tell(answers),
-                Err(error) => tell(failed(answers, error)),
+        let committed = if is_change { manager.commit_many() } else { Ok(()) };
+        if is_change
+            && committed.is_ok()
+            && let Err(error) = self.log.sync()
+        {
+            let failure = self.failure.get_or_init(|| error);
+            if let Some(call) = self.on_failure.get() {
+                call(failure);
             }
         }
-        if let (Err(error), Some(call)) = (&ended, self.on_failure.get()) {
-            call(error);
-        }
-    }
-
-    fn go_on(&self, next: Next) {
-        match next {
-            Next::Tell(answers) => tell(answers),
-            Next::Sync => self.sync(),
-            Next::Wait => {}
-        }
-    }
-
-    /// Commits and syncs what was done while others synced.
-    fn commit_and_sync(&self) {
-        let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut durable = self.durable();
-        // Who served meanwhile may be at it.
-        let next =
-            if durable.withheld.needs_sync() { commit(&mut manager, &mut durable) } else { Next::Wait };
-        drop((durable, manager));
-        self.go_on(next);
-    }
-
-    /// Syncs what others left, until the line is over.
-    fn keep_durable(&self) {
-        let mut durable = self.durable();
-        loop {
-            if durable.withheld.needs_sync() {
-                drop(durable);
-                // As below.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.commit_and_sync()));
-                durable = self.durable();
-            } else if durable.is_over {
-                return;
-            } else {
-                durable = self.unsynced.wait(durable).unwrap_or_else(PoisonError::into_inner);
-            }
-        }
+        let error = committed.err().or_else(|| self.failure.get().cloned());
+        let reply = |reply| error.clone().map_or(reply, ManagerReply::Failed);
+        dones.into_iter().zip(replies.into_iter().map(reply)).collect()
     }
 
     /// Serves what others left, until the line is over.
@@ -218,26 +134,10 @@ impl<S: Store> Line<S> {
             }
             drop(state);
             // The panic said itself why; those who wait are told that their requests were dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.go_on(self.serve(true))));
+            let _ = catch_unwind(AssertUnwindSafe(|| tell(self.serve())));
             state = self.lock();
         }
     }
-}
-
-/// Commits what was done, of which a sync begins then.
-fn commit<S: Store>(manager: &mut Manager<S>, durable: &mut Durable) -> Next {
-    match manager.commit_many() {
-        Ok(()) => {
-            durable.withheld.begin_sync();
-            Next::Sync
-        }
-        Err(error) => Next::Tell(failed(durable.withheld.failed().into_iter().flatten().collect(), &error)),
-    }
-}
-
-/// All of it failed.
-fn failed(answers: Answers, error: &Error) -> Answers {
-    answers.into_iter().map(|(done, _)| (done, ManagerReply::Failed(error.clone()))).collect()
 }
 
 fn tell(answers: Answers) {
@@ -247,51 +147,38 @@ fn tell(answers: Answers) {
 }
 
 /// Sees to it that somebody serves the line, however who did ended.
-struct HandOver<'a> {
-    state: &'a Mutex<State>,
-    left: &'a Condvar,
-}
+struct HandOver<'a, S: Store>(&'a Line<S>);
 
-impl Drop for HandOver<'_> {
+impl<S: Store> Drop for HandOver<'_, S> {
     fn drop(&mut self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.waiting.is_empty() {
             state.is_served = false;
         } else {
             state.is_left = true;
-            self.left.notify_one();
+            self.0.left.notify_one();
         }
     }
 }
 
-/// The threads that stand by, until this is dropped.
+/// The thread that stands by, until this is dropped.
 pub(crate) struct Standby<S: Store> {
     line: Arc<Line<S>>,
-    threads: Vec<thread::JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl<S: Store + Send + 'static> Standby<S> {
     pub(crate) fn start(line: Arc<Line<S>>) -> Result<Self> {
-        let mut standby = Self { line, threads: vec![] };
-        standby.spawn("outcore-manager", Line::stand_by)?;
-        for _ in 0..SYNCING {
-            standby.spawn("outcore-sync", Line::keep_durable)?;
-        }
-        Ok(standby)
+        let serving = line.clone();
+        let thread = thread::Builder::new().name("outcore-manager".to_owned());
+        let thread = thread.spawn(move || serving.stand_by()).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+        })?;
+        Ok(Self { line, thread: Some(thread) })
     }
 
     pub(crate) fn line(&self) -> &Line<S> {
         &self.line
-    }
-
-    fn spawn(&mut self, name: &str, serve: fn(&Line<S>)) -> Result<()> {
-        let line = self.line.clone();
-        let thread = thread::Builder::new().name(name.to_owned());
-        let thread = thread.spawn(move || serve(&line)).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
-        })?;
-        self.threads.push(thread);
-        Ok(())
     }
 }
 
@@ -300,10 +187,8 @@ impl<S: Store> Drop for Standby<S> {
         self.line.lock().is_over = true;
         self.line.left.notify_all();
         self.line.shorter.notify_all();
-        self.line.durable().is_over = true;
-        self.line.unsynced.notify_all();
-        for thread in self.threads.drain(..) {
-            // They do not panic.
+        if let Some(thread) = self.thread.take() {
+            // It does not panic.
             let _ = thread.join();
         }
     }
@@ -406,9 +291,8 @@ mod tests {
             self.disk.begun.load(Ordering::SeqCst)
         }
 
-        /// Batches that were done and are not durable.
-        fn withheld(&self) -> usize {
-            self.line.durable().withheld.waiting()
+        fn waiting(&self) -> usize {
+            self.line.lock().waiting.len()
         }
     }
 
@@ -421,29 +305,26 @@ mod tests {
     }
 
     #[test]
-    fn while_one_commit_becomes_durable_the_next_is_done_and_nobody_is_told_too_early() {
+    fn nobody_is_told_before_the_disk_and_what_comes_meanwhile_is_one_commit() {
         let pool = Pool::new();
         let nothing = pool.ask(stat("a")).recv_timeout(LONG).unwrap();
         assert!(matches!(nothing, ManagerReply::Failed(_)), "a read waits for no sync: {nothing:?}");
         let first = pool.ask(create("a"));
         pool.until(|pool| pool.begun() == 1);
-        let read = pool.ask(stat("a"));
-        pool.until(|pool| pool.withheld() == 2);
-        let second = pool.ask(create("b"));
-        pool.until(|pool| pool.withheld() == 3);
-        let later = pool.ask(stat("a"));
-        pool.until(|pool| pool.withheld() == 4);
-        assert!([&first, &read, &second, &later].iter().all(|reply| reply.try_recv().is_err()));
+        let later = [stat("a"), create("b"), create("c")].map(|request| pool.ask(request));
+        pool.until(|pool| pool.waiting() == 3);
+        assert!(first.try_recv().is_err() && later.iter().all(|reply| reply.try_recv().is_err()));
         pool.end.send(Ok(())).unwrap();
         assert!(matches!(first.recv_timeout(LONG).unwrap(), ManagerReply::Opened(_)));
-        assert!(matches!(read.recv_timeout(LONG).unwrap(), ManagerReply::Inode(_)));
-        // A thread that stands by syncs the second, which began after the first sync had.
         pool.until(|pool| pool.begun() == 2);
-        assert!(second.try_recv().is_err() && later.try_recv().is_err());
+        assert!(later.iter().all(|reply| reply.try_recv().is_err()), "the read is of the same commit");
         pool.end.send(Ok(())).unwrap();
-        assert!(matches!(second.recv_timeout(LONG).unwrap(), ManagerReply::Opened(_)));
-        assert!(matches!(later.recv_timeout(LONG).unwrap(), ManagerReply::Inode(_)));
-        assert_eq!(pool.begun(), 2, "one sync for all that was done meanwhile");
+        let later = later.map(|reply| reply.recv_timeout(LONG).unwrap());
+        assert!(
+            matches!(later, [ManagerReply::Inode(_), ManagerReply::Opened(_), ManagerReply::Opened(_)]),
+            "{later:?}"
+        );
+        assert_eq!(pool.begun(), 2, "one sync for all that came meanwhile");
     }
 
     #[test]
@@ -455,10 +336,9 @@ mod tests {
         });
         let first = pool.ask(create("a"));
         pool.until(|pool| pool.begun() == 1);
-        let second = pool.ask(create("b"));
-        pool.until(|pool| pool.withheld() == 2);
-        let refused = || Err(Error::new(ErrorKind::Io, "the disk refused"));
-        pool.end.send(refused()).unwrap();
+        let second = pool.ask(stat("a"));
+        pool.until(|pool| pool.waiting() == 1);
+        pool.end.send(Err(Error::new(ErrorKind::Io, "the disk refused"))).unwrap();
         let failed = |reply: Receiver<ManagerReply>| {
             let reply = reply.recv_timeout(LONG).unwrap();
             assert!(
@@ -470,9 +350,6 @@ mod tests {
         failed(second);
         pool.until(|_| FAILURES.load(Ordering::SeqCst) == 1);
         // The store would refuse; even one that does not is not believed.
-        let read = pool.ask(stat("a"));
-        pool.until(|pool| pool.begun() == 2);
-        pool.end.send(refused()).unwrap();
-        failed(read);
+        failed(pool.ask(stat("a")));
     }
 }

@@ -1,5 +1,5 @@
-//! A manager that loses power, and its clients: what one of them was told stays so. It answers as `outcored` has it do,
-//! while its disk makes durable what was done before.
+//! A manager that loses power, and its clients: what one of them was told stays so. It answers as `outcored` has it do: what
+//! comes while its disk makes a commit durable is the next one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -9,7 +9,7 @@ use outcore_core::{
     Error, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Origin, ServerAddress, ServerId,
 };
 use outcore_server::grants::Key;
-use outcore_server::manager::{Asked, Config, Manager, Now, User, Withheld};
+use outcore_server::manager::{Asked, Config, Manager, Now, User};
 
 use crate::power_store::PowerStore;
 use crate::world::Finding;
@@ -25,7 +25,7 @@ const MOST_EVENTS: u64 = 100_000;
 pub enum Plant {
     /// Answers do not wait for the disk.
     AnswerEarly,
-    /// Answers to those who only look do not wait for the disk.
+    /// Who only looks does not wait for the disk.
     ReadEarly,
 }
 
@@ -74,7 +74,8 @@ struct Running {
     sessions: BTreeMap<RequestKey, Option<ManagerReply>>,
     waiting: Vec<(RequestKey, ManagerRequest)>,
     works: bool,
-    withheld: Withheld<Vec<(RequestKey, ManagerReply)>>,
+    /// Answers that wait for the disk.
+    done: Vec<(RequestKey, ManagerReply)>,
 }
 
 /// See the module.
@@ -95,6 +96,11 @@ pub struct Metadata {
 
 fn said(error: Error) -> Finding {
     format!("{:?}: {error}", error.kind)
+}
+
+fn asked(key: RequestKey, request: ManagerRequest) -> Asked {
+    let origin = Some(Origin { client: key.0 as u128, number: key.1 });
+    Asked { who: User { uid: 0, gids: vec![0], is_root: true }, origin, request }
 }
 
 fn path(client: usize, number: usize) -> String {
@@ -142,8 +148,8 @@ impl Metadata {
         let mut manager =
             Manager::open(self.store.clone(), Key::new([7; 32]), Config::new(1)).map_err(said)?;
         manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] }).map_err(said)?;
-        let (sessions, withheld) = (BTreeMap::new(), Withheld::default());
-        self.running = Some(Running { manager, sessions, waiting: vec![], works: false, withheld });
+        let (sessions, waiting, done) = (BTreeMap::new(), vec![], vec![]);
+        self.running = Some(Running { manager, sessions, waiting, works: false, done });
         Ok(())
     }
 
@@ -178,7 +184,7 @@ impl Metadata {
             Happening::Patience { key } => self.send(key),
             Happening::Arrives { key } => self.arrives(key),
             Happening::Works { run } if run == self.run => return self.works(),
-            Happening::Synced { run, groups } if run == self.run => return self.synced(groups),
+            Happening::Synced { run, groups } if run == self.run => self.synced(groups),
             Happening::Works { .. } | Happening::Synced { .. } => {}
             Happening::Answered { key, reply } => return self.answered(key, &reply),
             Happening::Crash => {
@@ -254,6 +260,12 @@ impl Metadata {
             Some(None) => {}
             None => {
                 running.sessions.insert(key, None);
+                if self.plant == Some(Plant::ReadEarly) && !request.is_change() {
+                    let asked = asked(key, request);
+                    let (replies, _) = running.manager.begin_many(Now { unix_ns: 0 }, vec![asked]);
+                    self.tell(replies.into_iter().map(|reply| (key, reply)).collect());
+                    return;
+                }
                 running.waiting.push((key, request));
                 let works = std::mem::replace(&mut running.works, true);
                 if !works {
@@ -263,58 +275,48 @@ impl Metadata {
         }
     }
 
-    /// The manager does what waits.
+    /// The manager does what waits, in one commit.
     fn works(&mut self) -> Result<(), Finding> {
-        let Some(mut running) = self.running.take() else { return Ok(()) };
-        running.works = false;
-        let who = User { uid: 0, gids: vec![0], is_root: true };
-        let asked = |(key, request): (RequestKey, ManagerRequest)| {
-            let origin = Some(Origin { client: key.0 as u128, number: key.1 });
-            (key, Asked { who: who.clone(), origin, request })
-        };
-        let (keys, asked): (Vec<_>, Vec<_>) = running.waiting.drain(..).map(asked).unzip();
-        let (replies, is_change) = running.manager.begin_many(Now { unix_ns: 0 }, asked);
-        let answers = keys.into_iter().zip(replies).collect();
-        let is_early = match self.plant {
-            Some(Plant::AnswerEarly) => true,
-            Some(Plant::ReadEarly) => !is_change,
-            None => false,
-        };
-        let now = if is_early {
-            let _ = running.withheld.done(is_change, vec![]);
-            Some(answers)
-        } else {
-            running.withheld.done(is_change, answers)
-        };
-        self.running = Some(running);
-        self.sync()?;
-        self.tell(now);
-        Ok(())
-    }
-
-    /// Commits what was done and syncs it, if no sync is under way.
-    fn sync(&mut self) -> Result<(), Finding> {
         let Some(running) = &mut self.running else { return Ok(()) };
-        if running.withheld.needs_sync() {
-            running.manager.commit_many().map_err(said)?;
-            running.withheld.begin_sync();
-            let (run, groups) = (self.run, self.store.sync_begins());
-            let after = self.random.between(MS / 10, 20 * MS);
-            self.later(after, Happening::Synced { run, groups });
+        let (keys, requests): (Vec<_>, Vec<_>) =
+            running.waiting.drain(..).map(|(key, request)| (key, asked(key, request))).unzip();
+        let (replies, is_change) = running.manager.begin_many(Now { unix_ns: 0 }, requests);
+        let answers: Vec<_> = keys.into_iter().zip(replies).collect();
+        if !is_change {
+            self.tell(answers);
+            self.goes_on();
+            return Ok(());
         }
+        running.manager.commit_many().map_err(said)?;
+        let (run, groups) = (self.run, self.store.sync_begins());
+        if self.plant == Some(Plant::AnswerEarly) {
+            self.tell(answers);
+        } else {
+            running.done = answers;
+        }
+        let after = self.random.between(MS / 10, 20 * MS);
+        self.later(after, Happening::Synced { run, groups });
         Ok(())
     }
 
-    fn synced(&mut self, groups: usize) -> Result<(), Finding> {
+    fn synced(&mut self, groups: usize) {
         self.store.sync_ended(groups);
-        let answers = self.running.as_mut().map(|running| running.withheld.synced());
-        self.sync()?;
-        self.tell(answers.into_iter().flatten());
-        Ok(())
+        let answers = self.running.as_mut().map(|running| std::mem::take(&mut running.done));
+        self.tell(answers.unwrap_or_default());
+        self.goes_on();
     }
 
-    fn tell(&mut self, answers: impl IntoIterator<Item = Vec<(RequestKey, ManagerReply)>>) {
-        for (key, reply) in answers.into_iter().flatten() {
+    /// What came meanwhile is done next.
+    fn goes_on(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        running.works = !running.waiting.is_empty();
+        if running.works {
+            self.later(MS / 10, Happening::Works { run: self.run });
+        }
+    }
+
+    fn tell(&mut self, answers: Vec<(RequestKey, ManagerReply)>) {
+        for (key, reply) in answers {
             if let Some(running) = &mut self.running {
                 running.sessions.insert(key, Some(reply.clone()));
             }

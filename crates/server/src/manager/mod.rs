@@ -18,7 +18,6 @@ mod rename;
 mod servers;
 mod step;
 mod walk;
-mod withheld;
 
 use std::sync::Arc;
 
@@ -35,7 +34,6 @@ pub use files::HINT_PREFIX;
 pub use layouts::MAX_OTHER_HINTS;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
-pub use withheld::Withheld;
 
 /// The directory that every path begins at.
 pub const ROOT: Handle = Handle(1);
@@ -148,9 +146,9 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// Answers requests in turn, in a group that is left open: nobody may have an answer, nor one of those that follow,
-    /// before the group was committed and a sync of the [`Manager::log`] has ended that began later. [`Withheld`] sees to
-    /// that. Also gives whether they may have changed something.
+    /// Answers requests in turn, in a group that is left open if they may have changed something, which is said too: then
+    /// nobody may have an answer, nor may more be asked, before the group was committed and a sync of the [`Manager::log`]
+    /// has ended that began later.
     pub fn begin_many(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
         // Also for one request: what a change reads is then one transaction with what it writes, and locks the store once.
         let gains = requests.iter().any(|asked| asked.request.is_change());
