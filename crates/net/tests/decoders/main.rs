@@ -81,6 +81,13 @@ proptest! {
     }
 
     #[test]
+    fn random_bytes_are_errors_or_messages(bytes in prop::collection::vec(any::<u8>(), 0..400), tag in 0_u8..24) {
+        all_decide(&bytes)?;
+        let tagged: Vec<u8> = [tag].into_iter().chain(bytes).collect();
+        all_decide(&tagged)?;
+    }
+
+    #[test]
     fn changed_headers_are_errors_or_headers(
         kind in 0..Kind::ALL.len(), numbers in any::<[u64; 2]>(), control in message(), other in message(),
         edits in edits(), is_signed in any::<bool>(),
