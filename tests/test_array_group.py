@@ -95,6 +95,16 @@ def test_without_times(above: Any) -> None:
     assert timed.steps == 1
 
 
+@pytest.mark.parametrize("time", ["noon", np.datetime64("2000-01-01"), object()])
+def test_a_time_that_is_no_number_is_refused(above: Any, time: Any) -> None:
+    group = oc.ArrayGroup(above / "run", {"w": oc.ArraySpec(3)})
+    with pytest.raises(InvalidError, match="time must be a number"):
+        group.timestep({"w": [1.0, 2.0, 3.0]}, time)
+    assert group.steps == oc.ArrayGroup(above / "run").steps == 0
+    group.timestep({"w": [1.0, 2.0, 3.0]}, np.array(0.5))
+    assert group["time"][...] == [0.5]
+
+
 def test_a_step_that_not_all_arrays_count_is_taken_back(above: Any) -> None:
     """What a call leaves that was killed between two arrays, and before the group."""
     group = oc.ArrayGroup(above / "run", SPECS)

@@ -138,7 +138,7 @@ def append(
     BusyError
         If another call appends to one of the arrays.
     InvalidError
-        If some steps would have a time and others not.
+        If some steps would have a time and others not, or it is no number.
     """
     with ExitStack() as stack:
         group = ranks.first(lambda: _begin(stack, where, time, time_attributes))
@@ -161,6 +161,12 @@ def _begin(
     stack: ExitStack, where: Place, time: float | None, time_attributes: dict[str, Any]
 ) -> GroupOnDisk:
     """Hold all arrays of the group, and leave no step that it does not count."""
+    try:
+        float(0 if time is None else time)
+    except (TypeError, ValueError):
+        raise InvalidError(
+            f"time must be a number, have {time!r}; say in time_attributes= what it counts"
+        ) from None
     first = read_group(where)
     for name in sorted(first.arrays):
         stack.enter_context(growing.appending(where.below(name)))
