@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+use outcore_core::Buffer;
 use outcore_memory::Region;
 
 use crate::system::vectors;
@@ -97,8 +98,10 @@ impl ShortReads {
                 std::process::abort();
             };
             for event in &events[..done] {
-                if let Some(slot) = moved.get_mut(event.data as usize) {
-                    *slot = usize::try_from(event.result).ok();
+                let number = event.data as usize;
+                if let (Some(slot), Some((_, region, _))) = (moved.get_mut(number), reads.get(number)) {
+                    // Less than all is the end of the file, or an error that comes after it.
+                    *slot = usize::try_from(event.result).ok().filter(|&bytes| bytes == region.len());
                 }
             }
             left -= done;
