@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,10 +35,10 @@ def embedded() -> Iterator[oc.Pool]:
 
 
 def whole(found: list[Any]) -> list[Any]:
-    """What the ranks returned; what they raised is raised here."""
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
+    """What the ranks returned; what they raised is raised here, the cause first."""
+    raised = [each for each in found if isinstance(each, BaseException)]
+    for each in sorted(raised, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
+        raise each
     return found
 
 

@@ -16,6 +16,7 @@ from served import serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
+from outcore import collective_call
 from outcore.collective_call import Call
 from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreError
 
@@ -163,6 +164,33 @@ def test_a_rank_that_never_comes_is_named(pool: oc.Pool) -> None:
     for each in (found[0], found[2]):
         assert isinstance(each, DiskError), found
         assert "process 1" in str(each)
+    assert state(pool) == "whole"
+
+
+def test_who_comes_late_to_what_was_given_up_is_told_so(
+    pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank has removed the file beside the array before another opens it."""
+    has_given_up = threading.Event()
+    look = collective_call.arrays_of
+
+    def late(local: Any, shapes: Any, dtype: Any, rank: int, *, is_write: bool) -> Any:
+        if rank == 1:
+            assert has_given_up.wait(10)
+        return look(local, shapes, dtype, rank, is_write=is_write)
+
+    def work(u: oc.Array, comm: ThreadComm) -> None:
+        wrong = rows(comm)[1:] if comm.rank == 0 else rows(comm)
+        try:
+            u.write_all(wrong, "block,*", comm, timeout=5, atomic=True)
+        finally:
+            has_given_up.set()
+
+    monkeypatch.setattr(collective_call, "arrays_of", late)
+    first, second = run(pool, 2, work)
+    assert "by the memory schema process 0 has arrays" in str(first)
+    assert isinstance(second, InvalidError)
+    assert "the error of process 0 says why" in str(second)
     assert state(pool) == "whole"
 
 

@@ -118,6 +118,12 @@ def test_boxes_that_do_not_fit_are_refused_on_all_ranks(above: Any) -> None:
                 told.append(str(raised.value))
             with pytest.raises(InvalidError, match=r"those of 2|of 3 processes"):
                 group.checkpoint(good, schema=schema(TWO))
+            other = schema(THREE) | ({"u": oc.Schema("block,*")} if comm.rank == 1 else {})
+            with pytest.raises(InvalidError, match="schema") as raised:
+                group.checkpoint(
+                    good | {"u": np.zeros((4, 10), "f4")} if comm.rank == 1 else good, schema=other
+                )
+            told.append(str(raised.value))
             assert group.checkpoints() == []
             assert group.checkpoint(good, schema=schema(THREE)) == 0
         return told

@@ -19,6 +19,7 @@ from outcore.errors import (
     BudgetError,
     ClosedError,
     InvalidError,
+    NotFoundError,
     OutcoreError,
     ReadOnlyError,
     from_kind,
@@ -173,13 +174,21 @@ class Call:
             failed = error
         writable = self._verb == "write_all"
         core = path.root.core
-        self._files = [core.open(name, writable) for name in begun.files]
+        try:
+            self._files = [core.open(name, writable) for name in begun.files]
+        except NotFoundError as error:
+            if not begun.is_atomic:
+                raise
+            raise InvalidError(
+                f"process {comm.rank} came to {self._verb} of {self._array.path} when process 0 "
+                "had given it up; the error of process 0 says why"
+            ) from error
         self._servers = {name: core.stat(name)[-1] for name in begun.files}
-        if begun.is_marked:
-            # Until then somebody may not have opened the array, and what is wrong does no harm.
+        if begun.is_marked or begun.is_atomic:
+            # Until then somebody may not have opened the files, and what is wrong does no harm.
             self._meet(-2, failed)
-            if comm.rank == 0:
-                failed = self._mark()
+        if begun.is_marked and comm.rank == 0:
+            failed = self._mark()
         progress = self._progress if failed is None and is_shown(self._progress) else False
         nbytes = self._bytes_of_all() if progress else 0
         title = f"{self._verb} of {self._array.path.name}"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
+from outcore.collective_memory import arrays_of
 from outcore.communicator import Communicator
 from outcore.distribution import Distribution
 from outcore.errors import InvalidError, OutcoreError, from_kind
@@ -112,6 +113,7 @@ def write(
     if ranks.size > 1 or has_boxes(schema):
         _check_schema(array, schema, ranks)
         if isinstance(array.path, PoolPath):
+            _check_fits(array, local, schema, ranks)
             array.write_all(local, schema, ranks.given, progress=progress)
             return
     ranks.each(lambda: _write_own(array, local, schema, ranks, progress))
@@ -194,8 +196,33 @@ def _count(progress: ProgressLike) -> None:
 
 
 def _check_schema(array: Array, schema: Any, ranks: Ranks) -> None:
+    """Refuse on all ranks a schema that is missing, or is not that of the first."""
     if schema is None:
         ranks.each(lambda: _refuse(array, ranks))
+    agreed = ranks.first(lambda: Schema.of(schema).key())
+    ranks.each(lambda: _check_same(array, Schema.of(schema), agreed))
+
+
+def _check_same(array: Array, schema: Schema, agreed: bytes) -> None:
+    if schema.key() != agreed:
+        raise InvalidError(
+            f"need the same schema= of {array.path} on every rank, have {schema} and on the first "
+            "another; give the same everywhere"
+        )
+
+
+def _check_fits(array: Array, local: Own, schema: Any, ranks: Ranks) -> None:
+    """Refuse on all ranks what one refuses, before one of them opens the array's files.
+
+    A rank alone would give up and, being the first, remove what the others are to open.
+    """
+    size, rank = ranks.size, ranks.rank
+
+    def check() -> None:
+        shapes = Schema.of(schema).local_shapes(array.shape, size, rank)
+        arrays_of(local, shapes, array.dtype, rank, is_write=True)
+
+    ranks.each(check)
 
 
 def _refuse(array: Array, ranks: Ranks) -> None:
