@@ -169,6 +169,7 @@ def run_both(
         {OURS: contender(OURS, *ours), RIVAL: contender(RIVAL, *rival)},
         rounds=1 if setting.size == "tiny" else 3,
         warmups=0 if setting.size == "tiny" else 1,
+        from_quiet=setting.size != "tiny",
     )
     return Comparison(name, plan, known.gemm_flops_s[plan.dtype], rounds, found)
 

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from benchmarks.quiet import wait_until_quiet
+
 Contender = Callable[[], float]
 """Does its work once and returns its measure: seconds, or bytes a second."""
 
@@ -32,11 +34,16 @@ def alternate(
     rounds: int,
     warmups: int = 1,
     show: Callable[[float], str] = lambda seconds: f"{seconds:.2f} s",
+    from_quiet: bool = False,
 ) -> Rounds:
-    """Measure contenders in turn, showing each round."""
+    """Measure contenders in turn, showing each round; if so asked, each from a quiet machine."""
     measures: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(-warmups, rounds):
-        found = {name: run() for name, run in contenders.items()}
+        found = {}
+        for name, run in contenders.items():
+            if from_quiet:
+                wait_until_quiet()
+            found[name] = run()
         label = f"round {number + 1}" if number >= 0 else "warm-up"
         shown = ", ".join(f"{name} {show(value)}" for name, value in found.items())
         print(f"{title}, {label}: {shown}", file=sys.stderr, flush=True)
