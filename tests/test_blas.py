@@ -349,6 +349,20 @@ def test_choice_can_be_declined() -> None:
     assert choose(OUTCORE_BLAS="keep")[:3] == ["kept", "None", "None"]
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "18"), ({"OPENBLAS_THREAD_TIMEOUT": "26"}, "26"), ({"OUTCORE_BLAS": "keep"}, "None")],
+)
+def test_idle_threads_of_the_blas_spin_shortly(given: dict[str, str], found: str) -> None:
+    dropped = ("OPENBLAS_THREAD_TIMEOUT", "OUTCORE_BLAS")
+    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    code = "import os, outcore; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env | given, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == found
+
+
 def test_choice_comes_too_late_after_scipy() -> None:
     assert choose("import scipy.linalg")[:3] == ["kept", "None", "None"]
 

@@ -318,6 +318,29 @@ def test_bytes_are_as_planned(tmp_path: Path, dtype: str, order: str, shape: Any
             assert report.peak_memory_bytes <= memory
 
 
+@pytest.mark.parametrize(("trans_b", "axis"), [("N", 1), ("T", 0)])
+def test_blocks_that_are_final_with_their_last_piece(
+    tmp_path: Path, trans_b: Any, axis: int
+) -> None:
+    """Pieces as long as blocks of C: these leave in parts, along the other axis."""
+    n, memory = 512, 512 * 512 * 16 // 4
+    a, b = random((n, n), "c16", 1), random((n, n), "c16", 2)
+    chunks = (256, 8) if trans_b == "N" else (64, 16)
+    A = stored(tmp_path / "a", a, chunks=chunks)
+    B = stored(tmp_path / "b", b, chunks=chunks)
+    g = Grains.of(chunks, "F", 16)
+    right = g if trans_b == "N" else g.transposed()
+    cut = matmul_geometry(Product(n, n, n, a.dtype, g, right, (n, n), True), memory)
+    assert cut.is_one_piece
+    assert cut.final_axis == axis
+    block = next(cut.blocks())
+    assert len(cut.parts(block, block[1 - axis])) > 1
+    C, report = matmul_and_report(A, B, trans_b=trans_b, memory=memory, out=tmp_path / "c")
+    assert_product(C[...], a, op(b, trans_b))
+    assert report.bytes_read == cut.bytes_read()
+    assert report.bytes_written == cut.bytes_written()
+
+
 def test_each_operand_is_read_once_if_the_result_is_in_memory(tmp_path: Path) -> None:
     a, b = random((512, 384)), random((384, 640), seed=1)
     A, B = stored(tmp_path / "A", a), stored(tmp_path / "B", b)

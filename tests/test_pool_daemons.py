@@ -197,6 +197,21 @@ def test_who_wrote_to_a_killed_daemon_is_told(directories: list[Path]) -> None:
         np.testing.assert_allclose(a @ x, 1)
 
 
+def test_a_directory_that_is_left_out_is_told(directories: list[Path]) -> None:
+    up(directories)
+    outcore("pool", "down", directories[0])
+    given = "--listen", "127.0.0.1:0", "--dirs", directories[0]
+    result = outcore("pool", "up", *given)
+    assert result.exit_code == 0, result.output
+    assert f"warning: {directories[1]} belongs to this pool and was not named" in result.stderr
+    outcore("pool", "down", directories[0])
+    result = outcore("pool", "up", "--json", *given)
+    assert json.loads(result.stdout)["left_out"] == [str(directories[1])]
+    outcore("pool", "down", directories[0])
+    result = outcore("pool", "up", *given, directories[1])
+    assert "belongs" not in result.stderr
+
+
 def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no pool was started"):
         local_pool.stop(tmp_path)

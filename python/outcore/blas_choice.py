@@ -35,8 +35,13 @@ __all__ = [
 ]
 
 CORETYPE_VARIABLE = "OPENBLAS_CORETYPE"
+TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 POLICY_VARIABLE = "OUTCORE_BLAS"
 AVX512_CORETYPE = "SkylakeX"
+
+SHORT_TIMEOUT = "18"
+"""OpenBLAS's idle threads spin for two to this power of clock ticks, 0.1 ms, and not 25 ms as they
+would, before they leave their core to others: to what moves blocks, and looks at them."""
 
 # The SkylakeX table is compiled with these four; a processor (or a hypervisor)
 # that lacks any of them would end in an illegal instruction.
@@ -215,6 +220,8 @@ def _decide() -> BlasChoice:
 def choose() -> BlasChoice:
     """Set ``OPENBLAS_CORETYPE`` for this process where that is safe and useful.
 
+    And ``OPENBLAS_THREAD_TIMEOUT``, if it has no value yet.
+
     It is set only on an AMD processor with AVX-512 (F, DQ, BW and VL), if it
     has no value yet, SciPy's BLAS is not loaded yet, SciPy was built with an
     OpenBLAS from before 0.3.32, and ``OUTCORE_BLAS`` is not ``keep``.  Processes
@@ -230,6 +237,8 @@ def choose() -> BlasChoice:
     -----
     Never raises: a computer on which this fails works as it did before.
     """
+    if os.environ.get(POLICY_VARIABLE, "").strip().lower() != "keep":
+        os.environ.setdefault(TIMEOUT_VARIABLE, SHORT_TIMEOUT)
     try:
         return _decide()
     except Exception as error:  # whatever it is, it must not stop the import

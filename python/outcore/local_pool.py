@@ -176,6 +176,12 @@ def directories(first: Path) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def left_out(given: Sequence[Path]) -> list[Path]:
+    """List the directories that the pool had when it was last started, and that are not given."""
+    places = [Path(os.path.abspath(directory)) for directory in given]
+    return [each for each in directories(places[0]) if each not in places and each.is_dir()]
+
+
 def check_started(directory: Path) -> None:
     """Refuse a directory that is not the first one of a pool that was started here.
 

@@ -1,12 +1,19 @@
 //! Sums and largest elements of the columns of a matrix in memory, read once.
-//!
-//! By one thread: beside the BLAS's, which wait for work by spinning, a second one finds no core.
+
+use std::num::NonZero;
+use std::ops::Range;
 
 /// Values that are summed and compared at once, in registers.
 const LANES: usize = 16;
 
 /// Values after which partial sums go into a sum of double precision.
 const RUN: usize = 4096;
+
+/// More threads do not read memory faster.
+const MOST_THREADS: usize = 4;
+
+/// Of memory for each thread: starting one takes as long as reading some of it.
+const LEAST_BYTES: usize = 1 << 20;
 
 /// What [`column_extremes`] finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,11 +76,22 @@ impl<'a, T> Columns<'a, T> {
     }
 }
 
-/// Looks at a matrix once.
+/// Looks at a matrix once, on all cores if it is large. The BLAS's threads leave them to it soon (`blas_choice.py`).
 pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
-    (0..columns.count)
-        .map(|j| look(columns.column(j), columns.is_complex))
-        .fold(Extremes::default(), Extremes::or)
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let share = size_of_val(columns.values) / LEAST_BYTES;
+    let threads = cores.min(MOST_THREADS).min(share).clamp(1, columns.count.max(1));
+    let look_at = |own: Range<usize>| {
+        own.map(|j| look(columns.column(j), columns.is_complex)).fold(Extremes::default(), Extremes::or)
+    };
+    let bound = |thread: usize| thread * columns.count / threads;
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..threads).map(|k| scope.spawn(move || look_at(bound(k)..bound(k + 1)))).collect();
+        let own = look_at(0..bound(1));
+        let found = others.into_iter().map(|each| each.join().expect("looking does not panic"));
+        found.fold(own, Extremes::or)
+    })
 }
 
 fn look<T: Real>(column: &[T], is_complex: bool) -> Extremes {
@@ -131,6 +149,18 @@ mod tests {
         let values = [1.0, 9.0, 9.0, 1.0, -2.0, 9.0, 1.0, 2.0, 3.0];
         let columns = Columns { growth: 1, ..real(&values, 3, 3, 1) };
         assert_eq!(column_extremes(columns), Extremes { sum: 6.0, max: 3.0 });
+    }
+
+    #[test]
+    fn finds_the_same_with_several_threads() {
+        for worst in [0, 1_234_567, 2_999_999] {
+            let mut values = vec![1.0; 3_000_000];
+            values[worst] = -7.0;
+            let found = column_extremes(real(&values, 1000, 3000, 1000));
+            assert_eq!(found, Extremes { sum: 1006.0, max: 7.0 });
+            values[worst] = f64::NAN;
+            assert!(column_extremes(real(&values, 1000, 3000, 1000)).sum.is_nan());
+        }
     }
 
     #[test]

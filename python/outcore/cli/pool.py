@@ -58,6 +58,7 @@ def up(
     the logs. What was a pool is the same pool again; new directories become new servers.
     """
     started = []
+    left_out = local_pool.left_out(directories)
     for daemon in local_pool.start(directories, listen, metrics, tls=tls):
         started.append(daemon)
         if not as_json:
@@ -66,9 +67,16 @@ def up(
     key = str(Path(directories[0]).absolute() / local_pool.STATE / "key")
     if as_json:
         daemons = [daemon.to_dict() for daemon in started]
-        print_json({"url": url, "key": key, "daemons": daemons})
+        missing = [str(each) for each in left_out]
+        print_json({"url": url, "key": key, "daemons": daemons, "left_out": missing})
     else:
         click.echo(f"the pool is {url}, its key {key}")
+    for each in left_out:
+        click.echo(
+            f"warning: {each} belongs to this pool and was not named: what lies there cannot be "
+            "reached; stop the pool, and start it with this directory too",
+            err=True,
+        )
 
 
 @command.command("status", short_help="Say which daemons of a pool run.")

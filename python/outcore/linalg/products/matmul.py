@@ -224,8 +224,8 @@ def _to_disk(
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
         result = DiskResult(
             file, call, dtype, g.block_shape,
-            chunk=g.tile if len(shape) == 2 else None, axis=int(g.holds == "A"),
-            steps=_steps(g),
+            chunk=g.tile if len(shape) == 2 else None, axis=g.final_axis,
+            steps=1 if g.is_one_piece else _steps(g),
         )  # fmt: skip
         _Multiplication(g, left, right, result, call, alpha).run()
     return array, file.counters()[1]
@@ -317,21 +317,15 @@ class _Multiplication:
 
     def multiply(self, block: Extent) -> None:
         """Compute a block of C, which leaves as it becomes final."""
-        g, slabs = self.g, self.g.slabs()
+        g = self.g
         C = self.result.begin(block)
-        first = block[g.streams == "B"].start
-        for slab in slabs:
+        for slab in g.slabs():
             for along in g.lengths(block):
-                here = slice(along.start - first, along.stop - first)
-                if slab.start == 0:
-                    self.result.wait_free(here)
                 for depth in g.depths(slab):
                     self.hold(block, depth)
-                    self.add(block, along, depth, C[here] if g.streams == "A" else C[:, here])
+                    self.add(block, along, depth, C)
                     self.slabs.advance()
                     self.result.advance()
-                if slab == slabs[-1]:
-                    self.result.done(here.stop)
 
     def hold(self, block: Extent, depth: slice) -> None:
         """Hold the slabs that a piece needs, one or two, and no earlier ones."""
@@ -345,15 +339,28 @@ class _Multiplication:
 
     def add(self, block: Extent, along: slice, depth: slice, C: Matrix) -> None:
         """C += alpha op(A) op(B), for one piece; at the beginning of the depth, C = ..."""
-        piece = next(self.pieces)
-        start_ns = self.call.trace.now_ns()
-        for (length, slab), held in self.held:
+        g, axis, piece = self.g, self.g.final_axis, next(self.pieces)
+        is_first, is_last = depth.start == 0, depth.stop == g.product.k
+        parts = g.parts(block, along) if is_first or is_last else [g.part(block, along)]
+        for rows, columns in parts:
+            here = _within(rows, block[0]), _within(columns, block[1])
+            if is_first:
+                self.result.wait_free(here[axis])
+            start_ns = self.call.trace.now_ns()
+            self.add_part(piece, depth, rows, columns, C[here])
+            self.call.trace.record("compute", start_ns)
+            if is_last:
+                self.result.done(here[axis].stop)
+            if len(parts) > 1:
+                self.result.advance()
+
+    def add_part(self, piece: Part, depth: slice, rows: slice, columns: slice, C: Matrix) -> None:
+        """Do this for some rows and columns of C."""
+        for (_, slab), held in self.held:
             inner = slice(max(slab.start, depth.start), min(slab.stop, depth.stop))
             if inner.start >= inner.stop:
                 continue
-            (a, rows), (b, columns) = (piece, along), (held, length)
-            if self.g.holds == "A":
-                (a, rows), (b, columns) = (held, length), (piece, along)
+            a, b = (held, piece) if self.g.holds == "A" else (piece, held)
             self.kernels.gemm(
                 a.cut(rows, inner), b.cut(inner, columns), C,
                 alpha=self.alpha, beta=1.0 if inner.start else 0.0,
@@ -361,7 +368,10 @@ class _Multiplication:
             )  # fmt: skip
             work = flops(C.shape[0], C.shape[1], inner.stop - inner.start, C.dtype)
             self.call.meter.advance(work)
-        self.call.trace.record("compute", start_ns)
+
+
+def _within(part: slice, whole: slice) -> slice:
+    return slice(part.start - whole.start, part.stop - whole.start)
 
 
 def _meet(a: slice, b: slice) -> bool:

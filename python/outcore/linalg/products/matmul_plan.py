@@ -27,6 +27,9 @@ _LENGTHS, _DEPTHS = (512, 128, 32, 8, 1), (256, 64, 16, 1)
 _MEMORY_DEPTHS = (1024, 256, 64)
 _COUNTS = (*range(1, 17), *(int(16 * 1.3**i) for i in range(1, 60)))
 
+PARTS = 4
+"""Of a piece that is as long as a block of C, where C becomes final."""
+
 MOST_DEPTH = 1024
 """Slabs are no deeper than this unless their grains are: enough to hide that C is written."""
 
@@ -135,6 +138,35 @@ class MatmulGeometry:
         """
         along = block[self.streams == "B"]
         return cut(along.start, along.stop, self.piece_length)
+
+    @property
+    def is_one_piece(self) -> bool:
+        """Whether a piece is as long as a block of C, and C a matrix on disk.
+
+        All of a block then becomes final with its last piece. So that it can leave, and its memory
+        be used again, bit by bit, its first and its last piece are used in `PARTS` parts.
+        """
+        is_matrix = self.product.is_stored and len(self.product.shape) == 2
+        return is_matrix and self.piece_length >= self.block_length(self.streams)
+
+    @property
+    def final_axis(self) -> int:
+        """Axis of C along which blocks become final."""
+        return int((self.streams == "B") != self.is_one_piece)
+
+    def part(self, block: Extent, along: slice) -> Extent:
+        """Give rows and columns of C of the pieces of one length."""
+        return (along, block[1]) if self.streams == "A" else (block[0], along)
+
+    def parts(self, block: Extent, along: slice) -> list[Extent]:
+        """Cut these for a first or last piece: between chunks of C."""
+        if not self.is_one_piece:
+            return [self.part(block, along)]
+        axis = self.final_axis
+        whole, chunk = block[axis], self.tile[axis]
+        step = -(-(whole.stop - whole.start) // (chunk * PARTS)) * chunk
+        parts = cut(whole.start, whole.stop, step)
+        return [(along, part) if axis else (part, along) for part in parts]
 
     def depths(self, slab: slice) -> list[slice]:
         """Depths of the pieces that begin within a slab; the last one may reach into the next."""
