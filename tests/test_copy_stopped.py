@@ -117,9 +117,26 @@ def test_a_killed_copy_goes_on(
         copy_files(again, place, recursive=True, progress=False)
     (report,) = copy_files(again, place, recursive=True, resume=True, progress=False)
     assert same(place, tree)
-    assert not working.exists()
+    assert not working.exists(), list(working.iterdir())
     if after > 8:
         assert report.resumed_bytes >= 4 * PIECE
+
+
+@pytest.mark.parametrize("to_pool", [True, False])
+def test_what_a_killed_call_was_writing_goes_with_the_rest(
+    run_python: Start, served: Served, pool: oc.Pool, tree: Path, tmp_path: Path, to_pool: bool
+) -> None:
+    """Killed while it replaced its journal, it leaves the new one beside that."""
+    copy_files(tree, pool / "tree", recursive=True, progress=False)
+    source, target = (str(tree), "pool:t") if to_pool else ("pool:tree", str(tmp_path / "t"))
+    run(run_python, served, source, target, signal.SIGKILL, 8)
+    place: AnyPath = pool / "t" if to_pool else tmp_path / "t"
+    working = place.with_name(".t.copying")
+    (working / ".new").write_bytes(b"half a jour")
+    again: AnyPath = tree if to_pool else pool / "tree"
+    copy_files(again, place, recursive=True, resume=True, progress=False)
+    assert same(place, tree)
+    assert not working.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

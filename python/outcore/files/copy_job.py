@@ -23,7 +23,6 @@ from outcore.files.attributes import (
 )
 from outcore.files.ends import PlainEnd, PoolEnd
 from outcore.files.file_copy import FileCopy, Piece
-from outcore.files.journal import NAME as JOURNAL
 from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
@@ -38,6 +37,10 @@ _FLUSH_BYTES = 256 << 20
 _FLUSH_TURNS = 20
 
 _METADATA = "zarr.json"
+
+
+_LOCK = "lock"
+"""Of `exclusive`, which removes it."""
 
 
 class CopyJob:
@@ -237,8 +240,9 @@ class CopyJob:
         self.is_placed = True
         if self._top.is_directory:
             self._mark(self._top, self.target)
-        for name in ("old", JOURNAL):
-            if self._where.exists(name):
+        # What was there before, the journal, and what a killed call was writing beside it.
+        for name, _, _ in self._where.names():
+            if name != _LOCK:
                 self._where.volume.remove(self._where.inside(name))
 
     def _leave(self) -> None:
