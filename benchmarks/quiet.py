@@ -15,18 +15,17 @@ MOST_LOST = 0.006
 """Share of the processors' time; the clock counts hundredths of a second."""
 
 
-def wait_until_quiet() -> float:
-    """Return when all processors are there for this process, or after 90 s; return the time.
+def wait_until_quiet() -> None:
+    """Return when all processors are there for this process, or after 90 s.
 
     After a process with much memory has ended, a virtual machine gives that memory back for half a
     minute, and its host takes processor time for this. Who runs next pays for it: LU that came
     after a rival in memory was 3 % slower than when run again. An idle machine does not show this.
     So all processors are kept busy, and what they lose is measured.
     """
-    begun = time.perf_counter()
-    while True:
-        if lost_share(WINDOW_S) <= MOST_LOST or time.perf_counter() - begun > MOST_S:
-            return time.perf_counter() - begun
+    until = time.perf_counter() + MOST_S
+    while lost_share(WINDOW_S) > MOST_LOST and time.perf_counter() < until:
+        pass
 
 
 def lost_share(seconds: float) -> float:

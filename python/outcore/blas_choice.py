@@ -175,6 +175,11 @@ def _built_with() -> str | None:
     return found.group(1) if found else None
 
 
+def _is_kept() -> bool:
+    """Whether no variable is to be changed."""
+    return os.environ.get(POLICY_VARIABLE, "").strip().lower() == "keep"
+
+
 def _decide() -> BlasChoice:
     """`choose`, without its promise not to raise."""
     before = os.environ.get(CORETYPE_VARIABLE) or None
@@ -187,7 +192,7 @@ def _decide() -> BlasChoice:
         coretype = AVX512_CORETYPE if action == "set" else before
         return BlasChoice(action, coretype, reason, hint, vendor, model, avx512, loaded, version)
 
-    if os.environ.get(POLICY_VARIABLE, "").strip().lower() == "keep":
+    if _is_kept():
         return result("kept", f"{POLICY_VARIABLE}=keep asks for no change")
     if before is not None:
         hint = ""
@@ -237,7 +242,7 @@ def choose() -> BlasChoice:
     -----
     Never raises: a computer on which this fails works as it did before.
     """
-    if os.environ.get(POLICY_VARIABLE, "").strip().lower() != "keep":
+    if not _is_kept():
         os.environ.setdefault(TIMEOUT_VARIABLE, SHORT_TIMEOUT)
     try:
         return _decide()

@@ -111,9 +111,9 @@ def write(
         If there are several ranks, and `schema` does not say what each has.
     """
     if ranks.size > 1 or has_boxes(schema):
-        _check_schema(array, schema, ranks)
-        if isinstance(array.path, PoolPath):
-            _check_fits(array, local, schema, ranks)
+        is_collective = isinstance(array.path, PoolPath)
+        _check_schema(array, schema, ranks, local if is_collective else None)
+        if is_collective:
             array.write_all(local, schema, ranks.given, progress=progress)
             return
     ranks.each(lambda: _write_own(array, local, schema, ranks, progress))
@@ -195,32 +195,27 @@ def _count(progress: ProgressLike) -> None:
         progress(1.0, 0.0)
 
 
-def _check_schema(array: Array, schema: Any, ranks: Ranks) -> None:
-    """Refuse on all ranks a schema that is missing, or is not that of the first."""
-    if schema is None:
-        ranks.each(lambda: _refuse(array, ranks))
-    agreed = ranks.first(lambda: Schema.of(schema).key())
-    ranks.each(lambda: _check_same(array, Schema.of(schema), agreed))
-
-
-def _check_same(array: Array, schema: Schema, agreed: bytes) -> None:
-    if schema.key() != agreed:
-        raise InvalidError(
-            f"need the same schema= of {array.path} on every rank, have {schema} and on the first "
-            "another; give the same everywhere"
-        )
-
-
-def _check_fits(array: Array, local: Own, schema: Any, ranks: Ranks) -> None:
+def _check_schema(array: Array, schema: Any, ranks: Ranks, local: "Own | None" = None) -> None:
     """Refuse on all ranks what one refuses, before one of them opens the array's files.
 
-    A rank alone would give up and, being the first, remove what the others are to open.
+    That is a schema that is missing, or is not that of the first rank; and what a rank has, where
+    that is given, if it does not fit. A rank alone would give up and, being the first, remove what
+    the others are to open.
     """
-    size, rank = ranks.size, ranks.rank
+    agreed = ranks.first(lambda: None if schema is None else Schema.of(schema).key())
 
     def check() -> None:
-        shapes = Schema.of(schema).local_shapes(array.shape, size, rank)
-        arrays_of(local, shapes, array.dtype, rank, is_write=True)
+        if schema is None:
+            _refuse(array, ranks)
+        mine = Schema.of(schema)
+        if mine.key() != agreed:
+            raise InvalidError(
+                f"need the same schema= of {array.path} on every rank, have {mine} and on the "
+                "first another; give the same everywhere"
+            )
+        if local is not None:
+            shapes = mine.local_shapes(array.shape, ranks.size, ranks.rank)
+            arrays_of(local, shapes, array.dtype, ranks.rank, is_write=True)
 
     ranks.each(check)
 
