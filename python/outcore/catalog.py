@@ -14,6 +14,7 @@ from outcore.array import Array
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
+from outcore.pool_path import LOCK_FILE
 from outcore.volumes import (
     AnyPath,
     Place,
@@ -35,10 +36,10 @@ _FILLING = re.compile(r"\.(.+)\.filling")
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
-_HALF_COPIED = frozenset(["journal", "lock", "content", "old"])
+_HALF_COPIED = frozenset(["journal", LOCK_FILE, "content", "old"])
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTORS = {
-    kind.suffix: frozenset(["journal", "lock", kind.array, *kind.vectors, *kind.workspaces])
+    kind.suffix: frozenset(["journal", LOCK_FILE, kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()
 }
 
@@ -239,9 +240,9 @@ def _half_made(path: AnyPath) -> Entry | None:
             return Entry(str(path), "left-over", "in use", "a call makes it now")
         return Entry(str(path), "left-over", "incomplete", text)
 
-    if _FILLING.fullmatch(path.name) and names <= {"lock"}:
+    if _FILLING.fullmatch(path.name) and names <= {LOCK_FILE}:
         return left_over("lock of an assembly that was killed; it can go")
-    if path.name == LOCK and names <= {"lock"}:
+    if path.name == LOCK and names <= {LOCK_FILE}:
         return left_over("lock of a checkpoint that was killed; it can go")
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")

@@ -32,6 +32,9 @@ from outcore.sizes import parse_bytes
 
 Mode = Literal["r", "r+", "w", "x", "a"]
 
+LOCK_FILE = "lock"
+"""In a directory that a call holds: here, or on a disk by `outcore.volumes.exclusive`."""
+
 _NOT_A_LOCK = (ValueError, KeyError, TypeError)
 """What reading a lock raises that is being written, or was when its process was killed."""
 
@@ -351,8 +354,8 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
     """Hold a name for one call.
 
     A pool in this process is in no other, so it is noted in memory. In a served pool there is a
-    file as well, ``lock``, which says who holds it; that of a process of this machine that is gone
-    is removed by the next who wants to hold the name.
+    `LOCK_FILE` as well, which says who holds it; that of a process of this machine that is gone is
+    removed by the next who wants to hold the name.
 
     Raises
     ------
@@ -369,7 +372,7 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
         finally:
             if path.root.is_shared:
                 with contextlib.suppress(OutcoreError):
-                    _remove(path / "lock")
+                    _remove(path / LOCK_FILE)
     finally:
         path.root.let_go(path.inside)
 
@@ -381,7 +384,7 @@ def is_held(path: PoolPath) -> bool:
     if not path.root.is_shared:
         return False
     try:
-        return not _is_gone(json.loads((path / "lock").read_bytes()))
+        return not _is_gone(json.loads((path / LOCK_FILE).read_bytes()))
     except NotFoundError:
         return False
     except _NOT_A_LOCK:
@@ -389,7 +392,7 @@ def is_held(path: PoolPath) -> bool:
 
 
 def _take(path: PoolPath, doing: str) -> None:
-    lock = path / "lock"
+    lock = path / LOCK_FILE
     while True:
         try:
             with lock.open("x") as file:
@@ -417,7 +420,7 @@ def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
 
     One does it at a time, and looks again: the lock that is there may be another's by now.
     """
-    turn = lock.with_name("lock.turn")
+    turn = lock.with_name(f"{LOCK_FILE}.turn")
     try:
         turn.open("x").close()
     except ExistsError:

@@ -21,7 +21,7 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool_path import PoolPath, check_plain, held, is_url, named
+from outcore.pool_path import LOCK_FILE, PoolPath, check_plain, held, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
@@ -173,7 +173,7 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
         return
     directory = where.path
     made = [above for above in (directory, *directory.parents) if not above.exists()]
-    name = directory / "lock"
+    name = directory / LOCK_FILE
     try:
         handle = _lock(name, doing)
         try:
@@ -196,7 +196,7 @@ def is_held(directory: AnyPath) -> bool:
     if isinstance(directory, PoolPath):
         return pool_path.is_held(directory)
     try:
-        handle = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -27,7 +27,7 @@ from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.files.status import FileStatus, status_of, walk
-from outcore.pool_path import PoolPath
+from outcore.pool_path import LOCK_FILE, PoolPath
 from outcore.progress import Meter, ProgressLike
 from outcore.targets import sync_file, writing
 from outcore.volumes import AnyPath, exclusive, is_there, move, place
@@ -37,10 +37,6 @@ _FLUSH_BYTES = 256 << 20
 _FLUSH_TURNS = 20
 
 _METADATA = "zarr.json"
-
-
-_LOCK = "lock"
-"""Of `exclusive`, which removes it."""
 
 
 class CopyJob:
@@ -242,7 +238,7 @@ class CopyJob:
             self._mark(self._top, self.target)
         # What was there before, the journal, and what a killed call was writing beside it.
         for name, _, _ in self._where.names():
-            if name != _LOCK:
+            if name != LOCK_FILE:
                 self._where.volume.remove(self._where.inside(name))
 
     def _leave(self) -> None:

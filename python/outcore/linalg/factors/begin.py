@@ -40,6 +40,7 @@ from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.longcall import check_threads
+from outcore.pool_path import LOCK_FILE
 from outcore.volumes import (
     AnyPath,
     PathLike,
@@ -310,7 +311,7 @@ def _find_journal(
 def _refuse_foreign(target: Place) -> None:
     """Refuse a directory with anything but what a call killed at its start leaves."""
     for name, is_directory, _ in target.names():
-        if name == "lock" or name.endswith(".new"):
+        if name == LOCK_FILE or name.endswith(".new"):
             continue
         inside = target.volume.list(target.inside(name)) if is_directory else []
         if name not in _PARTS or any(
