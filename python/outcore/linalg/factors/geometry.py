@@ -1,8 +1,11 @@
-"""What every factorization's geometry tells the code that they share."""
+"""What every factorization's geometry tells the code that they share, and what tiles come to."""
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
+
+from outcore.linalg.grains import pages
 
 
 class Geometry(Protocol):
@@ -49,3 +52,42 @@ class Geometry(Protocol):
 
     def words_lower_bound(self) -> float:
         """Words that any algorithm must move."""
+
+
+class Tiled:
+    """What follows from the tiles of a geometry: of a square matrix, factored as a whole.
+
+    Attributes
+    ----------
+    n, dtype, rows, columns
+        As of `Geometry`.
+    """
+
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a panel."""
+        return math.ceil(self.n / self.rows)
+
+    @property
+    def panels(self) -> int:
+        """Panels in the matrix."""
+        return math.ceil(self.n / self.columns)
+
+    @property
+    def height(self) -> int:
+        """Rows of the matrix, rounded up to whole tiles."""
+        return self.tiles * self.rows
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile on disk, padding to a page included."""
+        return pages(self.rows * self.columns * self.dtype.itemsize)
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of factors written while factoring from `first_panel` on. Exact."""
+        return (self.panels - first_panel) * self.tiles * self.tile_bytes

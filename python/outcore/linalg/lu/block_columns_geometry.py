@@ -154,7 +154,7 @@ class BlockColumnGeometry(SegmentedGeometry):
     def lower_grid(self) -> Grid:
         """Lay out L by rows; what is above the diagonal has no room on disk."""
         across = self.whole_segments(sum(self.widths))
-        return self.grid([self.whole_rows(self.n), across], self.segment, "C")
+        return self.grid([self.height, across], self.segment, "C")
 
     def source_columns(self, k: int) -> int:
         """Columns that are read of the matrix, or of its copy, padding included."""
@@ -170,7 +170,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         read = self.n * self.source_columns(k) + self.streamed_words(s)
         written = s.origin * self.tile_columns(s)
         if self.is_spilled(s):
-            written += (self.whole_rows(self.n) - s.origin) * self.spill_columns(s)
+            written += (self.height - s.origin) * self.spill_columns(s)
         return read * itemsize, written * itemsize
 
     def streamed_words(self, s: BlockColumn) -> int:
@@ -190,12 +190,12 @@ class BlockColumnGeometry(SegmentedGeometry):
     def whole_bytes(self, s: BlockColumn) -> tuple[int, int]:
         """Bytes moved in writing the L of a block column that is in memory whole."""
         copied = 0 if self.is_last(s) else self.wide(s)
-        high = self.whole_rows(self.n) - s.origin
+        high = self.height - s.origin
         return 0, high * (self.tile_columns(s) + copied) * self.dtype.itemsize
 
     def scratch_bytes(self) -> int:
         """Disk space of L by rows, the widest spilled block column, and a copy of the matrix."""
-        high, itemsize = self.whole_rows(self.n), self.dtype.itemsize
+        high, itemsize = self.height, self.dtype.itemsize
         lower = sum((high - s.origin) * self.wide(s) for s in self.block_columns[:-1]) * itemsize
         spills = [file_bytes(self.spill_grid(s)) for s in self.block_columns if self.is_spilled(s)]
         copy = file_bytes(self.copy_grid()) if self.is_copied else 0

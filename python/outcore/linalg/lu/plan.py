@@ -11,6 +11,7 @@ import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import flop_weight
+from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.grains import pages
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
@@ -61,7 +62,7 @@ class Slab:
 
 
 @dataclass(frozen=True)
-class LuGeometry:
+class LuGeometry(Tiled):
     """How a matrix of order `n` is cut for algorithm A within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
@@ -90,24 +91,9 @@ class LuGeometry:
         return self.n if self.factored is None else self.factored
 
     @property
-    def tiles(self) -> int:
-        """Tiles in a panel."""
-        return math.ceil(self.n / self.rows)
-
-    @property
     def panels(self) -> int:
         """Panels that are factored."""
         return math.ceil(self.width / self.columns)
-
-    @property
-    def height(self) -> int:
-        """Rows of a slab in memory: the matrix's, rounded up to whole tiles."""
-        return self.tiles * self.rows
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile on disk, padding to a page included."""
-        return pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
@@ -145,10 +131,6 @@ class LuGeometry:
         below = (len(self.tiles_below(panel)) for panel in range(self.panels))
         left_of = list(itertools.accumulate(below, initial=0))
         return sum(left_of[slab.first] for slab in self.slabs(first_panel)) * self.tile_bytes
-
-    def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes of L and U written while factoring from `first_panel` on. Exact."""
-        return (self.panels - first_panel) * self.tiles * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""

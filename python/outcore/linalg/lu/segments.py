@@ -14,6 +14,7 @@ import numpy as np
 
 from outcore._core import Grid
 from outcore.errors import BudgetError
+from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, LuGeometry, lu_bounce_bytes
 from outcore.sizes import format_bytes
@@ -61,7 +62,7 @@ def unit_bytes(n: int, dtype: np.dtype[Any]) -> int:
 
 
 @dataclass(frozen=True)
-class SegmentedGeometry(ABC):
+class SegmentedGeometry(Tiled, ABC):
     """How a matrix of order `n` is cut within a budget.
 
     Attributes
@@ -95,16 +96,6 @@ class SegmentedGeometry(ABC):
             "segment": self.segment, "widths": list(self.widths), "is_copied": self.is_copied,
         }  # fmt: skip
 
-    @property
-    def tiles(self) -> int:
-        """Tiles in a panel."""
-        return math.ceil(self.n / self.rows)
-
-    @property
-    def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
-
     @abstractmethod
     def fits(self) -> bool:
         """Whether the budget suffices."""
@@ -113,11 +104,6 @@ class SegmentedGeometry(ABC):
     @abstractmethod
     def slab_panels(self) -> int:
         """Panels that are factored together at most."""
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile on disk."""
-        return pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
     def bounce_bytes(self) -> int:
@@ -162,7 +148,7 @@ class SegmentedGeometry(ABC):
     def _copy_rows(self, columns: int) -> int:
         bounce = self.bounce_bytes + TILE_BOUNCE_BYTES
         left = self.budget_bytes - self.norm_bytes(columns) - bounce
-        return min(left // (2 * columns * self.dtype.itemsize), self.whole_rows(self.n))
+        return min(left // (2 * columns * self.dtype.itemsize), self.height)
 
     def copy_memory(self) -> int:
         """Memory in which the matrix is copied."""
@@ -173,13 +159,13 @@ class SegmentedGeometry(ABC):
     def copy_grid(self) -> Grid:
         """Lay out the copy."""
         rest = self.whole_segments(self.n - self.copied_from)
-        return self.grid([self.whole_rows(self.n), rest], self.segment, "C")
+        return self.grid([self.height, rest], self.segment, "C")
 
     def copy_bytes(self) -> tuple[int, int]:
         """Bytes moved in copying the matrix to segments."""
         rest, itemsize = self.n - self.copied_from, self.dtype.itemsize
         rows, columns = (math.ceil(self.n / chunk) * chunk for chunk in self.layout.chunks)
-        written = self.whole_rows(self.n) * self.whole_segments(rest)
+        written = self.height * self.whole_segments(rest)
         return rows * (columns - self.copied_from) * itemsize, written * itemsize
 
     def grid(self, shape: list[int], columns: int, order: str) -> Grid:

@@ -34,7 +34,7 @@ class TournamentGeometry(BlockColumnGeometry):
 
     def spill_grid(self, s: BlockColumn) -> Grid:
         """Lay out an updated block column, from the diagonal down."""
-        return self.grid([self.whole_rows(self.n) - s.origin, self.wide(s)], self.segment, "C")
+        return self.grid([self.height - s.origin, self.wide(s)], self.segment, "C")
 
     def stack_rows(self, s: BlockColumn) -> int:
         """Rows that play a round of the tournament: as many as fit, whole tiles."""
@@ -99,7 +99,7 @@ class TournamentGeometry(BlockColumnGeometry):
 
     def lower_bytes(self, s: BlockColumn, *, is_spilled: bool) -> tuple[int, int]:
         """Bytes moved in choosing pivots and making L: spilled rows are read twice."""
-        high, wide = self.whole_rows(self.n) - s.origin, self.wide(s)
+        high, wide = self.height - s.origin, self.wide(s)
         read = (high + s.width + s.order) * wide if is_spilled else 0
         return read * self.dtype.itemsize, self.whole_bytes(s)[1]
 

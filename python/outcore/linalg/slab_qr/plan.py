@@ -10,6 +10,7 @@ import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import (
     BOUNCE_BYTES,
@@ -48,7 +49,7 @@ _GRAM_SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class SlabQrGeometry:
+class SlabQrGeometry(Tiled):
     """How an m x n matrix is cut for QR by slabs within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
@@ -71,24 +72,9 @@ class SlabQrGeometry:
         return math.ceil(self.m / self.rows)
 
     @property
-    def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
-
-    @property
     def reflecting(self) -> int:
         """Panels that have reflections: all, unless there are more columns than rows."""
         return math.ceil(min(self.m, self.n) / self.columns)
-
-    @property
-    def height(self) -> int:
-        """Rows of a slab in memory: the matrix's, rounded up to whole tiles."""
-        return self.tiles * self.rows
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile on disk, padding to a page included."""
-        return pages(self.rows * self.columns * self.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
@@ -131,10 +117,6 @@ class SlabQrGeometry:
         left_of = list(itertools.accumulate(below, initial=0))
         slabs = self.slabs(first_panel)
         return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
-
-    def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes of factors written while factoring from `first_panel` on. Exact."""
-        return (self.panels - first_panel) * self.tiles * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
