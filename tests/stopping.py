@@ -1,28 +1,35 @@
 """Stopping a factorization: at a note, at a line of the code, by a signal, by kill -9."""
 
 import contextlib
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from linpack import Matrix, packed
 
 import outcore as oc
-from outcore import linalg
-from outcore.errors import Interrupted
+from outcore import catalog, linalg
+from outcore.errors import DiskFullError, IncompleteError, Interrupted, NotFoundError
 from outcore.linalg import lu_factor
+from outcore.linalg.factors.factor import Factor
 from outcore.linalg.factors.journal import Journal, Record
+from outcore.linalg.factors.storage import FactorStorage
+from outcore.longcall import LongCall
 
 # The pages that decide what is on disk, and when.
 DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
+
+F = TypeVar("F", bound=Factor)
 
 
 @contextlib.contextmanager
@@ -142,3 +149,131 @@ def lines_of(run: Callable[[], object], pages: tuple[str, ...]) -> int:
     with at_line(0, interrupt, pages) as lines:
         run()
     return int(lines[0])
+
+
+def whole_or_again(run: Callable[[], F], out: Path) -> F:
+    """Open what a killed call left, or call it again where that is not whole."""
+    try:
+        found: Any = linalg.open_factor(out)
+    except oc.OutcoreError:
+        return run()
+    return found  # type: ignore[no-any-return]
+
+
+def killed_at_lines(
+    begin: Callable[[], object],
+    run: Callable[[], F],
+    out: Path,
+    pages: tuple[str, ...],
+    numbers: Callable[[int], Iterable[int]],
+) -> Iterator[tuple[F, str]]:
+    """Kill a call at some of its lines, each time from its beginning; give its factors, and where.
+
+    ``numbers`` chooses the lines when it is told how many there are.
+    """
+    begin()
+    count = lines_of(run, pages)
+    for number in sorted(set(numbers(count))):
+        shutil.rmtree(out, ignore_errors=True)
+        begin()
+        if kill_at_line(number, run, pages):
+            yield whole_or_again(run, out), f"killed at line {number} of {count}"
+
+
+def killed_again_and_again(
+    run: Callable[[], F], out: Path, lines: tuple[int, int], pages: tuple[str, ...], least: int
+) -> F:
+    """Kill each call a little further on than the one before, until one comes to the end.
+
+    ``lines`` is where the first would be killed, and how much later each of the next ones is.
+    """
+    first, step = lines
+    for kills in itertools.count(1):
+        kill_at_line(first + step * kills, run, pages)
+        # A kill may come after the factors are whole, and before the call is at its end.
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            found: Any = linalg.open_factor(out)
+            break
+    assert kills > least
+    return found  # type: ignore[no-any-return]
+
+
+def interrupted_again_and_again(
+    run: Callable[[], F], out: Path, step: int, pages: tuple[str, ...], least: int
+) -> F:
+    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    for stops in itertools.count(1):
+        try:
+            with at_line(step * stops, interrupt, pages):
+                found = run()
+            break
+        except KeyboardInterrupt:
+            assert not (out / "lock").exists()
+    assert stops > least
+    return found
+
+
+@contextlib.contextmanager
+def before_notes(
+    kind: type[FactorStorage], check: Callable[[Any, Any, Record], None]
+) -> Iterator[list[Record]]:
+    """Check, before each note, the spans of the trace until then; give what was noted.
+
+    ``check`` gets the storage, the spans and the note.
+    """
+    calls: list[tuple[FactorStorage, LongCall]] = []
+    storage_open, append = kind.open, Journal.append
+    noted: list[Record] = []
+
+    def opening(self: FactorStorage, call: LongCall) -> None:
+        calls.append((self, call))
+        storage_open(self, call)
+
+    def noting(self: Journal, record: Record) -> None:
+        storage, call = calls[0]
+        check(storage, call.trace.spans(), record)
+        noted.append(record)
+        append(self, record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "open", opening)
+        patch.setattr(Journal, "append", noting)
+        yield noted
+
+
+def stopped_by_a_full_disk(run: Callable[[], F], out: Path) -> F:
+    """Fill the disk of ``out`` at the first note, whose journal finds no room; then go on."""
+    filler = out.with_name("filler")
+
+    def fill_up() -> None:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError:
+                    continue
+
+    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
+        run()
+    with pytest.raises(IncompleteError):
+        linalg.open_factor(out)
+    assert not (out / "lock").exists()
+    filler.unlink()
+    found = run()
+    assert found.report is not None
+    assert "resumed" in found.report.notes[0]
+    return found
+
+
+def assert_known_and_removed(out: Path) -> None:
+    """What a stopped call left is known, also where a call that removes it was killed."""
+    entry = catalog.recognise(out)
+    assert entry is not None
+    assert (entry.kind, entry.state) == ("factor", "incomplete")
+    (out / "zarr.json").unlink()
+    entry = catalog.recognise(out)
+    assert entry is not None
+    assert entry.kind == "left-over"
+    catalog.remove(entry)
+    assert not out.exists()

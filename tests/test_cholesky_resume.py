@@ -1,7 +1,6 @@
 """Cholesky goes on after whatever stopped it, to the same bits, and refuses what does not fit."""
 
-import contextlib
-import itertools
+import functools
 import shutil
 import signal
 import subprocess
@@ -16,31 +15,32 @@ from linpack import Matrix, names_below, on_disk, one_thread
 from stopping import (
     DECISIVE,
     after_notes,
-    at_line,
+    before_notes,
     in_a_fork,
     interrupt,
-    kill_at_line,
+    interrupted_again_and_again,
     kill_at_random_moments,
+    killed_again_and_again,
+    killed_at_lines,
     stop_after,
+    stopped_by_a_full_disk,
+    whole_or_again,
 )
 
 import outcore as oc
 from outcore.errors import (
     BusyError,
     ConsumedError,
-    DiskFullError,
     ForkedError,
     IncompleteError,
     Interrupted,
     JournalError,
-    NotFoundError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, lu_factor, open_factor
 from outcore.linalg.cholesky.conveyor import Conveyor
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.journal import Journal, Record, read_journal
 from outcore.linalg.factors.storage import FactorStorage
-from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -87,61 +87,46 @@ def undisturbed(
     return request.param, factor_of(found), home / "A"
 
 
+def assert_same(found: CholeskyFactor, expected: Matrix, why: str = "") -> None:
+    np.testing.assert_array_equal(factor_of(found), expected, err_msg=why)
+
+
 def assert_finished(found: CholeskyFactor, expected: Matrix) -> None:
-    np.testing.assert_array_equal(factor_of(found), expected)
+    assert_same(found, expected)
     assert sorted(p.name for p in found.path.iterdir()) == ["l", "zarr.json"]
-
-
-def whole_or_again(path: Path, overwrite_a: bool) -> CholeskyFactor:
-    try:
-        found = open_factor(path.with_name(f"{path.name}.cho"))
-    except oc.OutcoreError:
-        return factor(path, overwrite_a)
-    assert isinstance(found, CholeskyFactor)
-    return found
 
 
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     """kill -9 between any two steps: what is left counts as whole only if it is."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
-    with at_line(0, interrupt, PAGES) as lines:
+
+    def begin() -> None:
+        shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
-        factor(path, overwrite_a)
-    # Every step of the beginning and of the end, and some of the many between.
-    numbers = {
-        *range(2, 200, 9),
-        *range(200, lines[0] - 120, 41),
-        *range(lines[0] - 120, lines[0], 7),
-    }
-    for number in sorted(numbers):
-        shutil.rmtree(path)
-        shutil.rmtree(tmp_path / "Z.cho", ignore_errors=True)
-        shutil.copytree(source, path)
-        if not kill_at_line(number, lambda: factor(path, overwrite_a), PAGES):
-            continue
-        found = whole_or_again(path, overwrite_a)
-        np.testing.assert_array_equal(
-            factor_of(found), expected, err_msg=f"killed at line {number}"
-        )
+
+    def numbers(lines: int) -> list[int]:
+        """Every step of the beginning and of the end, and some of the many between."""
+        return [*range(2, 200, 9), *range(200, lines - 120, 41), *range(lines - 120, lines, 7)]
+
+    runs = killed_at_lines(
+        begin, lambda: factor(path, overwrite_a), tmp_path / "Z.cho", PAGES, numbers
+    )
+    for found, where in runs:
+        assert_same(found, expected, where)
         if overwrite_a:
             with pytest.raises(ConsumedError):
                 oc.open_array(path)
 
 
 def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    for kills in itertools.count(1):
-        kill_at_line(120 + 37 * kills, lambda: factor(path, overwrite_a), PAGES)
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            found = open_factor(tmp_path / "Z.cho")
-            break
-    assert kills > 4
-    assert isinstance(found, CholeskyFactor)
-    np.testing.assert_array_equal(factor_of(found), expected)
+    found = killed_again_and_again(
+        lambda: factor(path, overwrite_a), tmp_path / "Z.cho", (120, 37), PAGES, least=4
+    )
+    assert_same(found, expected)
 
 
 def test_killed_at_random_moments(
@@ -157,44 +142,33 @@ print("ready", flush=True)
 cho_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
 """
     kill_at_random_moments(lambda: run_python(script, str(path)), tmp_path / "Z.cho", 0.06)
-    np.testing.assert_array_equal(factor_of(whole_or_again(path, overwrite_a)), expected)
+    found = whole_or_again(lambda: factor(path, overwrite_a), tmp_path / "Z.cho")
+    assert_same(found, expected)
 
 
 def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
     pages = (*PAGES, "cholesky/conveyor.py", "cholesky/factorization.py", "cholesky/checks.py")
     for step in (331, 877):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
-        for stops in itertools.count(1):
-            try:
-                with at_line(step * stops, interrupt, pages):
-                    found = factor(path, overwrite_a)
-                break
-            except KeyboardInterrupt:
-                assert not (tmp_path / f"Z{step}.cho" / "lock").exists()
-        assert stops > 3
+        found = interrupted_again_and_again(
+            functools.partial(factor, path, overwrite_a),
+            tmp_path / f"Z{step}.cho", step, pages, least=3,
+        )  # fmt: skip
         assert_finished(found, expected)
 
 
 def test_a_slab_is_durable_before_its_note(
-    tmp_path: Path, undisturbed: tuple[bool, Matrix, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]
 ) -> None:
     """Power loss after a note must find the whole slab on the disk: written, then synced."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    calls: list[tuple[CholeskyStorage, LongCall]] = []
-    storage_open, append, noted = CholeskyStorage.open, Journal.append, []
 
-    def opening(self: CholeskyStorage, call: LongCall) -> None:
-        calls.append((self, call))
-        storage_open(self, call)
-
-    def noting(self: Journal, record: Record) -> None:
-        g, call = calls[0][0].geometry, calls[0][1]
-        spans = call.trace.spans()
+    def check(storage: CholeskyStorage, spans: Matrix, record: Record) -> None:
+        g = storage.geometry
         at = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(at, record.places)]
         written = {p: int(writes[writes[:, 4] // (g.tiles * g.tile_bytes) == p, 5].sum())
@@ -205,12 +179,9 @@ def test_a_slab_is_durable_before_its_note(
             assert written[p] == whole if not overwrite_a else written[p] >= whole
         syncs = spans[spans[:, 0] == 2]
         assert (syncs[:, 2] >= writes[:, 3].max()).any()
-        noted.append(record)
-        append(self, record)
 
-    monkeypatch.setattr(CholeskyStorage, "open", opening)
-    monkeypatch.setattr(Journal, "append", noting)
-    factor(path, overwrite_a)
+    with before_notes(CholeskyStorage, check) as noted:
+        factor(path, overwrite_a)
     assert len(noted) >= 4
 
 
@@ -355,28 +326,11 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
     """The factor has its room from the beginning; the journal finds none left."""
-    a = definite(1000, "f8")
+    a, out = definite(1000, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
-    filler = small_disk / "filler"
-
-    def fill_up() -> None:
-        with filler.open("wb", buffering=0) as file:
-            for size in (1 << 20, 4096):
-                try:
-                    while file.write(bytes(size)):
-                        pass
-                except OSError:
-                    continue
-
-    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
-        cho_factor(A, memory=300_000, out=small_disk / "F", progress=False)
-    with pytest.raises(IncompleteError):
-        open_factor(small_disk / "F")
-    assert not (small_disk / "F" / "lock").exists()
-    filler.unlink()
-    found = cho_factor(A, memory=300_000, out=small_disk / "F", progress=False)
-    assert found.report is not None
-    assert "resumed" in found.report.notes[0]
+    found = stopped_by_a_full_disk(
+        lambda: cho_factor(A, memory=300_000, out=out, progress=False), out
+    )
     assert cholesky_ratio(a, found) < 30
 
 
@@ -406,4 +360,5 @@ def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
     assert not (tmp_path / "Z.cho").exists()
     # By name, everything is opened anew.
     assert in_a_fork(lambda: factor(A.path)) == 0
-    assert cholesky_ratio(matrix, whole_or_again(A.path, False)) < 30
+    found = whole_or_again(lambda: factor(A.path), tmp_path / "Z.cho")
+    assert cholesky_ratio(matrix, found) < 30

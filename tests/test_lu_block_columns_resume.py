@@ -1,8 +1,6 @@
 """LU by block columns goes on after whatever stopped it, to the same bits."""
 
-import contextlib
-import itertools
-import os
+import functools
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,26 +11,28 @@ import numpy as np
 import pytest
 import scipy.linalg
 from linpack import Matrix, lapack_ratio, one_thread, random_matrix
+from lu_by_method import assert_finished, assert_synced, some_lines
 from partial_cases import cut
 from stopping import (
     DECISIVE,
     after_notes,
-    at_line,
+    assert_known_and_removed,
+    before_notes,
     bits,
     interrupt,
-    kill_at_line,
+    interrupted_again_and_again,
     kill_at_random_moments,
-    lines_of,
+    killed_again_and_again,
+    killed_at_lines,
+    whole_or_again,
 )
 
 import outcore as oc
-from outcore import catalog
-from outcore.errors import BudgetError, IncompleteError, Interrupted, JournalError, NotFoundError
-from outcore.linalg import lu_factor, open_factor
-from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.errors import BudgetError, Interrupted, JournalError
+from outcore.linalg import lu_factor
+from outcore.linalg.factors.journal import Record, read_journal
 from outcore.linalg.lu.block_columns_storage import PartialStorage
 from outcore.linalg.lu.partial import PartialFactorization
-from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -88,49 +88,22 @@ def undisturbed(
     return home / "Z", memory, expected
 
 
-def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
-    for have, want in zip(bits(lu), expected, strict=True):
-        np.testing.assert_array_equal(have, want, err_msg=why)
-    names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
-    assert names == {"lu", "piv", "zarr.json"}
-
-
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
 ) -> None:
     source, memory, expected = undisturbed
-    out = tmp_path / "F"
-
-    def run() -> oc.linalg.LUFactor:
-        return factor(source, memory=memory, out=out)
-
-    count = lines_of(run, PAGES)
-    draw = np.random.default_rng(0)
-    numbers = {*draw.integers(2, count, 7).tolist(), *range(count - 60, count, 20)}
-    for number in sorted(numbers):
-        shutil.rmtree(out, ignore_errors=True)
-        if not kill_at_line(number, run, PAGES):
-            continue
-        try:
-            lu = open_factor(out)
-        except oc.OutcoreError:
-            lu = run()
-        assert_finished(lu, expected, f"killed at line {number} of {count}")
+    run = functools.partial(factor, source, memory=memory, out=tmp_path / "F")
+    numbers = some_lines(7)
+    for lu, where in killed_at_lines(lambda: None, run, tmp_path / "F", PAGES, numbers):
+        assert_finished(lu, expected, where)
 
 
 def test_killed_again_and_again(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
 ) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
     source, memory, expected = undisturbed
-    out = tmp_path / "F"
-    for kills in itertools.count(1):
-        kill_at_line(400 + 150 * kills, lambda: factor(source, memory=memory, out=out), PAGES)
-        # A kill may come after the factors are whole, and before the call is at its end.
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            lu = open_factor(out)
-            break
-    assert kills > 2
+    run = functools.partial(factor, source, memory=memory, out=tmp_path / "F")
+    lu = killed_again_and_again(run, tmp_path / "F", (400, 150), PAGES, least=2)
     assert_finished(lu, expected)
 
 
@@ -148,27 +121,16 @@ lu_factor(sys.argv[1], out=sys.argv[2], memory={memory}, method="block-columns",
     kill_at_random_moments(
         lambda: run_python(script, str(source), str(tmp_path / "F")), tmp_path / "F", 0.3, 4
     )
-    try:
-        lu = open_factor(tmp_path / "F")
-    except oc.OutcoreError:
-        lu = factor(source, memory=memory, out=tmp_path / "F")
+    lu = whole_or_again(lambda: factor(source, memory=memory, out=tmp_path / "F"), tmp_path / "F")
     assert_finished(lu, expected)
 
 
 def test_interrupted_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
 ) -> None:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     source, memory, expected = undisturbed
-    out = tmp_path / "F"
-    for stops in itertools.count(1):
-        try:
-            with at_line(2500 * stops, interrupt, ALL_PAGES):
-                lu = factor(source, memory=memory, out=out)
-            break
-        except KeyboardInterrupt:
-            assert not (out / "lock").exists()
-    assert stops > 3
+    run = functools.partial(factor, source, memory=memory, out=tmp_path / "F")
+    lu = interrupted_again_and_again(run, tmp_path / "F", 2500, ALL_PAGES, least=3)
     assert_finished(lu, expected)
 
 
@@ -195,35 +157,21 @@ def test_the_bytes_of_the_rest_are_as_planned(
         assert_finished(lu, expected)
 
 
-def test_what_is_noted_is_durable_before(
-    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_noted_is_durable_before(tmp_path: Path, matrix: Matrix) -> None:
     """Power loss after a note must find what it speaks of: written, then synced."""
-    calls: list[LongCall] = []
-    storage_open, append, noted = PartialStorage.open, Journal.append, []
 
-    def opening(self: PartialStorage, call: LongCall) -> None:
-        calls.append(call)
-        storage_open(self, call)
-
-    def noting(self: Journal, record: Record) -> None:
-        spans = calls[0].trace.spans()
+    def check(storage: PartialStorage, spans: Matrix, record: Record) -> None:
         for array in range(1, len(PartialStorage.arrays)):
-            writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == array)]
-            syncs = spans[(spans[:, 0] == 2) & (spans[:, 1] == array)]
             # While slabs leave, the next one may already be on its way.
-            if len(writes) and (record.trailing is not None or array != 1):
-                assert (syncs[:, 2] >= writes[:, 3].max()).any(), array
-        noted.append(record.trailing)
-        append(self, record)
+            if record.trailing is not None or array != 1:
+                assert_synced(spans, array)
 
-    monkeypatch.setattr(PartialStorage, "open", opening)
-    monkeypatch.setattr(Journal, "append", noting)
     oc.from_array(matrix, tmp_path / "Z", order="C", chunks=CHUNKS, progress=False).close()
-    factor(tmp_path / "Z")
+    with before_notes(PartialStorage, check) as noted:
+        factor(tmp_path / "Z")
     g = cut(N, "f8", MEMORY, "C", CHUNKS)
     spilled = [k + 1 for k, s in enumerate(g.block_columns) if g.is_spilled(s)]
-    assert [k for k in noted if k is not None] == spilled
+    assert [record.trailing for record in noted if record.trailing is not None] == spilled
 
 
 def test_another_budget_goes_on_if_it_suffices(tmp_path: Path, matrix: Matrix) -> None:
@@ -258,16 +206,7 @@ def test_what_a_stopped_run_leaves_is_known_and_removed(tmp_path: Path, matrix: 
     oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
     with after_notes(10, interrupt), pytest.raises(Interrupted):
         factor(path)
-    entry = catalog.recognise(tmp_path / "Z.lu")
-    assert entry is not None
-    assert (entry.kind, entry.state) == ("factor", "incomplete")
-    # Killed while it was removed: what is left is still known.
-    os.unlink(tmp_path / "Z.lu" / "zarr.json")
-    entry = catalog.recognise(tmp_path / "Z.lu")
-    assert entry is not None
-    assert entry.kind == "left-over"
-    catalog.remove(entry)
-    assert not (tmp_path / "Z.lu").exists()
+    assert_known_and_removed(tmp_path / "Z.lu")
 
 
 @pytest.mark.parametrize("phase", ["update", "factor_slabs", "copy_lower", "factor"])

@@ -1,6 +1,6 @@
 """LU goes on after whatever stopped it, to the same bits, and refuses what does not fit."""
 
-import contextlib
+import functools
 import itertools
 import shutil
 import signal
@@ -17,13 +17,17 @@ from linpack import Matrix, lapack_ratio, on_disk, one_thread, random_matrix
 from stopping import (
     DECISIVE,
     after_notes,
-    at_line,
+    before_notes,
     bits,
     in_a_fork,
     interrupt,
-    kill_at_line,
+    interrupted_again_and_again,
     kill_at_random_moments,
+    killed_again_and_again,
+    killed_at_lines,
     stop_after,
+    stopped_by_a_full_disk,
+    whole_or_again,
 )
 
 import outcore as oc
@@ -35,13 +39,11 @@ from outcore.errors import (
     ForkedError,
     IncompleteError,
     Interrupted,
-    NotFoundError,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.linalg.factors.journal import Record, read_journal
 from outcore.linalg.lu.conveyor import Conveyor
 from outcore.linalg.lu.storage import LuStorage
-from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -72,9 +74,13 @@ def factor(path: Path, overwrite_a: bool = False, **options: Any) -> oc.linalg.L
     return lu_factor(path, overwrite_a=overwrite_a, **options)
 
 
-def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix]) -> None:
+def assert_same(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
     for have, want in zip(bits(lu), expected, strict=True):
-        np.testing.assert_array_equal(have, want)
+        np.testing.assert_array_equal(have, want, err_msg=why)
+
+
+def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix]) -> None:
+    assert_same(lu, expected)
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
 
 
@@ -84,27 +90,20 @@ def test_killed_at_any_line(
     """kill -9 between any two steps: what is left counts as whole only if it is."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
-    with at_line(0, interrupt) as lines:
+
+    def begin() -> None:
+        shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
-        factor(path, overwrite_a)
-    # Every step of the beginning and of the end, and some of the many between.
-    numbers = {
-        *range(2, 130, 5),
-        *range(130, lines[0] - 80, 37),
-        *range(lines[0] - 80, lines[0], 5),
-    }
-    for number in sorted(numbers):
-        shutil.rmtree(path)
-        shutil.rmtree(tmp_path / "Z.lu", ignore_errors=True)
-        shutil.copytree(source, path)
-        if not kill_at_line(number, lambda: factor(path, overwrite_a)):
-            continue
-        try:
-            lu = open_factor(tmp_path / "Z.lu")
-        except oc.OutcoreError:
-            lu = factor(path, overwrite_a)
-        for have, want in zip(bits(lu), expected, strict=True):
-            np.testing.assert_array_equal(have, want, err_msg=f"killed at line {number}")
+
+    def numbers(lines: int) -> list[int]:
+        """Every step of the beginning and of the end, and some of the many between."""
+        return [*range(2, 130, 5), *range(130, lines - 80, 37), *range(lines - 80, lines, 5)]
+
+    runs = killed_at_lines(
+        begin, lambda: factor(path, overwrite_a), tmp_path / "Z.lu", DECISIVE, numbers
+    )
+    for lu, where in runs:
+        assert_same(lu, expected, where)
         assert not (lu.path / "lock").exists() or (lu.path / "journal").exists()
         if overwrite_a:
             with pytest.raises(ConsumedError):
@@ -114,19 +113,13 @@ def test_killed_at_any_line(
 def test_killed_again_and_again(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    for kills in itertools.count(1):
-        kill_at_line(59 + 31 * kills, lambda: factor(path, overwrite_a))
-        # A kill may come after the factors are whole, and before the call is at its end.
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            lu = open_factor(tmp_path / "Z.lu")
-            break
-    assert kills > 4
-    for have, want in zip(bits(lu), expected, strict=True):
-        np.testing.assert_array_equal(have, want)
+    lu = killed_again_and_again(
+        lambda: factor(path, overwrite_a), tmp_path / "Z.lu", (59, 31), DECISIVE, least=4
+    )
+    assert_same(lu, expected)
 
 
 def test_killed_at_random_moments(
@@ -142,52 +135,34 @@ print("ready", flush=True)
 lu_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
 """
     kill_at_random_moments(lambda: run_python(script, str(path)), tmp_path / "Z.lu", 0.06)
-    try:
-        lu = open_factor(tmp_path / "Z.lu")
-    except oc.OutcoreError:
-        lu = factor(path, overwrite_a)
-    assert_finished(lu, expected)
+    assert_same(whole_or_again(lambda: factor(path, overwrite_a), tmp_path / "Z.lu"), expected)
 
 
 def test_interrupted_at_any_line(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
     pages = (*DECISIVE, "lu/conveyor.py", "lu/slabs.py")
     for step in (97, 211):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
-        for stops in itertools.count(1):
-            try:
-                with at_line(step * stops, interrupt, pages):
-                    lu = factor(path, overwrite_a)
-                break
-            except KeyboardInterrupt:
-                assert not (tmp_path / f"Z{step}.lu" / "lock").exists()
-        assert stops > 4
+        lu = interrupted_again_and_again(
+            functools.partial(factor, path, overwrite_a),
+            tmp_path / f"Z{step}.lu", step, pages, least=4,
+        )  # fmt: skip
         assert_finished(lu, expected)
 
 
 def test_a_slab_is_durable_before_its_note(
-    tmp_path: Path,
-    undisturbed: tuple[bool, tuple[Matrix, Matrix], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
     """Power loss after a note must find the whole slab on the disk: written, then synced."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    calls: list[tuple[LuStorage, LongCall]] = []
-    storage_open, append, noted = LuStorage.open, Journal.append, []
 
-    def opening(self: LuStorage, call: LongCall) -> None:
-        calls.append((self, call))
-        storage_open(self, call)
-
-    def noting(self: Journal, record: Record) -> None:
-        (storage, call), g = calls[0], calls[0][0].geometry
-        spans = call.trace.spans()
+    def check(storage: LuStorage, spans: Matrix, record: Record) -> None:
+        g = storage.geometry
         place = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(place, record.places)]
         # A place may be written a second time in a run that overwrites A: the last writes count.
@@ -198,12 +173,9 @@ def test_a_slab_is_durable_before_its_note(
         assert storage.places_of(types.SimpleNamespace(first=record.first, last=record.last)) == (  # type: ignore[arg-type]
             record.places
         )
-        noted.append(record)
-        append(self, record)
 
-    monkeypatch.setattr(LuStorage, "open", opening)
-    monkeypatch.setattr(Journal, "append", noting)
-    factor(path, overwrite_a)
+    with before_notes(LuStorage, check) as noted:
+        factor(path, overwrite_a)
     assert len(noted) >= 4
 
 
@@ -241,30 +213,28 @@ def test_an_unwritten_slab_is_not_noted(
     A = on_disk(tmp_path / "Z", matrix, CHUNKS)
 
     class Failed:
+        def __init__(self, ticket: Any) -> None:
+            self.ticket = ticket
+
         def done(self) -> bool:
             return False
 
         def wait(self) -> None:
+            self.ticket.wait()
             raise DiskFullError("no room")
 
-    commit_later = LuStorage.commit_later
+    leave, commit_later = Conveyor._leave, LuStorage.commit_later
+
+    def leaving(self: Conveyor, tiles: range, panel: int) -> None:
+        leave(self, tiles, panel)
+        item = self._leaving[-1]
+        self._leaving[-1] = item._replace(ticket=Failed(item.ticket))  # type: ignore[arg-type]
 
     def failing(self: LuStorage, record: Record) -> None:
         commit_later(self, record)
-        conveyor = calls[0]
-        item = conveyor._leaving[0]
-        item.ticket.wait()
-        conveyor._leaving[0] = item._replace(ticket=Failed())
         raise KeyboardInterrupt
 
-    calls: list[Any] = []
-    conveyor_init = oc.linalg.lu.conveyor.Conveyor.__init__
-
-    def made(self: Any, *arguments: Any) -> None:
-        conveyor_init(self, *arguments)
-        calls.append(self)
-
-    monkeypatch.setattr(oc.linalg.lu.conveyor.Conveyor, "__init__", made)
+    monkeypatch.setattr(Conveyor, "_leave", leaving)
     monkeypatch.setattr(LuStorage, "commit_later", failing)
     with pytest.raises(Interrupted, match="with 0 of"):
         factor(A.path)
@@ -358,32 +328,11 @@ def test_another_budget_or_thread_count_goes_on(
     assert any("last bits may differ" in note for note in lu.report.notes)
 
 
-def test_a_full_disk_stops_cleanly(
-    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
     """The factors have their room from the beginning; the journal finds none left."""
-    a = random_matrix(1000, "f8")
+    a, out = random_matrix(1000, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
-    filler = small_disk / "filler"
-
-    def fill_up() -> None:
-        with filler.open("wb", buffering=0) as file:
-            for size in (1 << 20, 4096):
-                try:
-                    while file.write(bytes(size)):
-                        pass
-                except OSError:
-                    continue
-
-    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
-        lu_factor(A, memory=300_000, out=small_disk / "F", progress=False)
-    with pytest.raises(IncompleteError):
-        open_factor(small_disk / "F")
-    assert not (small_disk / "F" / "lock").exists()
-    filler.unlink()
-    lu = lu_factor(A, memory=300_000, out=small_disk / "F", progress=False)
-    assert lu.report is not None
-    assert "resumed" in lu.report.notes[0]
+    lu = stopped_by_a_full_disk(lambda: lu_factor(A, memory=300_000, out=out, progress=False), out)
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
     assert lapack_ratio(a, lu) < 30
 

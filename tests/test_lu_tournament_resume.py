@@ -1,27 +1,33 @@
 """LU with tournament pivoting goes on after whatever stopped it, to the same bits."""
 
-import contextlib
-import itertools
-import os
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from linpack import Matrix, lapack_ratio, one_thread, random_matrix
-from stopping import DECISIVE, after_notes, at_line, bits, interrupt, kill_at_line, lines_of
+from lu_by_method import assert_finished, assert_synced, some_lines
+from stopping import (
+    DECISIVE,
+    after_notes,
+    assert_known_and_removed,
+    before_notes,
+    bits,
+    interrupt,
+    interrupted_again_and_again,
+    killed_again_and_again,
+    killed_at_lines,
+)
 from tournament_cases import cut, played
 
 import outcore as oc
-from outcore import catalog
-from outcore.errors import BudgetError, IncompleteError, Interrupted, JournalError, NotFoundError
-from outcore.linalg import lu_factor, open_factor
-from outcore.linalg.factors.journal import Journal, Record, read_journal
+from outcore.errors import BudgetError, Interrupted, JournalError
+from outcore.linalg import lu_factor
+from outcore.linalg.factors.journal import Record, read_journal
 from outcore.linalg.lu import block_columns
 from outcore.linalg.lu.block_columns_storage import TournamentStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
-from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -59,49 +65,22 @@ def undisturbed(
     return home / "Z", expected
 
 
-def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
-    for have, want in zip(bits(lu), expected, strict=True):
-        np.testing.assert_array_equal(have, want, err_msg=why)
-    names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
-    assert names == {"lu", "piv", "zarr.json"}
-
-
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
     source, expected = undisturbed
-    out = tmp_path / "F"
-
-    def run() -> oc.linalg.LUFactor:
-        return factor(source, out=out)
-
-    count = lines_of(run, PAGES)
-    draw = np.random.default_rng(0)
-    numbers = {*draw.integers(2, count, 8).tolist(), *range(count - 60, count, 20)}
-    for number in sorted(numbers):
-        shutil.rmtree(out, ignore_errors=True)
-        if not kill_at_line(number, run, PAGES):
-            continue
-        try:
-            lu = open_factor(out)
-        except oc.OutcoreError:
-            lu = run()
-        assert_finished(lu, expected, f"killed at line {number} of {count}")
+    run = functools.partial(factor, source, out=tmp_path / "F")
+    numbers = some_lines(8)
+    for lu, where in killed_at_lines(lambda: None, run, tmp_path / "F", PAGES, numbers):
+        assert_finished(lu, expected, where)
 
 
 def test_killed_again_and_again(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
     source, expected = undisturbed
-    out = tmp_path / "F"
-    for kills in itertools.count(1):
-        kill_at_line(400 + 150 * kills, lambda: factor(source, out=out), PAGES)
-        # A kill may come after the factors are whole, and before the call is at its end.
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            lu = open_factor(out)
-            break
-    assert kills > 2
+    run = functools.partial(factor, source, out=tmp_path / "F")
+    lu = killed_again_and_again(run, tmp_path / "F", (400, 150), PAGES, least=2)
     assert_finished(lu, expected)
 
 
@@ -143,17 +122,9 @@ def test_killed_at_the_end_of_a_phase(
 def test_interrupted_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     source, expected = undisturbed
-    out = tmp_path / "F"
-    for stops in itertools.count(1):
-        try:
-            with at_line(3000 * stops, interrupt, ALL_PAGES):
-                lu = factor(source, out=out)
-            break
-        except KeyboardInterrupt:
-            assert not (out / "lock").exists()
-    assert stops > 2
+    run = functools.partial(factor, source, out=tmp_path / "F")
+    lu = interrupted_again_and_again(run, tmp_path / "F", 3000, ALL_PAGES, least=2)
     assert_finished(lu, expected)
 
 
@@ -184,32 +155,17 @@ def test_the_bytes_of_the_rest_are_as_planned(
 
 
 def test_what_is_noted_is_durable_before(
-    tmp_path: Path,
-    undisturbed: tuple[Path, tuple[Matrix, Matrix]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
     """Power loss after a note must find what it speaks of: written, then synced."""
     source, _ = undisturbed
-    calls: list[LongCall] = []
-    storage_open, append, noted = TournamentStorage.open, Journal.append, []
 
-    def opening(self: TournamentStorage, call: LongCall) -> None:
-        calls.append(call)
-        storage_open(self, call)
-
-    def noting(self: Journal, record: Record) -> None:
-        spans = calls[0].trace.spans()
+    def check(storage: TournamentStorage, spans: Matrix, record: Record) -> None:
         for array in range(1, len(TournamentStorage.arrays)):
-            writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == array)]
-            syncs = spans[(spans[:, 0] == 2) & (spans[:, 1] == array)]
-            if len(writes):
-                assert (syncs[:, 2] >= writes[:, 3].max()).any(), array
-        noted.append((record.trailing, record.last))
-        append(self, record)
+            assert_synced(spans, array)
 
-    monkeypatch.setattr(TournamentStorage, "open", opening)
-    monkeypatch.setattr(Journal, "append", noting)
-    factor(source, out=tmp_path / "F")
+    with before_notes(TournamentStorage, check) as noted:
+        factor(source, out=tmp_path / "F")
     assert len(noted) >= 4
 
 
@@ -251,16 +207,7 @@ def test_what_a_stopped_run_leaves_is_known_and_removed(
     out = tmp_path / "F.lu"
     with after_notes(4, interrupt), pytest.raises(Interrupted):
         factor(source, out=out)
-    entry = catalog.recognise(out)
-    assert entry is not None
-    assert (entry.kind, entry.state) == ("factor", "incomplete")
-    # Killed while it was removed: what is left is still known.
-    os.unlink(out / "zarr.json")
-    entry = catalog.recognise(out)
-    assert entry is not None
-    assert entry.kind == "left-over"
-    catalog.remove(entry)
-    assert not out.exists()
+    assert_known_and_removed(out)
 
 
 def test_another_matrix_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """QR by slabs goes on after whatever stopped it, to the same bits, and refuses what is not its."""
 
-import contextlib
-import itertools
+import functools
 import shutil
 import signal
 import subprocess
@@ -16,12 +15,16 @@ from qr_factors import assert_factors, packed
 from stopping import (
     DECISIVE,
     after_notes,
-    at_line,
+    before_notes,
     in_a_fork,
     interrupt,
-    kill_at_line,
+    interrupted_again_and_again,
     kill_at_random_moments,
+    killed_again_and_again,
+    killed_at_lines,
     stop_after,
+    stopped_by_a_full_disk,
+    whole_or_again,
 )
 from tall import tall
 
@@ -29,19 +32,16 @@ import outcore as oc
 from outcore.errors import (
     BusyError,
     ConsumedError,
-    DiskFullError,
     ForkedError,
     IncompleteError,
     Interrupted,
     JournalError,
-    NotFoundError,
 )
 from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor
 from outcore.linalg.factors.journal import Journal, Record, read_journal
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.slab_qr.conveyor import Conveyor
 from outcore.linalg.slab_qr.storage import SlabQrStorage
-from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -103,52 +103,36 @@ def assert_finished(qr: QRFactor, expected: Bits) -> None:
     assert sorted(p.name for p in qr.path.iterdir()) == ["qr", "tau", "zarr.json"]
 
 
-def whole_or_again(path: Path, overwrite_a: bool) -> QRFactor:
-    try:
-        qr = open_factor(path.with_name(f"{path.name}.qr"))
-    except oc.OutcoreError:
-        return factor(path, overwrite_a)
-    assert isinstance(qr, QRFactor)
-    return qr
-
-
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
     """kill -9 between any two steps: what is left counts as whole only if it is."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
-    with at_line(0, interrupt, PAGES) as lines:
+
+    def begin() -> None:
+        shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
-        factor(path, overwrite_a)
-    # Every step of the beginning and of the end, and some of the many between.
-    numbers = {
-        *range(2, 150, 13),
-        *range(150, lines[0] - 90, 53),
-        *range(lines[0] - 90, lines[0], 7),
-    }
-    for number in sorted(numbers):
-        shutil.rmtree(path)
-        shutil.rmtree(tmp_path / "Z.qr", ignore_errors=True)
-        shutil.copytree(source, path)
-        if not kill_at_line(number, lambda: factor(path, overwrite_a), PAGES):
-            continue
-        assert_same(whole_or_again(path, overwrite_a), expected, f"killed at line {number}")
+
+    def numbers(lines: int) -> list[int]:
+        """Every step of the beginning and of the end, and some of the many between."""
+        return [*range(2, 150, 13), *range(150, lines - 90, 53), *range(lines - 90, lines, 7)]
+
+    runs = killed_at_lines(
+        begin, lambda: factor(path, overwrite_a), tmp_path / "Z.qr", PAGES, numbers
+    )
+    for qr, where in runs:
+        assert_same(qr, expected, where)
         if overwrite_a:
             with pytest.raises(ConsumedError):
                 oc.open_array(path)
 
 
 def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    for kills in itertools.count(1):
-        kill_at_line(100 + 31 * kills, lambda: factor(path, overwrite_a), PAGES)
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            qr = open_factor(tmp_path / "Z.qr")
-            break
-    assert kills > 4
-    assert isinstance(qr, QRFactor)
+    qr = killed_again_and_again(
+        lambda: factor(path, overwrite_a), tmp_path / "Z.qr", (100, 31), PAGES, least=4
+    )
     assert_same(qr, expected)
 
 
@@ -165,11 +149,11 @@ print("ready", flush=True)
 qr_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, progress=False)
 """
     kill_at_random_moments(lambda: run_python(script, str(path)), tmp_path / "Z.qr", 0.06)
-    assert_same(whole_or_again(path, overwrite_a), expected)
+    qr = whole_or_again(lambda: factor(path, overwrite_a), tmp_path / "Z.qr")
+    assert_same(qr, expected)
 
 
 def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
     overwrite_a, expected, source = undisturbed
     pages = (
         *PAGES,
@@ -178,34 +162,23 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, 
     for step in (599, 1051):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
-        for stops in itertools.count(1):
-            try:
-                with at_line(step * stops, interrupt, pages):
-                    qr = factor(path, overwrite_a)
-                break
-            except KeyboardInterrupt:
-                assert not (tmp_path / f"Z{step}.qr" / "lock").exists()
-        assert stops > 3
+        qr = interrupted_again_and_again(
+            functools.partial(factor, path, overwrite_a),
+            tmp_path / f"Z{step}.qr", step, pages, least=3,
+        )  # fmt: skip
         assert_finished(qr, expected)
 
 
 def test_a_slab_is_durable_before_its_note(
-    tmp_path: Path, undisturbed: tuple[bool, Bits, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: tuple[bool, Bits, Path]
 ) -> None:
     """Power loss after a note must find the whole slab on the disk: written, then synced."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    calls: list[tuple[SlabQrStorage, LongCall]] = []
-    storage_open, append, noted = SlabQrStorage.open, Journal.append, []
 
-    def opening(self: SlabQrStorage, call: LongCall) -> None:
-        calls.append((self, call))
-        storage_open(self, call)
-
-    def noting(self: Journal, record: Record) -> None:
-        (storage, call), g = calls[0], calls[0][0].geometry
-        spans = call.trace.spans()
+    def check(storage: SlabQrStorage, spans: Matrix, record: Record) -> None:
+        g = storage.geometry
         at = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(at, record.places)]
         # A place may be written a second time in a run that overwrites A.
@@ -215,12 +188,9 @@ def test_a_slab_is_durable_before_its_note(
         syncs = spans[spans[:, 0] == 2]
         assert (syncs[:, 2] >= writes[:, 3].max()).any()
         assert [storage.places[p] for p in range(record.first, record.last)] == record.places
-        noted.append(record)
-        append(self, record)
 
-    monkeypatch.setattr(SlabQrStorage, "open", opening)
-    monkeypatch.setattr(Journal, "append", noting)
-    factor(path, overwrite_a)
+    with before_notes(SlabQrStorage, check) as noted:
+        factor(path, overwrite_a)
     assert len(noted) >= 4
 
 
@@ -367,28 +337,9 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(tmp_path: Path) -
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
     """The factors have their room from the beginning; the journal finds none left."""
-    a = tall(900, 700, "f8")
+    a, out = tall(900, 700, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
-    filler = small_disk / "filler"
-
-    def fill_up() -> None:
-        with filler.open("wb", buffering=0) as file:
-            for size in (1 << 20, 4096):
-                try:
-                    while file.write(bytes(size)):
-                        pass
-                except OSError:
-                    continue
-
-    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
-        qr_factor(A, memory=900_000, out=small_disk / "F", progress=False)
-    with pytest.raises(IncompleteError):
-        open_factor(small_disk / "F")
-    assert not (small_disk / "F" / "lock").exists()
-    filler.unlink()
-    qr = qr_factor(A, memory=900_000, out=small_disk / "F", progress=False)
-    assert qr.report is not None
-    assert "resumed" in qr.report.notes[0]
+    qr = stopped_by_a_full_disk(lambda: qr_factor(A, memory=900_000, out=out, progress=False), out)
     assert_factors(a, qr)
 
 
@@ -416,4 +367,4 @@ def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
     assert not (tmp_path / "Z.qr").exists()
     # By name, everything is opened anew.
     assert in_a_fork(lambda: factor(A.path)) == 0
-    assert_factors(matrix, whole_or_again(A.path, False))
+    assert_factors(matrix, whole_or_again(lambda: factor(A.path), tmp_path / "Z.qr"))
