@@ -93,6 +93,24 @@ def test_either_may_be_complex(tmp_path: Path) -> None:
     assert_solves(c, b.real, x, report)
 
 
+def test_right_hand_sides_of_any_type_and_strides(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), np.arange(3.0 * M).reshape(M, 3) % 7 - 3
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    wanted = solve(A, b)[0]
+    views = [
+        b[::-1].copy()[::-1], b[:, ::-1].copy()[:, ::-1], np.repeat(b, 2, axis=1)[:, ::2],
+        b.astype("i4"), b.astype("f2"), b.astype(">f8"), b.astype(object).tolist(),
+    ]  # fmt: skip
+    for view in views:
+        np.testing.assert_array_equal(solve(A, view)[0], wanted)
+    column = solve(A, np.broadcast_to(b[0, 0], M) > 0)[0]
+    np.testing.assert_array_equal(column, solve(A, np.full(M, float(b[0, 0] > 0)))[0])
+    views[0][5, 1] = np.nan
+    with pytest.raises(NonFiniteError) as found:
+        solve(A, views[0])
+    assert found.value.index == (5, 1)
+
+
 def test_factors_are_kept_and_used(tmp_path: Path) -> None:
     a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
     A = oc.from_array(a, tmp_path / "A", order="F")

@@ -325,7 +325,7 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    [{"order": "C"}, {"chunks": (64, 48)}, {"chunk_order": "row-major"},
+    [{"order": "C"}, {"chunks": (64, 48)}, {"chunks": (100, 100)}, {"chunk_order": "row-major"},
      {"chunk_order": "hilbert"}],
     ids=str,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ from outcore.volumes import (
     on_one_disk,
     place,
 )
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 _PARTS = {
     "journal": frozenset[str](),
@@ -174,10 +175,12 @@ def _columns(metadata: Metadata, path: AnyPath, kind: Kind) -> int:
 
 
 def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
+    chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
     if (
         metadata.order != "F"
         or metadata.chunk_order != "column-major"
         or metadata.chunks[0] % metadata.chunks[1]
+        or chunk_bytes % SLOT_ALIGN_BYTES
         or metadata.grid().shards != 1
     ):
         raise InvalidError(
@@ -211,6 +214,11 @@ def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -
         raise InvalidError(
             f"overwrite_a needs tiles of {grid.slot_bytes} bytes on disk, {source.path} has some "
             f"of {metadata.grid().slot_bytes}; copy it with oc.from_array, or leave overwrite_a out"
+        )
+    if grid.shards != 1:
+        raise InvalidError(
+            f"overwrite_a needs one shard file for the matrix and a slab more, have {grid.shards}; "
+            "copy it with oc.from_array in larger chunks, or leave overwrite_a out"
         )
     need, free = grid.shard_bytes - bytes_on_disk(shard), source.volume.free_bytes()
     if need > free:

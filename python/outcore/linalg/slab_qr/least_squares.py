@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
@@ -68,7 +69,7 @@ def solve_by_slabs(
     # What is wrong with b is found before the hours of factoring, not after.
     rhs = RightHandSide(b, "N", g.m, A.dtype, None, g.n)
     if not isinstance(b, Array):
-        check_finite("b", 0, b if b.ndim == 2 else b[:, None])
+        _check_columns(b, rhs.solution_dtype)
     tiles = Tiles((g.m, g.n), A.dtype, (g.rows, g.columns) if ready is None else ready.tile)
     column_bytes = rhs.column_bytes if isinstance(b, Array) else 0
     tiles.group(g.budget_bytes, rhs.columns, rhs.parts, column_bytes, PROBES)
@@ -89,6 +90,14 @@ def solve_by_slabs(
     report.words_lower_bound = float(g.m * g.n)
     report.method = f"QR by {g.method}" if ready is None else "QR factors that were there"
     return found, report
+
+
+def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Refuse a right-hand side that is not finite, of any type and strides, column by column."""
+    for j, column in enumerate(b.T if b.ndim == 2 else [b]):
+        # What is too large for the type becomes infinite.
+        with np.errstate(over="ignore"):
+            check_finite("b", 0, column.astype(dtype)[:, None], j)
 
 
 def _refuse_deficient(found: Solved, g: SlabQrGeometry, cond: float) -> None:
