@@ -1,5 +1,7 @@
 """Factors on disk as the tests judge them: rebuilt from LINPACK order, measured as by LAPACK."""
 
+import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,9 @@ def hpl_residual(a: Matrix, x: Matrix, b: Matrix) -> float:
 def names_below(directory: Path) -> list[str]:
     """Every file and directory below, for "nothing is left behind"."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def order_beyond(disk: Path, least: int) -> int:
+    """Order of a float64 matrix that takes more than twice what is free, `least` at the least."""
+    free = shutil.disk_usage(disk).free
+    return max(least, math.isqrt(free // 4) // 1000 * 1000 + 1000)

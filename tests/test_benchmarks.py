@@ -16,12 +16,18 @@ from benchmarks.rounds import alternate
 ROOT = Path(__file__).parents[1]
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with results, scratch files and kept rates in the test's directory."""
+def run(
+    tmp_path: Path, *arguments: str, stand_ins: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run the command with results, scratch files and kept rates in the test's directory.
+
+    With stand-ins for yardsticks that are not installed.
+    """
+    path = os.environ["PATH"] + (f":{ROOT}/tests/stand_ins" if stand_ins else "")
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments, "--tiny", "--output", str(tmp_path)],
         cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={**os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         check=False,
@@ -69,7 +75,7 @@ def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: st
 def test_streaming_without_fio_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("fio") is None
-    done = run(tmp_path, "streaming")
+    done = run(tmp_path, "streaming", stand_ins=False)
     assert done.returncode == 0, done.stderr
     assert "skipped: fio is not installed" in done.stdout
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
+import zarr
 from definite import cholesky_ratio, definite, factor_of, lower_only, upper_only
 from linpack import Matrix, on_disk, one_thread
 from test_lu import edges_of, factor_file_bytes
@@ -221,7 +222,6 @@ def test_overwrite_a_gives_the_same_factor(tmp_path: Path, n: int, dtype: str) -
 
 def test_other_zarr_readers_see_the_factor(tmp_path: Path) -> None:
     """With zeros above the diagonal, also when its panels lie in any order on disk."""
-    zarr = pytest.importorskip("zarr")
     a = definite(300, "f8")
     A = on_disk(tmp_path / "Z", lower_only(a), chunks=(64, 32))
     moved = cho_factor(A, memory=250_000, overwrite_a=True, progress=False)

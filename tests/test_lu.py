@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import zarr
 from linpack import (
     Matrix,
     hpl_residual,
@@ -340,7 +341,6 @@ def test_overwrite_a_gives_the_same_factors(tmp_path: Path, n: int, dtype: str) 
 
 def test_other_zarr_readers_see_the_factors(tmp_path: Path) -> None:
     """Also when their panels lie in any order on disk."""
-    zarr = pytest.importorskip("zarr")
     A = on_disk(tmp_path / "Z", random_matrix(300, "f8"), chunks=(64, 32))
     lu = lu_factor(A, memory="1 MB", overwrite_a=True, progress=False)
     assert lu.places != tuple(range(len(lu.places)))

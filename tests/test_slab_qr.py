@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import zarr
 from linpack import Matrix, on_disk, one_thread
 from qr_factors import assert_factors, packed, q_and_r
 from tall import tall
@@ -258,7 +259,6 @@ def test_overwrite_a_gives_the_same_factors(
 
 def test_other_zarr_readers_see_what_lapack_gives(tmp_path: Path) -> None:
     """R and the reflections, with which LAPACK's own ormqr works."""
-    zarr = pytest.importorskip("zarr")
     a = tall(300, 200, "f8")
     A = on_disk(tmp_path / "Z", a, chunks=(64, 16))
     moved = qr_factor(A, memory=350_000, overwrite_a=True, progress=False)

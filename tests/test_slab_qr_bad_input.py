@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import outcore
-from linpack import names_below, on_disk, one_thread
+from linpack import names_below, on_disk, one_thread, order_beyond
 from qr_factors import assert_factors
 from stopping import stop_after
 from tall import tall
@@ -120,13 +120,11 @@ def test_no_such_number_of_threads(tmp_path: Path, A: oc.Array, threads: Any) ->
 
 
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
-    """400,000 x 200,000 take 640 GB; the matrix itself is all holes."""
-    free = shutil.disk_usage(tmp_path).free
-    if free > 600 << 30:
-        pytest.skip("the disk is too large for this")
-    B = oc.create_array(tmp_path / "Z", (400_000, 200_000), "f8", order="F", reserve=False)
+    """The matrix itself is all holes."""
+    n, free = order_beyond(tmp_path, 200_000), shutil.disk_usage(tmp_path).free
+    B = oc.create_array(tmp_path / "Z", (2 * n, n), "f8", order="F", reserve=False)
     names = names_below(tmp_path)
-    with pytest.raises(DiskFullError, match=r"need \d{12} bytes"):
+    with pytest.raises(DiskFullError, match=r"need \d{12,} bytes"):
         qr_factor(B, memory="8 GB", progress=False)
     assert names_below(tmp_path) == names
     assert shutil.disk_usage(tmp_path).free > free - (1 << 30)
