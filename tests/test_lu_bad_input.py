@@ -247,7 +247,7 @@ def test_more_than_the_disk_holds(tmp_path: Path) -> None:
     for overwrite_a in (False, True):
         with pytest.raises(DiskFullError, match=r"need \d{12,} bytes on disk") as told:
             lu_factor(B, memory="4 GB", overwrite_a=overwrite_a, progress=False)
-        assert 8 * n * n <= int(str(told.value).split()[1]) < 9 * n * n
+        assert 8 * n * n <= int(str(told.value).split()[1]) < 16 * n * n
     assert names_below(tmp_path) == names
     assert oc.open_array(B.path).info().state == "whole"
     assert shutil.disk_usage(tmp_path).free > free - (1 << 30)
