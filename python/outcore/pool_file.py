@@ -34,7 +34,6 @@ class PoolFile(io.RawIOBase):
     """
 
     def __init__(self, file: _core.PoolFile, name: str, *, writable: bool) -> None:
-        super().__init__()
         self._file: _core.PoolFile | None = file
         self._writable = writable
         self._at = 0
@@ -146,7 +145,7 @@ class PoolFile(io.RawIOBase):
         finally:
             if file is not None:
                 file.close()
-            super().close()
+            io.RawIOBase.close(self)
 
     def __del__(self) -> None:
         """Let go of the file without waiting for anything."""

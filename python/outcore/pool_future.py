@@ -131,6 +131,8 @@ class PoolFuture(Generic[T]):
 class Claims:
     """The requests of one file of which nobody was told how they ended."""
 
+    __slots__ = ("_claims", "_enough", "_lock")
+
     def __init__(self) -> None:
         self._claims: list[_Claim] = []
         self._lock = threading.Lock()
@@ -153,10 +155,10 @@ class Claims:
 
     def settle(self) -> None:
         """Wait for all requests; raise the first error that nobody was told of."""
+        if not self._claims:  # most files that are made are closed at once
+            return
         with self._lock:
             claims, self._claims = self._claims, []
-        if not claims:
-            return
         error = _outcome([each for claim in claims for each in claim.with_earlier()], None)
         if error is not None:
             raise error

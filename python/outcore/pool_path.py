@@ -122,7 +122,9 @@ class PoolPath:
             if not isinstance(name, str) or name.startswith("/"):
                 raise InvalidError(f"a name in a pool is relative, have {name!r}")
             _check_text(name)
-            parts += [part for part in name.split("/") if part not in ("", ".")]
+            parts += name.split("/")
+        if "" in parts or "." in parts:
+            parts = [part for part in parts if part not in ("", ".")]
         if ".." in parts:
             raise InvalidError(f"'..' cannot be in a name in a pool, have {'/'.join(names)!r}")
         self.root = root
@@ -307,10 +309,12 @@ def check_plain(path: str) -> str:
 
 
 def _check_text(name: str) -> None:
-    try:
-        is_usable = b"\0" not in name.encode()
-    except UnicodeEncodeError:
-        is_usable = False
+    is_usable = "\0" not in name
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            is_usable = False
     if not is_usable:
         raise InvalidError(f"a path is UTF-8 without zero bytes, have {name!r}; choose another")
 
