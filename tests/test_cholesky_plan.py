@@ -17,6 +17,7 @@ from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
 from outcore.linalg.lu.plan import DTYPES
 from outcore.volumes import bytes_on_disk
+from outcore.zarr_format import tile_shape
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -63,15 +64,16 @@ def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) 
     panels, columns = 11, 2
     tiles = math.ceil(panels * columns / rows)
     t = Triangle(panels, tiles, rows, columns, group_tiles, block_tiles)
-    step, block = group_tiles * rows // columns, block_tiles * rows // columns
 
     def words(first: int, end: int) -> int:
-        tops = [max(panel // step * step, first) * columns // rows for panel in range(first, end)]
-        return sum((t.tiles - top) * rows * columns for top in tops)
+        top = first * columns // rows
+        below = [(panel * columns // rows - top) // group_tiles for panel in range(first, end)]
+        return sum((t.tiles - top - k * group_tiles) * rows * columns for k in below)
 
     def held(first: int, end: int) -> int:
-        of_slab, below = (end - 1) // block - first // block + 1, (panels - 1) // block
-        return of_slab + ((end - 1) // block < below)
+        top = first * columns // rows
+        of_slab = ((end - 1) * columns // rows - top) // block_tiles + 1
+        return min(of_slab + 1, math.ceil((t.tiles - top) / block_tiles))
 
     def reads(cuts: list[int]) -> int:
         return sum(first * (t.tiles - first * columns // rows) for first in cuts)
@@ -130,6 +132,8 @@ def check_memory(g: CholeskyGeometry, part: Part) -> None:
     widths = [len(group) * g.columns for group in groups]
     need = sum(k * (part.tiles.stop - top) * g.rows for k, top in zip(widths, tops, strict=True))
     assert need * g.dtype.itemsize <= g.slab_bytes
+    for chunk_rows in (0, 3 * g.rows, g.rows + 1):
+        check_pieces(g, part, dict(zip(groups, tops, strict=True)), chunk_rows)
     if not slab.first:
         return
     blocks = g.blocks(part, slab.first - 1)
@@ -150,6 +154,32 @@ def check_memory(g: CholeskyGeometry, part: Part) -> None:
         assert in_blocks == [*beside, *part.tiles]
         in_use = sum(block[0] < part.tiles.start for block in blocks) + 1
     assert in_use + 1 <= g.ring_blocks, "one block can be read ahead"
+
+
+def check_pieces(g: CholeskyGeometry, part: Part, tops: dict[range, int], chunk_rows: int) -> None:
+    """Each tile of a group is in one piece; those of several groups end where chunks do."""
+    pieces = list(g.pieces(part, chunk_rows))
+    chunk_tiles = (chunk_rows or tile_shape(g.n, g.dtype.itemsize)[0]) / g.rows
+    for group, top in tops.items():
+        of_group = [(panels, tiles) for panels, tiles in pieces if group[0] in panels]
+        assert [t for _, tiles in of_group for t in tiles] == list(range(top, part.tiles.stop))
+        assert all(panel in panels for panel in group for panels, _ in of_group)
+        assert not any(set(panels) & set(group) for panels, _ in pieces if group[0] not in panels)
+        assert of_group[0][0] == group, "at the diagonal it is alone"
+        assert all(tiles.start % chunk_tiles == 0 for _, tiles in of_group[1:])
+
+
+def test_below_the_diagonal_a_slab_is_one_matrix() -> None:
+    g = geometry(16384, "f8", 16384 * 16384)
+    *slabs, last = g.slabs()
+    for slab in slabs:
+        (part,) = g.parts(slab)
+        panels, tiles = list(g.pieces(part))[-1]
+        assert panels == part.panels
+        assert tiles.stop == g.tiles
+        assert 0 <= tiles.start * g.rows - slab.last * g.columns < 2048, "a chunk of the matrix"
+    (part,) = g.parts(last)
+    assert max(len(panels) for panels, _ in g.pieces(part)) >= len(part.panels) // 2
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])

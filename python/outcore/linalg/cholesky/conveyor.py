@@ -6,6 +6,7 @@ has another height and width, so its panels lie elsewhere than those of this one
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,26 @@ import numpy.typing as npt
 from outcore._core import Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
-from outcore.linalg.cholesky.group import Group
+from outcore.linalg.cholesky.pieces import Piece
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
+
+
+@dataclass
+class _Held:
+    """A piece in memory: its panels that are still there, and the words of memory up to its end."""
+
+    piece: Piece
+    panels: range
+    panel_words: int
+    stop: int
+
+    @property
+    def start(self) -> int:
+        """Words of memory before the first panel that is still there."""
+        return self.stop - len(self.panels) * self.panel_words
 
 
 class _Coming(NamedTuple):
@@ -27,7 +43,7 @@ class _Coming(NamedTuple):
     panels: range
     start: int
     stop: int
-    group: Group
+    piece: Piece
     boxes: tuple[tuple[slice, slice], ...]
 
 
@@ -44,11 +60,10 @@ class Conveyor:
         self._at_once = 1
         if storage.metadata.order != ("F" if storage.lower else "C"):
             self._at_once = max(chunk_columns // g.columns, 1)
-        self._groups: list[Group] = []
-        self._leaving: deque[Ticket] = deque()
-        # Words of memory before each panel of the slab that is still there, and after the last.
-        self._occupied: deque[int] = deque()
-        self._next: list[Group] = []
+        self._held: list[_Held] = []
+        # Of each panel that leaves, in their order.
+        self._leaving: deque[tuple[int, list[Ticket]]] = deque()
+        self._next: list[_Held] = []
         self._coming: list[_Coming] = []
         self._arriving: list[tuple[int, Ticket]] = []
         self._awaited: list[Ticket] = []
@@ -58,29 +73,28 @@ class Conveyor:
         self._lay_out(part)
         self._fill()
 
-    def begin(self, part: Part, following: Part | None) -> list[Group]:
-        """Return the memory of a part.
+    def begin(self, part: Part, following: Part | None) -> list[Piece]:
+        """Return the memory of a part, in its pieces.
 
         Its elements are there once `arrivals` has said so. `following` is the part that will come
         in behind it.
         """
         self.drain()
-        g = self._g
-        self._groups, self._part = self._next, part
+        n = self._g.n
+        self._held, self._part = self._next, part
         if part.is_first:
             self._storage.place_slab(part.slab)
-        self._occupied = deque([0])
-        for group, panels in zip(self._groups, g.groups(part), strict=True):
+        for held in self._held:
             # Padding is written with its tiles: zeros, whatever the memory held before.
-            group.data[max(g.n - group.top, 0) :] = 0
-            group.data[:, group.end - group.first :] = 0
-            for _ in panels:
-                self._occupied.append(self._occupied[-1] + group.data.shape[0] * g.columns)
+            piece = held.piece
+            piece.data[max(n - piece.top, 0) :] = 0
+            piece.data[:, piece.end - piece.first :] = 0
+        self._pieces = [held.piece for held in self._held]
         self._awaited = [ticket for _, ticket in self._arriving]
         self._mine, self._arriving = self._arriving, []
         self._lay_out(following)
         self._fill()
-        return self._groups
+        return self._pieces
 
     def arrivals(self) -> Iterator[int]:
         """Wait for the part: its panels from the left, as soon as each is whole."""
@@ -91,47 +105,55 @@ class Conveyor:
             yield panel
         self._awaited = []
 
+    def panel(self, panel: int) -> list[tuple[int, Matrix]]:
+        """View a panel of the part from its diagonal down: (first row, matrix), from the top."""
+        first, end = self._g.extent(panel)
+        found = []
+        for piece in self._pieces_of(first):
+            top, bottom = max(piece.top, first), min(piece.bottom, self._g.n)
+            found.append((top, piece.part(slice(top, bottom), slice(first, end))))
+        return found
+
     def panel_done(self, panel: int) -> None:
         """Let go of a panel of the part: it is final."""
         g = self._g
         # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
         self._storage.commit()
         first, end = g.extent(panel)
-        group = self.group_of(panel)
-        top = max(g.first_tile(panel), self._part.tiles.start) * g.rows
-        columns = slice(first, first + g.columns)
-        tiles = group.part(slice(top, self._part.tiles.stop * g.rows), columns)
-        if self._part.is_first:
-            _clear_above(tiles[:, : end - first], first - top)
-        ticket = self._storage.factors.submit_write(
-            [top, self._storage.places[panel] * g.columns], [1, 1], tiles
-        )
-        self._leaving.append(ticket)
-
-    def group_of(self, panel: int) -> Group:
-        """Find the group of a panel of the part."""
-        column = panel * self._g.columns
-        return next(group for group in self._groups if group.first <= column < group.end)
+        place = self._storage.places[panel] * g.columns
+        tickets = []
+        for piece in self._pieces_of(first):
+            top = max(g.first_tile(panel) * g.rows, piece.top)
+            tiles = piece.part(slice(top, piece.bottom), slice(first, first + g.columns))
+            if top <= first:
+                _clear_above(tiles[:, : end - first], first - top)
+            tickets.append(self._storage.factors.submit_write([top, place], [1, 1], tiles))
+        self._leaving.append((panel, tickets))
 
     def poll(self) -> None:
         """Start loading into memory whose panels have left."""
-        while self._leaving and self._leaving[0].done():
-            self._leaving[0].wait()
-            self._leaving.popleft()
-            self._occupied.popleft()
+        while self._leaving and all(ticket.done() for ticket in self._leaving[0][1]):
+            for ticket in self._leaving[0][1]:
+                ticket.wait()
+            panel, _ = self._leaving.popleft()
+            for held in self._held:
+                if held.panels and held.panels[0] == panel:
+                    held.panels = held.panels[1:]
             self._fill()
 
     def drain(self) -> None:
         """Wait until every panel has left."""
         while self._leaving:
-            wait(self._leaving[0], self._trace)
+            for ticket in self._leaving[0][1]:
+                wait(ticket, self._trace)
             self.poll()
 
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
         well = True
         arriving = [ticket for _, ticket in self._arriving]
-        for ticket in [*self._leaving, *arriving, *self._awaited]:
+        leaving = [ticket for _, tickets in self._leaving for ticket in tickets]
+        for ticket in [*leaving, *arriving, *self._awaited]:
             try:
                 ticket.wait()
             except OutcoreError:
@@ -146,27 +168,30 @@ class Conveyor:
         if part is None:
             return
         at = 0
-        for panels in g.groups(part):
+        for panels, tiles in g.pieces(part, self._chunk_rows):
             first, end = g.extent(panels[0])[0], g.extent(panels[-1])[1]
-            top = g.group_top(part, panels)
-            height, width = (part.tiles.stop - top) * g.rows, len(panels) * g.columns
+            height, width = len(tiles) * g.rows, len(panels) * g.columns
             data = self._memory[at : at + height * width].reshape((height, width), order="F")
-            group = Group(first, end, top * g.rows, data)
-            self._next.append(group)
+            piece, panel_words = Piece(first, end, tiles.start * g.rows, data), height * g.columns
             for i in range(0, len(panels), self._at_once):
                 some = panels[i : i + self._at_once]
-                start = at + i * height * g.columns
-                stop = start + len(some) * height * g.columns
-                boxes = tuple(g.matrix_boxes(part, some, self._chunk_rows))
-                self._coming.append(_Coming(some, start, stop, group, boxes))
+                start = at + i * panel_words
+                stop = start + len(some) * panel_words
+                boxes = tuple(g.matrix_boxes(tiles, some, self._chunk_rows))
+                self._coming.append(_Coming(some, start, stop, piece, boxes))
             at += height * width
+            self._next.append(_Held(piece, panels, panel_words, at))
+
+    def _pieces_of(self, column: int) -> list[Piece]:
+        """Find the pieces of the part that have a column, from the top."""
+        return [piece for piece in self._pieces if piece.first <= column < piece.end]
 
     def _fill(self) -> None:
         """Start loading into memory that holds nothing which is still to leave."""
-        low, high = (self._occupied[0], self._occupied[-1]) if self._occupied else (0, 0)
+        taken = [(held.start, held.stop) for held in self._held if held.panels]
         waiting = []
         for coming in self._coming:
-            if coming.stop <= low or coming.start >= high or low == high:
+            if all(coming.stop <= start or coming.start >= stop for start, stop in taken):
                 self._arrive(coming)
             else:
                 waiting.append(coming)
@@ -174,7 +199,7 @@ class Conveyor:
 
     def _arrive(self, coming: _Coming) -> None:
         for rows, columns in coming.boxes:
-            start, target = [rows.start, columns.start], coming.group.part(rows, columns)
+            start, target = [rows.start, columns.start], coming.piece.part(rows, columns)
             if not self._storage.lower:
                 start, target = start[::-1], target.T
             ticket = self._storage.matrix.submit_read(start, [1, 1], target)

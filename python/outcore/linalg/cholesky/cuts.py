@@ -8,8 +8,6 @@ found by dynamic programming, from the right: what the slabs from a panel on rea
 those before.
 """
 
-import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -111,53 +109,60 @@ class _Search:
         self.t, self.most_words, self.most_blocks = t, most_words, most_blocks
         self.chunk_tiles = chunk_tiles
         self.is_short_of_blocks = False
-        self.step = t.panels_beside(t.group_tiles)
-        self.block = t.panels_beside(t.block_tiles)
         self.panel_words = t.rows * t.columns
         self.per_tile = t.panels_beside(1)
-        # Tiles above the panels before each one, if every group were whole; and above their
-        # diagonal blocks.
-        tops = [t.first_tile(panel // self.step * self.step) for panel in range(t.panels)]
-        self.above_groups = [0, *accumulate(tops)]
+        # Tiles above the diagonal blocks of the panels before each one.
         self.above = [0, *accumulate(map(t.first_tile, range(t.panels)))]
-        # Words of the panels before each one, likewise.
-        self.before = [0, *accumulate((t.tiles - top) * self.panel_words for top in tops)]
 
     def whole(self, first: int, reads: np.ndarray) -> Iterator[_Candidate]:
         """Find the best slab that is in memory as a whole."""
-        t, before = self.t, self.before
-        height = t.tiles - t.first_tile(first)
-        # The first group may be the end of one.
-        next_group = min((first // self.step + 1) * self.step, t.panels)
-        alone = (next_group - first) * height * self.panel_words
-        if alone > self.most_words:
-            last = first + self.most_words // (height * self.panel_words)
-        else:
-            last = bisect_right(before, before[next_group] + self.most_words - alone) - 1
+        t = self.t
+        most_tiles = self.most_words // self.panel_words
+        last = first
+        for panels, top in self.groups(first, t.panels):
+            fit = min(len(panels), most_tiles // (t.tiles - top))
+            last, most_tiles = last + fit, most_tiles - fit * (t.tiles - top)
+            if fit < len(panels):
+                break
         # Below the last block there is none that could be in use beside it.
-        blocks = math.ceil(t.tiles / t.block_tiles)
-        reach = (first // self.block + self.most_blocks - 1) * self.block
-        if last > reach and first // self.block + self.most_blocks < blocks:
+        reach = self.reach(first, self.most_blocks - 1)
+        if last > reach and t.tiles - t.first_tile(first) > self.most_blocks * t.block_tiles:
             last, self.is_short_of_blocks = reach, True
-        if last == first:
+        if last <= first:
             return
         # Of cuts that are as good, the last.
         end = last - int(np.argmin(reads[last:first:-1]))
-        words = (min(end, next_group) - first) * height * self.panel_words
-        words += max(before[end] - before[next_group], 0)
-        yield _Candidate(SlabCut(end, (t.tiles,)), words, first * height)
+        words = ((end - first) * t.tiles - self.above_groups(first, end)) * self.panel_words
+        yield _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
+
+    def groups(self, first: int, last: int) -> Iterator[tuple[range, int]]:
+        """Cut a slab's panels into groups, each with the tile that it begins with."""
+        t = self.t
+        top = t.first_tile(first)
+        while first < last:
+            end = min((top + t.group_tiles) * self.per_tile, last)
+            yield range(first, end), top
+            first, top = end, top + t.group_tiles
+
+    def above_groups(self, first: int, last: int) -> int:
+        """Tiles above the groups of a slab's panels."""
+        return sum(len(panels) * top for panels, top in self.groups(first, last))
+
+    def reach(self, first: int, blocks: int) -> int:
+        """Find the panel after the last whose rows lie in a slab's first `blocks` blocks."""
+        return (self.t.first_tile(first) + blocks * self.t.block_tiles) * self.per_tile
 
     def in_parts(self, first: int, width: int) -> Iterator[_Candidate]:
         """Cut a slab of so many tiles into as few parts as can be, if several are needed."""
         t = self.t
         end = first // self.per_tile * self.per_tile + t.panels_beside(width)
         # The blocks beside the slab's columns leave all at once; so about as many are read ahead.
-        reach = (first // self.block + self.most_blocks * 2 // 3 - 1) * self.block
+        reach = self.reach(first, self.most_blocks * 2 // 3 - 1)
         if end > reach:
             end, self.is_short_of_blocks = reach, True
         if end <= first or end >= t.panels:
             return
-        panels, above = end - first, self._above(first, end)
+        panels, above = end - first, self.above_groups(first, end)
         words = self.most_words // self.panel_words
         top, beside = t.first_tile(first), end // self.per_tile
         edges = self.edges(beside, (words + above) // panels, words // panels)
@@ -187,9 +192,3 @@ class _Search:
             found.append(at)
             at, least = at + height, at + 1
         return (*found, tiles) if found else ()
-
-    def _above(self, first: int, last: int) -> int:
-        """Tiles above the groups of a slab's panels."""
-        next_group = min((first // self.step + 1) * self.step, last)
-        rest = max(self.above_groups[last] - self.above_groups[next_group], 0)
-        return (next_group - first) * self.t.first_tile(first) + rest

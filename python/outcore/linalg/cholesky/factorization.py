@@ -32,14 +32,7 @@ from outcore.lapack import kernels
 from outcore.linalg.cholesky.checks import Sums
 from outcore.linalg.cholesky.conveyor import Conveyor
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
-from outcore.linalg.cholesky.group import (
-    Group,
-    apply_beside,
-    apply_blocks,
-    apply_panel,
-    factor_panel,
-    solve_panel,
-)
+from outcore.linalg.cholesky.pieces import Piece, apply_blocks, factor_panel, solve_panel
 from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.begin import Method, open_storage
@@ -182,11 +175,11 @@ class _Factorization:
 
     def work_on(self, part: Part, following: Part | None) -> None:
         """Make a part of a slab final, given all panels to the left and the parts above."""
-        groups = self.conveyor.begin(part, following)
+        pieces = self.conveyor.begin(part, following)
         if part.is_first:
-            self.factor_part(part, following, groups)
+            self.factor_part(part, following, pieces)
         else:
-            self.solve_part(part, following, groups[0])
+            self.solve_part(part, following, pieces)
         if part.is_last:
             slab = part.slab
             extremes = self.sums.to_json(self.g.extent(slab.last - 1)[1])
@@ -194,15 +187,16 @@ class _Factorization:
                 Record(slab.first, slab.last, None, self.storage.places_of(slab), extremes)
             )
 
-    def factor_part(self, part: Part, following: Part | None, groups: list[Group]) -> None:
+    def factor_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
         """Factor a slab, or its first part, which has the diagonal."""
         conveyor, slab = self.conveyor, part.slab
+        columns = self.columns_of(part.panels)
         arrivals = self.looked_at(part)
         here = slab.first
         if slab.first:
             here = max(arrivals)
         for K in range(slab.first):
-            apply_blocks(self.kernels, self.blocks_of(K, part), groups)
+            apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
@@ -212,23 +206,21 @@ class _Factorization:
                 # Only in the first slab: its panels are factored while later ones still come in.
                 here = max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
-                    self.update_in_memory(J, part, range(K, here), groups)
+                    self.update_in_memory(J, part, range(K, here), pieces)
             self.factor(K, part)
             conveyor.panel_done(K)
             self.read_ahead(range(K, K + 1), following)
-            self.update_in_memory(K, part, range(K + 1, here), groups)
+            self.update_in_memory(K, part, range(K + 1, here), pieces)
             if here == slab.last:
                 conveyor.poll()
 
-    def solve_part(self, part: Part, following: Part | None, group: Group) -> None:
+    def solve_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
         """Solve for a part below the diagonal: C <- (C - L[part] L[slab]ᴴ) L_slab⁻ᴴ."""
-        slab = part.slab
-        columns = slice(group.first, group.end)
-        rows = self.g.rows_of(part, slab.first)
-        C = group.part(rows, columns)
+        slab, columns = part.slab, self.columns_of(part.panels)
+        C = pieces[0].part(self.g.rows_of(part, slab.first), columns)
         max(self.looked_at(part))
         for K in range(slab.first):
-            apply_beside(self.kernels, self.blocks_of(K, part), rows, columns, C)
+            apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
@@ -236,21 +228,21 @@ class _Factorization:
         for K in part.panels:
             o, e = self.g.extent(K)
             L = self.blocks_of(K, part)
-            for _ in solve_panel(self.kernels, L, group.first, slice(o, e), C):
+            for _ in solve_panel(self.kernels, L, columns.start, slice(o, e), C):
                 self.conveyor.panel_done(K)
                 self.read_ahead(range(K, K + 1), following)
             self.call.meter.advance(panel_flops(self.g, K, part))
             self.advance(K, part, range(K + 1, slab.last))
             self.conveyor.poll()
 
-    def panel(self, K: int, part: Part) -> Matrix:
-        """View a panel of a part, from its diagonal down."""
-        return self.conveyor.group_of(K).part(self.g.rows_of(part, K), slice(*self.g.extent(K)))
+    def columns_of(self, panels: range) -> slice:
+        """Columns of some panels."""
+        return slice(self.g.extent(panels[0])[0], self.g.extent(panels[-1])[1])
 
     def factor(self, K: int, part: Part) -> None:
         """C_K = L_K L_KKᴴ."""
         start_ns = self.call.trace.now_ns()
-        info = factor_panel(self.kernels, self.panel(K, part))
+        info = factor_panel(self.kernels, [P for _, P in self.conveyor.panel(K)])
         self.call.trace.record("compute", start_ns)
         if info:
             order = self.g.extent(K)[0] + info
@@ -261,14 +253,12 @@ class _Factorization:
             )
         self.call.meter.advance(panel_flops(self.g, K, part))
 
-    def update_in_memory(self, K: int, part: Part, panels: range, groups: list[Group]) -> None:
+    def update_in_memory(self, K: int, part: Part, panels: range, pieces: list[Piece]) -> None:
         """C <- C - L_K L_K[C]ᴴ, for panels C right of K in the same slab."""
         if not panels:
             return
-        columns = slice(self.g.extent(panels[0])[0], self.g.extent(panels[-1])[1])
         start_ns = self.call.trace.now_ns()
-        first = self.g.extent(K)[0]
-        apply_panel(self.kernels, self.panel(K, part), first, columns, groups)
+        apply_blocks(self.kernels, self.conveyor.panel(K), pieces, self.columns_of(panels))
         self.call.trace.record("compute", start_ns)
         self.advance(K, part, panels)
 
@@ -282,10 +272,10 @@ class _Factorization:
         """Look at the panels of A as they come in; yield the number of the one to come next."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            P = self.panel(K, part)
-            if not self.storage.lower and self.g.dtype.kind == "c":
-                np.conjugate(P, out=P)
-            self.sums.see(P, self.g.extent(K)[0], self.g.rows_of(part, K).start)
+            for top, P in self.conveyor.panel(K):
+                if not self.storage.lower and self.g.dtype.kind == "c":
+                    np.conjugate(P, out=P)
+                self.sums.see(P, self.g.extent(K)[0], top)
             self.call.trace.record("compute", start_ns)
             yield K + 1
 

@@ -52,9 +52,10 @@ class CholeskyGeometry:
     A *panel* is a column of tiles. ``block_tiles`` tiles below each other are a *block*: rows of L
     are read block by block. A *slab* is some panels from their diagonal down. It is in memory as a
     whole, or where few whole columns would fit, in *parts*, one after the other: about square
-    blocks. In memory the panels of a first part that begin in the same ``group_tiles`` tiles are a
-    *group*: a matrix of all rows from the first of these tiles down. Other parts are one group. A
-    block holds whole groups of tiles.
+    blocks. The panels of a first part that begin in the same ``group_tiles`` tiles are a *group*:
+    in memory they have all rows from the first of these tiles down. Other parts are one group. A
+    part lies in memory in *pieces*, each a matrix: the ends of groups at the diagonal, and below
+    them rows of several groups together, since large products are faster.
 
     Attributes
     ----------
@@ -176,12 +177,41 @@ class CholeskyGeometry:
         """Cut a part's panels into groups."""
         first, last = part.slab.first, part.slab.last
         step = self.group_tiles * self.rows // self.columns
-        inner = range((first // step + 1) * step, last, step) if part.is_first else ()
+        # Of a slab that begins within a tile, the first group is that much narrower.
+        start = self.first_tile(first) * self.rows // self.columns
+        inner = range(start + step, last, step) if part.is_first else ()
         return [range(a, b) for a, b in itertools.pairwise([first, *inner, last])]
 
     def group_top(self, part: Part, group: range) -> int:
         """Tile that is the first of a group."""
         return self.first_tile(group[0]) if part.is_first else part.tiles.start
+
+    def pieces(self, part: Part, chunk_rows: int = 0) -> Iterator[tuple[range, range]]:
+        """Cut a part into pieces: (panels, tiles). Of a panel, those higher up come first.
+
+        One ends below another where chunks of the matrix end, of `chunk_rows` (if 0, those it gets
+        by default), so that these are read whole.
+        """
+        chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
+        return self._pieces(part, self.groups(part), part.tiles.stop, chunk_rows)
+
+    def _pieces(
+        self, part: Part, groups: list[range], stop: int, chunk_rows: int
+    ) -> Iterator[tuple[range, range]]:
+        """Cut groups, down to tile `stop`: in halves, and what lies below a diagonal at once."""
+        first, last = groups[0][0], groups[-1][-1] + 1
+        if len(groups) == 1:
+            yield groups[0], range(self.group_top(part, groups[0]), stop)
+            return
+        diagonal_rows = -(-self.extent(last - 1)[1] // chunk_rows) * chunk_rows
+        below = -(-diagonal_rows // self.rows)
+        if below < stop and chunk_rows % self.rows == 0:
+            yield from self._pieces(part, groups, below, chunk_rows)
+            yield range(first, last), range(below, stop)
+            return
+        half = len(groups) // 2
+        yield from self._pieces(part, groups[:half], stop, chunk_rows)
+        yield from self._pieces(part, groups[half:], stop, chunk_rows)
 
     def blocks(self, part: Part, panel: int) -> list[range]:
         """Cut what a part needs of an earlier panel of L, or of one of its slab, into blocks.
@@ -201,9 +231,8 @@ class CholeskyGeometry:
         return range(self.first_tile(part.slab.first), self.last_tile(part.slab))
 
     def _blocks(self, tiles: range) -> list[range]:
-        step = self.block_tiles
-        edges = range((tiles.start // step + 1) * step, tiles.stop, step)
-        return [range(a, b) for a, b in itertools.pairwise([tiles.start, *edges, tiles.stop])]
+        edges = range(tiles.start, tiles.stop, self.block_tiles)
+        return [range(a, b) for a, b in itertools.pairwise([*edges, tiles.stop])]
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
@@ -227,22 +256,24 @@ class CholeskyGeometry:
         return self.stored_tiles(first_panel) * self.tile_bytes
 
     def matrix_boxes(
-        self, part: Part, panels: range, chunk_rows: int
+        self, tiles: range, panels: range, chunk_rows: int
     ) -> Iterator[tuple[slice, slice]]:
-        """Cut what panels of a part need of the matrix into boxes, each to be read at once.
+        """Cut what panels need of the matrix, in some tiles, into boxes, each to be read at once.
 
         Of chunks of which not all rows are read, the columns are read with gaps between them, in
         boxes that fit a bounce buffer.
         """
         left, right = self.extent(panels[0])[0], self.extent(panels[-1])[1]
-        for rows, step in self._matrix_rows(part, panels[0], chunk_rows):
+        for rows, step in self._matrix_rows(tiles, panels[0], chunk_rows):
             for at in range(left, right, step):
                 yield rows, slice(at, min(at + step, right))
 
-    def _matrix_rows(self, part: Part, panel: int, chunk_rows: int) -> Iterator[tuple[slice, int]]:
+    def _matrix_rows(
+        self, tiles: range, panel: int, chunk_rows: int
+    ) -> Iterator[tuple[slice, int]]:
         """Rows that a panel and those right of it need, and how many of their columns a box has."""
-        top = max(self.first_tile(panel), part.tiles.start) * self.rows
-        bottom = min(part.tiles.stop * self.rows, self.n)
+        top = max(self.first_tile(panel), tiles.start) * self.rows
+        bottom = min(tiles.stop * self.rows, self.n)
         most = self.bounce_bytes - ROUNDING_BYTES
         step = max(most // (chunk_rows * self.dtype.itemsize), 1)
         whole = min(-(-top // chunk_rows) * chunk_rows, bottom)
@@ -275,7 +306,7 @@ class CholeskyGeometry:
         left, right = self.extent(panel)
         k, itemsize = right - left, self.dtype.itemsize
         total = 0
-        for rows, step in self._matrix_rows(part, panel, chunk_rows):
+        for rows, step in self._matrix_rows(part.tiles, panel, chunk_rows):
             gap = -(rows.stop - rows.start) % chunk_rows
             # In each box, what lies between its columns.
             gaps = k - math.ceil(k / step) if gap * itemsize <= _MOST_GAP_BYTES else 0
