@@ -5,7 +5,7 @@
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
 #   make docs    links and examples of the documents
-#   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages (ARGS="FIRST COUNT")
+#   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages, jumping clocks (ARGS="FIRST COUNT")
 #   make fuzz    messages changed at random against the decoders (ARGS="CASES SEED", else 1,000,000 and any)
 #   make clean   removes what was made here
 

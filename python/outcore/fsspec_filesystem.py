@@ -402,7 +402,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if truncate or not where.exists():
             super().touch(path, truncate=True, **kwargs)
             return
-        where.root.core.set_attributes(where.inside, modified_ns=time.time_ns())
+        where.root.core.set_attributes(where.inside, modified_ns=max(time.time_ns(), 0))
 
 
 def _name(path: PoolPath) -> str:

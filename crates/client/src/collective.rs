@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{
     Answer, CollectivePlan, CollectiveSpec, Error, ErrorKind, FileId, Grant, IoReply, IoRequest, Link,
-    PIECE_BYTES, ROUNDS_AT_ONCE, Result, Share,
+    PIECE_BYTES, ROUNDS_AT_ONCE, Result, Share, Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -17,6 +17,7 @@ use crate::PoolVolume;
 use crate::offer::Offered;
 use crate::pool_call::unexpected;
 use crate::pool_file::PoolFile;
+use crate::pool_shared::TRIES;
 use crate::shares::{Carrier, LocalArray};
 
 /// How often the caller may say that it does not go on.
@@ -87,7 +88,9 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             copies: 0,
             error: None,
         };
-        work.join(grant);
+        for entry in 0..work.servers.len() {
+            work.join(entry, grant);
+        }
         // Only now: the others are told of whatever fails.
         let outcome = work.run(&receiver, go_on);
         if part.spec.write && work.servers.iter().any(|server| server.exchanged.bytes > 0) {
@@ -100,6 +103,8 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
 /// How far a process is with one server.
 #[derive(Default)]
 struct Server {
+    /// How often it was joined: with another grant each time.
+    joins: u32,
     /// Whether it has said that all processes are there.
     has_begun: bool,
     /// Whether it reads from the memory of the process what lies there in long runs.
@@ -126,7 +131,7 @@ struct Move {
 
 /// What was answered.
 enum Step {
-    Join,
+    Join(Grant),
     Round(Vec<Move>),
     /// With the bounce buffer, if the share goes by way of one.
     Share(Move, Option<Region>),
@@ -157,18 +162,23 @@ struct Work<'a, L: Link + ?Sized> {
 }
 
 impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
-    fn join(&mut self, grant: Grant) {
-        let (spec, rank) = (&self.part.spec, self.part.rank);
-        let calls = self.file.calls(|target| {
-            let server = self.file.layout.servers[target.entry as usize];
-            let offered = self.offered.as_ref().filter(|_| self.pool.0.servers.link().is_local(server));
-            let memory = offered.map(|offered| offered.offer.clone());
-            let request = IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank, memory };
-            Some((request, ()))
-        });
-        for (entry, call) in calls.into_iter().enumerate() {
-            self.send(entry, call.request, Region::empty(), Step::Join);
-        }
+    fn join(&mut self, entry: usize, grant: Grant) {
+        let (spec, rank) = (Box::new(self.part.spec.clone()), self.part.rank);
+        let layout = &self.file.layout;
+        let target = Target { handle: self.file.handle, stripes: layout.stripes, entry: entry as u64 };
+        let is_local = self.pool.0.servers.link().is_local(layout.servers[entry]);
+        let memory = self.offered.as_ref().filter(|_| is_local).map(|offered| offered.offer.clone());
+        let request = IoRequest::Join { target, grant, spec, rank, memory };
+        self.servers[entry].joins += 1;
+        self.send(entry, request, Region::empty(), Step::Join(grant));
+    }
+
+    /// Joins with another grant where a server does not take this one.
+    fn join_again(&mut self, entry: usize, grant: &Grant) -> Result<()> {
+        self.file.refused(grant);
+        let grant = self.pool.0.grant(self.file)?;
+        self.join(entry, grant);
+        Ok(())
     }
 
     fn run(&mut self, events: &Receiver<Event>, go_on: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -247,8 +257,14 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         let server = &mut self.servers[entry];
         let is_copy = matches!(step, Step::Share(_, Some(_)));
         self.copies -= usize::from(is_copy);
-        server.reads_memory |= matches!(step, Step::Join) && reply == IoReply::ReadsMemory;
-        if reply != IoReply::Done && !matches!((&step, &reply), (Step::Join, IoReply::ReadsMemory)) {
+        server.reads_memory |= matches!(step, Step::Join(_)) && reply == IoReply::ReadsMemory;
+        if let (Step::Join(grant), IoReply::Failed(error)) = (&step, &reply)
+            && error.kind == ErrorKind::Denied
+            && server.joins < TRIES
+        {
+            return self.join_again(entry, grant);
+        }
+        if reply != IoReply::Done && !matches!((&step, &reply), (Step::Join(_), IoReply::ReadsMemory)) {
             let error = match reply {
                 IoReply::Failed(error) => error,
                 reply => unexpected(&reply),
@@ -258,7 +274,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
             return Err(error);
         }
         match step {
-            Step::Join => server.has_begun = true,
+            Step::Join(_) => server.has_begun = true,
             Step::Abandon => {}
             Step::Round(moves) => {
                 server.awaited -= 1;

@@ -10,7 +10,7 @@ use outcore_core::{
 
 use crate::Ticket;
 use crate::pool_call::{Call, unexpected};
-use crate::pool_shared::{Shared, checked, is_done};
+use crate::pool_shared::{Shared, checked};
 use crate::ticket::after;
 
 /// Permission bits of new directories.
@@ -245,9 +245,7 @@ where
 
     fn settle(&self, path: &str) -> Result<()> {
         let file = self.0.open(path, false)?;
-        let grant = self.0.grant(&file)?;
-        let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.0.none.clone())));
-        self.0.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        self.0.settled(&file)?;
         self.0.tell_written(&file.path).map(|_| ())
     }
 

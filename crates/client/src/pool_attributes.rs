@@ -4,7 +4,7 @@ use outcore_core::{Error, ErrorKind, Gather, Link, ManagerReply, ManagerRequest,
 
 use crate::PoolVolume;
 use crate::pool_call::unexpected;
-use crate::pool_shared::checked;
+use crate::pool_shared::{MOST_NS, checked};
 
 /// What is to be changed of a file or directory; what is `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,12 @@ where
     /// Changes what a file or directory is marked with.
     pub fn set_attributes(&self, path: &str, wanted: Attributes) -> Result<()> {
         let path = checked(path)?;
-        if wanted.modified_ns.is_some() {
+        if let Some(modified_ns) = wanted.modified_ns {
+            if modified_ns > MOST_NS {
+                return Err(Error::invalid(format!(
+                    "need a time before the year 2262, at most {MOST_NS} ns since 1970, have {modified_ns}; give an earlier one"
+                )));
+            }
             // Else the time of a write from here, which the manager is told of later, would replace it.
             self.0.tell_written(&path)?;
         }

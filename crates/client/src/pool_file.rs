@@ -4,15 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
-    Error, ErrorKind, Gather, Grant, Handle, IoReply, IoRequest, Layout, Opened, Regions, Result, Target,
+    Error, ErrorKind, Gather, Grant, GrantTime, Handle, IoReply, IoRequest, Layout, Opened, Regions, Result,
+    Target,
 };
 
 use crate::pool_call::{Call, loss, unexpected};
-
-/// A grant is renewed in the background when so little, or a quarter, of its time is left.
-const RENEW_BEFORE_S: u64 = 60;
-/// With less left than this it may end on the way.
-const TOO_LATE_S: u64 = 2;
 
 /// After a renewal that failed while the old grant is still good.
 const AGAIN_AFTER_S: u64 = 5;
@@ -34,7 +30,7 @@ pub(crate) struct PoolFile {
 
 struct Rights {
     grant: Grant,
-    renew_at_s: u64,
+    time: GrantTime,
     renewing: bool,
     waiting: Vec<OnGrant>,
 }
@@ -46,7 +42,7 @@ impl PoolFile {
         };
         let rights = Rights {
             grant: opened.grant,
-            renew_at_s: renew_at_s(&opened.grant, now_s),
+            time: GrantTime::new(&opened.grant, now_s),
             renewing: false,
             waiting: Vec::new(),
         };
@@ -67,7 +63,8 @@ impl PoolFile {
 
     /// The grant, if it is good now.
     pub(crate) fn current_grant(&self, now_s: u64) -> Option<Grant> {
-        Some(self.rights().grant).filter(|grant| !is_over(grant, now_s))
+        let rights = self.rights();
+        (!rights.time.is_over(now_s)).then_some(rights.grant)
     }
 
     /// Hands a grant that is good now to `then`, or keeps `then` until there is a new one. If it returns true, the
@@ -75,8 +72,8 @@ impl PoolFile {
     pub(crate) fn with_grant(&self, now_s: u64, then: OnGrant) -> bool {
         let mut rights = self.rights();
         let grant = rights.grant;
-        let is_over = is_over(&grant, now_s);
-        let due = (is_over || now_s >= rights.renew_at_s) && !rights.renewing;
+        let is_over = rights.time.is_over(now_s);
+        let due = rights.time.is_due(now_s) && !rights.renewing;
         rights.renewing |= due;
         if is_over {
             rights.waiting.push(then);
@@ -94,14 +91,22 @@ impl PoolFile {
         match &grant {
             Ok(grant) => {
                 rights.grant = *grant;
-                rights.renew_at_s = renew_at_s(grant, now_s);
+                rights.time = GrantTime::new(grant, now_s);
             }
-            Err(_) => rights.renew_at_s = now_s + AGAIN_AFTER_S,
+            Err(_) => rights.time.put_off(now_s, AGAIN_AFTER_S),
         }
         let waiting = std::mem::take(&mut rights.waiting);
         drop(rights);
         for then in waiting {
             then(grant.clone());
+        }
+    }
+
+    /// A server did not take this grant: who wants one next has another.
+    pub(crate) fn refused(&self, grant: &Grant) {
+        let mut rights = self.rights();
+        if rights.grant == *grant {
+            rights.time.refused();
         }
     }
 
@@ -202,15 +207,6 @@ impl PoolFile {
     }
 }
 
-fn is_over(grant: &Grant, now_s: u64) -> bool {
-    now_s.saturating_add(TOO_LATE_S) >= grant.expires_s
-}
-
-fn renew_at_s(grant: &Grant, now_s: u64) -> u64 {
-    let left = grant.expires_s.saturating_sub(now_s);
-    grant.expires_s - RENEW_BEFORE_S.min(left / 4)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,6 +244,17 @@ mod tests {
         file.renewed(Ok(grant(2000)), 999);
         assert_eq!(*got.lock().unwrap(), [1000, 1000, 1000, 2000]);
         assert!(!ask(1001));
+    }
+
+    #[test]
+    fn a_grant_that_was_refused_is_renewed() {
+        let file = file(1000, 900);
+        file.refused(&grant(1));
+        assert!(!file.with_grant(0, Box::new(drop)), "another one was refused");
+        file.refused(&grant(1000));
+        assert!(file.current_grant(0).is_none() && file.with_grant(0, Box::new(drop)));
+        file.renewed(Ok(grant(1600)), 0);
+        assert!(file.current_grant(0).is_some());
     }
 
     #[test]

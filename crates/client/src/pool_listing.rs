@@ -9,7 +9,7 @@ use outcore_core::{
 
 use crate::PoolVolume;
 use crate::pool_call::{Call, unexpected};
-use crate::pool_shared::{Shared, checked};
+use crate::pool_shared::{Shared, TRIES, checked};
 
 /// What a name is, and how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +37,17 @@ where
     L::Buffer: Gather + Sync,
 {
     pub(crate) fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
-        let request = ManagerRequest::Look { path: path.into(), after: after.into(), most };
-        match self.manager(request)? {
-            ManagerReply::Looked { names, more, grant } => Ok((self.with_lengths(names, grant)?, more)),
-            reply => Err(unexpected(&reply)),
+        let mut tries = 1;
+        loop {
+            let request = ManagerRequest::Look { path: path.into(), after: after.into(), most };
+            let (names, more, grant) = match self.manager(request)? {
+                ManagerReply::Looked { names, more, grant } => (names, more, grant),
+                reply => return Err(unexpected(&reply)),
+            };
+            match self.with_lengths(names, grant) {
+                Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => tries += 1,
+                listed => return listed.map(|listed| (listed, more)),
+            }
         }
     }
 

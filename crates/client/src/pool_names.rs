@@ -11,7 +11,7 @@ use outcore_core::{
 use crate::pool_call::{Call, unexpected};
 use crate::pool_file::PoolFile;
 use crate::pool_listing::Listed;
-use crate::pool_shared::{Shared, is_done, is_moved};
+use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
 /// Names and orphans are asked for by so many.
 const PAGE: u64 = 1000;
@@ -45,10 +45,12 @@ where
             return Ok(vec![]);
         }
         let buffer = L::Buffer::allocate(length as usize)?;
-        let (grant, regions) = (self.grant(file)?, Regions::contiguous(0, length)?);
-        let calls =
-            file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
-        self.wait_there(file, calls)?.iter().try_for_each(is_moved)?;
+        let regions = Regions::contiguous(0, length)?;
+        self.granted(file, |grant| {
+            let calls =
+                file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions });
+            self.wait_there(file, calls)?.iter().try_for_each(is_moved)
+        })?;
         let mut bytes = vec![0; length as usize];
         buffer.copy_out(0, &mut bytes);
         Ok(bytes)
@@ -81,18 +83,29 @@ where
     }
 
     fn write_durably(&self, file: &PoolFile, at: u64, bytes: &[u8]) -> Result<()> {
-        let grant = self.grant(file)?;
         if !bytes.is_empty() {
             let mut buffer = L::Buffer::allocate(bytes.len())?;
             buffer.copy_in(0, bytes);
             let regions = Regions::contiguous(at, bytes.len() as u64)?;
-            let calls =
-                file.parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions });
-            self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+            self.granted(file, |grant| {
+                let calls = file.parts(&regions, &buffer, |target, regions| IoRequest::Write {
+                    target,
+                    grant,
+                    regions,
+                });
+                self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+            })?;
             self.note_written(file);
         }
-        let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())));
-        self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+        self.settled(file)
+    }
+
+    /// Makes a file durable.
+    pub(crate) fn settled(&self, file: &PoolFile) -> Result<()> {
+        self.granted(file, |grant| {
+            let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())));
+            self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+        })
     }
 
     /// All names in a directory, page by page.
@@ -154,7 +167,7 @@ where
     /// Makes a request that leaves files without a name, and removes their data files. What cannot be removed now
     /// stays listed with the manager.
     fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {
-        let mut reply = self.manager(request)?;
+        let (mut reply, mut tries) = (self.manager(request)?, 1);
         loop {
             let orphans = match reply {
                 ManagerReply::Done => return Ok(()),
@@ -164,7 +177,18 @@ where
             if orphans.is_empty() {
                 return Ok(());
             }
-            let gone = self.remove_data_files(&orphans)?;
+            let gone = match self.remove_data_files(&orphans) {
+                // Of the same, and of what follows, with new grants.
+                Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => {
+                    let first = orphans.iter().map(|orphan| orphan.inode.handle.0).min().unwrap_or(0);
+                    let after = Handle(first.saturating_sub(1));
+                    reply = self.manager(ManagerRequest::Orphans { gone: vec![], after, most: PAGE })?;
+                    tries += 1;
+                    continue;
+                }
+                gone => gone?,
+            };
+            tries = 1;
             let after = gone.iter().copied().max().unwrap_or(Handle(0));
             reply = self.manager(ManagerRequest::Orphans { gone, after, most: PAGE })?;
             if !all {

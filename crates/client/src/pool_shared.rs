@@ -13,6 +13,9 @@ use crate::pool::WallClock;
 use crate::pool_call::{Call, Servers, unexpected};
 use crate::pool_file::PoolFile;
 
+/// How often a request is made with a new grant where servers refuse it: a grant is over sooner than thought if clocks jump.
+pub(crate) const TRIES: u32 = 4;
+
 /// Permission bits of new files.
 const FILE_MODE: u32 = 0o644;
 
@@ -30,6 +33,10 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     /// Held while the manager is told: else a time that somebody sets in between would be lost.
     telling: Mutex<()>,
 }
+
+/// The latest time that is taken from a clock, or from who sets one, in nanoseconds since 1970: in the year 2262. Times of
+/// later writes count up from there.
+pub(crate) const MOST_NS: u64 = i64::MAX as u64;
 
 #[derive(Clone, PartialEq)]
 struct Written {
@@ -148,6 +155,19 @@ where
         }
     }
 
+    /// Does something with a grant, for who may wait: once more with a new one if servers do not take the first.
+    pub(crate) fn granted<T>(&self, file: &PoolFile, action: impl Fn(Grant) -> Result<T>) -> Result<T> {
+        let mut tries = 1;
+        loop {
+            let grant = self.grant(file)?;
+            match action(grant) {
+                Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => file.refused(&grant),
+                done => return done,
+            }
+            tries += 1;
+        }
+    }
+
     /// A grant for who may wait.
     pub(crate) fn grant(&self, file: &PoolFile) -> Result<Grant> {
         let now_s = self.now_s();
@@ -165,15 +185,18 @@ where
     }
 
     pub(crate) fn set_length(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
-        let calls = file.resize_calls(self.grant(file)?, length, reserve, &self.none);
-        self.servers.wait_all(calls)?.iter().try_for_each(is_done)?;
+        self.granted(file, |grant| {
+            let calls = file.resize_calls(grant, length, reserve, &self.none);
+            self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+        })?;
         file.set_known_length(length);
         self.note_written(file);
         Ok(())
     }
 
     pub(crate) fn length(&self, file: &PoolFile) -> Result<u64> {
-        let replies = self.wait_there(file, file.length_calls(self.grant(file)?, &self.none))?;
+        let replies =
+            self.granted(file, |grant| self.wait_there(file, file.length_calls(grant, &self.none)))?;
         let length = file.length_from(&replies)?;
         file.set_known_length(length);
         Ok(length)
@@ -245,9 +268,9 @@ where
     }
 
     pub(crate) fn note_written(&self, file: &PoolFile) {
-        let now_ns = (self.clock)();
+        let now_ns = (self.clock)().min(MOST_NS);
         let mut written = self.written();
-        let last_ns = written.get(&file.handle).map_or(0, |before| before.last_ns + 1);
+        let last_ns = written.get(&file.handle).map_or(0, |before| before.last_ns.saturating_add(1));
         written.insert(file.handle, Written { path: file.path.clone(), last_ns: now_ns.max(last_ns) });
     }
 
@@ -257,7 +280,7 @@ where
         let inode = self.stat(path)?;
         let Some(last) = self.written().get(&inode.handle).cloned() else { return Ok(inode.modified_ns) };
         // Never the same time for two contents, whatever the clocks say.
-        let modified_ns = last.last_ns.max(inode.modified_ns + 1);
+        let modified_ns = last.last_ns.max(inode.modified_ns.saturating_add(1));
         self.manager(ManagerRequest::SetAttributes {
             path: path.into(),
             mode: None,

@@ -9,7 +9,17 @@ use outcore_core::{
 
 use crate::pool_call::Outcome;
 use crate::pool_file::PoolFile;
-use crate::pool_shared::{Shared, is_done, is_moved};
+use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
+
+/// What is to be moved, and what follows.
+struct Transfer<B> {
+    operation: Operation,
+    regions: Regions,
+    buffer: B,
+    done: OnDone<B>,
+    /// How many grants it was begun with.
+    tries: u32,
+}
 
 impl<L: Link + ?Sized + 'static> Shared<L>
 where
@@ -42,10 +52,40 @@ where
         let granted = file.clone();
         self.with_grant(&file, move |grant| match grant {
             Err(error) => done(Completion::failed(buffer, error, 0)),
-            Ok(grant) if operation == Operation::Read && regions.end() > granted.known_length() => {
-                shared.read_if_long_enough(granted, grant, regions, buffer, done);
+            Ok(grant) => {
+                shared.begin(&granted, grant, Transfer { operation, regions, buffer, done, tries: 1 })
             }
-            Ok(grant) => shared.transfer(&granted, grant, operation, regions, buffer, done),
+        });
+    }
+
+    fn begin(self: &Arc<Self>, file: &Arc<PoolFile>, grant: Grant, transfer: Transfer<L::Buffer>) {
+        let Transfer { operation, regions, .. } = &transfer;
+        if *operation == Operation::Read && regions.end() > file.known_length() {
+            self.read_if_long_enough(file.clone(), grant, transfer);
+        } else {
+            self.transfer(file, grant, transfer);
+        }
+    }
+
+    /// Goes on with what servers have answered; if they did not take the grant, begins anew with another.
+    fn when_taken(
+        self: &Arc<Self>,
+        file: &Arc<PoolFile>,
+        grant: Grant,
+        mut transfer: Transfer<L::Buffer>,
+        outcome: Outcome,
+        then: impl FnOnce(Transfer<L::Buffer>, Outcome),
+    ) {
+        let is_denied = matches!(&outcome.replies, Err(error) if error.kind == ErrorKind::Denied);
+        if !is_denied || transfer.tries == TRIES {
+            return then(transfer, outcome);
+        }
+        transfer.tries += 1;
+        file.refused(&grant);
+        let (shared, renewed) = (self.clone(), file.clone());
+        self.with_grant(file, move |grant| match grant {
+            Err(error) => (transfer.done)(Completion::failed(transfer.buffer, error, outcome.finished_ns)),
+            Ok(grant) => shared.begin(&renewed, grant, transfer),
         });
     }
 
@@ -54,13 +94,12 @@ where
         self: &Arc<Self>,
         file: Arc<PoolFile>,
         grant: Grant,
-        regions: Regions,
-        buffer: L::Buffer,
-        done: OnDone<L::Buffer>,
+        transfer: Transfer<L::Buffer>,
     ) {
         let (shared, looking, looked_at) = (self.clone(), self.clone(), file.clone());
         let calls = file.length_calls(grant, &self.none);
-        let finish = move |replies: Result<Vec<IoReply>>, finished_ns| {
+        let finish = move |transfer: Transfer<L::Buffer>, replies: Result<Vec<IoReply>>, finished_ns| {
+            let regions = &transfer.regions;
             let length = replies.and_then(|replies| file.length_from(&replies));
             let enough = length.and_then(|length| {
                 file.is_at_least(length);
@@ -77,40 +116,40 @@ where
                 ))
             });
             match enough {
-                Ok(()) => shared.transfer(&file, grant, Operation::Read, regions, buffer, done),
-                Err(error) => done(Completion::failed(buffer, error, finished_ns)),
+                Ok(()) => shared.transfer(&file, grant, transfer),
+                Err(error) => (transfer.done)(Completion::failed(transfer.buffer, error, finished_ns)),
             }
         };
-        let then = move |Outcome { replies, finished_ns, .. }: Outcome| {
-            looking.when_there(&looked_at, replies, move |replies| finish(replies, finished_ns));
+        let then = move |outcome: Outcome| {
+            let (shared, file) = (looking.clone(), looked_at.clone());
+            shared.when_taken(&file, grant, transfer, outcome, move |transfer, outcome| {
+                let Outcome { replies, finished_ns, .. } = outcome;
+                looking
+                    .when_there(&looked_at, replies, move |replies| finish(transfer, replies, finished_ns));
+            });
         };
         self.servers.call_all(calls, Box::new(then));
     }
 
     /// One message to each server that has a part of it.
-    fn transfer(
-        self: &Arc<Self>,
-        file: &Arc<PoolFile>,
-        grant: Grant,
-        operation: Operation,
-        regions: Regions,
-        buffer: L::Buffer,
-        done: OnDone<L::Buffer>,
-    ) {
+    fn transfer(self: &Arc<Self>, file: &Arc<PoolFile>, grant: Grant, transfer: Transfer<L::Buffer>) {
+        let Transfer { operation, regions, buffer, .. } = &transfer;
         let calls = match operation {
             Operation::Sync => {
                 file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())))
             }
             Operation::Write => {
-                file.parts(&regions, &buffer, |target, regions| IoRequest::Write { target, grant, regions })
+                file.parts(regions, buffer, |target, regions| IoRequest::Write { target, grant, regions })
             }
             Operation::Read => {
-                file.parts(&regions, &buffer, |target, regions| IoRequest::Read { target, grant, regions })
+                file.parts(regions, buffer, |target, regions| IoRequest::Read { target, grant, regions })
             }
         };
         let (shared, file) = (self.clone(), file.clone());
         let (looking, looked_at) = (self.clone(), file.clone());
-        let finish = move |replies: Result<Vec<IoReply>>, started_ns, finished_ns| {
+        let finish = move |transfer: Transfer<L::Buffer>, outcome: Outcome| {
+            let Transfer { operation, regions, buffer, done, .. } = transfer;
+            let Outcome { replies, started_ns, finished_ns } = outcome;
             let good = if operation == Operation::Read { is_moved } else { is_done };
             let mut moved = replies.and_then(|replies| replies.iter().try_for_each(good));
             let is_told = !matches!(&moved, Err(error) if error.kind != ErrorKind::Lost);
@@ -128,9 +167,14 @@ where
             let result = moved.map(|()| regions.total_bytes() as usize);
             done(Completion { buffer, result, started_ns, finished_ns });
         };
-        let then = move |Outcome { replies, started_ns, finished_ns }: Outcome| {
-            let finish = move |replies| finish(replies, started_ns, finished_ns);
-            looking.when_there(&looked_at, replies, finish);
+        let then = move |outcome: Outcome| {
+            let (shared, file) = (looking.clone(), looked_at.clone());
+            shared.when_taken(&file, grant, transfer, outcome, move |transfer, outcome| {
+                let Outcome { replies, started_ns, finished_ns } = outcome;
+                looking.when_there(&looked_at, replies, move |replies| {
+                    finish(transfer, Outcome { replies, started_ns, finished_ns });
+                });
+            });
         };
         self.servers.call_all(calls, Box::new(then));
     }

@@ -439,3 +439,21 @@ fn who_may_not_write_does_not_join() {
     assert_eq!(error.kind, ErrorKind::ReadOnly, "{error}");
     assert!(place.link.servers.joined.lock().unwrap().is_empty());
 }
+
+#[test]
+fn who_joins_with_a_grant_that_is_over_joins_again_with_a_new_one() {
+    for (refused, is_joined) in [(3, true), (100, false)] {
+        let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+        let (schema, owned) = mesh(64, 64);
+        let spec = spec(&place, true, 4, &schema);
+        let parts: Vec<_> = (0..4).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
+        *place.link.servers.refused_joins.lock().unwrap() = refused;
+        for result in together(&place, &parts) {
+            assert_eq!(
+                result.map(|_| ()).map_err(|error| error.kind),
+                if is_joined { Ok(()) } else { Err(ErrorKind::Denied) }
+            );
+        }
+        assert!(place.link.names.renewals() >= 1);
+    }
+}

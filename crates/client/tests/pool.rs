@@ -227,6 +227,99 @@ fn grants_are_renewed_before_they_end_and_after() {
     assert_eq!(link.renewals(), 3);
 }
 
+/// Whatever a client does with a file, with clocks that jump before each step.
+#[test]
+fn a_grant_that_servers_refuse_is_renewed_and_the_request_made_again() {
+    const YEAR_S: u64 = 365 * 24 * 3600;
+    let link = Arc::new(MemoryLink::new(3));
+    for client_ns in [0, 1_000_000_000_000_000, u64::MAX] {
+        // The client's clock stands still, that of the pool goes on by a year each time.
+        let pool = PoolVolume::new(link.clone(), Arc::new(move || client_ns)).unwrap();
+        let jump = || link.now_s.fetch_add(YEAR_S, Ordering::SeqCst);
+        let file = made(&pool, 300);
+        jump();
+        write_all(&pool, file, 7);
+        jump();
+        sync(&pool, file).unwrap();
+        let buffer = region(&[9; 300]);
+        for offset in [0, 100] {
+            jump();
+            let read = Regions::contiguous(offset, 200).unwrap();
+            run(&pool, file, Operation::Read, read, &region(&[9; 200])).unwrap();
+        }
+        jump();
+        pool.set_length(file, 400).unwrap();
+        jump();
+        assert_eq!(pool.length(file), Ok(400));
+        jump();
+        run(&pool, file, Operation::Read, Regions::contiguous(0, 300).unwrap(), &buffer).unwrap();
+        assert_eq!(content(&buffer), [7; 300]);
+        // Each is asked for with a grant of its own.
+        let before = link.renewals();
+        pool.replace_small("small", b"one").unwrap();
+        pool.append_small("small", b" two").unwrap();
+        assert_eq!(pool.read_small("small").unwrap(), b"one two");
+        pool.remove("small").unwrap();
+        assert_eq!(link.renewals(), before);
+        pool.remove("f").unwrap();
+        assert_eq!(link.data_files(), 0);
+        pool.close(file);
+    }
+    // Who is refused again and again is told.
+    let pool = PoolVolume::new(link.clone(), Arc::new(|| 0)).unwrap();
+    let file = made(&pool, 300);
+    let denied = || Some(Error::new(ErrorKind::Denied, "injected"));
+    link.faults.lock().unwrap().extend((0..100).map(|_| denied()));
+    link.take_log();
+    assert_eq!(sync(&pool, file).unwrap_err().kind, ErrorKind::Denied);
+    assert_eq!(pool.length(file).unwrap_err().kind, ErrorKind::Denied);
+    assert_eq!(link.take_log().len(), 2 * 4 * 3);
+    link.faults.lock().unwrap().clear();
+    // Also where a removal is refused, the lengths of files, or a small file.
+    for _ in 0..3 {
+        let one_each = |pool: &PoolVolume<MemoryLink>, action: &dyn Fn(&PoolVolume<MemoryLink>)| {
+            link.faults.lock().unwrap().push_back(denied());
+            action(pool);
+            assert!(link.faults.lock().unwrap().is_empty());
+        };
+        one_each(&pool, &|pool| pool.replace_small("small", b"1").unwrap());
+        one_each(&pool, &|pool| assert_eq!(pool.read_small("small").unwrap(), b"1"));
+        one_each(&pool, &|pool| pool.append_small("small", b"").unwrap());
+        one_each(&pool, &|pool| assert_eq!(pool.list("").unwrap().len(), 2));
+        one_each(&pool, &|pool| pool.settle("small").unwrap());
+        one_each(&pool, &|pool| pool.remove("small").unwrap());
+        assert_eq!(link.data_files(), 3);
+    }
+}
+
+#[test]
+fn times_rise_whatever_the_clock_says() {
+    let link = Arc::new(MemoryLink::new(1));
+    let now_ns = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let clock = now_ns.clone();
+    let pool = PoolVolume::new(link, Arc::new(move || clock.load(Ordering::SeqCst))).unwrap();
+    let file = made(&pool, 10);
+    let mut last_ns = pool.modified_ns("f").unwrap();
+    for jump_ns in [0, 1_700_000_000_000_000_000, 5, u64::MAX, u64::MAX, 0, 1_800_000_000_000_000_000] {
+        now_ns.store(jump_ns, Ordering::SeqCst);
+        for writes in 1..3 {
+            for _ in 0..writes {
+                run(&pool, file, Operation::Write, Regions::contiguous(0, 1).unwrap(), &region(&[1]))
+                    .unwrap();
+            }
+            let modified_ns = pool.modified_ns("f").unwrap();
+            assert!(modified_ns > last_ns, "{jump_ns}");
+            last_ns = modified_ns;
+        }
+    }
+    // Nobody sets a time from which none could rise.
+    for (modified_ns, is_taken) in [(i64::MAX as u64, true), (i64::MAX as u64 + 1, false), (u64::MAX, false)]
+    {
+        let wanted = Attributes { modified_ns: Some(modified_ns), ..Attributes::default() };
+        assert_eq!(pool.set_attributes("f", wanted).is_ok(), is_taken, "{modified_ns}");
+    }
+}
+
 #[test]
 fn the_time_of_the_last_write_differs_after_each() {
     let (pool, _) = pool(2);

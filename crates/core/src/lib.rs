@@ -15,6 +15,7 @@ mod cut;
 mod disk;
 pub mod doubles;
 mod error;
+mod grant_time;
 mod grid;
 mod inventory;
 mod layout;
@@ -39,6 +40,7 @@ pub use collective::{
 };
 pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};
+pub use grant_time::GrantTime;
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
 pub use inventory::{Damage, DataFile, Inspection, Known, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};

@@ -450,6 +450,8 @@ pub enum ManagerRequest {
         /// Of a page.
         most: u64,
     },
+    /// What time it is there: by that grants end.
+    Time,
 }
 
 impl ManagerRequest {
@@ -465,7 +467,8 @@ impl ManagerRequest {
             | Self::Files { .. }
             | Self::Know { .. }
             | Self::Paths { .. }
-            | Self::Look { .. } => false,
+            | Self::Look { .. }
+            | Self::Time => false,
             Self::Create { .. }
             | Self::MakeDirectory { .. }
             | Self::Remove { .. }
@@ -540,6 +543,8 @@ pub enum ManagerReply {
         /// For the handles of those that are files, in the order of the names.
         grant: LengthGrant,
     },
+    /// Of `Time`: seconds since 1970.
+    Time(u64),
 }
 
 /// The handles that a [`LengthGrant`] is for: of the files among some names, in their order.

@@ -146,11 +146,11 @@ impl Directory {
         self.sync_above(&new)
     }
 
-    /// Nanoseconds since 1970 at which a file was last written to.
+    /// Nanoseconds since 1970 at which a file was last written to; modulo 2^64, by clocks that say other times.
     pub fn modified_ns(&self, path: &str) -> Result<u64> {
         let full = self.resolve(path)?;
         let status = fs::metadata(&full).map_err(|e| describe("look at", &full, &e))?;
-        Ok((status.mtime() as u64) * 1_000_000_000 + status.mtime_nsec() as u64)
+        Ok((status.mtime() as u64).wrapping_mul(1_000_000_000).wrapping_add(status.mtime_nsec() as u64))
     }
 
     /// Makes the content of a file and its times durable.

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::File;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use outcore_core::{Buffer, Completion, Disk, ErrorKind, FileId, OpenMode, Operation, Request, Result};
 use outcore_disk::{Directory, LocalDisk};
@@ -246,4 +247,17 @@ fn many_short_reads_at_once_get_what_is_there() {
         assert!(content(&done.buffer)[..moved] == there[..moved], "page {page}");
         assert!(done.started_ns <= done.finished_ns);
     }
+}
+
+#[test]
+fn times_before_1970_differ_too() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path()).unwrap();
+    let file = File::create(root.path().join("f")).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for seconds in [1, 2, 1000, 2_000_000_000] {
+        file.set_modified(SystemTime::UNIX_EPOCH - Duration::from_secs(seconds)).unwrap();
+        seen.insert(directory.modified_ns("f").unwrap());
+    }
+    assert_eq!(seen.len(), 4);
 }

@@ -65,6 +65,8 @@ impl EmbeddedLink {
                 reads_memory: false,
                 limits: io_server::Limits::default(),
                 clock: Arc::new(MonotonicClock),
+                // The manager's is that of this machine, too.
+                manager_time: None,
             };
             let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
             servers.insert(id, Runner::start(disk, Arc::new(directory), config).map_err(named)?);
@@ -238,7 +240,7 @@ fn new_pool() -> Result<u128> {
 
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now { unix_ns: since.map_or(0, |since| since.as_nanos() as u64) }
+    Now { unix_ns: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)) }
 }
 
 fn this_user() -> User {

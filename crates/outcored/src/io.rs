@@ -17,7 +17,7 @@ use outcore_net::{
     Address, Caller, Config, Credentials, Handler, Key, Listening, MonotonicClock, NetLink, Options, User,
     listen,
 };
-use outcore_server::io_server::{self, Limits, Runner};
+use outcore_server::io_server::{self, Limits, ManagerTime, Runner};
 
 use crate::Settings;
 use crate::exposition::Page;
@@ -149,7 +149,7 @@ impl IoDaemon {
 /// server of the pool.
 pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let credentials = Credentials::Pool { key: settings.key.clone(), user: User::own() };
-    let manager = NetLink::connect(&settings.manager, Options::new(credentials))?;
+    let manager = Arc::new(NetLink::connect(&settings.manager, Options::new(credentials))?);
     let pool = manager.pool();
     let directory = Directory::new(&settings.directory)?;
     let server = which(settings, &directory, &manager)?;
@@ -162,6 +162,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
         reads_memory: settings.reads_memory,
         limits: Limits::default(),
         clock: Arc::new(MonotonicClock),
+        manager_time: Some(time_of(manager.clone())),
     };
     let runner = Arc::new(Runner::start(disk, Arc::new(directory), config)?);
     let role = Role::IoServer(server);
@@ -189,6 +190,14 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
             Err(Error::new(ErrorKind::Corrupt, format!("the manager answered {reply:?} to a new server")))
         }
     }
+}
+
+/// Asks the manager what time it is.
+fn time_of(manager: Arc<NetLink>) -> ManagerTime {
+    Arc::new(move || match manager.manager(ManagerRequest::Time) {
+        Ok(ManagerReply::Time(now_s)) => Some(now_s),
+        _ => None,
+    })
 }
 
 struct Serving {

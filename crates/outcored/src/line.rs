@@ -196,7 +196,7 @@ impl<S: Store> Drop for Standby<S> {
 
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now { unix_ns: since.map_or(0, |since| since.as_nanos() as u64) }
+    Now { unix_ns: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)) }
 }
 
 #[cfg(test)]

@@ -137,6 +137,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Open { .. } => "open",
         ManagerRequest::Create { .. } => "create",
         ManagerRequest::Renew { .. } => "renew",
+        ManagerRequest::Time => "time",
         ManagerRequest::Stat { .. } => "stat",
         ManagerRequest::List { .. } => "list",
         ManagerRequest::MakeDirectory { .. } => "make_directory",

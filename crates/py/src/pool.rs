@@ -41,7 +41,9 @@ impl Pool {
         close: Box<dyn Fn() + Send + Sync>,
     ) -> outcore_core::Result<Self> {
         let clock = Arc::new(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
         });
         Ok(Self { client: Arc::new(Client::new(link, clock)?), close })
     }

@@ -6,6 +6,9 @@ use hmac::{Hmac, Mac};
 use outcore_core::{Error, ErrorKind, Grant, Handle, LengthGrant, Result};
 use sha2::Sha256;
 
+/// No grant is good for longer than so many seconds.
+pub const MOST_GRANT_S: u64 = 3600;
+
 /// What is signed begins with what it is for, so that no signature serves as another.
 const OF_GRANTS: &[u8] = b"outcore grant 1\0";
 const OF_LENGTHS: &[u8] = b"outcore lengths 1\0";

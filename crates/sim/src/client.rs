@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use outcore_core::crash_disk::{MemoryBuffer, Random};
 use outcore_core::{
-    Grant, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target, Unsynced,
+    Grant, GrantTime, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target,
+    Unsynced,
 };
 
 use outcore_server::io_server::Caller;
@@ -18,7 +19,7 @@ pub struct SimFile {
     pub handle: Handle,
     /// Where it lies.
     pub layout: Layout,
-    /// The right to write it.
+    /// The right to write it, as it was opened with.
     pub grant: Grant,
     /// What its bytes may be.
     pub model: FileModel,
@@ -74,6 +75,8 @@ pub struct Call {
     pub payload: Vec<u8>,
     /// For what the client notes when it is answered.
     pub sent: Sent,
+    /// How often its grant was refused.
+    pub refusals: u32,
 }
 
 /// An operation under way.
@@ -108,16 +111,25 @@ pub struct Client {
     pub op: Option<Op>,
     /// What it was answered and has not synced.
     pub unsynced: Unsynced,
+    /// Its grants, and until when it takes them to be good.
+    pub grants: BTreeMap<Handle, (Grant, GrantTime)>,
 }
 
 impl Client {
     /// Begins an operation.
-    pub fn begin(&mut self, file: &SimFile, number: usize, kind: Kind, regions: Regions, now_ns: u64) -> &Op {
+    pub fn begin(
+        &mut self,
+        (file, grant): (&SimFile, Grant),
+        number: usize,
+        kind: Kind,
+        regions: Regions,
+        now_ns: u64,
+    ) -> &Op {
         let stripes = file.layout.stripes;
         let mut calls = BTreeMap::new();
         for (&server, entry) in file.layout.servers.iter().zip(0..) {
             let target = Target { handle: file.handle, stripes, entry };
-            let (grant, regions) = (file.grant, regions.clone());
+            let regions = regions.clone();
             let runs: Vec<_> = regions.local_runs(stripes, entry).collect();
             let bytes: u64 = runs.iter().map(|run| run.length).sum();
             let is_transfer = matches!(kind, Kind::Write(_) | Kind::Read);
@@ -147,7 +159,7 @@ impl Client {
             };
             self.last_number += 1;
             let sent = self.unsynced.sent(server, &request);
-            calls.insert(self.last_number, Call { server, entry, request, payload, sent });
+            calls.insert(self.last_number, Call { server, entry, request, payload, sent, refusals: 0 });
         }
         self.op.insert(Op {
             kind,
@@ -170,10 +182,31 @@ impl Client {
             self.last_number += 1;
             numbers.push(self.last_number);
             if let Some(op) = &mut self.op {
-                op.calls.insert(self.last_number, Call { server, entry, request, payload, sent });
+                op.calls
+                    .insert(self.last_number, Call { server, entry, request, payload, sent, refusals: 0 });
             }
         }
         numbers
+    }
+
+    /// Makes a request that was refused once more, with another grant; its new number.
+    pub fn again(&mut self, call: Call, new: Grant) -> u64 {
+        let mut request = call.request;
+        match &mut request {
+            IoRequest::Read { grant, .. }
+            | IoRequest::Write { grant, .. }
+            | IoRequest::Sync { grant, .. }
+            | IoRequest::SetLength { grant, .. }
+            | IoRequest::Remove { grant, .. }
+            | IoRequest::Join { grant, .. } => *grant = new,
+            _ => {}
+        }
+        self.last_number += 1;
+        let (sent, refusals) = (self.unsynced.sent(call.server, &request), call.refusals + 1);
+        if let Some(op) = &mut self.op {
+            op.calls.insert(self.last_number, Call { request, sent, refusals, ..call });
+        }
+        self.last_number
     }
 
     /// Its memory, if it offers that in a collective.

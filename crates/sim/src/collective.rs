@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{
-    ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, ErrorKind, GridSpec, IoReply, IoRequest,
-    MemorySchema, StorageOrder, Target, Tile,
+    ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, ErrorKind, Grant, GridSpec, IoReply,
+    IoRequest, MemorySchema, StorageOrder, Target, Tile,
 };
 
 use crate::client::SimFile;
@@ -106,7 +106,12 @@ struct Part {
 
 impl Rank {
     /// It joins at every server.
-    pub fn join(collective: &Collective, client: usize, file: &SimFile) -> Option<(Self, Vec<Next>)> {
+    pub fn join(
+        collective: &Collective,
+        client: usize,
+        file: &SimFile,
+        grant: Grant,
+    ) -> Option<(Self, Vec<Next>)> {
         let rank = collective.clients.iter().position(|&other| other == client)? as u64;
         let stripes = file.layout.stripes;
         let plan = CollectivePlan::new(&collective.spec, stripes).ok()?;
@@ -120,11 +125,7 @@ impl Rank {
             let target = Target { handle: file.handle, stripes, entry };
             let spec = Box::new(collective.spec.clone());
             let offer = memory.as_ref().map(|memory| memory.offer.clone());
-            nexts.push((
-                entry,
-                IoRequest::Join { target, grant: file.grant, spec, rank, memory: offer },
-                vec![],
-            ));
+            nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));
         }
         let (id, write) = (collective.spec.id, collective.write);
         Some((Self { id, rank, write, plan, memory, parts, has_failed: false }, nexts))

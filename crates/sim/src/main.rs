@@ -11,13 +11,15 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut operations = 0;
-    let (mut crashes, mut collectives) = (0, 0);
+    let (mut crashes, mut collectives, mut jumps, mut refusals) = (0, 0, 0, 0);
     for seed in first..first.saturating_add(count) {
         match simulate(seed, count == 1) {
             Ok(world) => {
                 operations += world.operations;
                 crashes += world.crashes;
                 collectives += world.collectives;
+                jumps += world.jumps;
+                refusals += world.refusals;
             }
             Err(finding) => {
                 println!("seed {seed} ({:?}): {finding}", faults_of(seed));
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {crashes} crashes, nothing found"
+        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {crashes} crashes, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
     );
     ExitCode::SUCCESS
 }

@@ -12,11 +12,16 @@ use outcore_server::grants::Key;
 use outcore_server::manager::{Asked, Config, Manager, Now, User};
 
 use crate::power_store::PowerStore;
+use crate::wall_clock::WallClock;
 use crate::world::Finding;
 
 const MS: u64 = 1_000_000;
+/// When the simulation begins: some day.
+const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
 /// A client that has no answer for so long sends again.
 const PATIENCE_NS: u64 = 60 * MS;
+/// No client gives its file so many numbers.
+const MOST_GIVEN: u64 = 1000;
 /// Nothing takes that many events.
 const MOST_EVENTS: u64 = 100_000;
 
@@ -83,6 +88,9 @@ pub struct Metadata {
     random: Random,
     plant: Option<Plant>,
     now_ns: u64,
+    /// The wall clock of the manager, which jumps.
+    clock: WallClock,
+    clock_random: Random,
     next: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
@@ -118,6 +126,8 @@ impl Metadata {
             random,
             plant,
             now_ns: 0,
+            clock: WallClock::default(),
+            clock_random: Random::new(!seed),
             next: 0,
             queue: BinaryHeap::new(),
             happenings: HashMap::new(),
@@ -251,6 +261,7 @@ impl Metadata {
     fn arrives(&mut self, key: RequestKey) {
         let is_late = self.clients[key.0].requests != key.1;
         let Some(request) = self.request(key.0).filter(|_| !is_late) else { return };
+        let now = self.now();
         let Some(running) = &mut self.running else { return };
         match running.sessions.get(&key) {
             Some(Some(reply)) => {
@@ -262,7 +273,7 @@ impl Metadata {
                 running.sessions.insert(key, None);
                 if self.plant == Some(Plant::ReadEarly) && !request.is_change() {
                     let asked = asked(key, request);
-                    let (replies, _) = running.manager.begin_many(Now { unix_ns: 0 }, vec![asked]);
+                    let (replies, _) = running.manager.begin_many(now, vec![asked]);
                     self.tell(replies.into_iter().map(|reply| (key, reply)).collect());
                     return;
                 }
@@ -277,10 +288,11 @@ impl Metadata {
 
     /// The manager does what waits, in one commit.
     fn works(&mut self) -> Result<(), Finding> {
+        let now = self.now();
         let Some(running) = &mut self.running else { return Ok(()) };
         let (keys, requests): (Vec<_>, Vec<_>) =
             running.waiting.drain(..).map(|(key, request)| (key, asked(key, request))).unzip();
-        let (replies, is_change) = running.manager.begin_many(Now { unix_ns: 0 }, requests);
+        let (replies, is_change) = running.manager.begin_many(now, requests);
         let answers: Vec<_> = keys.into_iter().zip(replies).collect();
         if !is_change {
             self.tell(answers);
@@ -370,7 +382,10 @@ impl Metadata {
         who: &str,
     ) -> Result<(), Finding> {
         let found = match reply {
-            ManagerReply::Inode(inode) => Some(inode.modified_ns),
+            // When it was made is by the manager's clock, which gives no such small numbers but 0.
+            ManagerReply::Inode(inode) => {
+                Some(inode.modified_ns).map(|ns| if ns > MOST_GIVEN { 0 } else { ns })
+            }
             ManagerReply::Failed(error) if error.kind == ErrorKind::NotFound => None,
             reply => return Err(format!("{who}: {reply:?}")),
         };
@@ -404,10 +419,19 @@ impl Metadata {
         Ok(())
     }
 
+    /// What the manager's clock says, which may have jumped just now.
+    fn now(&mut self) -> Now {
+        if self.clock_random.once_in(4) {
+            self.clock.jump(&mut self.clock_random);
+        }
+        Now { unix_ns: self.clock.now_ns(BEGIN_NS + self.now_ns) }
+    }
+
     fn stat(&mut self, path: &str) -> Option<ManagerReply> {
         let who = User { uid: 0, gids: vec![0], is_root: true };
         let request = ManagerRequest::Stat { path: path.into() };
-        Some(self.running.as_mut()?.manager.handle(Now { unix_ns: 0 }, &who, request))
+        let now = self.now();
+        Some(self.running.as_mut()?.manager.handle(now, &who, request))
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Wish {
     Name(u64),
     /// Memory of clients to be read some time, then [`Node::fetch_done`].
     Fetch(u64),
+    /// The manager is asked for the time, then [`Node::told_time`].
+    AskTime,
     /// Others have their turn, then [`Node::go_on`].
     LetOthers(u64),
     /// An answer for a client.
@@ -108,6 +110,7 @@ impl Node {
             reads_memory: true,
             limits: self.limits,
             clock: Arc::new(NoClock),
+            manager_time: None,
         };
         let mut effects = Vec::new();
         self.machine = Some(IoServer::start(config, &mut effects)?);
@@ -165,6 +168,7 @@ impl Node {
                 Wish::Name(token) => wishes.extend(self.name_done(now_ns, token)),
                 Wish::Fetch(token) => wishes.extend(self.fetch_done(now_ns, token)),
                 Wish::LetOthers(token) => wishes.extend(self.go_on(now_ns, token)),
+                Wish::AskTime => wishes.extend(self.told_time(now_ns, None, 0)),
                 Wish::Answer(_, reply, _) => return Some(reply),
             }
         }
@@ -197,6 +201,11 @@ impl Node {
         let result = fetch(&fetches, &mut buffer);
         drop((fetches, buffer));
         self.step(now_ns, Event::Fetched { token, result })
+    }
+
+    /// The manager says what time it is, or cannot be reached; and what its own clock says.
+    pub fn told_time(&mut self, now_ns: u64, manager_s: Option<u64>, own_s: u64) -> Vec<Wish> {
+        self.step(now_ns, Event::Time { manager_s, own_s })
     }
 
     /// Long work goes on.
@@ -235,6 +244,7 @@ impl Node {
                     wishes.push(Wish::Fetch(token));
                 }
                 Effect::LetOthers { token } => wishes.push(Wish::LetOthers(token)),
+                Effect::AskTime => wishes.push(Wish::AskTime),
                 Effect::Answer { call, reply, buffer } => {
                     if let Some(key) = self.calls.remove(&call) {
                         wishes.push(Wish::Answer(key, reply, buffer));

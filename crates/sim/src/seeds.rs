@@ -7,11 +7,12 @@ use crate::world::{Faults, Finding, World};
 pub fn faults_of(seed: u64) -> Faults {
     // A flipped bit in what was being written when the power failed cannot be told from a torn write, so flips come
     // without crashes.
+    let clocks = Faults { clocks: seed / 5 % 2 == 1, ..Faults::default() };
     match seed % 5 {
-        0 => Faults { network: true, ..Faults::default() },
-        1 => Faults { flips: true, network: true, ..Faults::default() },
-        2 => Faults { full: true, crashes: true, ..Faults::default() },
-        _ => Faults { crashes: true, network: true, ..Faults::default() },
+        0 => Faults { network: true, ..clocks },
+        1 => Faults { flips: true, network: true, ..clocks },
+        2 => Faults { full: true, crashes: true, ..clocks },
+        _ => Faults { crashes: true, network: true, ..clocks },
     }
 }
 
@@ -68,6 +69,18 @@ mod tests {
     fn a_removal_that_is_forgotten_is_found() {
         let faults = Faults { network: true, ..Faults::default() };
         assert!(found(Plant::ForgetRemovals, faults) > 0);
+    }
+
+    #[test]
+    fn servers_that_trust_their_own_clocks_are_found() {
+        let faults = Faults { clocks: true, ..Faults::default() };
+        assert!(found(Plant::OwnClock, faults) > 0);
+    }
+
+    #[test]
+    fn grants_that_are_not_renewed_are_found() {
+        let faults = Faults { clocks: true, ..Faults::default() };
+        assert!(found(Plant::KeepGrants, faults) > 0);
     }
 
     #[test]

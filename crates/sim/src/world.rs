@@ -1,6 +1,7 @@
 //! The world: everything that happens, in the order of its time, all of it decided by one seed.
 
 mod clients;
+mod clocks;
 mod judge;
 
 use std::cmp::Reverse;
@@ -22,6 +23,7 @@ use crate::client::{Call, Client, Kind, SimFile};
 use crate::collective::Collective;
 use crate::model::FileModel;
 use crate::node::{Node, POOL, RequestKey, Wish};
+use crate::wall_clock::Clocks;
 
 /// When the simulation begins: some day.
 const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
@@ -44,6 +46,8 @@ pub struct Faults {
     pub flips: bool,
     /// Disks refuse writes: they are full.
     pub full: bool,
+    /// Wall clocks jump.
+    pub clocks: bool,
 }
 
 /// A bug that is planted, which a run must find.
@@ -61,6 +65,10 @@ pub enum Plant {
     IgnoreIncarnation,
     /// Servers do not remember which files were removed.
     ForgetRemovals,
+    /// Servers judge by their own clocks whether grants are over.
+    OwnClock,
+    /// Clients do not renew grants that were refused.
+    KeepGrants,
 }
 
 /// A message on its way to a server.
@@ -85,6 +93,8 @@ enum Happening {
     Start { server: usize },
     Tick { server: usize },
     GiveUp { client: usize, begun_ns: u64 },
+    Jump,
+    Asked { server: usize, incarnation: u64 },
 }
 
 /// A failed run: what was seen, for people.
@@ -105,6 +115,7 @@ pub struct World {
     /// Files without a name, whose data files are still there.
     orphans: Vec<SimFile>,
     manager: Manager<MemoryStore>,
+    clocks: Clocks,
     next_write: u64,
     /// One that not all of its clients have begun with.
     collective: Option<Collective>,
@@ -119,6 +130,10 @@ pub struct World {
     pub crashes: u64,
     /// How many collectives ended well for a client.
     pub collectives: u64,
+    /// How often somebody's clock jumped.
+    pub jumps: u64,
+    /// How often a server refused a grant.
+    pub refusals: u64,
 }
 
 impl World {
@@ -173,6 +188,7 @@ impl World {
             files: vec![],
             orphans: vec![],
             manager,
+            clocks: Clocks::new(servers as usize, clients),
             next_write: 0,
             collective: None,
             is_calm: false,
@@ -181,6 +197,8 @@ impl World {
             operations: 0,
             crashes: 0,
             collectives: 0,
+            jumps: 0,
+            refusals: 0,
         };
         SKIPS_CHECKSUMS.set(plant == Some(Plant::SkipChecksum));
         for number in 0..world.random.between(1, 3) {
@@ -195,6 +213,9 @@ impl World {
                 world.later(at, Happening::Crash { server });
             }
         }
+        if faults.clocks {
+            world.later(MS, Happening::Jump);
+        }
         for client in 0..clients {
             world.clients[client].left = world.random.between(10, 60);
         }
@@ -204,7 +225,8 @@ impl World {
     /// Asks the manager, as root.
     fn ask(&mut self, request: ManagerRequest) -> ManagerReply {
         let root = User { uid: 0, gids: vec![0], is_root: true };
-        self.manager.handle(Now { unix_ns: self.now_ns }, &root, request)
+        let unix_ns = self.clocks.manager.now_ns(self.now_ns);
+        self.manager.handle(Now { unix_ns }, &root, request)
     }
 
     fn new_file(&mut self, number: usize) -> Result<SimFile, Finding> {
@@ -343,6 +365,8 @@ impl World {
                 }
             }
             Happening::GiveUp { client, begun_ns } => self.give_up(client, begun_ns),
+            Happening::Jump => self.jump(),
+            Happening::Asked { server, incarnation } => self.tell_time(server, incarnation),
             Happening::Tick { server } => {
                 let wishes = self.nodes[server].tick(now);
                 self.fulfil(server, wishes);
@@ -392,6 +416,7 @@ impl World {
                 Wish::Name(token) => self.later(after, Happening::Name { server, incarnation, token }),
                 Wish::Fetch(token) => self.later(after, Happening::Fetch { server, incarnation, token }),
                 Wish::LetOthers(token) => self.later(after, Happening::GoOn { server, incarnation, token }),
+                Wish::AskTime => self.later(after, Happening::Asked { server, incarnation }),
                 Wish::Answer(key, reply, buffer) => {
                     self.nodes[server].session(key.client).finish(key.number, Arc::new(encode(&reply)));
                     self.reply(server, key, reply, buffer.to_vec());
@@ -457,6 +482,10 @@ impl World {
             Begin::Running | Begin::Late => {}
         }
     }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::NotFound, "the file is gone")
 }
 
 fn said(error: Error) -> Finding {

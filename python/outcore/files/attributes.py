@@ -40,9 +40,9 @@ def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
 
 
 def set_modified(path: AnyPath, modified_ns: int) -> None:
-    """Set the time of the last change of content."""
+    """Set the time of the last change of content. In a pool none is before 1970."""
     if isinstance(path, PoolPath):
-        path.root.core.set_attributes(path.inside, modified_ns=modified_ns)
+        path.root.core.set_attributes(path.inside, modified_ns=max(modified_ns, 0))
         return
     with _plain(path, "set the time of"):
         os.utime(path, ns=(os.stat(path).st_atime_ns, modified_ns))

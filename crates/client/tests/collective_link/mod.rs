@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outcore_core::{
-    Answer, Buffer, CollectivePlan, CollectiveSpec, Error, Incarnation, IoReply, IoRequest, Link,
+    Answer, Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, Incarnation, IoReply, IoRequest, Link,
     ManagerReply, ManagerRequest, MemoryOffer, OnAnswer, Result, ServerId, Stripes,
 };
 use outcore_memory::Region;
@@ -43,6 +43,8 @@ pub struct Servers {
     pub is_local: AtomicBool,
     /// What a server answers to the share of a rank.
     pub fault: Mutex<Option<(ServerId, u64, Error)>>,
+    /// Joins that are still refused: their grants are over.
+    pub refused_joins: Mutex<u32>,
     /// Who told which server that it gives up.
     pub abandoned: Mutex<Vec<(ServerId, u64)>>,
 }
@@ -54,6 +56,16 @@ pub struct CollectiveLink {
 
 impl Servers {
     fn serve(&self, server: ServerId, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+        if let IoRequest::Join { .. } = request {
+            let mut left = self.refused_joins.lock().unwrap();
+            if *left > 0 {
+                *left -= 1;
+                drop(left);
+                let reply = IoReply::Failed(Error::new(ErrorKind::Denied, "the grant is over"));
+                let incarnation = Incarnation(1);
+                return done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
+            }
+        }
         let mut all = self.joined.lock().unwrap();
         let mut answers: Vec<(Waiting, Result<IoReply>)> = vec![];
         match request {

@@ -32,6 +32,7 @@ choice!(ManagerRequest {
     18 = Know { handles },
     19 = Paths { handles },
     20 = Look { path, after, most },
+    21 = Time,
 });
 
 choice!(Known {
@@ -55,6 +56,7 @@ choice!(ManagerReply {
     11 = Known { known, more },
     12 = Paths(paths),
     13 = Looked { names, more, grant },
+    14 = Time(now_s),
 });
 
 impl Record for Layout {

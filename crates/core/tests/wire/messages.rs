@@ -234,6 +234,7 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
     let handle = || any::<u64>().prop_map(Handle);
     prop_oneof![
         Just(ManagerRequest::Servers),
+        Just(ManagerRequest::Time),
         (path(), flag()).prop_map(|(path, write)| ManagerRequest::Open { path, write }),
         (path(), hints(), number()).prop_map(|(path, hints, mode)| ManagerRequest::Create {
             path,
@@ -284,6 +285,7 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
             .prop_map(|(pool, servers)| ManagerReply::Servers { pool, servers }),
         opened().prop_map(|o| ManagerReply::Opened(Box::new(o))),
         grant().prop_map(ManagerReply::Granted),
+        any::<u64>().prop_map(ManagerReply::Time),
         inode().prop_map(|i| ManagerReply::Inode(Box::new(i))),
         (vec(named(), 0..4), any::<bool>()).prop_map(|(names, more)| ManagerReply::Names { names, more }),
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),

@@ -62,6 +62,9 @@ impl Default for Limits {
     }
 }
 
+/// Seconds since 1970 as the manager says, `None` if it does not answer. It may wait.
+pub type ManagerTime = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
+
 /// What an I/O server is given.
 pub struct Config<B> {
     /// Which pool it is of.
@@ -76,6 +79,8 @@ pub struct Config<B> {
     pub reads_memory: bool,
     /// What it may take.
     pub limits: Limits,
-    /// The clock of the times in answers. (Grants end by the time of day.)
+    /// The clock of the times in answers.
     pub clock: Arc<dyn Clock>,
+    /// Asks the manager for its time, by which grants end. Of `None` that is the time of this machine.
+    pub manager_time: Option<ManagerTime>,
 }

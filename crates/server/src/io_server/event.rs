@@ -45,6 +45,13 @@ pub enum Event<B> {
         /// What came of it.
         result: Result<NameAnswer>,
     },
+    /// The manager was asked what time it is.
+    Time {
+        /// Seconds since 1970, as it says; `None`: it cannot be reached.
+        manager_s: Option<u64>,
+        /// The same by the clock of this machine.
+        own_s: u64,
+    },
     /// Others had their turn.
     GoOn {
         /// Of who let them.
@@ -88,6 +95,8 @@ pub enum Effect<B> {
         /// Comes back when they had it.
         token: u64,
     },
+    /// The manager is asked what time it is.
+    AskTime,
     /// A call is answered.
     Answer {
         /// Which call.

@@ -115,7 +115,7 @@ impl<B: Buffer> Shared<B> {
                 if !make {
                     return Ok(false);
                 }
-                if self.notes.borrow().removed.holds(handle, self.now_s()) {
+                if self.notes.borrow().removed.holds(handle) {
                     return Err(self.gone(file));
                 }
                 let ids = self.make(handle).await?;
@@ -207,12 +207,12 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Removes a file. Requests in line for it find it gone, and until `until_s` nobody makes it anew.
-    pub async fn remove(self: &Rc<Self>, file: &Rc<File>, until_s: u64) -> Result<()> {
+    /// Removes a file. Requests in line for it find it gone, and nobody makes it anew.
+    pub async fn remove(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let _sync = file.syncing.take().await;
         let _gate = file.gate.take().await;
-        let record = self.notes.borrow_mut().removed.insert(file.handle, until_s, self.now_s());
+        let record = self.notes.borrow_mut().removed.insert(file.handle);
         // Several clients may remove what one of them has left: then it is noted already, or about to be.
         if let Some(record) = record {
             self.log(record);

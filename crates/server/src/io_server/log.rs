@@ -239,7 +239,6 @@ impl<B: Buffer> Shared<B> {
 
     /// Says in the other file what is noted now, and goes on there. Until that is durable, the file before counts.
     async fn begin_log_anew(&self) -> Result<()> {
-        self.notes.borrow_mut().removed.forget_ended(self.now_s());
         let records = self.notes.borrow().records();
         let pages = records.len().div_ceil(RECORDS_PER_PAGE).max(1);
         let (file, ..) = self.log_place(|state| 1 - state.active)?;

@@ -28,10 +28,11 @@ mod server;
 mod shared;
 mod sums;
 mod task;
+mod time;
 mod transfer;
 mod wait;
 
-pub use config::{Config, Factory, Limits, Verify};
+pub use config::{Config, Factory, Limits, ManagerTime, Verify};
 pub use event::{Effect, Event, NameAnswer, NameOperation, perform};
 pub use fetch::{Caller, Fetch, Fetched, fetch};
 pub use format::{BLOCK_BYTES, REGION_BYTES, data_path, marked, sums_path};

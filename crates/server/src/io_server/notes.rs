@@ -22,7 +22,7 @@ pub(super) struct Noted {
     pub regions: RangeSet,
     /// The number of the last record about it.
     pub last: u64,
-    /// When it was last going to be written, in nanoseconds since 1970.
+    /// When it was last going to be written, in nanoseconds for which the server runs.
     written_ns: u64,
 }
 
@@ -81,8 +81,7 @@ impl Notes {
 
     /// The files that have not been written for a while.
     pub fn idle(&self, now_ns: u64) -> Vec<Handle> {
-        // A clock that was set back makes a file idle too early, which does no harm.
-        let is_idle = |noted: &Noted| now_ns.abs_diff(noted.written_ns) >= IDLE_NS;
+        let is_idle = |noted: &Noted| now_ns.saturating_sub(noted.written_ns) >= IDLE_NS;
         self.files.iter().filter(|(_, noted)| is_idle(noted)).map(|(handle, _)| *handle).collect()
     }
 

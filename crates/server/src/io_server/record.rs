@@ -17,7 +17,7 @@ pub(super) enum What {
     Note,
     /// What was written to them is durable, and so are its checksums.
     Clear,
-    /// The file was removed: `first` is until when, in seconds since 1970, grants to write it may be good.
+    /// The file was removed.
     Removed,
 }
 

@@ -1,80 +1,61 @@
-//! Files that were removed, as long as somebody may still have the right to write them.
+//! Files that were removed: none of them is made anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 
 use outcore_core::Handle;
 
 use super::record::{Record, What};
 
-/// The files, and until when, in seconds since 1970, a grant to write each of them may be good.
+/// The files that were removed last.
 ///
-/// Grants are good for the same time, and a file that is removed has no new ones but for who removes it: the grant of the
-/// removal is the last to end. Until then a write that comes late must not make the data file anew: nobody would
-/// ever remove it.
+/// A write that comes late, with a grant that is still good, must not make the data file anew: nobody would ever remove
+/// it. Until when grants are good is not looked at: clocks jump, and what was over may be good again.
 #[derive(Clone, Debug)]
 pub(super) struct Removed {
-    files: BTreeMap<Handle, u64>,
-    /// So many are remembered; of more, those are forgotten first whose grants end first.
+    files: BTreeSet<Handle>,
+    /// The same, in the order of their removal.
+    order: VecDeque<Handle>,
+    /// So many are remembered.
     most: usize,
 }
 
 impl Removed {
     pub fn new(most: usize) -> Self {
-        Self { files: BTreeMap::new(), most }
+        Self { files: BTreeSet::new(), order: VecDeque::new(), most }
     }
 
     /// Remembers a file; the record that says so, if there is none that does.
-    pub fn insert(&mut self, handle: Handle, until_s: u64, now_s: u64) -> Option<Record> {
-        if self.files.get(&handle).is_some_and(|known| *known >= until_s) {
+    pub fn insert(&mut self, handle: Handle) -> Option<Record> {
+        if !self.files.insert(handle) {
             return None;
         }
-        self.files.insert(handle, until_s);
-        let record = record(handle, until_s);
-        if self.files.len() > self.most {
-            self.forget_ended(now_s);
-            self.forget_half();
+        self.order.push_back(handle);
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.files.remove(&oldest);
         }
-        Some(record)
+        Some(record(handle))
     }
 
     /// Takes what a record of the log says.
     pub fn replay(&mut self, record: &Record) {
-        self.files.insert(record.handle, record.first);
-        self.forget_half();
+        let _ = self.insert(record.handle);
     }
 
     /// Whether a file was removed, and may not be made anew.
-    pub fn holds(&self, handle: Handle, now_s: u64) -> bool {
-        self.files.get(&handle).is_some_and(|until_s| *until_s > now_s)
-    }
-
-    /// Forgets files whose grants have ended.
-    pub fn forget_ended(&mut self, now_s: u64) {
-        self.files.retain(|_, until_s| *until_s > now_s);
-    }
-
-    /// Forgets those that end first, if there are too many.
-    fn forget_half(&mut self) {
-        if self.files.len() > self.most {
-            let mut ends: Vec<u64> = self.files.values().copied().collect();
-            let middle = *ends.select_nth_unstable(self.most / 2).1;
-            let mut left = (self.most / 2).saturating_sub(ends.iter().filter(|end| **end > middle).count());
-            self.files.retain(|_, until_s| {
-                let is_one_more = *until_s == middle && left > 0;
-                left -= usize::from(is_one_more);
-                is_one_more || *until_s > middle
-            });
-        }
+    pub fn holds(&self, handle: Handle) -> bool {
+        self.files.contains(&handle)
     }
 
     /// Records that say the same.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        self.files.iter().map(|(handle, until_s)| record(*handle, *until_s))
+        self.order.iter().map(|handle| record(*handle))
     }
 }
 
-fn record(handle: Handle, until_s: u64) -> Record {
-    Record { what: What::Removed, handle, first: until_s, count: 0 }
+fn record(handle: Handle) -> Record {
+    Record { what: What::Removed, handle, first: 0, count: 0 }
 }
 
 #[cfg(test)]
@@ -82,27 +63,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_held_until_its_grants_have_ended() {
+    fn a_file_is_held_and_noted_once() {
         let mut removed = Removed::new(8);
-        assert!(removed.insert(Handle(1), 100, 50).is_some());
-        assert!(removed.insert(Handle(1), 90, 50).is_none());
-        assert!(
-            removed.holds(Handle(1), 99) && !removed.holds(Handle(1), 100) && !removed.holds(Handle(2), 0)
-        );
+        assert!(removed.insert(Handle(1)).is_some());
+        assert!(removed.insert(Handle(1)).is_none());
+        assert!(removed.holds(Handle(1)) && !removed.holds(Handle(2)));
         let mut again = Removed::new(8);
         removed.records().for_each(|record| again.replay(&record));
-        assert!(again.holds(Handle(1), 99));
-        again.forget_ended(100);
-        assert_eq!(again.records().count(), 0);
+        assert!(again.holds(Handle(1)));
     }
 
     #[test]
-    fn there_are_never_too_many() {
-        const MOST: usize = 1000;
-        let mut removed = Removed::new(MOST);
-        for number in 0..3 * MOST as u64 {
-            removed.insert(Handle(number), 1000 + number / 7, 0);
-            assert!(removed.files.len() <= MOST && removed.holds(Handle(number), 0));
+    fn the_last_ones_are_held_and_never_too_many() {
+        const MOST: u64 = 1000;
+        let mut removed = Removed::new(MOST as usize);
+        // Not in the order of their handles.
+        let handle = |number: u64| Handle(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        for number in 0..3 * MOST {
+            removed.insert(handle(number));
+            assert!(removed.files.len() <= MOST as usize && removed.order.len() == removed.files.len());
+        }
+        let mut again = Removed::new(MOST as usize);
+        removed.records().for_each(|record| again.replay(&record));
+        for number in 0..3 * MOST {
+            assert_eq!(again.holds(handle(number)), number >= 2 * MOST);
         }
     }
 }

@@ -11,7 +11,7 @@ use outcore_core::{
     Answer, Clock, Disk, Error, ErrorKind, Incarnation, IoReply, IoRequest, Names, OnAnswer, Result, ServerId,
 };
 
-use super::config::Config;
+use super::config::{Config, ManagerTime};
 use super::event::{Effect, Event, NameOperation, perform};
 use super::fetch::{Caller, Fetchers};
 use super::format::{DATA, LOCK, MARKER, marker};
@@ -143,6 +143,10 @@ impl<D: Disk + 'static> Driver<D> {
             Ok(names) => names,
             Err(error) => return drop(ready.send(Err(error))),
         };
+        let time = match self.time_thread(config.manager_time.clone()) {
+            Ok(time) => time,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
         let mut effects = Vec::new();
         let mut server = match IoServer::start(config, &mut effects) {
             Ok(server) => server,
@@ -151,7 +155,8 @@ impl<D: Disk + 'static> Driver<D> {
         let messages_to_self = self.messages.clone();
         let mut fetchers = Fetchers::new(move |event| drop(messages_to_self.send(Message::Event(event))));
         let (mut calls, mut next, mut is_stopping) = (HashMap::new(), 0_u64, false);
-        let mut ticked = Instant::now();
+        let began = Instant::now();
+        let mut ticked = began;
         loop {
             for effect in effects.drain(..) {
                 match effect {
@@ -164,6 +169,7 @@ impl<D: Disk + 'static> Driver<D> {
                     }
                     Effect::Fetch { token, fetches, buffer } => fetchers.begin(token, fetches, buffer),
                     Effect::Name { token, operation } => drop(names.send((token, operation))),
+                    Effect::AskTime => drop(time.send(())),
                     Effect::LetOthers { token } => {
                         drop(self.messages.send(Message::Event(Event::GoOn { token })));
                     }
@@ -203,7 +209,7 @@ impl<D: Disk + 'static> Driver<D> {
                     Event::Call { call: next, request, buffer, caller }
                 }
             };
-            server.step(now_ns(), event, &mut effects);
+            server.step(began.elapsed().as_nanos() as u64, event, &mut effects);
         }
     }
 
@@ -223,6 +229,23 @@ impl<D: Disk + 'static> Driver<D> {
         spawned.map(|_| sender).map_err(|e| cannot_start(&e))
     }
 
+    /// The thread that asks the manager for the time; it ends with its sender.
+    fn time_thread(&self, manager_time: Option<ManagerTime>) -> Result<Sender<()>> {
+        let (sender, receiver) = channel::<()>();
+        let messages = self.messages.clone();
+        let work = move || {
+            for () in receiver {
+                let manager_s = manager_time.as_ref().map_or_else(|| Some(now_s()), |ask| ask());
+                let event = Event::Time { manager_s, own_s: now_s() };
+                if messages.send(Message::Event(event)).is_err() {
+                    return;
+                }
+            }
+        };
+        let spawned = thread::Builder::new().name("outcore-io-time".into()).spawn(work);
+        spawned.map(|_| sender).map_err(|e| cannot_start(&e))
+    }
+
     /// Calls that came after the server was told to stop.
     fn refuse(&self, messages: &Receiver<Message<D::Buffer>>) {
         while let Ok(message) = messages.try_recv() {
@@ -235,7 +258,7 @@ impl<D: Disk + 'static> Driver<D> {
 
 /// A number that no other run has.
 fn new_incarnation() -> Incarnation {
-    Incarnation(RandomState::new().hash_one(now_ns()).max(1))
+    Incarnation(RandomState::new().hash_one(now_s()).max(1))
 }
 
 /// Checks that the directory is this server's, or makes it so if it is nobody's.
@@ -265,8 +288,8 @@ fn claim(directory: &dyn Names, pool: u128, server: ServerId) -> Result<()> {
     }
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn cannot_start(error: &std::io::Error) -> Error {

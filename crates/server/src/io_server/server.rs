@@ -4,10 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use outcore_core::{
-    Buffer, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus, LengthGrant, Regions, Result,
-    Target,
-};
+use outcore_core::{Buffer, Error, ErrorKind, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target};
 
 use super::config::Config;
 use super::event::{Effect, Event, NameAnswer, NameOperation};
@@ -87,7 +84,8 @@ impl<B: Buffer> IoServer<B> {
         Ok(server)
     }
 
-    /// Takes an event in; what is to be done then is added to `effects`. `now_ns` are nanoseconds since 1970.
+    /// Takes an event in; what is to be done then is added to `effects`. `now_ns` are nanoseconds of a
+    /// monotonic clock, from whenever on.
     pub fn step(&mut self, now_ns: u64, event: Event<B>, effects: &mut Vec<Effect<B>>) {
         self.shared.set_now(now_ns);
         match event {
@@ -95,6 +93,7 @@ impl<B: Buffer> IoServer<B> {
             Event::Name { token, result } => self.shared.named(token, result),
             Event::GoOn { token } => self.shared.go_on(token),
             Event::Fetched { token, result } => self.shared.fetched(token, result),
+            Event::Time { manager_s, own_s } => self.shared.time.told(now_ns, manager_s, own_s),
             Event::Call { call, request, buffer, caller } => {
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 started.calls.set(started.calls.get() + 1);
@@ -147,28 +146,26 @@ impl<B: Buffer> IoServer<B> {
 
 impl<B: Buffer> Shared<B> {
     async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B, caller: Caller<B>) -> Result<IoReply> {
+        self.admit(&request).await?;
         // Those that wait for other calls must not keep them out.
         let _turn = match request {
             IoRequest::Join { .. } | IoRequest::Await { .. } => None,
             _ => Some(self.calls.take().await),
         };
         match request {
-            IoRequest::Read { target, grant, regions } => {
-                self.admit(target, &grant, false)?;
+            IoRequest::Read { target, regions, .. } => {
                 self.with_file(target.handle, async |file| {
                     self.read_regions(file, target, &regions, buffer).await
                 })
                 .await
             }
-            IoRequest::Write { target, grant, regions } => {
-                self.admit(target, &grant, true)?;
+            IoRequest::Write { target, regions, .. } => {
                 self.with_file(target.handle, async |file| {
                     self.write_regions(file, target, &regions, buffer).await
                 })
                 .await
             }
-            IoRequest::Sync { target, grant } => {
-                self.admit(target, &grant, false)?;
+            IoRequest::Sync { target, .. } => {
                 self.with_file(target.handle, async |file| {
                     if self.open(file, false).await? {
                         self.make_durable(file).await?;
@@ -177,16 +174,14 @@ impl<B: Buffer> Shared<B> {
                 })
                 .await
             }
-            IoRequest::Length { target, grant } => {
-                self.admit(target, &grant, false)?;
+            IoRequest::Length { target, .. } => {
                 self.with_file(target.handle, async |file| {
                     let is_there = self.open(file, false).await?;
                     Ok(if is_there { IoReply::Length(file.length.get()) } else { IoReply::Absent })
                 })
                 .await
             }
-            IoRequest::SetLength { target, grant, local_length, reserve } => {
-                self.admit(target, &grant, true)?;
+            IoRequest::SetLength { target, local_length, reserve, .. } => {
                 if local_length > i64::MAX as u64 {
                     return Err(Error::invalid(format!(
                         "need a length below 2^63 bytes, have {local_length}; choose a shorter one"
@@ -198,19 +193,16 @@ impl<B: Buffer> Shared<B> {
                 })
                 .await
             }
-            IoRequest::Remove { target, grant } => {
-                self.admit(target, &grant, true)?;
-                self.with_file(target.handle, async |file| {
-                    self.remove(file, grant.expires_s).await.map(|()| IoReply::Done)
-                })
-                .await
+            IoRequest::Remove { target, .. } => {
+                self.with_file(target.handle, async |file| self.remove(file).await.map(|()| IoReply::Done))
+                    .await
             }
             IoRequest::Status => self.status().await,
             IoRequest::Scrub { from, most_bytes } => self.scrub(from, most_bytes).await,
             IoRequest::DataFiles { after, most } => self.data_files(after, most).await,
             IoRequest::Inspect { handles } => self.inspect(&handles).await,
-            IoRequest::Lengths { handles, grant, targets } => {
-                self.lengths(&handles, &grant, &targets).await.map(IoReply::Lengths)
+            IoRequest::Lengths { handles, targets, .. } => {
+                self.lengths(&handles, &targets).await.map(IoReply::Lengths)
             }
             IoRequest::Give { collective, rank, piece, .. } => {
                 self.give(collective, rank, piece, buffer).await
@@ -219,8 +211,7 @@ impl<B: Buffer> Shared<B> {
                 self.take(collective, rank, piece, buffer).await
             }
             IoRequest::Abandon { collective, rank, error } => Ok(self.abandon(collective, rank, &error)),
-            IoRequest::Join { target, grant, spec, rank, memory } => {
-                self.admit(target, &grant, spec.write)?;
+            IoRequest::Join { target, spec, rank, memory, .. } => {
                 let is_read = spec.write && self.reads_memory;
                 let memory = self.accept(memory.filter(|_| is_read), caller).await?;
                 self.join(target, *spec, rank, memory).await
@@ -241,13 +232,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// How long data files are.
-    async fn lengths(
-        self: &Rc<Self>,
-        handles: &[Handle],
-        grant: &LengthGrant,
-        targets: &[Target],
-    ) -> Result<Vec<u64>> {
-        self.verify.verify_lengths(grant, handles, self.now_s())?;
+    async fn lengths(self: &Rc<Self>, handles: &[Handle], targets: &[Target]) -> Result<Vec<u64>> {
         let allowed: BTreeSet<Handle> = handles.iter().copied().collect();
         let mut lengths = Vec::with_capacity(targets.len());
         for &target in targets {
@@ -265,12 +250,6 @@ impl<B: Buffer> Shared<B> {
             lengths.push(if is_there? { length } else { 0 });
         }
         Ok(lengths)
-    }
-
-    /// Whether the grant allows it.
-    pub(super) fn admit(&self, target: Target, grant: &Grant, write: bool) -> Result<()> {
-        self.verify.verify(grant, target.handle, write, self.now_s())?;
-        check_entry(target)
     }
 
     async fn read_regions(
@@ -391,7 +370,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Makes files that have not been written for a while durable, one after the other.
     async fn settle_idle(self: &Rc<Self>) {
-        let idle = self.notes.borrow().idle(self.now_ns.get());
+        let idle = self.notes.borrow().idle(self.running_ns.get());
         for handle in idle {
             self.make_durable_unasked(handle).await;
         }
@@ -426,7 +405,7 @@ fn mismatch(need: u64, have: usize) -> Error {
     Error::invalid(format!("the regions of a request are {need} bytes or more here, its payload {have}"))
 }
 
-fn check_entry(target: Target) -> Result<()> {
+pub(super) fn check_entry(target: Target) -> Result<()> {
     if target.entry >= target.stripes.count() {
         return Err(Error::invalid(format!(
             "a file on {} servers has no entry {}",

@@ -20,6 +20,7 @@ use super::notes::Notes;
 use super::scratch::Scratch;
 use super::sums::Sums;
 use super::task::Task;
+use super::time::Time;
 use super::wait::{Permits, Slot};
 
 /// Buffers for pages of checksums.
@@ -35,10 +36,12 @@ pub(super) struct Shared<B> {
     pub server: ServerId,
     pub limits: Limits,
     pub verify: Box<dyn Verify>,
-    /// Nanoseconds since 1970, by a clock that may be set.
+    /// Nanoseconds of the clock that its events come with.
     pub now_ns: Cell<u64>,
-    /// Nanoseconds for which the server runs, whatever becomes of that clock.
+    /// Nanoseconds for which the server runs, without those for which it was stopped, or its clock was set.
     pub running_ns: Cell<u64>,
+    /// By what grants end.
+    pub time: Time,
     pub files: Files,
     pub sums: Sums<B>,
     pub notes: RefCell<Notes>,
@@ -70,11 +73,6 @@ impl<B: Buffer> Shared<B> {
         self.running_ns.set(self.running_ns.get() + passed_ns.min(MOST_PASSED_NS));
     }
 
-    /// Seconds since 1970.
-    pub fn now_s(&self) -> u64 {
-        self.now_ns.get() / 1_000_000_000
-    }
-
     pub fn new(config: Config<B>) -> Result<Self> {
         let limits = config.limits;
         let group = SCRATCH_BLOCKS as usize * BLOCK_BYTES as usize;
@@ -86,6 +84,7 @@ impl<B: Buffer> Shared<B> {
             verify: config.verify,
             now_ns: Cell::new(0),
             running_ns: Cell::new(0),
+            time: Time::default(),
             files: Files::default(),
             sums: Sums::new(
                 limits.sums_bytes / SUMS_PAGE_BYTES,

@@ -249,7 +249,7 @@ impl<B: Buffer> Shared<B> {
         if let Some(touched) = file.touched.borrow_mut().as_mut() {
             touched.insert(regions.clone());
         }
-        let (number, now_ns) = (self.log.next_number(), self.now_ns.get());
+        let (number, now_ns) = (self.log.next_number(), self.running_ns.get());
         let record = self.notes.borrow_mut().note(file.handle, regions, number, now_ns);
         if let Some(record) = record {
             self.log(record);

@@ -15,6 +15,8 @@ use crate::store::{MAX_RANGE, Store, Write};
 const MOST_OF_A_CLIENT: u64 = 16;
 /// No client sends a request again after so many seconds.
 const KEPT_S: u64 = 3600;
+/// Between two requests no more time counts than this: the clock jumps.
+const MOST_PASSED_S: u64 = 1;
 /// Notes are looked through for old ones once for so many requests; of these some go with each.
 const LOOK_EVERY: u64 = 256;
 const FORGOTTEN_AT_ONCE: usize = 4;
@@ -26,7 +28,7 @@ pub(super) struct Note {
     pub number: u64,
     /// The user id of who made it.
     pub uid: u32,
-    /// When it was done, in seconds since 1970.
+    /// When it was done, in seconds since 1970, for people.
     pub at_s: u64,
     /// The file that it made.
     pub made: Option<Handle>,
@@ -60,10 +62,14 @@ fn place(origin: Origin) -> Place {
 /// All notes, as the store has them.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    notes: HashMap<Place, Note>,
+    /// With when each of them was taken in, in seconds for which there were requests.
+    notes: HashMap<Place, (Note, u64)>,
     /// Notes that are to be forgotten, with later commits.
     old: Vec<Place>,
     requests: u64,
+    /// Seconds for which there were requests, whatever becomes of the clock, which said this last.
+    running_s: u64,
+    at_s: u64,
 }
 
 impl Answers {
@@ -76,22 +82,25 @@ impl Answers {
             from = [last.as_slice(), &[0]].concat();
             for (key, versioned) in &found {
                 if let Some(place) = keys::answer_in(key) {
-                    answers.notes.insert(place, record::read(key, &versioned.value)?);
+                    answers.notes.insert(place, (record::read(key, &versioned.value)?, 0));
                 }
             }
         }
     }
 
     fn find(&self, origin: Origin, who: &User) -> Option<Note> {
-        let note = self.notes.get(&place(origin))?;
+        let (note, _) = self.notes.get(&place(origin))?;
         (note.number == origin.number && note.uid == who.uid).then_some(*note)
     }
 
     /// What the commit that does a request writes besides: the note, and others that go. At most `room`.
     pub(super) fn writes(&mut self, origin: Origin, note: &Note, room: usize) -> Vec<Write> {
         self.requests += 1;
+        let passed_s = note.at_s.saturating_sub(std::mem::replace(&mut self.at_s, note.at_s));
+        self.running_s += passed_s.min(MOST_PASSED_S);
         if self.requests.is_multiple_of(LOOK_EVERY) && self.old.is_empty() {
-            let is_old = |(_, kept): &(&Place, &Note)| kept.at_s.saturating_add(KEPT_S) < note.at_s;
+            let running_s = self.running_s;
+            let is_old = |(_, (_, since_s)): &(&Place, &(Note, u64))| since_s + KEPT_S < running_s;
             self.old = self.notes.iter().filter(is_old).map(|(place, _)| *place).collect();
         }
         let here = place(origin);
@@ -104,7 +113,7 @@ impl Answers {
 
     /// That was committed, with so many notes that went.
     pub(super) fn written(&mut self, origin: Origin, note: Note, forgotten: usize) {
-        self.notes.insert(place(origin), note);
+        self.notes.insert(place(origin), (note, self.running_s));
         let left = self.old.len().saturating_sub(forgotten);
         for place in self.old.drain(left..) {
             self.notes.remove(&place);

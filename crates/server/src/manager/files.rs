@@ -8,6 +8,7 @@ use super::record::Node;
 use super::step::Step;
 use super::walk::not_found;
 use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
+use crate::grants::MOST_GRANT_S;
 use crate::store::Store;
 
 /// The extended attributes that keep hints which nobody here knows begin with this.
@@ -208,6 +209,6 @@ impl<S: Store> Manager<S> {
     }
 
     fn grants_end_s(&self, now: Now) -> u64 {
-        (now.unix_ns / 1_000_000_000).saturating_add(self.config.grant_s)
+        (now.unix_ns / 1_000_000_000).saturating_add(self.config.grant_s.min(MOST_GRANT_S))
     }
 }

@@ -73,7 +73,7 @@ pub struct Config {
     pub group: u32,
     /// Its permission bits.
     pub mode: u32,
-    /// How long a grant is good for, in seconds.
+    /// How long a grant is good for, in seconds; at most [`crate::grants::MOST_GRANT_S`].
     pub grant_s: u64,
 }
 
@@ -224,6 +224,7 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Files { after, most } => self.files(now, who, after, most),
             ManagerRequest::Know { handles } => self.know(now, who, &handles),
             ManagerRequest::Paths { handles } => self.paths(now, who, &handles),
+            ManagerRequest::Time => Ok(ManagerReply::Time(now.unix_ns / 1_000_000_000)),
         }
     }
 

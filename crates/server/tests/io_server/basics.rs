@@ -1,7 +1,7 @@
 //! What each request does, when nothing goes wrong.
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{ErrorKind, Handle, IoReply, IoRequest, Level, Nested, Regions, Stripes, Target};
+use outcore_core::{ErrorKind, Grant, Handle, IoReply, IoRequest, Level, Nested, Regions, Stripes, Target};
 use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path, sums_path};
 
 use crate::world::{NOW_S, World, grant, key, noise, read_request, small_limits, target, write_request};
@@ -244,7 +244,7 @@ fn lengths_of_several_files_are_those_of_each_by_one_request() {
 
 #[test]
 fn of_what_is_absent_the_server_says_so() {
-    let mut world = World::new(3, small_limits());
+    let mut world = World::new(3, Limits { removals: 0, ..small_limits() });
     let read = |regions| read_request(4, regions);
     let length = || IoRequest::Length { target: target(4), grant: grant(4) };
     let all = Regions::contiguous(0, 200_000).unwrap();
@@ -272,10 +272,9 @@ fn of_what_is_absent_the_server_says_so() {
         for _ in 0..turns {
             world.turn();
         }
-        let last = key().sign(Handle(4), true, world.now_s + 1);
-        let removing = world.call(IoRequest::Remove { target: target(4), grant: last }, vec![]);
-        // By a clock that is wrong it is made anew meanwhile.
-        world.now_s += 1;
+        let remove = IoRequest::Remove { target: target(4), grant: grant(4) };
+        let removing = world.call(remove, vec![]);
+        // A server that has forgotten the removal makes it anew meanwhile.
         world.call(write_request(4, Regions::contiguous(0, 1).unwrap()), vec![7]);
         world.run();
         assert_eq!(world.answer(removing).unwrap().0, IoReply::Done);
@@ -306,7 +305,7 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
     world.write(1, 0, &[1; 1000]).unwrap();
     world.done(remove(), vec![]).unwrap();
     late(&mut world);
-    // One that it never had a part of is remembered too, and all of it across crashes, for as long as it must be.
+    // One that it never had a part of is remembered too, and all of it across crashes.
     world
         .done(IoRequest::Remove { target: target(2), grant: key().sign(Handle(2), true, NOW_S + 50) }, vec![])
         .unwrap();
@@ -316,13 +315,88 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
         assert_eq!(world.write(2, 0, &[2]).unwrap_err().kind, ErrorKind::NotFound);
         world.write(3, 0, &[3; 10]).unwrap();
     }
-    world.now_s = NOW_S + 49;
-    late(&mut world);
-    // Then there is no good grant but in a test.
-    world.now_s += 1;
-    world.crash();
-    world.write(1, 0, &[2; 10]).unwrap();
-    assert_eq!(world.read(1, 0, 11), Ok([vec![2; 10], vec![0]].concat()));
+}
+
+#[test]
+fn a_removal_is_remembered_whatever_the_clocks_say() {
+    let mut world = World::new(7, small_limits());
+    world.write(1, 0, &[1; 1000]).unwrap();
+    // The grant of the removal ends before that of an opening, if the manager's clock was set back in between.
+    let last = key().sign(Handle(1), true, NOW_S + 10);
+    world.done(IoRequest::Remove { target: target(1), grant: last }, vec![]).unwrap();
+    for manager_s in [NOW_S + 20, NOW_S + 3600 * 24 * 365, NOW_S] {
+        world.set_manager(manager_s);
+        let write = |handle| {
+            let grant = key().sign(Handle(handle), true, manager_s + 100);
+            let regions = Regions::contiguous(0, 1).unwrap();
+            IoRequest::Write { target: target(handle), grant, regions }
+        };
+        world.done(write(2), vec![2]).unwrap();
+        // The log is begun anew, with what is still of interest.
+        world.crash();
+        let error = world.done(write(1), vec![2]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotFound, "{manager_s}");
+        assert!(!world.disk.paths().contains(&data_path(Handle(1))));
+    }
+}
+
+#[test]
+fn grants_end_by_the_time_of_the_manager() {
+    const YEAR_S: u64 = 365 * 24 * 3600;
+    let mut world = World::new(11, Limits::default());
+    let write = |world: &mut World, ends_s| {
+        let grant = key().sign(Handle(1), true, ends_s);
+        let regions = Regions::contiguous(0, 1).unwrap();
+        let request = IoRequest::Write { target: target(1), grant, regions };
+        world.done(request, vec![7]).map(|_| ()).map_err(|error| error.kind)
+    };
+    let denied = Err(ErrorKind::Denied);
+    // The server's clock is years away, and jumps.
+    for own_s in [NOW_S, NOW_S + 10 * YEAR_S, 0] {
+        world.own_s = own_s;
+        world.restart();
+        assert_eq!(write(&mut world, NOW_S + 600), Ok(()));
+        assert_eq!(write(&mut world, NOW_S), denied);
+        world.own_s = u64::MAX;
+        assert_eq!(write(&mut world, NOW_S + 600), Ok(()));
+    }
+    // The manager's jumps: a new grant is good at once, and one from when it was ahead is none any more.
+    for manager_s in [NOW_S + YEAR_S, NOW_S, 0, u64::MAX - 600, NOW_S] {
+        world.set_manager(manager_s);
+        assert_eq!(write(&mut world, manager_s + 600), Ok(()), "{manager_s}");
+    }
+    assert_eq!(write(&mut world, NOW_S + YEAR_S), denied);
+    // Time goes on without the manager; nobody else is asked, but by who starts.
+    world.is_manager_up = false;
+    world.own_s = NOW_S - YEAR_S;
+    world.tick(60);
+    assert_eq!(write(&mut world, NOW_S + 50), denied);
+    assert_eq!(write(&mut world, NOW_S + 70), Ok(()));
+    world.restart();
+    assert_eq!(write(&mut world, NOW_S - YEAR_S + 100), Ok(()));
+    // Who has no grant of the pool makes nobody ask.
+    world.asked = 0;
+    let forged = Grant { expires_s: NOW_S, ..key().sign(Handle(1), true, NOW_S + 1) };
+    let regions = Regions::contiguous(0, 1).unwrap();
+    let request = IoRequest::Write { target: target(1), grant: forged, regions };
+    assert_eq!(world.done(request, vec![7]).unwrap_err().kind, ErrorKind::Denied);
+    assert_eq!(world.asked, 0);
+}
+
+#[test]
+fn many_who_come_with_old_grants_are_one_question() {
+    let mut world = World::new(12, Limits::default());
+    world.write(1, 0, &[1]).unwrap();
+    world.asked = 0;
+    world.now_s += 1000;
+    let read = || read_request(1, Regions::contiguous(0, 1).unwrap());
+    let calls: Vec<u64> = (0..50).map(|_| world.call(read(), vec![0])).collect();
+    world.run();
+    for call in calls {
+        let IoReply::Failed(error) = world.answer(call).unwrap().0 else { panic!("the grant is over") };
+        assert_eq!(error.kind, ErrorKind::Denied);
+    }
+    assert_eq!(world.asked, 2, "by the first, and for those that came meanwhile");
 }
 
 #[test]

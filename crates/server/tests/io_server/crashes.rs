@@ -2,7 +2,7 @@
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{ErrorKind, IoReply, IoRequest, Level, Nested, Regions};
-use outcore_server::io_server::BLOCK_BYTES;
+use outcore_server::io_server::{BLOCK_BYTES, Limits};
 
 use crate::world::{Faults, MAX, World, grant, noise, read_request, small_limits, target, write_request};
 
@@ -85,7 +85,11 @@ enum Asked {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        Self { world: World::new(seed, small_limits()), models: vec![Model::new(); HANDLES as usize], seed }
+        Self {
+            world: World::new(seed, Limits { removals: 0, ..small_limits() }),
+            models: vec![Model::new(); HANDLES as usize],
+            seed,
+        }
     }
 
     /// Some calls at once; whether the server was let finish them.

@@ -1,7 +1,7 @@
 //! A disk so full that the log cannot be begun anew: the server starts, reads and removes, and writes when there is room.
 
 use outcore_core::ErrorKind;
-use outcore_server::io_server::{BLOCK_BYTES, data_path};
+use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path};
 
 use crate::world::{Faults, World, small_limits};
 
@@ -9,7 +9,7 @@ const FULL: Faults = Faults { short_of: 0, full_of: 0, is_full: true, sync_fails
 
 /// Some files, one of which was being written, on a server that starts on a full disk.
 fn started_full(seed: u64) -> World {
-    let mut world = World::new(seed, small_limits());
+    let mut world = World::new(seed, Limits { removals: 0, ..small_limits() });
     world.write(1, 0, &[1; 100_000]).unwrap();
     world.sync(1).unwrap();
     world.write(2, 0, &[2; 100_000]).unwrap();

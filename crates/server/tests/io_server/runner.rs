@@ -44,6 +44,7 @@ fn config(server: u32) -> Config<Region> {
         reads_memory: true,
         limits: Limits::default(),
         clock: Arc::new(MonotonicClock),
+        manager_time: Some(Arc::new(|| Some(crate::world::NOW_S))),
     }
 }
 

@@ -47,7 +47,15 @@ pub struct World {
     answers: HashMap<u64, (IoReply, MemoryBuffer)>,
     next_call: u64,
     pub disk_requests: u64,
+    /// Of the manager's clock, as the server's runs.
     pub now_s: u64,
+    /// By how much the manager's clock is ahead of that.
+    manager_ahead_s: i128,
+    pub is_manager_up: bool,
+    /// By the clock of the server's machine.
+    pub own_s: u64,
+    /// How often the manager was asked.
+    pub asked: u64,
     pub syncs: u64,
     /// Bytes of scratch buffers ever made.
     pub scratch: Arc<Mutex<usize>>,
@@ -84,6 +92,7 @@ pub fn config(limits: Limits, scratch: Arc<Mutex<usize>>) -> Config<MemoryBuffer
         reads_memory: true,
         limits,
         clock: Arc::new(NoClock),
+        manager_time: None,
     }
 }
 
@@ -123,6 +132,10 @@ impl World {
             next_call: 0,
             disk_requests: 0,
             now_s: NOW_S,
+            manager_ahead_s: 0,
+            is_manager_up: true,
+            own_s: NOW_S,
+            asked: 0,
             syncs: 0,
             scratch,
             stopped: false,
@@ -232,6 +245,13 @@ impl World {
                 self.step(Event::GoOn { token });
                 true
             }
+            Effect::AskTime => {
+                self.asked += 1;
+                let manager_s = (i128::from(self.now_s) + self.manager_ahead_s) as u64;
+                let (manager_s, own_s) = (Some(manager_s).filter(|_| self.is_manager_up), self.own_s);
+                self.step(Event::Time { manager_s, own_s });
+                true
+            }
             _ => unreachable!("answers are not pending"),
         }
     }
@@ -326,12 +346,10 @@ impl World {
         self.done(IoRequest::SetLength { target, grant, local_length, reserve }, vec![]).map(|_| ())
     }
 
-    /// Removes a file, and waits until its last grant has ended.
+    /// Removes a file.
     pub fn remove(&mut self, handle: u64) -> Result<()> {
-        let grant = key().sign(Handle(handle), true, self.now_s + 1);
-        let removed = self.done(IoRequest::Remove { target: target(handle), grant }, vec![]);
-        self.now_s += 1;
-        removed.map(|_| ())
+        let (target, grant) = (target(handle), grant(handle));
+        self.done(IoRequest::Remove { target, grant }, vec![]).map(|_| ())
     }
 
     pub fn status(&mut self) -> IoStatus {
@@ -389,6 +407,11 @@ impl World {
             self.step(Event::Tick);
         }
         self.run();
+    }
+
+    /// Somebody sets the clock of the manager.
+    pub fn set_manager(&mut self, manager_s: u64) {
+        self.manager_ahead_s = i128::from(manager_s) - i128::from(self.now_s);
     }
 
     /// Somebody sets the clock.

@@ -114,13 +114,31 @@ fn notes_are_few_and_go_in_time() {
         make(2 * SECOND_NS, client, 1);
     }
     assert_eq!(notes(), 116);
-    for number in 1..=600 {
-        make(2 * HOUR_NS, 8, number);
+    for number in 1..=5000 {
+        make(2 * HOUR_NS + number * SECOND_NS, 8, number);
     }
     assert_eq!(notes(), 16, "the others are old");
     let mut again = open(store.clone());
-    let before = ask_from(&mut again, 2 * HOUR_NS, &root(), (8, 600), create("f-8-600")).unwrap();
+    let before = ask_from(&mut again, 2 * HOUR_NS, &root(), (8, 5000), create("f-8-5000")).unwrap();
     assert!(matches!(before, ManagerReply::Opened(_)));
+}
+
+#[test]
+fn a_clock_that_jumps_makes_no_note_old() {
+    const YEAR_NS: u64 = 365 * 24 * HOUR_NS;
+    let store = MemoryStore::new();
+    let mut manager = open(store.clone());
+    add_servers(&mut manager, 1);
+    let made = opened(ask_from(&mut manager, YEAR_NS, &root(), (7, 1), create("f")).unwrap()).inode.handle;
+    for (turn, ns) in [30 * YEAR_NS, 0, YEAR_NS, u64::MAX, YEAR_NS].into_iter().enumerate() {
+        for number in 1..=600 {
+            let name = format!("f-{turn}-{number}");
+            ask_from(&mut manager, ns, &root(), (100 + turn as u128, number), create(&name)).unwrap();
+        }
+        let mut again = open(store.clone());
+        let once_more = ask_from(&mut again, ns, &root(), (7, 1), create("f")).unwrap();
+        assert_eq!(opened(once_more).inode.handle, made, "after a jump to {ns}");
+    }
 }
 
 #[test]

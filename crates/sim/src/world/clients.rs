@@ -28,7 +28,10 @@ struct Told {
 impl World {
     pub(super) fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
-        let op = self.clients[client].begin(&files[file], file, kind, regions, self.now_ns);
+        let opened = (files[file].handle, files[file].grant);
+        let grant = self.grant(client, opened, &kind);
+        let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
+        let op = self.clients[client].begin((&files[file], grant), file, kind, regions, self.now_ns);
         let numbers: Vec<u64> = op.calls.keys().copied().collect();
         let about = (op.kind.clone(), op.regions.parts().to_vec());
         if let Kind::Write(write) = op.kind {
@@ -134,8 +137,10 @@ impl World {
         let Some(mut collective) = self.collective.take_if(|it| it.missing.contains(&client)) else {
             return false;
         };
-        let file = &mut self.files[collective.file];
-        let Some((rank, nexts)) = Rank::join(&collective, client, file) else { return false };
+        let (number, kind) = (collective.file, Kind::Collective(collective.write));
+        let grant = self.grant(client, (self.files[number].handle, self.files[number].grant), &kind);
+        let file = &mut self.files[number];
+        let Some((rank, nexts)) = Rank::join(&collective, client, file, grant) else { return false };
         if let Some(write) = collective.write.filter(|_| collective.missing.len() == collective.clients.len())
         {
             // On behalf of all of them.
@@ -143,7 +148,6 @@ impl World {
         }
         let all = Regions::contiguous(0, file.model.length()).unwrap_or_default();
         collective.missing.remove(&client);
-        let (number, kind) = (collective.file, Kind::Collective(collective.write));
         if !collective.missing.is_empty() {
             self.collective = Some(collective);
         }
@@ -188,6 +192,9 @@ impl World {
         let client = &mut self.clients[key.client];
         let Some(op) = &mut client.op else { return Ok(()) };
         let Some(call) = op.calls.remove(&key.number) else { return Ok(()) };
+        let Some(reply) = self.refused(key, &call, &reply)? else { return Ok(()) };
+        let client = &mut self.clients[key.client];
+        let Some(op) = &mut client.op else { return Ok(()) };
         let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
         // Of what was removed while somebody still used it, nothing is said but that.
         let is_gone = kind != Kind::Remove && op.handle != self.files[file].handle;
