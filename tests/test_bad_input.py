@@ -206,6 +206,13 @@ def test_existing_target(path: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(oc.open_array(path)[...], values((40, 30), "f8"))
 
 
+@pytest.mark.parametrize("attributes", [{"a": object()}, {"a": np.nan}, {"outcore": 1}])
+def test_attributes_that_a_group_cannot_have(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match="attribute"):
+        oc.create_group(tmp_path / "G", attributes=attributes)
+    assert not (tmp_path / "G").exists()
+
+
 def test_overwriting(path: Path, tmp_path: Path) -> None:
     array = oc.create_array(path, (3, 3), "i4", overwrite=True)
     assert array.shape == (3, 3)

@@ -157,7 +157,9 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
             qr_factor(A, out=tmp_path / target, overwrite=True)
 
 
-@pytest.mark.parametrize("layout", [{"order": "C"}, {"chunks": (64, 48)}, {"chunks": (100, 100)}], ids=str)
+@pytest.mark.parametrize(
+    "layout", [{"order": "C"}, {"chunks": (64, 48)}, {"chunks": (100, 100)}], ids=str
+)
 def test_layouts_that_cannot_be_overwritten(tmp_path: Path, layout: dict[str, Any]) -> None:
     a = tall(M, N, "f8")
     B = oc.from_array(a, tmp_path / "Z", **{"order": "F", "chunks": CHUNKS} | layout)

@@ -360,14 +360,20 @@ def open_array(
     Parameters
     ----------
     path
-        Directory of the array.
+        Directory of the array, also in a pool.
     mode
         ``"r"`` to read, ``"r+"`` to read and write.
     allow_incomplete
         Open even an array that a failed or killed call left half-written.
 
+    Returns
+    -------
+    Array
+
     Raises
     ------
+    InvalidError
+        For another mode, or an array that is not in outcore's own layout.
     NotFoundError
         If there is no array, or a shard file is missing.
     TruncatedError, CorruptError

@@ -10,7 +10,24 @@ from outcore.sizes import format_bytes
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of an array without reading its elements. Sizes in bytes."""
+    """What is known of an array without reading its elements. Sizes in bytes.
+
+    Attributes
+    ----------
+    path, shape, dtype, chunks, order, chunk_order, dims, attributes
+        As of `outcore.Array`; ``dtype`` is NumPy's name of the type.
+    nbytes, file_bytes, shards
+        Of the elements; of the shard files as they are laid out; how many of these there are.
+    generation
+        How often the array was opened for writing.
+    state
+        ``"whole"``, ``"incomplete"`` or ``"consumed"``.
+    block, disk_schema
+        Elements of a block along each dimension, and how the blocks are distributed, of an array
+        with a disk schema; else `None`.
+    placement
+        Which server has how much of an array in a pool; else `None`.
+    """
 
     path: str
     shape: tuple[int, ...]

@@ -118,7 +118,13 @@ def create_array(
     DiskFullError
         If the disk has no room for it.
     InvalidError
-        For an unusable shape, type, order or chunk shape.
+        For an unusable shape, type, order or chunk shape; if `fill` returns what does not fit.
+    BudgetError
+        If `memory` does not hold the blocks of `fill`.
+    BusyError
+        If another call assembles the array.
+    Interrupted
+        On Ctrl-C or SIGTERM while `fill` is at work. The same call goes on from what is done.
     """
     metadata = array_metadata(
         shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
@@ -331,7 +337,29 @@ def create_group(
     """Make a Zarr group, a directory for arrays that belong together.
 
     ``xarray.open_zarr(path, consolidated=False)`` opens a group whose arrays have ``dims=``.
+
+    Parameters
+    ----------
+    path
+        Directory of the group, also in a pool; directories above it are made.
+    attributes
+        The user's attributes, stored in ``zarr.json``.
+    overwrite
+        Write the ``zarr.json`` of what is there anew. Nothing else in the directory is touched.
+
+    Returns
+    -------
+    Path or PoolPath
+        The directory.
+
+    Raises
+    ------
+    ExistsError
+        If there is something at `path`.
+    InvalidError
+        If JSON cannot hold the attributes.
     """
+    check_attributes(attributes or {})
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")

@@ -183,15 +183,40 @@ class Pool:
             How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
             first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and
             ``start_iodevice``. Others are kept, and ignored.
+
+        Returns
+        -------
+        PoolFile
+
+        Raises
+        ------
+        NotFoundError, ExistsError
+            If the file is not there, or is there already (``"x"``).
+        InvalidError
+            For another mode, hints that cannot be, or a directory.
+        DeniedError
+            If the user may not read or write it.
         """
         return self._at(path).open(mode, hints)
 
     def ls(self, path: str | PoolPath = "") -> list[str]:
-        """List the names in a directory, sorted."""
+        """List the names in a directory, sorted.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of this name.
+        """
         return [name for name, _ in self._root.core.names(self._at(path).inside)]
 
     def stat(self, path: str | PoolPath) -> PoolStat:
-        """Tell what a name is."""
+        """Tell what a name is.
+
+        Raises
+        ------
+        NotFoundError
+            If there is nothing of this name.
+        """
         return self._at(path).stat()
 
     def scandir(self, path: str | PoolPath = "") -> Iterator[tuple[PoolPath, PoolStat]]:
@@ -239,7 +264,15 @@ class Pool:
             self._root.core.set_default_layout(where.inside, **layout)
 
     def rm(self, path: str | PoolPath, *, recursive: bool = False) -> None:
-        """Remove a file or an empty directory; with `recursive`, one with all that it holds."""
+        """Remove a file or an empty directory; with `recursive`, one with all that it holds.
+
+        Raises
+        ------
+        NotFoundError
+            If there is nothing of this name.
+        InvalidError
+            If a directory is not empty.
+        """
         where = self._at(path)
         if not where.inside:
             raise InvalidError("the root of a pool cannot be removed; name what is in it")
@@ -254,7 +287,17 @@ class Pool:
             ) from None
 
     def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:
-        """Rename a file or directory; a file of the new name is replaced at once."""
+        """Rename a file or directory.
+
+        A file of the new name is replaced at once by a file, an empty directory by a directory.
+
+        Raises
+        ------
+        NotFoundError
+            If there is nothing of the old name.
+        ExistsError
+            If there is something else of the new name.
+        """
         self._root.volume.rename(self._at(old).inside, self._at(new).inside)
 
     def chmod(self, path: str | PoolPath, mode: int) -> None:
@@ -307,7 +350,13 @@ class Pool:
         return self._root.core.extended_names(self._at(path).inside)
 
     def removexattr(self, path: str | PoolPath, name: str) -> None:
-        """Remove an extended attribute."""
+        """Remove an extended attribute.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of this name.
+        """
         self._root.core.set_extended(self._at(path).inside, name)
 
     def set_layout(self, path: str | PoolPath, hints: dict[str, Any]) -> None:
@@ -399,8 +448,16 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
         File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
         names. Over a UNIX socket none is needed.
 
+    Returns
+    -------
+    Pool
+
     Raises
     ------
+    InvalidError
+        If `url` is no address of a pool.
+    NotFoundError
+        If there is no such key file.
     DiskError
         If nobody answers.
     DeniedError
