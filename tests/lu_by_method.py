@@ -1,15 +1,19 @@
 """LU of a matrix in memory, put on disk first, by a method that is named; what all methods do."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from linpack import Matrix
+import pytest
+from linpack import Matrix, lapack_ratio
 from stopping import bits
 
 import outcore as oc
+from outcore.errors import DiskFullError
 from outcore.linalg import LUFactor, lu_factor
+from outcore.linalg.lu.segments import SegmentedGeometry
 from outcore.rates import Rates
 
 RATES = Rates(
@@ -58,3 +62,22 @@ def some_lines(inside: int) -> Callable[[int], list[int]]:
         return [*draw.integers(2, count, inside).tolist(), *range(count - 60, count, 20)]
 
     return numbers
+
+
+def assert_refused_for_temporary_files(
+    A: oc.Array, a: Matrix, method: Any, memory: int, g: SegmentedGeometry, disk: Path
+) -> None:
+    """A disk with room for the factors, and half of what is beside them, is refused at once."""
+    free = oc.volumes.place(disk / "x").volume.free_bytes()
+    filler, factors = disk / "filler", g.tiles * g.panels * g.tile_bytes
+    with filler.open("wb") as file:
+        file.write(bytes(max(free - factors - g.scratch_bytes() // 2, 0)))
+    run = functools.partial(
+        lu_factor, A, memory=memory, out=disk / "F", method=method, progress=False
+    )
+    with pytest.raises(DiskFullError, match="of them for temporary files"):
+        run()
+    assert not (disk / "F").exists()
+    filler.unlink()
+    if free > factors + g.scratch_bytes() + (1 << 20):
+        assert lapack_ratio(a, run()) < 30

@@ -15,13 +15,12 @@ from linpack import (
     random_matrix,
     row_order,
 )
-from lu_by_method import RATES
+from lu_by_method import RATES, assert_refused_for_temporary_files
 from partial_cases import cut, factor
 
 import outcore as oc
 from outcore.errors import (
     BudgetError,
-    DiskFullError,
     GrowthWarning,
     InvalidError,
     NonFiniteError,
@@ -261,20 +260,7 @@ def test_no_room_for_temporary_files(tmp_path: Path, small_disk: Path) -> None:
     A = oc.from_array(a, tmp_path / "Z", order="C", chunks=(64, 64), progress=False)
     g = cut(1000, "f8", 400_000, "C", (64, 64))
     assert g.widths
-    free = oc.volumes.place(small_disk / "x").volume.free_bytes()
-    filler = small_disk / "filler"
-    factors = g.tiles * g.panels * g.tile_bytes
-    with filler.open("wb") as file:
-        file.write(bytes(max(free - factors - g.scratch_bytes() // 2, 0)))
-    with pytest.raises(DiskFullError, match="of them for temporary files"):
-        lu_factor(A, memory=400_000, out=small_disk / "F", method="block-columns", progress=False)
-    assert not (small_disk / "F").exists()
-    filler.unlink()
-    if free > factors + g.scratch_bytes() + (1 << 20):
-        lu = lu_factor(
-            A, memory=400_000, out=small_disk / "F", method="block-columns", progress=False
-        )
-        assert lapack_ratio(a, lu) < 30
+    assert_refused_for_temporary_files(A, a, "block-columns", 400_000, g, small_disk)
 
 
 @pytest.mark.parametrize("read_bytes_s", [1e8, 1e12])
