@@ -52,6 +52,26 @@ GAPS = [
 ]
 
 
+def test_an_array_is_made_and_opened_by_few_messages(pool: oc.Pool) -> None:
+    # A small file that is new: its bytes, and a sync; one that replaces another removes that.
+    new, replaced, opened = 2, 3, 3 + 1  # Lengths on three servers, and the index.
+    free, shard = 3, 3 + 1 + 3  # Lengths, the index, syncs.
+    making = free + new + shard + new + replaced + opened
+    with Messages(pool) as made:
+        array = oc.create_array(pool / "made", (64, 64))
+    assert made.count == making
+    assert array.info().generation == 1, "its making is an opening for writing"
+    # zarr.json: length and bytes; the generation: these, and replaced.
+    with Messages(pool) as found, oc.open_array(pool / "made", "r+") as again:
+        assert again.metadata == array.metadata
+    assert found.count == 2 + 2 + replaced + opened
+    array.close()
+    # Data files on three servers, and two small files.
+    with Messages(pool) as remade:
+        oc.create_array(pool / "made", (64, 64), overwrite=True).close()
+    assert remade.count == 3 + 2 + making
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("chunks", [(500, 700), (128, 200), (50, 30)])
 def test_a_selection_with_gaps_is_one_message_to_each_server(

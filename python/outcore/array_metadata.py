@@ -11,20 +11,26 @@ _GENERATION = "outcore.generation"
 
 def read_metadata(where: Place) -> Metadata:
     """Read the metadata of an array of outcore's own layout, in whatever state it is."""
-    if not where.exists():
-        if where.path.exists() and not where.path.is_dir():
-            raise NotFoundError(
-                f"there is no array at {where.path}, but a file; copy it with oc.from_array, or "
-                "outcore convert"
-            )
-        raise NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
-    metadata = parse(where.volume.read_small(where.inside("zarr.json")), str(where.path))
+    try:
+        text = where.volume.read_small(where.inside("zarr.json"))
+    except NotFoundError:
+        raise _no_array(where) from None
+    metadata = parse(text, str(where.path))
     if metadata is None:
         raise InvalidError(
             f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
             "zarr.open_array and copy it with oc.from_array"
         )
     return metadata
+
+
+def _no_array(where: Place) -> NotFoundError:
+    if where.path.exists() and not where.path.is_dir():
+        return NotFoundError(
+            f"there is no array at {where.path}, but a file; copy it with oc.from_array, or "
+            "outcore convert"
+        )
+    return NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
 
 
 def write_metadata(where: Place, metadata: Metadata) -> None:
@@ -34,9 +40,10 @@ def write_metadata(where: Place, metadata: Metadata) -> None:
 
 def read_generation(where: Place) -> int:
     """Return how often the array was opened for writing."""
-    if not where.exists(_GENERATION):
+    try:
+        text = where.volume.read_small(where.inside(_GENERATION)).strip()
+    except NotFoundError:
         return 0
-    text = where.volume.read_small(where.inside(_GENERATION)).strip()
     if not re.fullmatch(rb"[0-9]{1,18}", text):
         raise CorruptError(
             f"{where.path / _GENERATION} holds no number; "

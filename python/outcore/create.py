@@ -140,7 +140,8 @@ def create_array(
             return open_array(path)
     if fill is None:
         make_array(where, metadata, overwrite=overwrite, reserve=reserve)
-        return open_array(path, "r+")
+        # Its making counts as an opening for writing.
+        return Array(where, metadata, "r+")
     return fill_array(
         where,
         metadata,
@@ -308,14 +309,19 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
     """Remove what may be replaced, refuse what may not."""
     if not where.volume.exists(where.name):
         return
+    is_known = where.exists()
     # A process that dies while it writes the first zarr.json leaves the beginning of that.
-    blank = where.path.is_dir() and all(
-        name.startswith("zarr.json.") and name.endswith(".new")
-        for name, _, _ in where.volume.list(where.name)
+    blank = (
+        not is_known
+        and where.path.is_dir()
+        and all(
+            name.startswith("zarr.json.") and name.endswith(".new")
+            for name, _, _ in where.volume.list(where.name)
+        )
     )
     if not blank and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
-    if not blank and not where.exists():
+    if not blank and not is_known:
         raise ExistsError(
             f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
             "remove it yourself or choose another name"
@@ -324,10 +330,14 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
 
 
 def _remove(where: Place) -> None:
-    """Remove a directory, ``zarr.json`` last: a process that dies here leaves something known."""
-    for name, _, _ in where.volume.list(where.name):
-        if name != "zarr.json":
-            where.volume.remove(where.inside(name))
+    """Remove a directory, ``zarr.json`` last: a process that dies here leaves something known.
+
+    In a pool a directory is gone at once, with all that is in it.
+    """
+    if not isinstance(where.path, PoolPath):
+        for name, _, _ in where.volume.list(where.name):
+            if name != "zarr.json":
+                where.volume.remove(where.inside(name))
     where.volume.remove(where.name)
 
 

@@ -60,7 +60,8 @@ where
         // What is random in one process may be the same in its forks.
         let token = RandomState::new().hash_one((path, std::process::id(), SystemTime::now()));
         let fresh = format!("{path}.{token}.new");
-        let file = self.create(&fresh, bytes.len() as u64, false, on_one_server())?;
+        // The first write makes its data file, as long as it is.
+        let file = self.create(&fresh, 0, false, on_one_server())?;
         let path = crate::pool_shared::checked(path)?;
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| self.rename(&file.path, &path));
         if replaced.is_err() {

@@ -94,6 +94,9 @@ impl LocalDisk {
                 }
                 return Err(error);
             }
+        }
+        // A name is made durable here, a length by who syncs the file.
+        if matches!(mode, OpenMode::Create { .. }) {
             self.directory.sync_above(&full)?;
         }
         let alignment = direct_alignment(&buffered);
