@@ -429,3 +429,34 @@ def test_npy_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(oc.OutcoreError, match="need"):
         oc.from_array(np.ones((600, 600)), tmp_path / "A", memory="1 MiB")
     assert not (tmp_path / "A").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([0, 2**31]), "i4"),
+        ([-(2**15) - 1, 0], "i2"),
+        (np.array([2**63], "u8"), "i8"),
+        (np.array([1, 300], "u2"), "u1"),
+    ],
+)
+def test_integers_beyond_the_type_are_not_wrapped(tmp_path: Path, values: Any, dtype: str) -> None:
+    length = len(values)
+    with (
+        oc.create_array(tmp_path / "A", length, dtype) as array,
+        pytest.raises(InvalidError, match="lose more than precision"),
+    ):
+        array[...] = values
+    with pytest.raises(InvalidError, match="fill must return"):
+        oc.create_array(tmp_path / "B", length, dtype, fill=lambda box: np.asarray(values)[box])
+    with oc.create_array(tmp_path / "C", 2, dtype) as array:
+        array[...] = np.array([3, 100], "u2")
+        assert array[...].tolist() == [3, 100]
+
+
+def test_lists_that_are_no_array_are_refused(tmp_path: Path) -> None:
+    with oc.create_array(tmp_path / "A", (2, 2)) as array:
+        with pytest.raises(InvalidError, match="have a list of a list of 2, a list of 1; give one"):
+            array[...] = [[1, 2], [3]]
+        with pytest.raises(InvalidError, match="lose more than precision"):
+            array[...] = "text"

@@ -15,7 +15,7 @@ from outcore.array_info import Info
 from outcore.array_metadata import bump_generation, read_generation, read_metadata, write_metadata
 from outcore.chunk_walk import in_disk_order, small_boxes
 from outcore.collective_report import CollectiveReport
-from outcore.elements import elements
+from outcore.elements import array_of, elements
 from outcore.errors import (
     ClosedError,
     ConsumedError,
@@ -287,7 +287,7 @@ class Array:
             )
         if self.mode != "r+":
             raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
-        given = np.asarray(values)
+        given = array_of(values)
         count = len(given) if given.ndim == self.ndim else 1
         steps = elements(given, self.dtype, (count, *self.shape[1:]))
         with growing.appending(self._place) as begun:

@@ -14,8 +14,8 @@ from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
 from outcore.background import BackgroundCheckpoint
 from outcore.checkpoints import Restart, State, read_back_bytes
 from outcore.counts import count_of
-from outcore.create import check_attributes, make_array
-from outcore.elements import elements
+from outcore.create import attributes_of, make_array
+from outcore.elements import array_of, elements
 from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
 from outcore.group_transfer import Own, Ranks, has_boxes
 from outcore.progress import ProgressLike
@@ -70,25 +70,28 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         keep: int = 2,
         comm: Any = None,
     ) -> None:
-        self._place = place(path)
-        self._keep = count_of("keep", keep)
         self._ranks = Ranks(comm)
-        wanted = None if arrays is None else group_metadata(arrays, time)
-        self._time_attributes = dict(time_attributes or {})
         self._is_closed = False
-        self._checkpoints = self._place.below(CHECKPOINTS)
         self._damaged: frozenset[int] = frozenset()
         self._background: BackgroundCheckpoint | None = None
         self._background_ranks: Ranks | None = None
 
+        def check() -> tuple[dict[str, Metadata] | None, dict[str, Any]]:
+            self._place = place(path)
+            self._checkpoints = self._place.below(CHECKPOINTS)
+            self._keep = count_of("keep", keep)
+            self._time_attributes = attributes_of(time_attributes)
+            more = attributes_of(attributes)
+            return None if arrays is None else group_metadata(arrays, time), more
+
         def begin() -> None:
             if not self._place.exists():
-                self._make(arrays, wanted, time, dict(attributes or {}))
+                self._make(arrays, wanted, time, more)
 
+        wanted, more = self._ranks.each(check, "ArrayGroup(...)")
         self._ranks.first(begin)
         self._disk: GroupOnDisk = self._ranks.first(lambda: time_steps.read_group(self._place))
-        if wanted is not None:
-            self._check(wanted, time)
+        self._ranks.each(lambda: self._check(wanted, time))
 
     def _make(
         self,
@@ -101,7 +104,6 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             raise NotFoundError(
                 f"there is no group at {self.path}; give the arrays that it is to have"
             )
-        check_attributes(attributes)
         made = {}
         for name, metadata in wanted.items():
             where = self._place.below(name)
@@ -111,7 +113,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             make_array(where, made[name], overwrite=time_steps.is_empty(where), reserve=True)
         time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
 
-    def _check(self, wanted: Any, time: str) -> None:
+    def _check(self, wanted: dict[str, Metadata] | None, time: str) -> None:
+        if wanted is None:
+            return
         found = self._disk
         if (set(wanted), time) != (set(found.arrays), found.time):
             raise InvalidError(
@@ -178,7 +182,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             Names and elements of all arrays of the group; where the schema names boxes, a list of
             arrays, one for each box of the rank.
         time
-            The time, for a coordinate along the steps: of all of them, or of none.
+            The time, for a coordinate along the steps: of all of them, or of none. Of several
+            ranks that of the first counts.
         comm
             Communicator, if it is another than the group's.
         schema
@@ -199,11 +204,15 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         DiskFullError
             If the disk has no room for the step; the group is as it was.
         """
-        self._check_open()
-        self._tell_background()
         ranks = self._ranks if comm is None else Ranks(comm)
-        schemas = self._schemas(schema)
-        arrays = ranks.each(lambda: self._arrays(local, schemas, ranks))
+
+        def check() -> tuple[dict[str, Any], dict[str, Own]]:
+            self._check_open()
+            schemas = self._schemas(schema)
+            return schemas, self._arrays(local, schemas, ranks)
+
+        schemas, arrays = ranks.each(check, "timestep")
+        self._tell_background(ranks)
         self._disk = time_steps.append(
             self._place, arrays, time, self._time_attributes, schemas, ranks
         )
@@ -213,11 +222,10 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
     ) -> dict[str, Own]:
         """Check what is to be written."""
-        if set(local) != set(self._disk.arrays):
-            raise InvalidError(
-                f"need the arrays {sorted(self._disk.arrays)}, have {sorted(local)}; give all of "
-                "the group"
-            )
+        need, is_named = sorted(self._disk.arrays), isinstance(local, Mapping)
+        if not is_named or set(local) != set(need):
+            have = sorted(map(str, local)) if is_named else type(local).__name__
+            raise InvalidError(f"need the arrays {need}, have {have}; give all of the group")
         found: dict[str, Own] = {}
         for name, metadata in self._disk.arrays.items():
             if has_boxes(schemas.get(name)):
@@ -226,10 +234,11 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                         f"need a list of arrays of {name!r}, one for each box of the schema, have "
                         f"{type(local[name]).__name__}"
                     )
-                each = [np.asarray(one) for one in local[name]]
+                each = [array_of(one, f"arrays of {name!r}") for one in local[name]]
                 found[name] = [elements(one, metadata.dtype, one.shape) for one in each]
                 continue
-            given = np.asarray(local[name])
+            fix = "give one array, or name boxes by schema=oc.Schema.boxes(...)"
+            given = array_of(local[name], f"an array {name!r}", fix)
             if ranks.size == 1 and given.shape != metadata.shape[1:]:
                 raise InvalidError(
                     f"need {name!r} of shape {metadata.shape[1:]}, have {given.shape}; give the "
@@ -240,6 +249,11 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
     def _schemas(self, schema: Any) -> dict[str, Any]:
         if isinstance(schema, Mapping):
+            if not set(schema) <= set(self._disk.arrays):
+                raise InvalidError(
+                    f"need schemas of the arrays {self.names}, have {sorted(map(str, schema))}; "
+                    "give those of the group"
+                )
             return dict(schema)
         return dict.fromkeys(self._disk.arrays, schema)
 
@@ -292,7 +306,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             As of `timestep`.
         attributes
             What else the program needs to go on, such as the number of its step: what JSON can
-            hold.
+            hold. Of several ranks those of the first are kept.
         background
             Copy the arrays, return, and write the copies while the program goes on. One is written
             at a time: the next call waits for it.
@@ -321,18 +335,25 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         DiskFullError
             If the disk has no room for it; the checkpoints before are as they were.
         """
-        self._check_open()
-        self._end_background()
         ranks = self._ranks if comm is None else Ranks(comm)
-        more = dict(attributes or {})
-        check_attributes(more)
         metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
-        schemas = self._schemas(schema)
-        arrays = ranks.each(lambda: self._arrays(local, schemas, ranks))
+
+        def check() -> tuple[dict[str, Any], dict[str, Any], dict[str, Own]]:
+            self._check_open()
+            self._end_background()
+            schemas = self._schemas(schema)
+            arrays = self._arrays(local, schemas, ranks)
+            if background:
+                _check_budget(arrays, metadata, memory)
+            return attributes_of(attributes), schemas, arrays
+
+        doing = "checkpoint in the background" if background else "checkpoint"
+        more, schemas, arrays = ranks.each(check, doing)
         if background:
-            ranks.each(lambda: _check_budget(arrays, metadata, memory))
             ranks = self._beside(ranks)
-            arrays = {name: _copies(one, local[name]) for name, one in arrays.items()}
+            arrays = ranks.each(
+                lambda: {name: _copies(one, local[name]) for name, one in arrays.items()}
+            )
             progress = progress if callable(progress) else False
         state = State(metadata, arrays, schemas, more)
         write = self._writing(state, ranks, progress)
@@ -376,10 +397,15 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         CorruptError
             If all are damaged.
         """
-        self._check_open()
-        self._end_background()
         ranks = self._ranks if comm is None else Ranks(comm)
-        found = checkpoints.restart(self._checkpoints, self._schemas(schema), ranks, progress)
+
+        def check() -> dict[str, Any]:
+            self._check_open()
+            self._end_background()
+            return self._schemas(schema)
+
+        schemas = ranks.each(check, "restart")
+        found = checkpoints.restart(self._checkpoints, schemas, ranks, progress)
         self._damaged = frozenset(found.damaged)
         return found
 
@@ -387,10 +413,13 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         """List the numbers of the checkpoints there are, in increasing order."""
         return checkpoints.numbers(self._checkpoints)
 
-    def _tell_background(self) -> None:
-        """Raise what a checkpoint in the background failed with, if nobody was told."""
-        if self._background is not None and self._background.done():
-            self._end_background()
+    def _tell_background(self, ranks: Ranks) -> None:
+        """Raise what a checkpoint in the background failed with, if nobody was told.
+
+        If it is over on one rank, the others wait for theirs, which is over soon.
+        """
+        if ranks.any(self._background is not None and self._background.done()):
+            ranks.each(self._end_background)
 
     def _end_background(self) -> None:
         """Wait for the checkpoint in the background."""

@@ -1,6 +1,6 @@
 """What the arrays of a group are: shape, type, names of dimensions, layout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from outcore.create import DiskLayout, array_metadata
 from outcore.disk_schema import MemorySchema
 from outcore.distribution import Rules
 from outcore.errors import InvalidError
+from outcore.pool_path import is_text
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
@@ -43,11 +44,10 @@ class ArraySpec:
 
     def metadata(self, name: str, time: str) -> Metadata:
         """Describe the array of its time steps, which has none yet."""
-        shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+        shape = _extents(self.shape)
         dims = self.dims or [f"{name}_{number}" for number in range(len(shape))]
-        chunks = (self.chunks,) if isinstance(self.chunks, int) else self.chunks
         return array_metadata(
-            (0, *shape), self.dtype, chunks, self.order, self.chunk_order, (time, *dims),
+            (0, *shape), self.dtype, self.chunks, self.order, self.chunk_order, (time, *dims),
             self.attributes, growing=True,
         )  # fmt: skip
 
@@ -74,12 +74,18 @@ def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metad
     InvalidError
         If a name cannot be that of an array, or a dimension has two lengths.
     """
+    if not isinstance(specs, Mapping):
+        raise InvalidError(
+            f"need the arrays of a group by their names, have {type(specs).__name__}; give {{name: "
+            "oc.ArraySpec(shape)}"
+        )
     if not specs:
         raise InvalidError("a group needs at least one array; give {name: oc.ArraySpec(shape)}")
+    _check_name(time, "the dimension of the steps of a group")
     found: dict[str, Metadata] = {}
     lengths: dict[str, int] = {}
     for name, spec in specs.items():
-        _check_name(name, time)
+        _check_name(name, "an array of a group", time)
         if not isinstance(spec, ArraySpec):
             raise InvalidError(f"need an oc.ArraySpec for {name!r}, have {type(spec).__name__}")
         metadata = found[name] = spec.metadata(name, time)
@@ -95,10 +101,17 @@ def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metad
     return found
 
 
-def _check_name(name: object, time: str) -> None:
-    is_name = isinstance(name, str) and name and "/" not in name and "\0" not in name
-    if not is_name or str(name).startswith((".", "__")) or name in (time, CHECKPOINTS, "zarr.json"):
+def _extents(shape: Any) -> tuple[Any, ...]:
+    """Take one number for a shape of one dimension."""
+    return tuple(shape) if isinstance(shape, Iterable) else (shape,)
+
+
+def _check_name(name: object, what: str, *others: str) -> None:
+    """Refuse what cannot be the name of an array in a group's directory."""
+    is_name = isinstance(name, str) and name and "/" not in name and is_text(name)
+    taken = (*others, CHECKPOINTS, "zarr.json")
+    if not is_name or str(name).startswith((".", "__")) or name in taken:
         raise InvalidError(
-            f"an array of a group cannot be named {name!r}: names are without '/', do not begin "
-            f"with '.' or '__', and are not {time!r}, {CHECKPOINTS!r} or 'zarr.json'"
+            f"{what} cannot be named {name!r}: names are UTF-8 without '/', do not begin with '.' "
+            f"or '__', and are not {', '.join(map(repr, taken[:-1]))} or {taken[-1]!r}"
         )

@@ -78,9 +78,12 @@ def write_all(
         On every process, if one of them, or a server, fails.
     """
     started = time.perf_counter()
-    call = Call("write_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
+    call = Call(
+        "write_all", self, schema, comm, timeout, memory, progress,
+        atomic=atomic, skip_disk=skip_disk,
+    )  # fmt: skip
     with _giving_up(call, f"write_all of {self.path}"):
-        call.begin(atomic=atomic)
+        call.begin()
         call.exchange(local)
         call.end()
     self.collective_report = call.report(time.perf_counter() - started)
@@ -123,7 +126,7 @@ def read_all(
     started = time.perf_counter()
     call = Call("read_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
     with _giving_up(call, f"read_all of {self.path}"):
-        call.begin(atomic=False)
+        call.begin()
         arrays = call.exchange(local)
     self.collective_report = call.report(time.perf_counter() - started)
     if local is not None:

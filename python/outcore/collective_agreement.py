@@ -22,8 +22,10 @@ class Agreement:
         Names of the shard files that are moved.
     numbers
         Of the collective of each file, and of those in which all meet at the beginning and the end.
-    is_atomic
-        Whether they are new ones, which take the place of the array's at the end.
+    is_atomic, skips_disk, timeout_s
+        What was asked for.
+    is_fresh
+        Whether the files are new ones, which take the place of the array's at the end.
     is_marked
         Whether the array is incomplete while they are written.
     """
@@ -36,9 +38,23 @@ class Agreement:
     files: tuple[str, ...]
     numbers: tuple[int, ...]
     is_atomic: bool
+    skips_disk: bool
+    is_fresh: bool
     is_marked: bool
+    timeout_s: int
 
-    def check(self, rank: int, *, verb: str, name: str, layout: bytes, schema: bytes) -> None:
+    def check(
+        self,
+        rank: int,
+        *,
+        verb: str,
+        is_atomic: bool,
+        skips_disk: bool,
+        timeout_s: int,
+        name: str,
+        layout: bytes,
+        schema: bytes,
+    ) -> None:
         """Compare it with what another process has.
 
         Raises
@@ -48,6 +64,9 @@ class Agreement:
         """
         for what, have, need in (
             ("the call", verb, self.verb),
+            ("atomic=", is_atomic, self.is_atomic),
+            ("skip_disk=", skips_disk, self.skips_disk),
+            ("the timeout", timeout_s, self.timeout_s),
             ("the array", name, self.name),
             ("how the array lies on disk", layout, self.layout),
             ("the memory schema", schema, self.schema),

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
@@ -35,6 +36,8 @@ MEMORY_BYTES = 64 << 20
 LEAST_MEMORY_BYTES = 1 << 20
 """A share of a piece."""
 
+_MOST_SECONDS = 1 << 32
+
 _STATE = "incomplete"
 _WHY = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
 
@@ -52,15 +55,16 @@ class Call:
         memory: int | str | None,
         progress: ProgressLike,
         *,
+        atomic: bool = False,
         skip_disk: bool,
     ) -> None:
         self._verb, self._array = verb, array
         self._comm = Communicator(Alone() if comm is None else comm)
-        self._patience_s = max(math.ceil(timeout), 1)
         self._schema: SchemaLike = schema
-        self._memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
-        self._skip_disk = skip_disk
-        self._offers_memory = offers_memory()
+        self._timeout, self._memory = timeout, memory
+        # What one process gets wrong is told when all take part.
+        self._patience_s, self._memory_bytes, self._offers_memory = 1, LEAST_MEMORY_BYTES, False
+        self._is_atomic, self._skip_disk = atomic, skip_disk
         is_first = self._comm.rank == 0
         self._progress = progress if is_first or callable(progress) else False
         self._tell: Callable[[], None] | None = None
@@ -83,7 +87,7 @@ class Call:
             )
         return path
 
-    def begin(self, *, atomic: bool) -> None:
+    def begin(self) -> None:
         """Agree with the others on what is done; rank 0 prepares it.
 
         Raises
@@ -95,7 +99,7 @@ class Call:
         mine: BaseException | None = None
         if self._comm.rank == 0:
             try:
-                said = self._prepare(atomic=atomic)
+                said = self._prepare()
             except OutcoreError as error:
                 mine, said = error, (error.kind, str(error))
             except BaseException as error:
@@ -107,9 +111,9 @@ class Call:
             raise from_kind(said[0], f"process 0: {said[1]}")
         self._begun = said
 
-    def _prepare(self, *, atomic: bool) -> Agreement:
-        array, path = self._array, self._path
-        self._check_open()
+    def _prepare(self) -> Agreement:
+        array, path, atomic = self._array, self._path, self._is_atomic
+        self._check_own()
         metadata, inside = array.metadata, path.inside
         grid = metadata.grid()
         files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
@@ -124,8 +128,11 @@ class Call:
             schema=Schema.of(self._schema).key(),
             files=files,
             numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
-            is_atomic=is_written and atomic,
+            is_atomic=atomic,
+            skips_disk=self._skip_disk,
+            is_fresh=is_written and atomic,
             is_marked=is_written and not atomic,
+            timeout_s=self._patience_s,
         )
 
     def _make_fresh(self) -> str:
@@ -144,7 +151,11 @@ class Call:
         )
         return beside.inside(grid.shard_key(0))
 
-    def _check_open(self) -> None:
+    def _check_own(self) -> None:
+        """Check what this process gives, but for its part of the array."""
+        self._patience_s = _seconds_of(self._timeout)
+        self._memory_bytes = MEMORY_BYTES if self._memory is None else budget.resolve(self._memory)
+        self._offers_memory = offers_memory()
         if self._array.is_closed:
             raise ClosedError(f"{self._array.path} was closed; open it again with oc.open_array")
         if self._verb == "write_all" and self._array.mode != "r+":
@@ -164,6 +175,7 @@ class Call:
         arrays: list[npt.NDArray[Any]] = []
         self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
+            self._check_own()
             schema = Schema.of(self._schema)
             self._found = schema.on(self._array.shape, comm.size)
             self._check_same()
@@ -172,19 +184,20 @@ class Call:
             arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
         except Exception as error:
             failed = error
+        self._patience_s = begun.timeout_s
         writable = self._verb == "write_all"
         core = path.root.core
         try:
             self._files = [core.open(name, writable) for name in begun.files]
         except NotFoundError as error:
-            if not begun.is_atomic:
+            if not begun.is_fresh:
                 raise
             raise InvalidError(
                 f"process {comm.rank} came to {self._verb} of {self._array.path} when process 0 "
                 "had given it up; the error of process 0 says why"
             ) from error
         self._servers = {name: core.stat(name)[-1] for name in begun.files}
-        if begun.is_marked or begun.is_atomic:
+        if begun.is_marked or begun.is_fresh:
             # Until then somebody may not have opened the files, and what is wrong does no harm.
             self._meet(-2, failed)
         if begun.is_marked and comm.rank == 0:
@@ -211,11 +224,13 @@ class Call:
         self._begun.check(
             self._comm.rank,
             verb=self._verb,
+            is_atomic=self._is_atomic,
+            skips_disk=self._skip_disk,
+            timeout_s=self._patience_s,
             name=self._path.inside,
             layout=layout_of(self._array),
             schema=Schema.of(self._schema).key(),
         )
-        self._check_open()
         if self._memory_bytes < LEAST_MEMORY_BYTES:
             raise BudgetError(
                 f"need {LEAST_MEMORY_BYTES} bytes of memory for a collective, process "
@@ -279,7 +294,7 @@ class Call:
             except Exception as error:
                 failed = error
         self._meet(-1, failed)
-        if self._begun.is_atomic:
+        if self._begun.is_fresh:
             self._array.refresh()
 
     def _publish(self) -> None:
@@ -329,3 +344,13 @@ class Call:
         """Say what was done."""
         servers = [self._servers[name] for name in self._begun.files]
         return CollectiveReport.of(self._verb, seconds, zip(servers, self.exchanged, strict=False))
+
+
+def _seconds_of(timeout: Any) -> int:
+    """Return a timeout in whole seconds, 1 at least."""
+    is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
+    if not is_number or not 0 <= timeout <= _MOST_SECONDS:
+        raise InvalidError(
+            f"timeout is seconds from 0 to {_MOST_SECONDS}, have {timeout!r}; give such as 600"
+        )
+    return max(math.ceil(float(timeout)), 1)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,7 +244,6 @@ def array_metadata(
         raise InvalidError(f"names of dimensions are text, have {list(dims)}")
     if dims is not None and len(dims) != len(extents):
         raise InvalidError(f"need {len(extents)} names of dimensions, have {list(dims)}")
-    check_attributes(attributes or {})
     return Metadata(
         shape=extents,
         dtype=kind,
@@ -252,7 +251,7 @@ def array_metadata(
         order=order,
         chunk_order=chunk_order or ("column-major" if order == "F" else "row-major"),
         dims=None if dims is None else tuple(dims),
-        attributes=attributes or {},
+        attributes=attributes_of(attributes),
         growing=growing,
     )
 
@@ -275,14 +274,27 @@ def _is_alike(found: Metadata, wanted: Metadata) -> bool:
     )  # fmt: skip
 
 
-def check_attributes(attributes: dict[str, Any]) -> None:
-    """Refuse attributes that cannot be stored."""
-    if "outcore" in attributes:
+def attributes_of(given: Any) -> dict[str, Any]:
+    """Take a user's attributes, or none of them.
+
+    Raises
+    ------
+    InvalidError
+        If they are not by name, or cannot be stored.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidError(
+            f"attributes are a dictionary by their names, have {type(given).__name__}; give such "
+            'as {"units": "m"}'
+        )
+    found = dict(given or {})
+    if "outcore" in found:
         raise InvalidError("the attribute 'outcore' is outcore's own; choose another name")
     try:
-        json.dumps(attributes, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(f"attributes must be what JSON can hold: {error}") from None
+    return found
 
 
 def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
@@ -373,5 +385,5 @@ def create_group(
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
-    where.volume.replace_small(where.inside("zarr.json"), group_json(attributes or {}))
+    where.volume.replace_small(where.inside("zarr.json"), group_json(attributes_of(attributes)))
     return where.path

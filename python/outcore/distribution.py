@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -202,14 +202,26 @@ def _block(rule: str, extent: int, processes: int) -> int:
     return math.ceil(extent / processes) if rule == "block" else extent
 
 
-def _mesh(rules: tuple[str, ...], mesh: Sequence[int] | int) -> tuple[int, ...]:
-    """Return processes along every dimension of the array."""
+def mesh_of(mesh: Sequence[int] | int) -> tuple[int, ...]:
+    """Take processes along dimensions, or along the only one.
+
+    Raises
+    ------
+    InvalidError
+        If they are not integers of at least 1.
+    """
     try:
-        given = [operator.index(n) for n in (mesh if isinstance(mesh, Sequence) else (mesh,))]
+        given = tuple(operator.index(n) for n in (mesh if isinstance(mesh, Iterable) else (mesh,)))
     except TypeError:
-        raise InvalidError(f"a mesh is integers of at least 1, have {mesh!r}") from None
+        given = (0,)
     if not all(n > 0 for n in given):
         raise InvalidError(f"a mesh is integers of at least 1, have {mesh!r}")
+    return given
+
+
+def _mesh(rules: tuple[str, ...], mesh: Sequence[int] | int) -> tuple[int, ...]:
+    """Return processes along every dimension of the array."""
+    given = mesh_of(mesh)
     distributed = [rule != "*" for rule in rules]
     if len(given) == len(rules) and all(
         n == 1 or is_cut for n, is_cut in zip(given, distributed, strict=True)

@@ -8,6 +8,43 @@ import numpy.typing as npt
 from outcore.errors import InvalidError
 
 
+def array_of(
+    value: npt.ArrayLike, what: str = "an array", fix: str = "give one array"
+) -> npt.NDArray[Any]:
+    """Take what a user gives as an array.
+
+    Parameters
+    ----------
+    what, fix
+        For the message, what it is, and what to do about it.
+
+    Raises
+    ------
+    InvalidError
+        If it is none, such as lists of different lengths.
+    """
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidError(
+            f"need {what}, or what NumPy makes one of, have {_told(value) or error}; {fix}"
+        ) from None
+
+
+def _told(value: Any) -> str:
+    """Say of a list what its first entries are."""
+    if not isinstance(value, list | tuple):
+        return ""
+    parts = [_shape_or_type(one) for one in value[:4]]
+    return f"a list of {', '.join(parts)}{', ...' * (len(value) > len(parts))}"
+
+
+def _shape_or_type(one: Any) -> str:
+    if isinstance(one, list | tuple):
+        return f"a list of {len(one)}"
+    return f"shape {one.shape}" if isinstance(one, np.ndarray) else type(one).__name__
+
+
 def elements(
     value: npt.ArrayLike, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
@@ -19,8 +56,8 @@ def elements(
         If the shape does not fit, or more than precision would be lost: imaginary parts, fractions,
         numbers beyond the type's range.
     """
-    given = np.asarray(value)
-    if not (np.can_cast(given.dtype, dtype, "same_kind") if given.ndim else _fits(given, dtype)):
+    given = array_of(value)
+    if not (all_fit(given, dtype) if given.ndim else _fits(given, dtype)):
         raise InvalidError(
             f"need elements of {dtype}, have {given.dtype if given.ndim else repr(value)}, which "
             "would lose more than precision; convert with .astype() first"
@@ -33,6 +70,18 @@ def elements(
         raise InvalidError(
             f"need values of shape {shape}, have {given.shape}; give as many as are assigned"
         ) from None
+
+
+def all_fit(given: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether elements of an array keep their kind, and integers their values."""
+    if not np.can_cast(given.dtype, dtype, "same_kind"):
+        return False
+    if dtype.kind not in "iu" or given.dtype.kind not in "iu" or not given.size:
+        return True
+    if np.can_cast(given.dtype, dtype):
+        return True
+    limits = np.iinfo(dtype)
+    return bool(int(given.min()) >= limits.min and int(given.max()) <= limits.max)
 
 
 def _fits(scalar: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:

@@ -19,6 +19,7 @@ from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
 from outcore.counts import count_of
+from outcore.elements import all_fit, array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals
@@ -233,13 +234,13 @@ def _block(
 ) -> npt.NDArray[Any]:
     """Ask for a block and copy it: the user may return the same memory each time."""
     shape = tuple(s.stop - s.start for s in box)
-    given = np.asarray(fill(*box))
+    given = array_of(fill(*box))
     if given.shape != shape:
         raise InvalidError(
             f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "
             f"have {given.shape}"
         )
-    if not np.can_cast(given.dtype, dtype, "same_kind"):
+    if not all_fit(given, dtype):
         raise InvalidError(f"fill must return {dtype}, have {given.dtype}; convert with .astype()")
     buffer = memoryview(arena.allocate(math.prod(shape) * dtype.itemsize))
     block: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=buffer, order=order)

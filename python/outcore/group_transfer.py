@@ -77,16 +77,33 @@ class Ranks:
             raise from_kind(*failed)
         return found
 
-    def each(self, call: Callable[[], T]) -> T:
-        """Call on every rank; if that fails on one, it has failed on all."""
+    def any(self, mine: bool) -> bool:
+        """Whether it is so on some rank."""
+        return mine if self._comm is None or self.size == 1 else any(self._comm.allgather(mine))
+
+    def each(self, call: Callable[[], T], doing: str = "") -> T:
+        """Call on every rank; if that fails on one, it has failed on all.
+
+        Parameters
+        ----------
+        doing
+            What all ranks are to do; another on one of them is an error on all.
+        """
         if self._comm is None or self.size == 1:
             return call()
         try:
             value, failed = call(), None
         except BaseException as error:
-            self._comm.allgather(_told(error))
+            self._comm.allgather((doing, _told(error)))
             raise
-        for rank, other in enumerate(self._comm.allgather(failed)):
+        all_of = self._comm.allgather((doing, failed))
+        for rank, (theirs, _) in enumerate(all_of):
+            if theirs != all_of[0][0]:
+                raise InvalidError(
+                    f"need the same call on every rank, have {all_of[0][0]} on the first and "
+                    f"{theirs} on rank {rank}; make the same calls in the same order"
+                )
+        for rank, (_, other) in enumerate(all_of):
             if other is not None:
                 raise from_kind(other[0], f"rank {rank}: {other[1]}")
         return value

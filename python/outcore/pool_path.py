@@ -308,14 +308,18 @@ def check_plain(path: str) -> str:
     return path
 
 
-def _check_text(name: str) -> None:
-    is_usable = "\0" not in name
+def is_text(name: str) -> bool:
+    """Whether a name can be one of a file: UTF-8 without zero bytes."""
     if not name.isascii():
         try:
             name.encode()
         except UnicodeEncodeError:
-            is_usable = False
-    if not is_usable:
+            return False
+    return "\0" not in name
+
+
+def _check_text(name: str) -> None:
+    if not is_text(name):
         raise InvalidError(f"a path is UTF-8 without zero bytes, have {name!r}; choose another")
 
 

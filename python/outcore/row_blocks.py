@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore.elements import array_of
 from outcore.errors import InvalidError
 
 
@@ -36,7 +37,7 @@ class RowBlocks:
         self._blocks = blocks
         self._taken = 0
         try:
-            first = np.asarray(next(blocks))
+            first = array_of(next(blocks))
         except StopIteration:
             raise InvalidError("the iterator has no rows; has it been used before?") from None
         self.shape = (*shape, *first.shape[len(shape) :])
@@ -79,7 +80,7 @@ class RowBlocks:
             given = next(self._blocks)
         except StopIteration:
             return False
-        self._rest = self._checked(np.asarray(given))
+        self._rest = self._checked(array_of(given))
         return True
 
     def _checked(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,12 +1,13 @@
 """Memory schemas: how the elements of an array lie in the memory of the processes of a program."""
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from outcore._core import MemorySchema
 from outcore.communicator import Communicator
-from outcore.distribution import Distribution, Rules, distribute, parse_rules
+from outcore.distribution import Distribution, Rules, distribute, mesh_of, parse_rules
 from outcore.errors import InvalidError
 
 SchemaLike: TypeAlias = "Schema | Distribution | Rules"
@@ -30,7 +31,7 @@ class Schema:
 
     def __init__(self, rules: Rules, mesh: Sequence[int] | int | None = None) -> None:
         self._rules = parse_rules(rules)
-        self._mesh = mesh
+        self._mesh = None if mesh is None else mesh_of(mesh)
         self._boxes: list[list[Any]] | None = None
         if mesh is None and sum(rule != "*" for rule in self._rules) > 1:
             raise InvalidError(
@@ -178,14 +179,22 @@ def _box(box: Sequence[Any], shape: tuple[int, ...]) -> tuple[list[int], list[in
             f"a box is a tuple of {len(shape)} slices without steps, have {box!r}; write such as "
             "(slice(0, 10), slice(5, 7))"
         )
-    start, extent = [], []
+    start: list[int] = []
+    extent: list[int] = []
     for part, n in zip(box, shape, strict=True):
-        low, high = (
-            (0 if part.start is None else part.start),
-            (n if part.stop is None else part.stop),
-        )
-        if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= n and high <= n):
-            raise InvalidError(f"the box {box!r} is not in an array of shape {shape}")
+        low, high = _bound(part.start, 0, box), _bound(part.stop, n, box)
+        if not (0 <= low <= n and high <= n):
+            raise InvalidError(
+                f"the box {box!r} is not in an array of shape {shape}; write its first elements "
+                "and those after its last"
+            )
         start.append(low)
         extent.append(max(high - low, 0))
     return start, extent
+
+
+def _bound(given: Any, default: int, box: Sequence[Any]) -> int:
+    try:
+        return default if given is None else operator.index(given)
+    except TypeError:
+        raise InvalidError(f"the slices of a box are of integers, have {box!r}") from None

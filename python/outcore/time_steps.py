@@ -163,7 +163,7 @@ def _begin(
     """Hold all arrays of the group, and leave no step that it does not count."""
     try:
         float(0 if time is None else time)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidError(
             f"time must be a number, have {time!r}; say in time_attributes= what it counts"
         ) from None

@@ -1,0 +1,198 @@
+"""Ranks of which one calls otherwise, or wrongly: all are told, and none waits for it."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from communicators import ThreadComm, ThreadJob
+from served_pools import above, some_pool
+
+import outcore as oc
+from outcore.errors import ClosedError, DiskFullError, InvalidError, OutcoreError
+
+__all__ = ["above"]  # a fixture
+
+SPECS = {"u": oc.ArraySpec((8, 6)), "v": oc.ArraySpec((4,), dims=("x",))}
+SCHEMAS = {"u": oc.Schema("block,*"), "v": oc.Schema("block")}
+
+
+def local(rank: int) -> dict[str, Any]:
+    return {"u": np.full((4, 6), float(rank)), "v": np.full(2, float(rank))}
+
+
+def assert_told(found: list[Any], message: str) -> None:
+    """Every rank has an error of outcore's, none a barrier that was given up."""
+    for each in found:
+        assert isinstance(each, OutcoreError), found
+        with pytest.raises(OutcoreError, match=message):
+            raise each
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"timeout": math.nan}, "timeout is seconds from 0 to"),
+        ({"timeout": math.inf}, "timeout is seconds from 0 to"),
+        ({"timeout": -1}, "timeout is seconds from 0 to"),
+        ({"timeout": "10"}, "timeout is seconds from 0 to"),
+        ({"timeout": 11}, "do not agree on the timeout: "),
+        ({"memory": "much"}, "cannot read 'much' as a size"),
+        ({"memory": "1 KiB"}, "need 1048576 bytes of memory"),
+        ({"atomic": True}, "do not agree on atomic="),
+        ({"skip_disk": True}, "do not agree on (skip_disk=|whether disks are used)"),
+    ],
+)
+def test_options_of_a_collective(wrong: dict[str, Any], message: str, at: int) -> None:
+    with some_pool("embedded") as pool:
+        oc.create_array(pool / "u", (8, 6)).close()
+
+        def work(comm: ThreadComm) -> None:
+            with oc.open_array(pool / "u", "r+") as u:
+                options = {"timeout": 10} | (wrong if comm.rank == at else {})
+                u.write_all(local(comm.rank)["u"], "block,*", comm, **options)
+
+        assert_told(ThreadJob(2, patience_s=20).run(work), message)
+        with oc.open_array(pool / "u") as u:
+            assert not u[...].any(), "nothing was written"
+
+
+def test_schemas_that_are_written_otherwise_are_the_same() -> None:
+    ways: list[Any] = [(2,), [2], np.array([2]), np.int64(2)]
+    cut = np.arange(0, 9, 2)
+    boxes = oc.Schema.boxes([[(slice(a, b), slice(0, 6))] for a, b in pairwise(cut)])
+    with some_pool("embedded") as pool:
+        oc.create_array(pool / "u", (8, 6)).close()
+
+        def work(comm: ThreadComm) -> None:
+            with oc.open_array(pool / "u", "r+") as u:
+                mine = np.full((4, 6), 7.0) if comm.rank < 2 else None
+                u.write_all(mine, oc.Schema("block,*", ways[comm.rank]), comm, timeout=10)
+                (found,) = u.read_all(None, boxes, comm, timeout=10)
+                assert found.shape == (2, 6)
+                assert (found == 7).all()
+
+        assert ThreadJob(4).run(work) == [None] * 4
+    with pytest.raises(InvalidError, match="slices of a box are of integers"):
+        oc.Schema.boxes([[(slice(0, 1.5),)]]).on((4,), 1)
+
+
+Wrong = Callable[[oc.ArrayGroup, int], Any]
+
+CALLS: list[tuple[Wrong, str]] = [
+    (lambda group, _: group.timestep(local(1) | {"v": [[1.0, 2.0], [3.0]]}, schema=SCHEMAS),
+     r"need an array 'v', or what NumPy makes one of, have a list of a list of 2, a list of 1"),
+    (lambda group, _: group.timestep({"u": local(1)["u"]}, schema=SCHEMAS), "need the arrays"),
+    (lambda group, _: group.timestep(local(1)["u"], schema=SCHEMAS), "have ndarray"),
+    (lambda group, _: group.timestep(local(1), schema=SCHEMAS | {"w": "block"}),
+     r"need schemas of the arrays \['u', 'v'\], have \['u', 'v', 'w'\]"),
+    (lambda group, _: (group.close(), group.timestep(local(1), schema=SCHEMAS)), "was closed"),
+    (lambda group, _: group.checkpoint(local(1), schema=SCHEMAS), "need the same call on every"),
+    (lambda group, _: group.restart(schema=SCHEMAS), "need the same call on every rank"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(("wrong", "message"), CALLS)
+def test_time_steps(above: Any, wrong: Wrong, message: str, at: int) -> None:
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(above / "run", SPECS, comm=comm)
+        if comm.rank == at:
+            wrong(group, comm.rank)
+        else:
+            group.timestep(local(comm.rank), schema=SCHEMAS)
+
+    assert_told(ThreadJob(2, patience_s=20).run(work), message)
+    assert oc.ArrayGroup(above / "run").steps == 0
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"attributes": {"x": object()}}, "JSON"),
+        ({"attributes": 5}, "attributes are a dictionary by their names, have int"),
+        ({"background": True, "memory": "1 KiB"}, "need the same call|need [0-9]+ bytes"),
+    ],
+)
+def test_checkpoints(tmp_path: Path, wrong: dict[str, Any], message: str, at: int) -> None:
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
+        options = wrong if comm.rank == at else {}
+        group.checkpoint(local(comm.rank), schema=SCHEMAS, **options)
+
+    assert_told(ThreadJob(2, patience_s=20).run(work), message)
+    assert oc.ArrayGroup(tmp_path / "run").checkpoints() == []
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"keep": 0}, "keep must be an integer"),
+        ({"arrays": {"u": 5}}, "need an oc.ArraySpec for 'u', have int"),
+        ({"arrays": {"u": SPECS["u"]}}, "has the arrays"),
+        ({"time": "t"}, "along"),
+        ({"time": "a/b"}, "cannot be named 'a/b'"),
+        ({"attributes": {"x": object()}}, "JSON"),
+        ({"path": 5}, "is not a path"),
+    ],
+)
+def test_groups(tmp_path: Path, wrong: dict[str, Any], message: str, at: int) -> None:
+    def work(comm: ThreadComm) -> None:
+        of = {"path": tmp_path / "run", "arrays": SPECS} | (wrong if comm.rank == at else {})
+        oc.ArrayGroup(comm=comm, **of)
+
+    assert_told(ThreadJob(2, patience_s=20).run(work), message)
+
+
+def test_a_background_checkpoint_that_failed_is_told_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on those whose thread has not ended yet when the next step comes."""
+
+    def full(*_: Any) -> None:
+        raise DiskFullError("no room")
+
+    def work(comm: ThreadComm) -> None:
+        group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
+        monkeypatch.setattr("outcore.checkpoints._publish", full)
+        handle = group.checkpoint(local(comm.rank), schema=SCHEMAS, background=True)
+        if comm.rank == 0:
+            while not handle.done():
+                pass
+        else:
+            monkeypatch.setattr(handle, "done", lambda: False)
+        group.timestep(local(comm.rank), schema=SCHEMAS)
+
+    assert_told(ThreadJob(2, patience_s=20).run(work, can_duplicate=True), "no room")
+
+
+def test_a_group_alone(tmp_path: Path) -> None:
+    """What one process gets wrong is no traceback from deep inside."""
+    group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec(np.int64(6))})
+    for wrong, message in [
+        (
+            [np.zeros(3), np.zeros(2)],
+            r"a list of shape \(3,\), shape \(2,\); give one array",
+        ),
+        (np.zeros(5), "need 'u' of shape"),
+    ]:
+        with pytest.raises(InvalidError, match=message):
+            group.timestep({"u": wrong})
+    with pytest.raises(InvalidError, match="time must be a number"):
+        group.timestep({"u": np.zeros(6)}, 10**400)
+    for spec, message in [
+        ({"u": oc.ArraySpec(5.0)}, "a shape is integers"),  # type: ignore[arg-type]
+        ({"\udc80": oc.ArraySpec(5)}, "cannot be named"),
+        (["u"], "by their names, have list"),
+    ]:
+        with pytest.raises(InvalidError, match=message):
+            oc.ArrayGroup(tmp_path / "other", spec)  # type: ignore[arg-type]
+    group.close()
+    with pytest.raises(ClosedError):
+        group.restart()
