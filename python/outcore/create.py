@@ -381,9 +381,9 @@ def create_group(
     InvalidError
         If JSON cannot hold the attributes.
     """
-    check_attributes(attributes or {})
+    document = group_json(attributes_of(attributes))
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
-    where.volume.replace_small(where.inside("zarr.json"), group_json(attributes_of(attributes)))
+    where.volume.replace_small(where.inside("zarr.json"), document)
     return where.path
