@@ -342,7 +342,7 @@ def threads(count: int | None) -> Iterator[None]:
     count : int or None
         Number of threads; None changes nothing.
     """
-    before = None if count is None else set_threads(count)
+    before = None if count is None else set_threads(int(count))
     try:
         yield
     finally:

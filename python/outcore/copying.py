@@ -24,7 +24,7 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
-from outcore.volumes import AnyPath, PathLike, bytes_on_disk, is_same, place
+from outcore.volumes import AnyPath, PathLike, bytes_on_disk, holds, place
 
 
 @dataclass(frozen=True)
@@ -307,5 +307,5 @@ def check_apart(source: Source, path: AnyPath) -> None:
     """Refuse a target directory that holds the source, which overwriting would remove."""
     if source.path is None:
         return
-    if is_same(source.path, path) or any(is_same(above, path) for above in source.path.parents):
+    if holds(path, source.path):
         raise InvalidError(f"{path} cannot be copied onto itself; choose another name")

@@ -115,6 +115,14 @@ def is_same(one: AnyPath, other: AnyPath) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
+def holds(directory: AnyPath, path: AnyPath) -> bool:
+    """Whether a path is this directory or below it, links followed: it would be removed with it."""
+    if isinstance(directory, PoolPath) or isinstance(path, PoolPath):
+        return is_same(directory, path) or any(is_same(directory, p) for p in path.parents)
+    whole, real = Path(os.path.realpath(directory)), Path(os.path.realpath(path))
+    return whole == real or whole in real.parents
+
+
 def bytes_on_disk(path: AnyPath) -> int:
     """Bytes that a file, or a directory with all below it, takes on its disk.
 

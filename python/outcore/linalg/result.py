@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
+from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
-from outcore.volumes import PathLike, Place, being_made, is_same, place
+from outcore.volumes import PathLike, Place, being_made, holds, is_same, place
 from outcore.zarr_format import Metadata
 
 
@@ -30,7 +32,7 @@ def claimed(
     out
         Directory of the result.
     operands
-        What the call reads, which the result must not replace.
+        What the call reads, which the result must not replace: arrays, and paths of factors.
     overwrite
         Replace a whole array. What a stopped call left is always replaced.
     why
@@ -50,8 +52,10 @@ def claimed(
         return
     where = place(out)
     for operand in operands:
-        if isinstance(operand, Array) and is_same(operand.path, where.path):
-            raise InvalidError(f"out= is an operand itself, {where.path}; choose another directory")
+        path = operand.path if isinstance(operand, Array) else operand
+        if isinstance(path, Path | PoolPath) and holds(where.path, path):
+            what = "is an operand itself" if is_same(where.path, path) else f"holds {path.name}"
+            raise InvalidError(f"out= {what}, {where.path}; choose another directory")
     with being_made(where, f"writing {where.path.name}"):
         is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
         if is_there and (not overwrite or not where.exists()):

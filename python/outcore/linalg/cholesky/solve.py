@@ -74,7 +74,7 @@ def cho_solve(
         After Ctrl-C or SIGTERM.
     """
     refuse_others(c, CholeskyFactor)
-    rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite)
+    rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite, reads=[c.path])
     return solve_and_report(c, rhs, budget.resolve(memory), threads, progress)[0]
 
 

@@ -362,7 +362,7 @@ def _begin(
         generation=version.generation,
         modified_ns=version.modified_ns,
         kernels=kernels,
-        threads=threads or threads_now,
+        threads=int(threads or threads_now),
         memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
         kind=kind.name,

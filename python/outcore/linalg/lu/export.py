@@ -91,7 +91,7 @@ def export_lapack(
             f"exporting {lu.path.name}", memory_bytes=memory_bytes, work=lu.n, threads=threads,
             progress=progress,
         ) as call,
-        claimed(target, (), overwrite=overwrite, why=_WHY),
+        claimed(target, [lu.path], overwrite=overwrite, why=_WHY),
         written(place(target), metadata, _WHY) as packed,
     ):  # fmt: skip
         file = packed.open_file(call.arena, bounce, writable=True, trace=call.trace)

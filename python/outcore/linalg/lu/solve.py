@@ -65,7 +65,7 @@ def lu_solve(
         If these are no LU factors, or `b` does not fit them.
     """
     refuse_others(lu, LUFactor)
-    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite)
+    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite, reads=[lu.path])
     return solve_and_report(lu, rhs, budget.resolve(memory), threads, progress)[0]
 
 

@@ -85,7 +85,7 @@ def form_q(
     refuse_others(qr, QRFactor)
     memory_bytes = budget.resolve(memory)
     g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, memory_bytes, qr.tile)
-    with claimed(out or f"{qr.path}.q", [], overwrite=overwrite, why=_WHY) as where:
+    with claimed(out or f"{qr.path}.q", [qr.path], overwrite=overwrite, why=_WHY) as where:
         assert where is not None, "there is a place"
         try:
             with long_call(

@@ -81,7 +81,7 @@ def qr_solve(
     refuse_others(qr, QRFactor)
     refuse_wide(qr.shape)
     rhs = RightHandSide.read(
-        qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n
+        qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n, reads=[qr.path]
     )  # fmt: skip
     return solve_and_report(qr, rhs, budget.resolve(memory), threads, progress).x
 

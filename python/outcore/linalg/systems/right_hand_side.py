@@ -1,7 +1,7 @@
 """Right-hand sides, in memory or on disk, and where their solutions go."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from outcore.blas_calls import Trans
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import written
-from outcore.volumes import PathLike, Place, place
+from outcore.volumes import AnyPath, PathLike, Place, holds, place
 from outcore.zarr_format import Metadata, default_chunks
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -45,8 +45,11 @@ class RightHandSide(NamedTuple):
         *,
         overwrite: bool,
         unknowns: int | None = None,
+        reads: Sequence[AnyPath] = (),
     ) -> "RightHandSide":
         """Check a right-hand side and where its solution is to go.
+
+        `reads` are what else the call works with, which the solution must not replace.
 
         Raises
         ------
@@ -68,13 +71,18 @@ class RightHandSide(NamedTuple):
         if out is None and isinstance(b, Array):
             out = f"{b.path}.x"
         where = None if out is None else place(out)
+        for path in reads:
+            if where and holds(where.path, path):
+                raise InvalidError(
+                    f"out= would replace {path}, which the call needs; choose another directory"
+                )
         if where and where.volume.exists(where.name) and not _is_stopped(where):
             if not overwrite or not where.exists():
                 raise ExistsError(
                     f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
                     "array that may go"
                 )
-            if isinstance(b, Array) and where.path == b.path:
+            if isinstance(b, Array) and holds(where.path, b.path):
                 raise InvalidError(f"out= is the right-hand side itself, {b.path}; choose another")
         return cls(given, letters[trans], n, dtype, where, unknowns)
 

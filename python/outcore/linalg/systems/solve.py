@@ -11,7 +11,7 @@ from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.linalg.cost import Phase
-from outcore.linalg.factors.factor import LU
+from outcore.linalg.factors.factor import KINDS, LU
 from outcore.linalg.factors.own import are_begun
 from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
 from outcore.linalg.systems.hermitian import why_not_positive
@@ -111,6 +111,9 @@ def solve(
         raise InvalidError(
             "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
         )
+    names = [f"{source.path}{kind.suffix}" for kind in KINDS.values()]
+    own = names if factors is None else [factors]
+    reads = [source.path, *(place(name).path for name in own)]
     with Meter(f"solving with {source.path.name}", 0.0, progress) as bar:
         job = Solving(
             A=A,
@@ -118,7 +121,7 @@ def solve(
             n=n,
             dtype=dtype,
             # A wrong right-hand side is found before the hours of factoring, not after.
-            rhs=RightHandSide.read(n, dtype, b, "N", out, overwrite=overwrite),
+            rhs=RightHandSide.read(n, dtype, b, "N", out, overwrite=overwrite, reads=reads),
             factors=factors,
             keep=keep_factors,
             memory_bytes=budget.resolve(memory),

@@ -1,0 +1,74 @@
+"""What ``out=`` may not be: anything that the call still needs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import on_disk, one_thread, random_matrix
+
+import outcore as oc
+from outcore.errors import InvalidError
+from outcore.linalg import (
+    export_lapack,
+    form_q,
+    lu_factor,
+    lu_solve,
+    matmul,
+    open_factor,
+    qr_factor,
+    qr_solve,
+    solve,
+)
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N = 60
+
+
+@pytest.fixture(name="A")
+def matrix(tmp_path: Path) -> oc.Array:
+    oc.create_group(tmp_path / "folder")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "Z")
+    return on_disk(tmp_path / "folder" / "Z", random_matrix(N, "f8"), (64, 32))
+
+
+@pytest.mark.parametrize(
+    "out", ["folder/Z", "link", "folder", "folder/../link/", "folder/Z.lu", "folder/Z.cho"]
+)
+def test_solutions_do_not_replace_what_they_need(tmp_path: Path, A: oc.Array, out: str) -> None:
+    a = A[...]
+    with pytest.raises(InvalidError, match="out= would replace"):
+        solve(A, np.ones(N), out=tmp_path / out, overwrite=True)
+    with pytest.raises(InvalidError, match="out= would replace"):
+        solve(A, np.ones(N), out=tmp_path / "x", factors=tmp_path / "x", overwrite=True)
+    np.testing.assert_array_equal(oc.open_array(A.path)[...], a)
+
+
+@pytest.mark.parametrize("out", ["folder/Z", "link", "folder"])
+def test_products_do_not_replace_operands(tmp_path: Path, A: oc.Array, out: str) -> None:
+    a = A[...]
+    with pytest.raises(InvalidError, match=r"out= (is an operand|holds Z)"):
+        matmul(A, A, out=tmp_path / out, overwrite=True)
+    np.testing.assert_array_equal(oc.open_array(A.path)[...], a)
+
+
+def test_results_do_not_replace_factors(A: oc.Array) -> None:
+    lu, qr = lu_factor(A, progress=False), qr_factor(A, progress=False)
+    with pytest.raises(InvalidError, match="out= would replace"):
+        lu_solve(lu, np.ones(N), out=lu.path, overwrite=True)
+    with pytest.raises(InvalidError, match="out= would replace"):
+        qr_solve(qr, np.ones(N), out=qr.path, overwrite=True)
+    with pytest.raises(InvalidError, match="out= is an operand"):
+        export_lapack(lu, lu.path, overwrite=True)
+    with pytest.raises(InvalidError, match="out= is an operand"):
+        form_q(qr, out=qr.path, overwrite=True)
+    for factor in (lu, qr):
+        open_factor(factor.path)
+
+
+def test_threads_are_any_integer(A: oc.Array) -> None:
+    count: Any = np.int64(1)
+    x, report = solve(A, np.ones(N), threads=count, progress=False)
+    assert report.threads == 1
+    assert matmul(A, x, threads=count, progress=False).shape == (N,)
