@@ -52,7 +52,10 @@ from outcore.volumes import (
     on_one_disk,
     place,
 )
-from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.zarr_format import Metadata
+
+_SECTOR_BYTES = 512
+"""Of disks: solvers read tiles in whole ones, and rings of blocks have no room for more."""
 
 _PARTS = {
     "journal": frozenset[str](),
@@ -180,7 +183,7 @@ def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
         metadata.order != "F"
         or metadata.chunk_order != "column-major"
         or metadata.chunks[0] % metadata.chunks[1]
-        or chunk_bytes % SLOT_ALIGN_BYTES
+        or chunk_bytes % _SECTOR_BYTES
         or metadata.grid().shards != 1
     ):
         raise InvalidError(

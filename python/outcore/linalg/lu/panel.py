@@ -63,9 +63,21 @@ def apply_panel(
     C
         (m, w) column-major, in place: its first k rows become U.
     """
-    k = len(piv)
+    kernels.laswp(C, piv, 0, len(piv))
+    apply_blocks(kernels, len(piv), L, C)
+
+
+def apply_blocks(kernels: Kernels, k: int, L: Iterable[tuple[int, Matrix]], C: Matrix) -> None:
+    """Go on with `apply_panel`, whose row swaps are done, and the blocks above those of `L`.
+
+    Parameters
+    ----------
+    kernels, L, C
+        As there.
+    k
+        Columns of the panel.
+    """
     U = C[:k]
-    kernels.laswp(C, piv, 0, k)
     for row, block in L:
         if row == 0:
             solve_lower(kernels, block[:k], U, unit=True)

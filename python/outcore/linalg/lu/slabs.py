@@ -14,8 +14,8 @@ from outcore.lapack import kernels
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.conveyor import Conveyor, Source
-from outcore.linalg.lu.panel import apply_panel, factor_panel
-from outcore.linalg.lu.plan import LuGeometry, Slab, panel_flops, update_flops
+from outcore.linalg.lu.panel import apply_blocks, apply_panel, factor_panel
+from outcore.linalg.lu.plan import RING_BLOCKS, LuGeometry, Slab, panel_flops, update_flops
 from outcore.linalg.lu.storage import LuFiles
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
@@ -81,11 +81,13 @@ class SlabFactorization:
         extremes = Extremes()
         arrivals = self.looked_at(C, left, extremes)
         here = 0
-        if slab.first:
-            here = max(arrivals)
         for K in range(slab.first):
             o = K * g.columns
-            self.update(K, self.blocks_of(K), C[o:])
+            if K == 0:
+                self.update_as_they_come(arrivals, slab.last - slab.first, C)
+                here = C.shape[1]
+            else:
+                self.update(K, self.blocks_of(K), C[o:])
             conveyor.rows_done(o + g.columns)
 
         self.read_ahead(range(slab.first) if following else range(0))
@@ -119,6 +121,26 @@ class SlabFactorization:
         self.storage.commit_later(
             Record(panels.first, panels.last, pivots, places, extremes.to_json())
         )
+
+    def update_as_they_come(self, arrivals: Iterator[int], panels: int, C: Matrix) -> None:
+        """C <- L_0⁻¹ P_0 C, the last of the panels of C when they are there.
+
+        Their memory holds the last panels of the slab before, which have just left.
+        """
+        trace, piv = self.call.trace, self.piv[0]
+        blocks = self.taken(0)
+        early = max(itertools.islice(arrivals, panels - panels // 4 - 1), default=0)
+        held = list(itertools.islice(blocks, RING_BLOCKS))
+        for columns in (slice(early), slice(early, None)):
+            if columns.start == early:
+                max(arrivals)
+            start_ns = trace.now_ns()
+            apply_panel(self.kernels, piv, held, C[:, columns])
+            trace.record("compute", start_ns)
+        # Their memory is for those that come.
+        held.clear()
+        apply_blocks(self.kernels, len(piv), self.computed_with(blocks), C)
+        self.call.meter.advance(update_flops(self.g, 0) * C.shape[1])
 
     def update(self, K: int, L: Iterator[tuple[int, Matrix]], C: Matrix) -> None:
         """C <- L_K⁻¹ P_K C, for columns C from the first row of panel K down."""
@@ -154,12 +176,21 @@ class SlabFactorization:
 
     def blocks_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (row counted from the panel's first, block)."""
-        g, trace = self.g, self.call.trace
+        return self.computed_with(self.taken(K))
+
+    def taken(self, K: int) -> Iterator[tuple[int, Matrix]]:
+        """Do the same, for who notes the time of what is done with it."""
+        g = self.g
         o, e = K * g.columns, min((K + 1) * g.columns, g.n)
         for tiles in g.blocks_below(K):
             block = self.stream.take().data
             first = tiles.start * g.rows
             top = max(o, first)
-            start_ns = trace.now_ns()
             yield top - o, block[top - first : g.n - first, : e - o]
-            trace.record("compute", start_ns)
+
+    def computed_with(self, blocks: Iterator[tuple[int, Matrix]]) -> Iterator[tuple[int, Matrix]]:
+        """Note the time until the next block is asked for."""
+        for block in blocks:
+            start_ns = self.call.trace.now_ns()
+            yield block
+            self.call.trace.record("compute", start_ns)
