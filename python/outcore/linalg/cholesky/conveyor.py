@@ -66,7 +66,7 @@ class Conveyor:
         self._next: list[_Held] = []
         self._coming: list[_Coming] = []
         self._arriving: list[tuple[int, Ticket]] = []
-        self._awaited: list[Ticket] = []
+        self._awaited: list[tuple[int, Ticket]] = []
 
     def load(self, part: Part | None) -> None:
         """Start loading a part into free memory: the first one."""
@@ -76,34 +76,48 @@ class Conveyor:
     def begin(self, part: Part, following: Part | None) -> list[Piece]:
         """Return the memory of a part, in its pieces.
 
-        Its elements are there once `arrivals` has said so. `following` is the part that will come
-        in behind it.
+        Its elements are there once `arrivals` has said so; panels of the part before may still be
+        where they come in. `following` is the part that will come in behind it.
         """
-        self.drain()
-        n = self._g.n
-        self._held, self._part = self._next, part
+        self._part, self._following = part, following
+        self._pieces = [held.piece for held in self._next]
         if part.is_first:
             self._storage.place_slab(part.slab)
-        for held in self._held:
-            # Padding is written with its tiles: zeros, whatever the memory held before.
-            piece = held.piece
-            piece.data[max(n - piece.top, 0) :] = 0
-            piece.data[:, piece.end - piece.first :] = 0
-        self._pieces = [held.piece for held in self._held]
-        self._awaited = [ticket for _, ticket in self._arriving]
-        self._mine, self._arriving = self._arriving, []
-        self._lay_out(following)
-        self._fill()
+        # The panels of the first slab leave while later ones still come in.
+        self._is_alone = part.is_first and not part.slab.first
+        if self._is_alone:
+            self._let_follow()
         return self._pieces
 
     def arrivals(self) -> Iterator[int]:
         """Wait for the part: its panels from the left, as soon as each is whole."""
-        for panel in self._part.panels:
-            for first, ticket in self._mine:
+        panels = self._part.panels
+        arriving = self._awaited if self._is_alone else self._arriving
+        for panel in panels:
+            while not self._is_alone and any(c.panels[0] <= panel for c in self._coming):
+                for ticket in self._leaving[0][1]:
+                    wait(ticket, self._trace)
+                self.poll()
+            for first, ticket in arriving:
                 if first == panel:
                     wait(ticket, self._trace)
+            if not self._is_alone and panel == panels[-1]:
+                self._let_follow()
             yield panel
         self._awaited = []
+
+    def _let_follow(self) -> None:
+        """Have the following part come in behind this one, all of which has its memory."""
+        self.drain()
+        n = self._g.n
+        self._held = self._next
+        for piece in self._pieces:
+            # Padding is written with its tiles: zeros, whatever the memory held before.
+            piece.data[max(n - piece.top, 0) :] = 0
+            piece.data[:, piece.end - piece.first :] = 0
+        self._awaited, self._arriving = self._arriving, []
+        self._lay_out(self._following)
+        self._fill()
 
     def panel(self, panel: int) -> list[tuple[int, Matrix]]:
         """View a panel of the part from its diagonal down: (first row, matrix), from the top."""
@@ -151,9 +165,9 @@ class Conveyor:
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
         well = True
-        arriving = [ticket for _, ticket in self._arriving]
+        arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
         leaving = [ticket for _, tickets in self._leaving for ticket in tickets]
-        for ticket in [*leaving, *arriving, *self._awaited]:
+        for ticket in [*leaving, *arriving]:
             try:
                 ticket.wait()
             except OutcoreError:

@@ -193,10 +193,12 @@ class _Factorization:
         columns = self.columns_of(part.panels)
         arrivals = self.looked_at(part)
         here = slab.first
-        if slab.first:
-            here = max(arrivals)
         for K in range(slab.first):
-            apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
+            if K == 0:
+                self.update_as_they_come(part, arrivals, pieces)
+                here = slab.last
+            else:
+                apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
@@ -213,6 +215,35 @@ class _Factorization:
             self.update_in_memory(K, part, range(K + 1, here), pieces)
             if here == slab.last:
                 conveyor.poll()
+
+    def update_as_they_come(self, part: Part, arrivals: Iterator[int], pieces: list[Piece]) -> None:
+        """C <- C - L_0 L_0[C]ᴴ, half of the panels of C first: the others are still coming in.
+
+        Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
+        many as there is memory for.
+        """
+        blocks, columns = self.taken(0, part), self.columns_of(part.panels)
+        end = max(itertools.islice(arrivals, (len(part.panels) + 1) // 2))
+        early = slice(columns.start, self.g.extent(end - 1)[1])
+        late = slice(early.stop, columns.stop)
+        held: list[tuple[int, Matrix]] = []
+        L = self.kept(itertools.islice(blocks, self.g.ring_blocks), held)
+        apply_blocks(self.kernels, self.computed_with(L), pieces, early)
+        if late.start < late.stop:
+            max(arrivals)
+            apply_blocks(self.kernels, self.computed_with(iter(held)), pieces, late)
+        # The memory of those that are not needed any more is for those that come.
+        held[:] = [block for block in held if block[0] < columns.stop]
+        apply_blocks(self.kernels, self.computed_with(blocks), pieces, columns, held)
+
+    def kept(
+        self, blocks: Iterator[tuple[int, Matrix]], held: list[tuple[int, Matrix]]
+    ) -> Iterator[tuple[int, Matrix]]:
+        """Go through blocks and keep them, while elements come in."""
+        for block in blocks:
+            held.append(block)
+            self.conveyor.poll()
+            yield block
 
     def solve_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
         """Solve for a part below the diagonal: C <- (C - L[part] L[slab]ᴴ) L_slab⁻ᴴ."""
@@ -294,11 +325,20 @@ class _Factorization:
 
     def blocks_of(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (first row, block)."""
-        g, trace = self.g, self.call.trace
+        return self.computed_with(self.taken(K, part))
+
+    def taken(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
+        """Do the same, for who notes the time of what is done with it."""
+        g = self.g
         o, e = g.extent(K)
         for tiles in g.blocks(part, K):
             block = self.stream.take().data
             first = tiles.start * g.rows
-            start_ns = trace.now_ns()
             yield first, block[: g.n - first, : e - o]
-            trace.record("compute", start_ns)
+
+    def computed_with(self, blocks: Iterator[tuple[int, Matrix]]) -> Iterator[tuple[int, Matrix]]:
+        """Note the time until the next block is asked for."""
+        for block in blocks:
+            start_ns = self.call.trace.now_ns()
+            yield block
+            self.call.trace.record("compute", start_ns)

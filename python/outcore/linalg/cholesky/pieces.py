@@ -81,6 +81,7 @@ def apply_blocks(
     L: Iterable[tuple[int, Matrix]],
     pieces: Sequence[Piece],
     columns: slice,
+    before: Iterable[tuple[int, Matrix]] = (),
 ) -> None:
     """Update columns of a slab with a panel left of them: C <- C - L L_Cᴴ.
 
@@ -95,8 +96,10 @@ def apply_blocks(
         Of the slab.
     columns
         Which, of those that the pieces have.
+    before
+        Blocks that have been used already, to go on after them.
     """
-    beside: list[tuple[int, Matrix]] = []
+    beside = [(first, block) for first, block in before if first < columns.stop]
     for first, block in L:
         end = first + block.shape[0]
         if first < columns.stop:

@@ -160,7 +160,10 @@ def open_storage(
             if isinstance(A, Array):
                 A.close()
         try:
-            yield method.storage(source, metadata, target, g, journal)
+            with contextlib.closing(
+                method.storage(source, metadata, target, g, journal)
+            ) as storage:
+                yield storage
         except OutcoreError as error:
             useless = isinstance(error, _HOPELESS) or not journal.records
             if useless and not journal.header.overwrite_a:

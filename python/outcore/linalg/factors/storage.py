@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Generic, TypeVar
 
 from outcore import blas_choice
@@ -54,6 +55,8 @@ class FactorStorage(Generic[G]):
             record.first + i: at for record in journal.records for i, at in enumerate(record.places)
         }
         self._pending: tuple[Ticket, Record] | None = None
+        self._note: Future[None] | None = None
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="outcore-journal")
         self._matrix: ArrayFile | None = None
         self._factors: ArrayFile | None = None
 
@@ -123,18 +126,28 @@ class FactorStorage(Generic[G]):
         self._pending = (self.factors.submit_sync(), record)
 
     def commit_if_durable(self) -> None:
-        """Write the note that is due, if its slab has become durable."""
+        """Write the note that is due, if its slab has become durable: in the background."""
         if self._pending and self._pending[0].done():
-            self.commit()
+            ticket, record = self._pending
+            ticket.wait()
+            self._pending = None
+            self._note = self._background.submit(self.journal.append, record)
 
     def commit(self) -> None:
-        """Wait until the last slab is durable, and note it."""
+        """Wait until the last slab is durable, and noted."""
         if self._pending:
             ticket, record = self._pending
             wait(ticket, self._trace)
             # Not after the note: an interrupt between the two must not have it written twice.
             self._pending = None
             self.journal.append(record)
+        if self._note:
+            self._note.result()
+            self._note = None
+
+    def close(self) -> None:
+        """Wait for a note that is being written, whatever becomes of it."""
+        self._background.shutdown()
 
     def refuse_changed(self) -> None:
         """Refuse to complete factors of a matrix that was written to meanwhile."""

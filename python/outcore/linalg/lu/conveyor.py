@@ -68,10 +68,13 @@ class Conveyor:
         self._panel_group = load_group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []
         self._arriving: list[tuple[int, Ticket]] = []
-        self._awaited: list[Ticket] = []
+        self._awaited: list[tuple[int, Ticket]] = []
         self._unwritten: Counter[tuple[int, int]] = Counter()
-        self._slab = Slab(0, 0)
+        # The slab whose tiles leave, and the one that comes in behind it; then those that `begin`
+        # was told of, of which the first may still be coming in.
+        self._slab = self._current = Slab(0, 0)
         self._next: Slab | None = None
+        self._following: Slab | None = None
 
     def load(self, slab: Slab | None) -> None:
         """Start loading a slab into free memory: the first one."""
@@ -81,37 +84,58 @@ class Conveyor:
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
         """Return the memory of a slab, (n, columns of the slab), column-major.
 
-        Its elements are there once `arrivals` has said so. `following` is the slab that will come
-        in behind it.
+        Its elements are there once `arrivals` has said so; tiles of the slab before may still be
+        where they come in. `following` is the slab that will come in behind it.
         """
-        self.drain()
-        self._slab, self._next = slab, following
         p = self._origin_panel
         self._storage.place_slab(Slab(slab.first + p, slab.last + p))
+        self._current, self._following = slab, following
+        if not slab.first:
+            # Its panels leave while later ones still come in.
+            self._let_follow()
+        return self._memory[: self._geometry.n, : self._width(slab)]
+
+    def arrivals(self) -> Iterator[slice]:
+        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        g, slab = self._geometry, self._current
+        coming = self._arriving if slab.first else self._awaited
+        panels = slab.last - slab.first
+        for panel in range(panels):
+            while panel % self._panel_group == 0 and not self._is_coming(panel, coming):
+                wait(self._leaving[0].ticket, self._trace)
+                self.poll()
+            for first_panel, ticket in coming:
+                if first_panel == panel:
+                    wait(ticket, self._trace)
+            if slab.first and panel == panels - 1:
+                self._let_follow()
+            yield slice(panel * g.columns, min((panel + 1) * g.columns, self._width(slab)))
+        self._awaited = []
+
+    def _is_coming(self, panel: int, coming: list[tuple[int, Ticket]]) -> bool:
+        """Whether all of a panel is on its way in: nothing of the slab before is left there."""
+        groups = range(0, self._geometry.tiles, self._tile_group)
+        return sum(first_panel == panel for first_panel, _ in coming) == len(groups)
+
+    def _let_follow(self) -> None:
+        """Have the following slab come in behind the current one, all of which has its memory."""
+        self.drain()
+        slab = self._slab = self._current
+        self._next = self._following
         self._unwritten = Counter(
             self._group_of(tile, panel)
             for tile in range(self._geometry.tiles)
             for panel in range(slab.last - slab.first)
         )
-        g = self._geometry
-        first, end = slab.first * g.columns, min(slab.last * g.columns, g.n)
-        self._memory[:, end - first : (slab.last - slab.first) * g.columns] = 0
+        self._awaited, self._arriving = self._arriving, []
+        self._memory[:, self._width(slab) : (slab.last - slab.first) * self._geometry.columns] = 0
         # The first slab is narrow: the second can begin to come in beside it.
         self._fill_free()
-        return self._memory[: g.n, : end - first]
 
-    def arrivals(self) -> Iterator[slice]:
-        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+    def _width(self, slab: Slab) -> int:
+        """Columns of a slab."""
         g = self._geometry
-        width = min(self._slab.last * g.columns, g.n) - self._slab.first * g.columns
-        arriving, self._arriving = self._arriving, []
-        self._awaited = [ticket for _, ticket in arriving]
-        for panel in range(self._slab.last - self._slab.first):
-            for first_panel, ticket in arriving:
-                if first_panel == panel:
-                    wait(ticket, self._trace)
-            yield slice(panel * g.columns, min((panel + 1) * g.columns, width))
-        self._awaited = []
+        return min(slab.last * g.columns, g.n) - slab.first * g.columns
 
     def rows_done(self, end: int) -> None:
         """Let go of the tiles whose last row is ``end - 1``: rows above `end` are final."""
@@ -157,8 +181,8 @@ class Conveyor:
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
         well = True
-        arriving = [ticket for _, ticket in self._arriving]
-        for ticket in [*(item.ticket for item in self._leaving), *arriving, *self._awaited]:
+        arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
+        for ticket in [*(item.ticket for item in self._leaving), *arriving]:
             try:
                 ticket.wait()
             except OutcoreError:

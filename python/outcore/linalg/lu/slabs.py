@@ -123,24 +123,32 @@ class SlabFactorization:
         )
 
     def update_as_they_come(self, arrivals: Iterator[int], panels: int, C: Matrix) -> None:
-        """C <- L_0⁻¹ P_0 C, the last of the panels of C when they are there.
+        """C <- L_0⁻¹ P_0 C, half of the panels of C first: the others are still coming in.
 
-        Their memory holds the last panels of the slab before, which have just left.
+        Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
+        many as there is memory for.
         """
-        trace, piv = self.call.trace, self.piv[0]
-        blocks = self.taken(0)
-        early = max(itertools.islice(arrivals, panels - panels // 4 - 1), default=0)
-        held = list(itertools.islice(blocks, RING_BLOCKS))
-        for columns in (slice(early), slice(early, None)):
-            if columns.start == early:
-                max(arrivals)
-            start_ns = trace.now_ns()
-            apply_panel(self.kernels, piv, held, C[:, columns])
-            trace.record("compute", start_ns)
+        piv, blocks = self.piv[0], self.taken(0)
+        early = max(itertools.islice(arrivals, (panels + 1) // 2))
+        held: list[tuple[int, Matrix]] = []
+        L = self.kept(itertools.islice(blocks, RING_BLOCKS), held)
+        apply_panel(self.kernels, piv, self.computed_with(L), C[:, :early])
+        if early < C.shape[1]:
+            max(arrivals)
+            apply_panel(self.kernels, piv, self.computed_with(iter(held)), C[:, early:])
         # Their memory is for those that come.
         held.clear()
         apply_blocks(self.kernels, len(piv), self.computed_with(blocks), C)
         self.call.meter.advance(update_flops(self.g, 0) * C.shape[1])
+
+    def kept(
+        self, blocks: Iterator[tuple[int, Matrix]], held: list[tuple[int, Matrix]]
+    ) -> Iterator[tuple[int, Matrix]]:
+        """Go through blocks and keep them, while elements come in."""
+        for block in blocks:
+            held.append(block)
+            self.conveyor.poll()
+            yield block
 
     def update(self, K: int, L: Iterator[tuple[int, Matrix]], C: Matrix) -> None:
         """C <- L_K⁻¹ P_K C, for columns C from the first row of panel K down."""
