@@ -35,7 +35,8 @@ class Array:
 
     ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place.
     Indexing takes integers, slices with steps both ways, and ``...``. Several processes may write
-    disjoint elements of one array; nothing outside the assigned box is touched.
+    disjoint elements of one array; nothing outside the assigned box is touched. Pickled for another
+    process, it is opened anew there.
     """
 
     def __init__(self, where: Place, metadata: Metadata, mode: Literal["r", "r+"]) -> None:
@@ -48,6 +49,10 @@ class Array:
 
     def __repr__(self) -> str:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the mode, so that another process opens the array for itself."""
+        return open_array, (str(self.path), self.mode)
 
     @property
     def path(self) -> AnyPath:

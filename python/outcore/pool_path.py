@@ -176,6 +176,10 @@ class PoolPath:
     def __repr__(self) -> str:
         return f"PoolPath({str(self)!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the URL, by which another process finds the pool."""
+        return named, (str(self),)
+
     def __fspath__(self) -> str:
         return str(self)
 
