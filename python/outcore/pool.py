@@ -308,12 +308,12 @@ class Pool:
         DeniedError
             If the user is neither the owner nor has the pool's key.
         """
-        self._root.core.set_attributes(self._at(path).inside, mode=mode)
+        self._set(path, mode=mode)
 
     def chown(
         self, path: str | PoolPath, owner: int | None = None, group: int | None = None
     ) -> None:
-        """Set the owner and the group, by number; `None` leaves what is there.
+        """Set the owner and the group, by number; `None` or -1 leaves what is there.
 
         Raises
         ------
@@ -321,11 +321,23 @@ class Pool:
             As POSIX has it: an owner gives files to groups that it is a member of, and only who
             has the pool's key gives them to other users.
         """
-        self._root.core.set_attributes(self._at(path).inside, owner=owner, group=group)
+        kept = (None, -1)
+        self._set(
+            path, owner=None if owner in kept else owner, group=None if group in kept else group
+        )
 
     def utime(self, path: str | PoolPath, modified_ns: int) -> None:
         """Set the time of the last change of content, in nanoseconds since 1970."""
-        self._root.core.set_attributes(self._at(path).inside, modified_ns=modified_ns)
+        self._set(path, modified_ns=modified_ns)
+
+    def _set(self, path: str | PoolPath, **attributes: int | None) -> None:
+        try:
+            self._root.core.set_attributes(self._at(path).inside, **attributes)
+        except (OverflowError, TypeError):
+            raise InvalidError(
+                "modes, owners, groups and times are integers of at least 0 that fit, have "
+                f"{attributes}"
+            ) from None
 
     def getxattr(self, path: str | PoolPath, name: str) -> bytes:
         """Return an extended attribute.

@@ -2,6 +2,8 @@
 
 import io
 import operator
+from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -324,25 +326,29 @@ class FileView:
     """
 
     def __init__(self, file: PoolFile, offset: int, group: int, stride: int) -> None:
-        if offset < 0 or group < 1 or stride < group:
+        if not all(isinstance(number, Integral) for number in (offset, group, stride)) or (
+            offset < 0 or group < 1 or stride < group
+        ):
             raise InvalidError(
                 f"need an offset of at least 0 and groups of at least 1 byte in strides no "
-                f"shorter, have offset {offset}, group {group}, stride {stride}"
+                f"shorter, have offset {offset!r}, group {group!r}, stride {stride!r}"
             )
         self._file = file
-        self._offset, self._group, self._stride = offset, group, stride
+        self._offset, self._group, self._stride = int(offset), int(group), int(stride)
 
     def regions(self, at: int, nbytes: int) -> Regions:
         """Regions of the file that are `nbytes` bytes of the view from `at` on."""
-        if at < 0 or nbytes < 0:
-            raise InvalidError(f"need a position and a length of at least 0, have {at}, {nbytes}")
-        number, inside = divmod(at, self._group)
+        if not isinstance(at, Integral) or not isinstance(nbytes, Integral) or at < 0 or nbytes < 0:
+            raise InvalidError(
+                f"need a position and a length, integers of at least 0, have {at!r}, {nbytes!r}"
+            )
+        number, inside = divmod(int(at), self._group)
         location = self._offset + number * self._stride + inside
         first = self._group - inside if inside else 0
         if nbytes <= first:
-            return Regions.contiguous(location, nbytes)
+            return regions_of(Regions.contiguous, location, nbytes)
         count, last = divmod(nbytes - first, self._group)
-        return Regions.strided(location, first, self._group, count, self._stride, last)
+        return regions_of(Regions.strided, location, first, self._group, count, self._stride, last)
 
     def start_read_at(
         self, at: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
@@ -373,6 +379,8 @@ def hints_of(hints: dict[str, Any], to_bytes: Any) -> dict[str, Any]:
         "stripe_count": "count", "striping_factor": "count",
         "base": "base", "start_iodevice": "base",
     }  # fmt: skip
+    if not isinstance(hints, Mapping):
+        raise InvalidError(f"hints= is a dictionary of names and values, have {hints!r}")
     found: dict[str, Any] = {"others": []}
     for name, value in hints.items():
         known = ours.get(name)
@@ -380,7 +388,7 @@ def hints_of(hints: dict[str, Any], to_bytes: Any) -> dict[str, Any]:
             found["others"].append((str(name), str(value)))
             continue
         number = to_bytes(value) if known == "unit_bytes" else _hinted(name, value)
-        if number < (0 if known == "base" else 1):
+        if not (0 if known == "base" else 1) <= number < 1 << 63:
             raise InvalidError(f"the hint {name} cannot be {value!r}")
         found[known] = number
     return found

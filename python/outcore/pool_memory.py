@@ -1,6 +1,7 @@
 """What requests to a pool's file take as memory, and as lists of regions."""
 
 import operator
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,13 @@ Bytes = npt.NDArray[np.uint8]
 
 def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
     """Regions given by their first bytes and lengths, or one length for all."""
-    starts, sizes = np.atleast_1d(offsets), np.asarray(lengths)
+    try:
+        starts, sizes = np.atleast_1d(offsets), np.asarray(lengths)
+    except ValueError:
+        raise InvalidError(
+            f"offsets and lengths are each one list of integers, have {reprlib.repr(offsets)} and "
+            f"{reprlib.repr(lengths)}"
+        ) from None
     for each in (starts, sizes):
         if each.size and (each.dtype.kind not in "iu" or int(each.min()) < 0):
             raise InvalidError(f"offsets and lengths are integers of at least 0, have {each!r}")
@@ -58,7 +65,12 @@ def _bytes_in(buffer: Any) -> Bytes:
 
 
 def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Refuse an array that cannot be read into."""
+    """Refuse what is no array that can be read into."""
+    if not isinstance(array, np.ndarray):
+        raise InvalidError(
+            f"out= is a NumPy array, have {type(array).__name__}; "
+            "np.frombuffer makes one of a buffer"
+        )
     if not array.flags.writeable:
         raise InvalidError("out= cannot be written to; give an array that can")
     return _plain(array)
@@ -86,20 +98,21 @@ def regions_of(make: Callable[..., Regions], *numbers: int) -> Regions:
     Raises
     ------
     InvalidError
-        If one of the numbers is negative, or no file is that large.
+        If one of the numbers is none, or negative, or no file is that large.
     """
     try:
-        return make(*numbers)
-    except OverflowError:
+        return make(*map(operator.index, numbers))
+    except (OverflowError, TypeError):
         raise InvalidError(
-            f"positions, sizes and counts are at least 0 and below 2^63, have {numbers}"
+            "positions, sizes and counts are integers of at least 0 and below 2^63, have "
+            f"{reprlib.repr(numbers)}"
         ) from None
 
 
 def length_of(nbytes: int | None, out: npt.NDArray[Any] | None) -> int:
     """Bytes to read: as many as are asked for, or as `out` has."""
     if nbytes is not None:
-        return operator.index(nbytes)
+        return nbytes
     if out is None:
         raise InvalidError("need nbytes, or out= to fill")
-    return out.nbytes
+    return writable(out).nbytes

@@ -263,7 +263,7 @@ class PoolPath:
 
     def open(self, mode: str = "r", hints: dict[str, Any] | None = None) -> PoolFile:
         """Open a file of bytes; see `Pool.open`."""
-        kind = mode.replace("b", "")
+        kind = mode.replace("b", "") if isinstance(mode, str) else ""
         if kind not in ("r", "r+", "w", "x", "a") or mode.count("b") > 1:
             raise InvalidError(f"mode must be 'r', 'r+', 'w', 'x' or 'a', have {mode!r}")
         if kind in ("r", "r+"):
