@@ -2,15 +2,17 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Stream, Ticket, Trace
 from outcore.errors import OutcoreError
+
+T = TypeVar("T")
 
 Box: TypeAlias = tuple[slice, ...]
 
@@ -30,6 +32,22 @@ def wait(ticket: Ticket, trace: Trace | None = None) -> None:
     start = trace.now_ns()
     ticket.wait()
     trace.record("wait", start)
+
+
+def timed(items: Iterable[T], trace: Trace) -> Iterator[T]:
+    """Go through what is worked on, and note the time until the next one is asked for."""
+    for item in items:
+        start_ns = trace.now_ns()
+        yield item
+        trace.record("compute", start_ns)
+
+
+def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterator[T]:
+    """Go through what is to be used again, and keep it; poll before each, for what comes in."""
+    for item in items:
+        held.append(item)
+        poll()
+        yield item
 
 
 class BlockStream:

@@ -95,9 +95,7 @@ class Conveyor:
         arriving = self._awaited if self._is_alone else self._arriving
         for panel in panels:
             while not self._is_alone and any(c.panels[0] <= panel for c in self._coming):
-                for ticket in self._leaving[0][1]:
-                    wait(ticket, self._trace)
-                self.poll()
+                self._wait_for_one()
             for first, ticket in arriving:
                 if first == panel:
                     wait(ticket, self._trace)
@@ -158,9 +156,13 @@ class Conveyor:
     def drain(self) -> None:
         """Wait until every panel has left."""
         while self._leaving:
-            for ticket in self._leaving[0][1]:
-                wait(ticket, self._trace)
-            self.poll()
+            self._wait_for_one()
+
+    def _wait_for_one(self) -> None:
+        """Wait until the next panel has left."""
+        for ticket in self._leaving[0][1]:
+            wait(ticket, self._trace)
+        self.poll()
 
     def abandon(self) -> bool:
         """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""

@@ -41,7 +41,7 @@ from outcore.linalg.factors.journal import Record
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.streams import BlockStream
+from outcore.streams import BlockStream, kept, timed
 from outcore.volumes import PathLike
 
 
@@ -227,23 +227,14 @@ class _Factorization:
         early = slice(columns.start, self.g.extent(end - 1)[1])
         late = slice(early.stop, columns.stop)
         held: list[tuple[int, Matrix]] = []
-        L = self.kept(itertools.islice(blocks, self.g.ring_blocks), held)
-        apply_blocks(self.kernels, self.computed_with(L), pieces, early)
+        L = kept(itertools.islice(blocks, self.g.ring_blocks), held, self.conveyor.poll)
+        apply_blocks(self.kernels, timed(L, self.call.trace), pieces, early)
         if late.start < late.stop:
             max(arrivals)
-            apply_blocks(self.kernels, self.computed_with(iter(held)), pieces, late)
+            apply_blocks(self.kernels, timed(held, self.call.trace), pieces, late)
         # The memory of those that are not needed any more is for those that come.
         held[:] = [block for block in held if block[0] < columns.stop]
-        apply_blocks(self.kernels, self.computed_with(blocks), pieces, columns, held)
-
-    def kept(
-        self, blocks: Iterator[tuple[int, Matrix]], held: list[tuple[int, Matrix]]
-    ) -> Iterator[tuple[int, Matrix]]:
-        """Go through blocks and keep them, while elements come in."""
-        for block in blocks:
-            held.append(block)
-            self.conveyor.poll()
-            yield block
+        apply_blocks(self.kernels, timed(blocks, self.call.trace), pieces, columns, held)
 
     def solve_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
         """Solve for a part below the diagonal: C <- (C - L[part] L[slab]ᴴ) L_slab⁻ᴴ."""
@@ -325,7 +316,7 @@ class _Factorization:
 
     def blocks_of(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (first row, block)."""
-        return self.computed_with(self.taken(K, part))
+        return timed(self.taken(K, part), self.call.trace)
 
     def taken(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Do the same, for who notes the time of what is done with it."""
@@ -335,10 +326,3 @@ class _Factorization:
             block = self.stream.take().data
             first = tiles.start * g.rows
             yield first, block[: g.n - first, : e - o]
-
-    def computed_with(self, blocks: Iterator[tuple[int, Matrix]]) -> Iterator[tuple[int, Matrix]]:
-        """Note the time until the next block is asked for."""
-        for block in blocks:
-            start_ns = self.call.trace.now_ns()
-            yield block
-            self.call.trace.record("compute", start_ns)

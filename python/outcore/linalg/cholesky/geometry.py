@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from outcore.linalg.cholesky.cuts import SlabCut
+from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
 from outcore.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 
@@ -45,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class CholeskyGeometry:
+class CholeskyGeometry(Tiled):
     """How a matrix of order `n` is cut for the left-looking order within a budget.
 
     L is stored in tiles of ``rows`` x ``columns`` elements, those on and below the diagonal only.
@@ -78,21 +79,6 @@ class CholeskyGeometry:
     slab_bytes: int
     bounce_bytes: int
     budget_bytes: int
-
-    @property
-    def tiles(self) -> int:
-        """Tiles in the first panel."""
-        return math.ceil(self.n / self.rows)
-
-    @property
-    def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
-
-    @property
-    def height(self) -> int:
-        """Rows of the matrix, rounded up to whole tiles."""
-        return self.tiles * self.rows
 
     @property
     def tile_bytes(self) -> int:

@@ -19,7 +19,7 @@ from outcore.linalg.lu.plan import RING_BLOCKS, LuGeometry, Slab, panel_flops, u
 from outcore.linalg.lu.storage import LuFiles
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
-from outcore.streams import BlockStream
+from outcore.streams import BlockStream, kept, timed
 
 
 class SlabFactorization:
@@ -131,24 +131,15 @@ class SlabFactorization:
         piv, blocks = self.piv[0], self.taken(0)
         early = max(itertools.islice(arrivals, (panels + 1) // 2))
         held: list[tuple[int, Matrix]] = []
-        L = self.kept(itertools.islice(blocks, RING_BLOCKS), held)
-        apply_panel(self.kernels, piv, self.computed_with(L), C[:, :early])
+        L = kept(itertools.islice(blocks, RING_BLOCKS), held, self.conveyor.poll)
+        apply_panel(self.kernels, piv, timed(L, self.call.trace), C[:, :early])
         if early < C.shape[1]:
             max(arrivals)
-            apply_panel(self.kernels, piv, self.computed_with(iter(held)), C[:, early:])
+            apply_panel(self.kernels, piv, timed(held, self.call.trace), C[:, early:])
         # Their memory is for those that come.
         held.clear()
-        apply_blocks(self.kernels, len(piv), self.computed_with(blocks), C)
+        apply_blocks(self.kernels, len(piv), timed(blocks, self.call.trace), C)
         self.call.meter.advance(update_flops(self.g, 0) * C.shape[1])
-
-    def kept(
-        self, blocks: Iterator[tuple[int, Matrix]], held: list[tuple[int, Matrix]]
-    ) -> Iterator[tuple[int, Matrix]]:
-        """Go through blocks and keep them, while elements come in."""
-        for block in blocks:
-            held.append(block)
-            self.conveyor.poll()
-            yield block
 
     def update(self, K: int, L: Iterator[tuple[int, Matrix]], C: Matrix) -> None:
         """C <- L_K⁻¹ P_K C, for columns C from the first row of panel K down."""
@@ -184,7 +175,7 @@ class SlabFactorization:
 
     def blocks_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (row counted from the panel's first, block)."""
-        return self.computed_with(self.taken(K))
+        return timed(self.taken(K), self.call.trace)
 
     def taken(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Do the same, for who notes the time of what is done with it."""
@@ -195,10 +186,3 @@ class SlabFactorization:
             first = tiles.start * g.rows
             top = max(o, first)
             yield top - o, block[top - first : g.n - first, : e - o]
-
-    def computed_with(self, blocks: Iterator[tuple[int, Matrix]]) -> Iterator[tuple[int, Matrix]]:
-        """Note the time until the next block is asked for."""
-        for block in blocks:
-            start_ns = self.call.trace.now_ns()
-            yield block
-            self.call.trace.record("compute", start_ns)
