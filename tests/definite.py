@@ -1,5 +1,7 @@
 """Hermitian positive definite matrices, and Cholesky factors as the tests judge them."""
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 from linpack import Matrix, random_matrix
@@ -29,6 +31,16 @@ def upper_only(a: Matrix) -> Matrix:
     half = a.copy(order="C")
     half[np.tril_indices(len(a), -1)] = np.nan
     return half
+
+
+def mirrored_lower(a: Matrix, path: Path, order: str, chunks: tuple[int, int]) -> oc.Array:
+    """The lower triangle, stored as the upper one is in this order and in these chunks.
+
+    Only then must both factors have the same bits: a slab is cut where chunks end, and the BLAS may
+    round otherwise in another cut (OpenBLAS's kernels for AVX2 do).
+    """
+    mirrored = "F" if order == "C" else "C"
+    return oc.from_array(lower_only(a), path, order=mirrored, chunks=chunks[::-1])
 
 
 def factor_of(factor: CholeskyFactor) -> Matrix:
