@@ -15,46 +15,13 @@ from outcore.collective_plan import VERBS as COLLECTIVE_VERBS
 from outcore.collective_plan import CollectivePlan, plan_collective
 from outcore.counts import count_of
 from outcore.errors import BudgetError, DiskFullError, InvalidError
-from outcore.linalg.cholesky.plan import cholesky_cost
-from outcore.linalg.cost import Cost, Planner, Problem
-from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
-from outcore.linalg.lu.choice import lu_plan
-from outcore.linalg.products.matmul_plan import matmul_cost
-from outcore.linalg.products.triangular_plan import triangular_cost
-from outcore.linalg.rows.gram_plan import gram_cost
-from outcore.linalg.rows.lstsq_plan import lstsq_cost
-from outcore.linalg.rows.qr_plan import qr_cost
-from outcore.linalg.rows.svd_plan import svd_cost
-from outcore.linalg.slab_qr.form_q import form_q_cost
-from outcore.linalg.slab_qr.plan import slab_qr_cost
-from outcore.linalg.systems.plan import solve_cost, solve_notes
+from outcore.linalg.cost import Cost, Problem
 from outcore.machine import nearest_directory
 from outcore.pool_path import PoolPath
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype
-
-PLANNERS: dict[str, Planner] = {
-    "lu": lu_plan,
-    "cholesky": cholesky_cost,
-    "qr": qr_cost,
-    "qr_factor": slab_qr_cost,
-    "form_q": form_q_cost,
-    "lstsq": lstsq_cost,
-    "gram": gram_cost,
-    "svd": svd_cost,
-    "solve": solve_cost,
-    "gauss_seidel": gauss_seidel_cost,
-    "jacobi": jacobi_cost,
-    "cg": cg_cost,
-    "gmres": gmres_cost,
-    "matmul": matmul_cost,
-    "solve_triangular": triangular_cost,
-}
-"""Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
-
-VERBS = tuple(PLANNERS)
 
 _OBLONG = ("qr", "qr_factor", "form_q", "lstsq", "gram", "svd", "matmul")
 """Verbs whose matrix need not be square: they have ``m=``."""
@@ -267,8 +234,12 @@ def plan(
     """
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
-    if verb not in VERBS:
-        raise InvalidError(f"there is a plan for {' and '.join(VERBS)}, not for {verb!r}")
+    # Here, and not above: they bring SciPy, which takes longer to import than all the rest.
+    from outcore.linalg.planners import PLANNERS
+    from outcore.linalg.systems.plan import solve_notes
+
+    if verb not in PLANNERS:
+        raise InvalidError(f"there is a plan for {' and '.join(PLANNERS)}, not for {verb!r}")
     if n is None:
         raise InvalidError(f"need n=, the order of the matrix, to plan {verb!r}, have none")
     n, rhs = count_of("n", n), count_of("rhs", rhs)

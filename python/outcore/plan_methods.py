@@ -10,8 +10,8 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.counts import count_of
 from outcore.errors import BudgetError
-from outcore.linalg.iterative.cost import SWEEPS
-from outcore.plan import PLANNERS, Plan, plan
+from outcore.linalg.cost import SWEEPS
+from outcore.plan import Plan, plan
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
@@ -19,7 +19,7 @@ from outcore.zarr_format import check_dtype
 
 
 class _Way(NamedTuple):
-    """A way to solve A x = b: a verb of `PLANNERS`, with options."""
+    """A way to solve A x = b: a verb that has a plan, with options."""
 
     name: str
     verb: str
@@ -194,7 +194,7 @@ def compare_methods(
     refused: dict[str, str] = {}
     for way in _WAYS:
         options = _options_of(way, kind, steps)
-        if options is None or way.verb not in PLANNERS:
+        if options is None:
             continue
         try:
             plans[way.name] = plan(

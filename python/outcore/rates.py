@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, lapack, machine
+from outcore import blas_choice, machine
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.create import create_array
 from outcore.disk_reads import DiskReads
@@ -268,6 +268,8 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskR
 def _gemm_rate(dtype: str, seconds: float) -> float:
     """Real operations a second of the update that LU does most: a row tile of L times a panel."""
     m, n, k = 2048, 1024, 128 if dtype == "complex128" else 256
+    from outcore import lapack  # here: it brings SciPy, which is long to import
+
     kernels = lapack.kernels(dtype)
     rng = np.random.default_rng(1)
 

@@ -1,6 +1,5 @@
 """What arrays are copied to, behind one interface that writes blocks."""
 
-import asyncio
 import errno
 import math
 import os
@@ -207,6 +206,8 @@ class ZarrTarget(Target):
 
 async def _others_done() -> None:
     """Wait for the tasks of this event loop, and for those that they begin."""
+    import asyncio  # here: it takes as long as a tenth of this package
+
     for _ in range(_NESTED_TASKS):
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:

@@ -1,43 +1,35 @@
-"""The command ``outcore``: one module for each verb."""
+"""The command ``outcore``: one module for each verb, imported when the verb is used."""
+
+import importlib
 
 import click
 
 import outcore
-from outcore.cli import (
-    attr,
-    chmod,
-    chown,
-    convert,
-    cp,
-    demo,
-    df,
-    doctor,
-    info,
-    ls,
-    mkdir,
-    mv,
-    plan,
-    pool,
-    report,
-    rm,
-    serve,
-    solve,
-    stat,
-    verify,
-)
 from outcore.cli.invocation import Verbs
 
+VERBS = (
+    "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "info", "ls", "mkdir", "mv",
+    "plan", "pool", "report", "rm", "serve", "solve", "stat", "verify",
+)  # fmt: skip
+"""In the order in which the help lists them."""
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Main(Verbs):
+    """The group of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the verbs."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"outcore.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(outcore.__version__, prog_name="outcore")
 def main() -> None:
     """Arrays larger than memory, and solvers that run out of core at in-core speed."""
-
-
-VERBS = (
-    attr, chmod, chown, convert, cp, demo, df, doctor, info, ls, mkdir, mv, plan, pool, report, rm,
-    serve, solve, stat, verify,
-)  # fmt: skip
-
-for verb in VERBS:
-    main.add_command(verb.command)

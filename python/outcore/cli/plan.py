@@ -6,8 +6,9 @@ import click
 
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
-from outcore.linalg.iterative.cost import SWEEPS
-from outcore.plan import VERBS, plan
+from outcore.linalg.cost import SWEEPS
+from outcore.linalg.planners import PLANNERS
+from outcore.plan import plan
 from outcore.plan_methods import COMPARABLE, compare_methods
 from outcore.volumes import AnyPath
 
@@ -39,7 +40,7 @@ def _value(text: str) -> Any:
 
 
 @click.command("plan", short_help="Say what a job will need and take, before it starts.")
-@click.argument("verb", type=click.Choice(VERBS))
+@click.argument("verb", type=click.Choice(list(PLANNERS)))
 @click.option(
     "-n", "--order", "n", type=int, required=True, help="Order of the matrix, or its columns."
 )

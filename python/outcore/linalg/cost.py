@@ -22,6 +22,9 @@ _REQUEST_CPU_S = 10e-6
 SCAN_S_PER_BYTE = 0.08e-9
 """Seconds for each byte of memory that is read once by one thread."""
 
+SWEEPS = 20
+"""Sweeps or iterations of an iterative method that are planned if nothing else is said."""
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -7,7 +7,7 @@ from typing import Any
 
 from outcore.counts import count_of
 from outcore.errors import InvalidError
-from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.cg import demands as demands_of_cg
 from outcore.linalg.iterative.gauss_seidel import demands as demands_of_gauss_seidel
@@ -25,9 +25,6 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.preconditioners import applied
 from outcore.zarr_format import default_chunks
-
-SWEEPS = 20
-"""Sweeps or iterations that are planned if nothing else is said."""
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:

@@ -1,0 +1,34 @@
+"""The planners of all verbs."""
+
+from outcore.linalg.cholesky.plan import cholesky_cost
+from outcore.linalg.cost import Planner
+from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
+from outcore.linalg.lu.choice import lu_plan
+from outcore.linalg.products.matmul_plan import matmul_cost
+from outcore.linalg.products.triangular_plan import triangular_cost
+from outcore.linalg.rows.gram_plan import gram_cost
+from outcore.linalg.rows.lstsq_plan import lstsq_cost
+from outcore.linalg.rows.qr_plan import qr_cost
+from outcore.linalg.rows.svd_plan import svd_cost
+from outcore.linalg.slab_qr.form_q import form_q_cost
+from outcore.linalg.slab_qr.plan import slab_qr_cost
+from outcore.linalg.systems.plan import solve_cost
+
+PLANNERS: dict[str, Planner] = {
+    "lu": lu_plan,
+    "cholesky": cholesky_cost,
+    "qr": qr_cost,
+    "qr_factor": slab_qr_cost,
+    "form_q": form_q_cost,
+    "lstsq": lstsq_cost,
+    "gram": gram_cost,
+    "svd": svd_cost,
+    "solve": solve_cost,
+    "gauss_seidel": gauss_seidel_cost,
+    "jacobi": jacobi_cost,
+    "cg": cg_cost,
+    "gmres": gmres_cost,
+    "matmul": matmul_cost,
+    "solve_triangular": triangular_cost,
+}
+"""Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""

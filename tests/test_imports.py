@@ -1,0 +1,58 @@
+"""What is imported when: servers and file verbs must start quickly, without SciPy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outcore
+from outcore.cli import VERBS
+
+SLOW = ("scipy", "matplotlib", "zarr", "fsspec", "asyncio")
+
+
+def slow_modules_after(script: str, directory: Path) -> set[str]:
+    """Run a script in a new process; return those of `SLOW` that it has imported."""
+    script += f"\nimport sys; print([name for name in {SLOW} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=directory, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: list[str] = eval(done.stdout.splitlines()[-1])
+    return set(found)
+
+
+def test_the_package_alone_needs_none_of_them(tmp_path: Path) -> None:
+    assert slow_modules_after("import outcore, outcore.linalg, outcore.cli", tmp_path) == set()
+
+
+def test_arrays_in_a_pool_need_none_of_them(tmp_path: Path) -> None:
+    script = """
+import numpy as np
+import outcore as oc
+with oc.Pool.embedded(["d"]) as pool:
+    with oc.create_array(pool / "A", (30, 20), "f8") as A:
+        A[...] = 1.0
+    assert oc.open_array(pool / "A")[3, 4] == 1
+"""
+    assert slow_modules_after(script, tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "verb", ["attr", "chmod", "chown", "cp", "df", "info", "ls", "mkdir", "mv", "pool", "rm",
+             "serve", "stat", "verify"],
+)  # fmt: skip
+def test_verbs_that_do_not_compute_need_none_of_them(tmp_path: Path, verb: str) -> None:
+    assert verb in VERBS
+    assert slow_modules_after(f"import outcore.cli.{verb}", tmp_path) == set()
+
+
+def test_all_that_linalg_promises_is_there() -> None:
+    assert set(outcore.linalg.__all__) <= set(dir(outcore.linalg))
+    for name in outcore.linalg.__all__:
+        found = getattr(outcore.linalg, name)
+        assert found.__name__ == name
+        assert found.__doc__
+    with pytest.raises(AttributeError, match="lu_factorize"):
+        _ = outcore.linalg.lu_factorize  # type: ignore[attr-defined]
