@@ -47,8 +47,9 @@ test: test-rust test-python slice
 test-rust: $(PACKAGES)
 	cargo test --workspace --locked --quiet
 
+# All tests, in two processes: much of their time they wait for disks and for each other's processes.
 test-python: $(CORE)
-	python -m pytest $(ARGS)
+	python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 slice: $(CORE)
 	tools/slice
