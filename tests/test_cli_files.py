@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,6 +297,18 @@ def test_a_pool_is_named_by_its_directory_too(tmp_path: Path) -> None:
     assert "there is no pool" in refusal("ls", f"outcore:{tmp_path}::d")
     assert "neither a socket nor" in refusal("ls", f"outcore:{tmp_path}/none::d")
     assert "is no name in a pool" in refusal("ls", "outcore://host/f")
+
+
+def test_a_key_is_made_for_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTCORE_KEY", raising=False)
+    assert document("pool", "key", "--new", "-o", tmp_path / "k") == {"key": str(tmp_path / "k")}
+    made = (tmp_path / "k").read_text()
+    assert re.fullmatch("outcore-pool-key-1 [0-9a-f]{64}\n", made)
+    assert (tmp_path / "k").stat().st_mode & 0o777 == 0o600
+    assert "exists" in refusal("pool", "key", "--new", "-o", tmp_path / "k")
+    assert (tmp_path / "k").read_text() == made
+    for wrong in (["ada", "--new"], [], ["ada"]):
+        assert outcore("pool", "key", *wrong).exit_code == 2
 
 
 def test_a_key_is_made_for_a_user(served: Served, tmp_path: Path) -> None:

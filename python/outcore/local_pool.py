@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
 
 STATE = "pool"
@@ -119,7 +119,8 @@ def start(
             f"the pool in {places[0]} runs already ({len(alive)} daemons); "
             f"stop it with: outcore pool down {places[0]}"
         )
-    _make_key(state / KEY)
+    with contextlib.suppress(ExistsError):
+        make_key(state / KEY)
     host, port = _host_and_port(listen)
     way = "tls" if tls else "tcp"
     started: list[DaemonProcess] = []
@@ -314,12 +315,14 @@ def _write(state: Path, daemons: list[DaemonProcess]) -> None:
     fresh.replace(state / _RUNNING)
 
 
-def _make_key(path: Path) -> None:
-    """Make the pool's key, 32 random bytes in hexadecimal digits, unless it is there."""
-    with contextlib.suppress(FileExistsError):
+def make_key(path: Path) -> None:
+    """Make the key of a pool, 32 random bytes in hexadecimal digits, in a new file."""
+    try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w") as file:
-            file.write(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
+    except FileExistsError:
+        raise ExistsError(f"{path} exists; give another name for the key") from None
+    with open(handle, "w") as file:
+        file.write(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
 
 
 def _host_and_port(listen: str | None) -> tuple[str, int]:

@@ -118,15 +118,16 @@ def down(directory: Path, as_json: bool) -> None:
             click.echo(f"nothing ran in {directory}")
 
 
-@command.command("key", short_help="Make a key for a user.")
-@click.argument("user")
+@command.command("key", short_help="Make a key for a user, or for a pool.")
+@click.argument("user", required=False)
+@click.option("--new", is_flag=True, help="Make a key for a new pool.")
 @click.option(
-    "--key", "pool_key", metavar="FILE", envvar="OUTCORE_KEY", required=True,
+    "--key", "pool_key", metavar="FILE", envvar="OUTCORE_KEY",
     type=click.Path(path_type=Path), help="The pool's key.  [default: what OUTCORE_KEY names]",
 )  # fmt: skip
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-    help="The user's key.  [default: USER.key]",
+    help="The key that is made.  [default: USER.key, or pool.key]",
 )  # fmt: skip
 @click.option("--uid", type=click.IntRange(0, MOST_ID), help="Of a user not known here.")
 @click.option(
@@ -135,8 +136,9 @@ def down(directory: Path, as_json: bool) -> None:
 )  # fmt: skip
 @json_option
 def key(
-    user: str,
-    pool_key: Path,
+    user: str | None,
+    new: bool,
+    pool_key: Path | None,
     output: Path | None,
     uid: int | None,
     gids: tuple[int, ...],
@@ -144,10 +146,25 @@ def key(
 ) -> None:
     """Derive a key for USER from the pool's, and write it to a new file of mode 0600.
 
+    With --new, make one at random for a pool whose daemons are started one by one, on several
+    machines; `outcore pool up` makes its own.
+
     Who has it is USER to the pool: it checks owner, group and mode of files, and lets nobody with
     such a key act for others. User id and groups are this machine's, if they are not given; they
     are bound to the key. To take it back, make a new key for the pool, and new ones for its users.
     """
+    if new == (user is not None):
+        raise click.UsageError("need either USER or --new")
+    if user is None:
+        path = output or Path("pool.key")
+        local_pool.make_key(path)
+        if as_json:
+            print_json({"key": str(path)})
+        else:
+            click.echo(f"{path} is the key of a new pool")
+        return
+    if pool_key is None:
+        raise click.UsageError("need --key, or OUTCORE_KEY, with the pool's key")
     number, groups = _identity(user, uid, gids)
     path = output or Path(f"{user}.key")
     _core.derive_key(str(pool_key), user, number, groups, str(path))
