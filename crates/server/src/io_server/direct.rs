@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectiveSpec, Error, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE, Result,
-    Share, Target,
+    Buffer, ByteRun, CollectiveSpec, Error, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
+    Result, Share, Target,
 };
 
 use super::collective::{Collective, OpenPiece};
 use super::fetch::{Fetch, ReadArrays};
 use super::files::File;
-use super::format::BLOCK_BYTES;
+use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS};
 use super::pieces::{Part, Piece};
 use super::scratch::Lease;
 use super::shared::Shared;
@@ -309,11 +309,10 @@ impl<B: Buffer> Shared<B> {
         (mut buffer, lease): (B, &Rc<Lease<B>>),
         read: &Group,
     ) -> Result<()> {
-        // What is not written stays: elements that no process has are read before, and padding is zeros.
-        let prepared = if !collective.spec.write || span.keeps_some {
+        let prepared = if !collective.spec.write {
             self.read_span(collective, file, (span.offset, span.bytes), &mut buffer).await
         } else {
-            if span.has_padding {
+            if span.has_padding && !span.keeps_some {
                 buffer.zero(0, span.bytes as usize);
             }
             Ok(())
@@ -332,8 +331,17 @@ impl<B: Buffer> Shared<B> {
             open.complete.wait().await?;
         }
         if collective.spec.write && !collective.spec.skips_disk {
-            for piece in pieces_of(span.offset, span.bytes) {
-                self.write_piece(file, collective.target, piece, buffer.clone()).await?;
+            if span.keeps_some {
+                for open in &span.opens {
+                    let at = open.planned.offset - span.offset;
+                    for piece in pieces_of_shares(collective, &open.planned, at) {
+                        self.write_piece(file, collective.target, piece, buffer.clone()).await?;
+                    }
+                }
+            } else {
+                for piece in pieces_of(span.offset, span.bytes) {
+                    self.write_piece(file, collective.target, piece, buffer.clone()).await?;
+                }
             }
             self.bound_notes(file.handle);
         }
@@ -434,6 +442,44 @@ fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, pac
         piece.copy_packed(tile.at as usize, &packing, packed, from, out);
         from += packing.bytes() as usize;
     }
+}
+
+/// What processes have of a piece that lies from byte `at` of a buffer on, as parts of blocks. What nobody has stays, also
+/// if others write there meanwhile: blocks are read, and parts put into them, under their lock.
+fn pieces_of_shares<B: Buffer>(
+    collective: &Collective<B>,
+    planned: &PlannedPiece,
+    at: u64,
+) -> impl Iterator<Item = Piece> {
+    let item_bytes = collective.spec.grid.item_bytes;
+    let mut runs: Vec<ByteRun> = (0..collective.spec.ranks)
+        .filter_map(|rank| collective.plan.share(planned, rank).runs_in_piece(item_bytes, 1))
+        .flatten()
+        .collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    let mut groups: Vec<Vec<Part>> = Vec::new();
+    let group_of = |offset: u64| offset / (SCRATCH_BLOCKS * BLOCK_BYTES);
+    for run in runs {
+        let (mut start, end) = (run.start, run.start + run.bytes);
+        while start < end {
+            let offset = planned.offset + start;
+            let bytes = (end - start).min((group_of(offset) + 1) * SCRATCH_BLOCKS * BLOCK_BYTES - offset);
+            let part = Part { offset, bytes, at: at + start };
+            match groups.last_mut() {
+                Some(parts) if group_of(parts[0].offset) == group_of(offset) => match parts.last_mut() {
+                    Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
+                    _ => parts.push(part),
+                },
+                _ => groups.push(vec![part]),
+            }
+            start += bytes;
+        }
+    }
+    groups.into_iter().filter_map(|parts| {
+        let (first, last) = (parts.first()?, parts.last()?);
+        let blocks = first.offset / BLOCK_BYTES..(last.offset + last.bytes - 1) / BLOCK_BYTES + 1;
+        Some(Piece::Mixed { blocks, parts })
+    })
 }
 
 /// The whole blocks of some bytes of a data file from the start of a block on, and what is left of the last one.

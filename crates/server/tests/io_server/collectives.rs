@@ -84,6 +84,44 @@ fn elements_that_nobody_has_stay() {
 }
 
 #[test]
+fn what_others_write_meanwhile_where_nobody_has_anything_stays_too() {
+    for seed in 1..6 {
+        let mut world = World::new(seed, Limits::default());
+        let before = image(4);
+        run(&mut world, 1, &spec(1, true, 4, quarters()), &mut before.clone());
+        // Planes, columns and elements by turns: the two collectives share all pieces, and most blocks.
+        let area =
+            |start: [u64; 3], shape: [u64; 3]| ElementBox { start: start.to_vec(), shape: shape.to_vec() };
+        let boxes = |first: u64| {
+            let planes = (0..3).map(|i| area([i, 2 * first, 0], [1, 2, 512]));
+            let columns = (0..9).map(|k| area([4, 0, 100 * first + 7 * k], [9, 256, 3]));
+            vec![planes.collect::<Vec<_>>(), columns.collect()]
+        };
+        let mut expected = before.clone();
+        let (fresh, at) = (image(5), |i: u64, j: u64, k: u64| (((i * 256 + j) * 512 + k) * ITEM) as usize);
+        for part in [boxes(0), boxes(1)].iter().flatten().flatten() {
+            for i in 0..part.shape[0] {
+                for j in 0..part.shape[1] {
+                    let first = at(part.start[0] + i, part.start[1] + j, part.start[2]);
+                    let bytes = first..first + (part.shape[2] * ITEM) as usize;
+                    expected[bytes.clone()].copy_from_slice(&fresh[bytes]);
+                }
+            }
+        }
+        let mut ranks: Vec<Rank> = Vec::new();
+        for (id, first) in [(2, 0), (3, 1)] {
+            let spec = spec(id, true, 2, MemorySchema::Boxes(boxes(first)));
+            ranks.extend((0..2).map(|rank| Rank::join(&mut world, 1, &spec, rank)));
+        }
+        settle(&mut world, &mut ranks, &mut fresh.clone());
+        assert_eq!(results(&ranks), vec![Ok(()); 4]);
+        let found = content(&world, 1);
+        let lost = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        assert_eq!(lost, 0, "seed {seed}: bytes that are not what was written last");
+    }
+}
+
+#[test]
 fn who_disagrees_is_named_to_all() {
     let mut world = World::new(4, Limits::default());
     let good = spec(1, true, 3, quarters_of_three());
