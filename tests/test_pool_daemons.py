@@ -222,6 +222,9 @@ def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> N
             list(local_pool.start(directories, listen))
     with pytest.raises(InvalidError, match="twice"):
         list(local_pool.start([directories[0]] * 2))
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidError, match="file is no directory"):
+        list(local_pool.start([directories[0], tmp_path / "file"]))
     up(directories)
     with pytest.raises(BusyError, match="outcore pool down"):
         list(local_pool.start(directories))
@@ -238,6 +241,52 @@ def test_a_daemon_that_cannot_start_takes_the_others_along(directories: list[Pat
     with pytest.raises(OutcoreError, match="does not start"):
         list(local_pool.start(directories, "127.0.0.1:0"))
     assert not any(daemon.is_alive for daemon in local_pool.running(directories[0]))
+
+
+def test_who_is_stopped_while_a_daemon_starts_leaves_none(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def stopped(process: "subprocess.Popen[str]") -> None:
+        begun.append(process.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local_pool, "_first_document", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        next(local_pool.start(directories, "127.0.0.1:0"))
+    (pid,) = begun
+    assert not Path(f"/proc/{pid}").exists()
+    monkeypatch.undo()
+    up(directories)
+
+
+def test_what_was_started_so_far_can_be_stopped(directories: list[Path]) -> None:
+    """By another process, if the one that starts them is killed."""
+    starting = local_pool.start(directories, "127.0.0.1:0")
+    manager = next(starting)
+    assert local_pool.running(directories[0]) == [manager]
+    with pytest.raises(BusyError, match="being started or stopped by another call"):
+        local_pool.stop(directories[0])
+    with pytest.raises(BusyError, match="being started or stopped by another call"):
+        next(local_pool.start(directories, "127.0.0.1:0"))
+    assert manager.is_alive
+    starting.close()
+    assert not manager.is_alive
+
+
+def test_who_cannot_start_a_pool_leaves_the_sockets_of_one_that_runs(
+    directories: list[Path],
+) -> None:
+    up(directories)
+    known = directories[0] / local_pool.STATE / "running.json"
+    document = known.read_bytes()
+    known.unlink()
+    with pytest.raises(OutcoreError, match="lock is locked"):
+        list(local_pool.start(directories, "127.0.0.1:0"))
+    known.write_bytes(document)
+    with oc.connect(f"outcore:{known.with_name('manager.sock')}") as pool:
+        assert pool.ls() == []
 
 
 def test_only_the_owner_reads_the_key(directories: list[Path]) -> None:

@@ -14,7 +14,7 @@ from outcore.array import Array
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
-from outcore.pool_path import LOCK_FILE
+from outcore.pool_path import LOCK_FILE, is_text
 from outcore.volumes import (
     AnyPath,
     Place,
@@ -121,6 +121,8 @@ def find(directory: AnyPath) -> tuple[list[Entry], bool]:
         above = pending.pop(0)
         looked_at += 1
         for path in _children(above):
+            if not is_text(path.name):
+                continue  # nothing of outcore's has such a name
             entry = None if path.is_symlink() else recognise(path)
             if entry is not None and not _belongs_to_another(path):
                 found.append(entry)

@@ -5,6 +5,7 @@ settings and a log for each daemon, and who runs.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -30,7 +31,6 @@ PORT = 7171
 """Of the manager, where none is given; the I/O servers take the ones after it."""
 
 _RUNNING = "running.json"
-_START_S = 30.0
 _STOP_S = 60.0
 
 
@@ -102,7 +102,7 @@ def start(
     Raises
     ------
     BusyError
-        If they run already.
+        If they run already, or another call starts or stops them now.
     OutcoreError
         If one does not start, with what it said. Those that were started are stopped again.
     """
@@ -114,6 +114,13 @@ def start(
     for directory in (state, *places):
         directory.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)
+    with _alone(state):
+        yield from _start_all(state, places, listen, metrics, "tls" if tls else "tcp")
+
+
+def _start_all(
+    state: Path, places: list[Path], listen: str | None, metrics: int | None, way: str
+) -> Iterator[DaemonProcess]:
     if alive := [daemon for daemon in running(places[0]) if daemon.is_alive]:
         raise BusyError(
             f"the pool in {places[0]} runs already ({len(alive)} daemons); "
@@ -122,14 +129,19 @@ def start(
     with contextlib.suppress(ExistsError):
         make_key(state / KEY)
     host, port = _host_and_port(listen)
-    way = "tls" if tls else "tcp"
     started: list[DaemonProcess] = []
+
+    def start_one(name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:
+        started.append(_start_one(state, name, role, settings))
+        # What is stopped by kill -9 from here on can be found, and stopped.
+        _write(state, started)
+        return started[-1]
+
     try:
         manager = _addresses(state / "manager.sock", way, host, port)
         settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / KEY)}
         settings |= _metrics(metrics, 0)
-        started.append(_start_one(state, "manager", "manager", settings))
-        yield started[-1]
+        yield start_one("manager", "manager", settings)
         for number, directory in enumerate(places):
             its_port = port and port + 1 + number
             address = _addresses(
@@ -140,8 +152,7 @@ def start(
                 "manager": list(started[0].addresses[:1]),
             }  # fmt: skip
             settings |= _metrics(metrics, 1 + number)
-            started.append(_start_one(state, f"io{number}", "io", settings))
-            yield started[-1]
+            yield start_one(f"io{number}", "io", settings)
     except BaseException:
         for daemon in reversed(started):
             _stop_one(daemon)
@@ -204,14 +215,18 @@ def stop(directory: Path) -> list[DaemonProcess]:
     ------
     NotFoundError
         If none was started there.
+    BusyError
+        If another call starts or stops them now.
     """
     directory = Path(os.path.abspath(directory))
     check_started(directory)
-    alive = [daemon for daemon in running(directory) if daemon.is_alive]
-    # The I/O servers before the manager: a server that starts needs it, one that stops does not.
-    for daemon in reversed(alive):
-        _stop_one(daemon)
-    _write(directory / STATE, [])
+    with _alone(directory / STATE):
+        alive = [daemon for daemon in running(directory) if daemon.is_alive]
+        # The I/O servers before the manager: a server that starts needs it, one that stops does
+        # not.
+        for daemon in reversed(alive):
+            _stop_one(daemon)
+        _write(directory / STATE, [])
     return alive
 
 
@@ -232,15 +247,28 @@ def url_of(directory: Path) -> str:
     raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up --dirs ...")
 
 
+@contextlib.contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Be the only one who starts or stops the daemons of a pool."""
+    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"the pool in {state.parent} is being started or stopped by another call; wait "
+                "for it to end"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:
     """Start a daemon, and wait until it listens."""
     config, log = state / f"{name}.conf", state / f"{name}.log"
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
     config.write_text("".join(lines))
-    for address in settings["listen"]:
-        if address.startswith("unix:"):
-            # What a killed daemon left; one that lives holds its directory's lock.
-            Path(address.removeprefix("unix:")).unlink(missing_ok=True)
     main = "import sys; from outcore.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", main, "serve", role, "--config", str(config), "--json"]
     with log.open("ab") as errors:
@@ -249,14 +277,21 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
             start_new_session=True, cwd="/", text=True,
         )  # fmt: skip
     assert process.stdout is not None
-    said = _first_document(process)
-    process.stdout.close()
-    if said is None or "error" in said:
+    try:
+        said = _first_document(process)
+        if said is None or "error" in said:
+            why = said["error"]["message"] if said else _last_line(log)
+            raise OutcoreError(
+                f"the {role} daemon in {settings['directory']} does not start: {why}"
+            )
+    except BaseException:
+        # Nobody would know of it, and it would hold its directory.
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.wait()
-        why = said["error"]["message"] if said else _last_line(log)
-        raise OutcoreError(f"the {role} daemon in {settings['directory']} does not start: {why}")
+        raise
+    finally:
+        process.stdout.close()
     # It goes on by itself; nobody waits for it here.
     process.returncode = 0
     ticks = _started_ticks(process.pid)

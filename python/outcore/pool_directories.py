@@ -16,13 +16,15 @@ def check_directories(directories: Sequence[Path]) -> None:
     Raises
     ------
     InvalidError
-        If one is there twice, is an array, or is of another pool.
+        If one is there twice, is a file or an array, or is of another pool.
     """
     for number, directory in enumerate(directories):
         if directory in directories[:number]:
             raise InvalidError(
                 f"{directory} is named twice; give a directory of its own for each server"
             )
+        if directory.exists() and not directory.is_dir():
+            raise InvalidError(f"{directory} is no directory; choose another place for the server")
         if (directory / "zarr.json").exists():
             raise InvalidError(
                 f"{directory} is an array, a factor or a group, and no place for a pool; choose "

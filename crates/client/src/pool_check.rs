@@ -2,13 +2,13 @@
 //! the pool's key, or runs it, may.
 
 use outcore_core::{
-    DataFile, Gather, Handle, Inspection, IoReply, IoRequest, Known, Link, ManagerReply, ManagerRequest,
-    Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+    DataFile, ErrorKind, Gather, Handle, Inspection, IoReply, IoRequest, Known, Link, ManagerReply,
+    ManagerRequest, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 
 use crate::pool::PoolVolume;
 use crate::pool_call::{Call, unexpected};
-use crate::pool_shared::is_done;
+use crate::pool_shared::{TRIES, is_done};
 
 impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
@@ -73,12 +73,25 @@ where
 
     /// Removes data files of a server that no file owns, if the manager still says so; which of them were.
     pub fn remove_strays(&self, server: ServerId, handles: Vec<Handle>) -> Result<Vec<Handle>> {
-        let mut removed = Vec::new();
-        for (handle, known) in handles.iter().zip(self.know(handles.clone())?) {
-            if let Known::Gone(grant) = known {
-                let target = Target { handle: *handle, stripes: Stripes::new(1, 1)?, entry: 0 };
-                is_done(&self.ask_one(server, IoRequest::Remove { target, grant })?)?;
-                removed.push(*handle);
+        let (mut removed, mut done, mut tries) = (Vec::new(), 0, 1);
+        'anew: while done < handles.len() {
+            for known in self.know(handles[done..].to_vec())? {
+                if let Known::Gone(grant) = known {
+                    let target = Target { handle: handles[done], stripes: Stripes::new(1, 1)?, entry: 0 };
+                    match self
+                        .ask_one(server, IoRequest::Remove { target, grant })
+                        .and_then(|reply| is_done(&reply))
+                    {
+                        // From here on with new grants.
+                        Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => {
+                            tries += 1;
+                            continue 'anew;
+                        }
+                        removal => removal?,
+                    }
+                    removed.push(handles[done]);
+                }
+                (done, tries) = (done + 1, 1);
             }
         }
         Ok(removed)

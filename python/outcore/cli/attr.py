@@ -1,6 +1,7 @@
 """``outcore attr``: extended attributes."""
 
 import base64
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def set_one(
     """Set the attribute NAME of PATH to VALUE, or to what is in a file."""
     if (value is None) == (source is None):
         raise click.UsageError("give a VALUE or --file, not both")
-    data = source.read_bytes() if source is not None else (value or "").encode()
+    data = source.read_bytes() if source is not None else os.fsencode(value or "")
     set_attribute(path, name, data)
     if as_json:
         print_json({"path": str(path), "name": name, "nbytes": len(data)})

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.places import ANY_PATH, TARGET, key_option
 from outcore.files.copy import copy_files
-from outcore.volumes import AnyPath
+from outcore.volumes import AnyPath, PathLike
 
 
 def read_hints(
@@ -24,7 +24,7 @@ def read_hints(
 
 @click.command("cp", short_help="Copy files and directories to, from and within pools.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
-@click.argument("target", type=ANY_PATH)
+@click.argument("target", type=TARGET)
 @click.option("-r", "--recursive", is_flag=True, help="Directories that are no arrays, too.")
 @click.option(
     "-L", "--dereference", "follow", is_flag=True,
@@ -51,7 +51,7 @@ def read_hints(
 @json_option
 def command(
     sources: tuple[AnyPath, ...],
-    target: AnyPath,
+    target: PathLike,
     recursive: bool,
     follow: bool,
     preserve: bool,

@@ -4,7 +4,9 @@ Exit codes: 0; 1 for an error; 2 for a command line that cannot be understood; 1
 SIGTERM.
 """
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from itertools import takewhile
 from typing import IO, Any, TypeVar
@@ -61,6 +63,9 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Names of plain files are printed as they are, be they no UTF-8.
+            sys.stdout.reconfigure(errors="surrogateescape")
         as_json = ctx.meta[_JSON]
         try:
             with stop_on_signals():

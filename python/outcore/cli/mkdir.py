@@ -14,6 +14,8 @@ from outcore.files.status import cannot
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath, is_there
 
+_MOST_NEW = 16
+
 
 @click.command("mkdir", short_help="Make directories.")
 @paths_argument
@@ -44,6 +46,10 @@ def _make(path: AnyPath, parents: bool) -> None:
     if isinstance(path, PoolPath):
         if not parents and not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first, or pass -p")
+        # The manager makes as many at once at most.
+        for above in path.parents[-1 - _MOST_NEW : 0 : -_MOST_NEW]:
+            if not above.exists():
+                above.root.core.make_directory(above.inside)
         path.root.core.make_directory(path.inside)
         return
     try:

@@ -3,14 +3,14 @@
 import click
 
 from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.places import ANY_PATH, TARGET, key_option
 from outcore.files.move import move_files
-from outcore.volumes import AnyPath
+from outcore.volumes import AnyPath, PathLike
 
 
 @click.command("mv", short_help="Rename files and directories, or move them into and out of pools.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
-@click.argument("target", type=ANY_PATH)
+@click.argument("target", type=TARGET)
 @click.option("-f", "--overwrite", is_flag=True, help="Replace what is there.")
 @click.option("--resume", is_flag=True, help="Go on with a move to another disk that was stopped.")
 @click.option("--memory", help="For pieces of files that go to another disk.  [default: 64MiB]")
@@ -18,7 +18,7 @@ from outcore.volumes import AnyPath
 @json_option
 def command(
     sources: tuple[AnyPath, ...],
-    target: AnyPath,
+    target: PathLike,
     overwrite: bool,
     resume: bool,
     memory: str | None,

@@ -42,6 +42,18 @@ class _AnyPath(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
 ANY_PATH = _AnyPath()
 
 
+class _Target(_AnyPath):
+    """Where something is put: text, of which a slash at the end says that it is a directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Make it the name of a path, with its slash."""
+        path = super().convert(value, param, ctx)
+        return f"{path}/" if value.endswith("/") and path.name else path
+
+
+TARGET = _Target()
+
+
 def key_option(command: _Command) -> _Command:
     """Give a verb the option ``--key``, for pools that its paths are in."""
 

@@ -1,5 +1,6 @@
 """``outcore rm``."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -44,13 +45,14 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
             catalog.check_removable(each.entry)
         elif each.kind == "directory" and not recursive:
             raise InvalidError(f"{each.path} is a directory; pass -r to remove it with all in it")
-    sizes = {name: bytes_on_disk(each.path) for name, each in doomed.items()}
+    sizes = {name: _bytes_of(each.path) for name, each in doomed.items()}
     if not yes:
         _ask([_as_line(each, sizes[name]) for name, each in doomed.items()])
     for each in doomed.values():
-        # One that lay within another is gone already.
-        if is_there(each.path):
-            _remove(each)
+        # One that lay within another is gone already, or somebody else removes it as well.
+        with contextlib.suppress(FileNotFoundError):
+            if is_there(each.path):
+                _remove(each)
     removed = [
         {"path": name, "kind": each.kind, "bytes": sizes[name]} for name, each in doomed.items()
     ]
@@ -70,6 +72,13 @@ def _recognised(path: AnyPath) -> _Doomed:
     if not path.inside:
         raise InvalidError("the root of a pool cannot be removed; name what is in it")
     return _Doomed(path, "directory" if path.is_dir() else "file", "", None)
+
+
+def _bytes_of(path: AnyPath) -> int:
+    try:
+        return bytes_on_disk(path)
+    except FileNotFoundError:
+        return 0  # removed meanwhile
 
 
 def _remove(doomed: _Doomed) -> None:

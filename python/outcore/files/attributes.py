@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from outcore.errors import DiskError, InvalidError, NotFoundError
 from outcore.files.status import cannot
-from outcore.pool_path import PoolPath
+from outcore.pool_path import PoolPath, is_text
 from outcore.volumes import AnyPath
 
 POOL_MODE = 0o1777
@@ -71,7 +71,7 @@ def attribute(path: AnyPath, name: str) -> bytes:
         If there is none of this name.
     """
     if isinstance(path, PoolPath):
-        return path.root.core.extended(path.inside, name)
+        return path.root.core.extended(path.inside, _text(name))
     with _plain(path, "read the extended attributes of"), _named(path, name):
         return os.getxattr(path, _USER + name)
 
@@ -79,7 +79,7 @@ def attribute(path: AnyPath, name: str) -> bytes:
 def set_attribute(path: AnyPath, name: str, value: bytes) -> None:
     """Set an extended attribute; `attribute` returns it."""
     if isinstance(path, PoolPath):
-        path.root.core.set_extended(path.inside, name, value)
+        path.root.core.set_extended(path.inside, _text(name), value)
         return
     with _plain(path, "set extended attributes of"), _named(path, name):
         os.setxattr(path, _USER + name, value)
@@ -94,10 +94,19 @@ def remove_attribute(path: AnyPath, name: str) -> None:
         If there is none of this name.
     """
     if isinstance(path, PoolPath):
-        path.root.core.set_extended(path.inside, name)
+        path.root.core.set_extended(path.inside, _text(name))
         return
     with _plain(path, "set extended attributes of"), _named(path, name):
         os.removexattr(path, _USER + name)
+
+
+def _text(name: str) -> str:
+    if not is_text(name):
+        raise InvalidError(
+            "an extended attribute in a pool has a name of UTF-8 without zero bytes, have "
+            f"{name!r}; choose another"
+        )
+    return name
 
 
 @contextmanager

@@ -96,7 +96,8 @@ def copy_files(
     sources
         Paths; in pools patterns as well, see `outcore.files.globbing`.
     target
-        The copy; or a directory that is there, for copies under their own names.
+        The copy; or a directory that is there, for copies under their own names. A slash at the
+        end of text says that it is a directory: no file is given that name.
     recursive
         Directories too. Arrays, factors and groups are copied in any case.
     preserve
@@ -146,7 +147,7 @@ def copy_files(
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
     found = expanded(given) if patterns else given
-    places = targets_of(found, as_path(target), several=len(given) > 1)
+    places = targets_of(found, target, several=len(given) > 1)
     memory_bytes = DEFAULT_MEMORY_BYTES if memory is None else parse_bytes(memory)
     memory_bytes = min(memory_bytes, max(budget.available_bytes(), 1))
     reports = []
@@ -180,19 +181,34 @@ def copy_files(
 
 
 def targets_of(
-    sources: list[AnyPath], target: AnyPath, *, several: bool
+    sources: list[AnyPath], given: PathLike, *, several: bool
 ) -> list[tuple[AnyPath, AnyPath]]:
     """Give each source its target: below a directory that is there, or the target itself.
 
     Arrays and factors are directories too, but nothing is put into them.
     """
+    target = as_path(given)
     if target.is_dir() and not _is_one_thing(target):
         if unnamed := [source for source in sources if not source.name]:
             raise InvalidError(f"{unnamed[0]} has no name of its own; name a new target for it")
         return [(source, target / source.name) for source in sources]
     if several or len(sources) != 1:
         raise InvalidError(f"need a directory for {len(sources)} sources, {target} is none")
+    is_named_one = isinstance(given, str) and given.endswith("/")
+    if is_named_one and not target.is_dir() and not status_of(sources[0], follow=True).is_directory:
+        raise NotFoundError(
+            f"there is no directory {target}; make it first, or leave out the slash at the end"
+        )
     return [(sources[0], target)]
+
+
+def refuse_special(target: AnyPath) -> None:
+    """Refuse to replace a device, or what else is neither a file, a directory nor a link."""
+    if status_of(target).kind == "other":
+        raise ExistsError(
+            f"{target} is a device, a socket or the like, which is not replaced; choose another "
+            "name"
+        )
 
 
 def is_whole_by_itself(path: AnyPath) -> bool:
@@ -257,6 +273,7 @@ def _check_target(top: FileStatus, target: AnyPath, overwrite: bool, resume: boo
         )
     if not is_there(target):
         return
+    refuse_special(target)
     if not overwrite:
         raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
     if target.is_dir() and not is_whole_by_itself(target):

@@ -38,6 +38,9 @@ _FLUSH_TURNS = 20
 
 _METADATA = "zarr.json"
 
+_MOST_NAME_BYTES = 255 - len("..copying")
+"""Of a name that is a part of another one; file systems and pools allow 255."""
+
 
 class CopyJob:
     """One copy.
@@ -85,7 +88,14 @@ class CopyJob:
 
     @staticmethod
     def directory_for(target: AnyPath) -> AnyPath:
-        """Give the hidden directory in which a copy is made."""
+        """Give the hidden directory in which a copy is made.
+
+        Where the name is too long for more, it has the beginning of it and its checksum.
+        """
+        name = target.name.encode(errors="surrogateescape")
+        if len(name) > _MOST_NAME_BYTES:
+            start = name[: _MOST_NAME_BYTES - 9].decode(errors="ignore")
+            return target.with_name(f".{start}~{crc32c(name):08x}.copying")
         return target.with_name(f".{target.name}.copying")
 
     def run(self) -> None:

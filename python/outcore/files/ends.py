@@ -33,6 +33,9 @@ class End(Protocol):
     def is_hole(self, at: int, nbytes: int) -> bool:
         """Whether the bytes are known to be zeros without reading them."""
 
+    def ends_at(self, nbytes: int) -> bool:
+        """Whether there is nothing to read from there on."""
+
     def sync(self) -> None:
         """Make what was written durable."""
 
@@ -81,6 +84,13 @@ class PlainEnd:
             return os.lseek(self._file, at, os.SEEK_DATA) >= at + nbytes
         except OSError as error:
             return error.errno == errno.ENXIO  # no data from there to the end
+
+    def ends_at(self, nbytes: int) -> bool:
+        """See `End`. Files that the system makes as they are read have more than their length."""
+        try:
+            return not os.pread(self._file, 1, nbytes)
+        except OSError as error:
+            raise cannot(f"read {self._path}", error) from None
 
     def sync(self) -> None:
         """See `End`. What is read afterwards comes from the disk, if that can be had."""
@@ -146,6 +156,10 @@ class PoolEnd:
     def is_hole(self, at: int, nbytes: int) -> bool:
         """See `End`: a pool does not tell."""
         return False
+
+    def ends_at(self, nbytes: int) -> bool:
+        """See `End`."""
+        return self._file.nbytes <= nbytes
 
     def sync(self) -> None:
         """See `End`. The manager learns when it was written, before it gets another name."""

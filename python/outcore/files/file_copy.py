@@ -57,6 +57,7 @@ class FileCopy:
             if self._ends is None:
                 source = open_source(self.source.real_path)
                 try:
+                    self._check_end(source)
                     if not self.fresh:
                         set_mode(self.target, 0o600)
                     target = open_target(
@@ -67,6 +68,13 @@ class FileCopy:
                     raise
                 self._ends = (source, target)
             return self._ends
+
+    def _check_end(self, source: PlainEnd | PoolEnd) -> None:
+        if not source.ends_at(self.source.nbytes):
+            raise InvalidError(
+                f"{self.source.path} has more than the {self.source.nbytes} bytes that it is said "
+                "to have: it is changed now, or made as it is read; copy what reading it gives"
+            )
 
     def note(self, at: int, checksum: int) -> bool:
         """Note that a piece is done; whether all are now."""

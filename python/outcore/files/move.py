@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.files.copy import copy_files, is_whole_by_itself, targets_of
+from outcore.files.copy import copy_files, is_whole_by_itself, refuse_special, targets_of
+from outcore.files.copy_job import CopyJob
 from outcore.files.globbing import expanded
 from outcore.files.status import status_of
 from outcore.progress import ProgressLike
@@ -44,7 +45,7 @@ def move_files(
     """
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
-    moved = targets_of(expanded(given), as_path(target), several=len(given) > 1)
+    moved = targets_of(expanded(given), target, several=len(given) > 1)
     for source, new in moved:
         status = status_of(source)
         if not source.name:
@@ -79,6 +80,7 @@ def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
 
 
 def _replace(source: AnyPath, target: AnyPath, is_directory: bool, overwrite: bool) -> None:
+    refuse_special(target)
     if not overwrite:
         raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
     if not is_directory and not target.is_dir():
@@ -89,7 +91,7 @@ def _replace(source: AnyPath, target: AnyPath, is_directory: bool, overwrite: bo
             f"{target} is a directory and no array, so it is not replaced; remove it first, or "
             "choose another name"
         )
-    old = place(target.with_name(f".{target.name}.copying")).below("old")
+    old = place(CopyJob.directory_for(target)).below("old")
     move(place(target), old)
     move(place(source), place(target))
     where = place(old.path.parent)

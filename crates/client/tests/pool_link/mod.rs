@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use outcore_client::PoolVolume;
 use outcore_core::{
     Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest, IoStatus,
-    Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result, ServerAddress,
-    ServerId, Target,
+    Known, Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result,
+    ServerAddress, ServerId, Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -89,6 +89,13 @@ impl MemoryLink {
     pub fn let_go(&self) {
         let held = self.held.lock().unwrap().take().unwrap_or_default();
         held.into_iter().rev().for_each(|job| job());
+    }
+
+    /// The manager has lost a file, and servers have its data.
+    pub fn lose(&self, path: &str) {
+        let mut names = self.names.lock().unwrap();
+        names.forget(path);
+        names.orphans.clear();
     }
 
     /// What was sent since the last call.
@@ -253,6 +260,15 @@ impl MemoryLink {
                     names.inodes.insert(format!("{to}{}", &name[from.len()..]), inode);
                 }
                 Ok(self.orphans(&names, Handle(0)))
+            }
+            ManagerRequest::Know { handles } => {
+                let known = |handle: Handle| match names.inodes.values().find(|inode| inode.handle == handle)
+                {
+                    Some(inode) => Known::Inode(Box::new(inode.clone())),
+                    None if handle.0 > names.next => Known::Unused,
+                    None => Known::Gone(self.grant(handle, true)),
+                };
+                Ok(ManagerReply::Known { known: handles.into_iter().map(known).collect(), more: false })
             }
             ManagerRequest::SetAttributes { path, modified_ns, .. } => {
                 let inode = names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?;
