@@ -1,0 +1,72 @@
+"""docs/semantics.md: what is said to show a promise is there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/semantics.md").read_text()
+HEAD = "| promise | shown by |"
+
+RUST_TEST = re.compile(r"#\[test\]\n(?:\s*#\[.*\]\n)*\s*fn (\w+)\(")
+PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+
+# Planted bugs, as the page calls them, and the tests that see that they are found.
+PLANTED = {
+    "skips syncs": "a_skipped_sync_is_found",
+    "ignores restarts": "a_restart_that_is_not_looked_at_is_found",
+    "does it twice": "a_request_done_twice_is_found",
+    "looks at no checksum": "a_skipped_checksum_is_found",
+    "gives handles again": "a_handle_used_again_is_found",
+    "forgets removals": "a_removal_that_is_forgotten_is_found",
+    "does not renew": "grants_that_are_not_renewed_are_found",
+    "servers that trust their own clocks": "servers_that_trust_their_own_clocks_are_found",
+    "clients that do not renew": "grants_that_are_not_renewed_are_found",
+    "answer before the disk did": "an_answer_before_it_is_durable_is_found",
+}
+
+
+def promises() -> Iterator[tuple[str, str]]:
+    for table in PAGE.split(HEAD)[1:]:
+        for row in table.split("\n\n")[0].splitlines()[2:]:
+            promise, shown_by = row.strip().strip("|").rsplit(" | ", 1)
+            yield promise.strip(), shown_by.strip()
+
+
+def named_below(path: Path) -> set[str]:
+    files = [path] if path.is_file() else [*path.rglob("*.rs"), *path.rglob("*.py")]
+    found: set[str] = set()
+    for file in files:
+        tests = RUST_TEST if file.suffix == ".rs" else PYTHON_TEST
+        found |= set(tests.findall(file.read_text()))
+    return found
+
+
+ALL = named_below(ROOT / "crates") | named_below(ROOT / "tests")
+PROMISES = list(promises())
+
+
+def test_there_are_promises() -> None:
+    assert len(PROMISES) >= 36
+    assert PAGE.count(HEAD) == 2
+
+
+@pytest.mark.parametrize(("promise", "shown_by"), PROMISES, ids=[each[:50] for each, _ in PROMISES])
+def test_what_shows_it_is_there(promise: str, shown_by: str) -> None:
+    names = re.findall(r"`([^`]+)`", shown_by)
+    assert names or shown_by == "the same", promise
+    for name in names:
+        if "/" in name:
+            assert (ROOT / name).exists(), name
+            assert named_below(ROOT / name), f"{name} has no tests"
+        else:
+            assert name in ALL, name
+    bugs = [PLANTED[bug] for bug in PLANTED if bug in shown_by]
+    assert bugs or "planted" not in shown_by, f"nobody knows that bug: {shown_by}"
+    assert ALL.issuperset(bugs)
+
+
+def test_planted_bugs_are_those_of_the_page() -> None:
+    assert [bug for bug in PLANTED if bug not in PAGE] == []
