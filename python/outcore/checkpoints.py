@@ -27,6 +27,7 @@ from outcore.errors import (
     TruncatedError,
 )
 from outcore.group_transfer import Own, Ranks
+from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike, is_shown
 from outcore.verify import LEAST_BYTES, verify
 from outcore.volumes import Place, exclusive
@@ -225,12 +226,16 @@ def restart(
         If there is none.
     CorruptError
         If all are damaged.
+    DiskError
+        If servers of the pool cannot be reached.
     """
     damaged: dict[int, str] = {}
     for number in ranks.first(lambda: numbers(where)[::-1]):
         try:
             found = _load(where.below(f"{number:08}"), number, schema, ranks, progress)
         except _DAMAGE as error:
+            if isinstance(error, DiskError):
+                ranks.first(lambda: _check_servers(where))
             damaged[number] = str(error)
             warnings.warn(
                 f"checkpoint {number} of {where.path.parent} cannot be used, trying the one "
@@ -246,6 +251,12 @@ def restart(
             f"{damaged[min(damaged)]}"
         )
     raise NotFoundError(f"there is no checkpoint of {where.path.parent}; begin from the beginning")
+
+
+def _check_servers(where: Place) -> None:
+    """Raise what is wrong if servers cannot be reached: then nobody knows what is damaged."""
+    if isinstance(where.path, PoolPath):
+        where.path.root.core.servers()
 
 
 def _load(
