@@ -12,6 +12,7 @@ from communicators import ThreadComm, ThreadJob
 from served_pools import above, some_pool
 
 import outcore as oc
+from outcore import collective_call
 from outcore.errors import ClosedError, DiskFullError, InvalidError, OutcoreError
 
 __all__ = ["above"]  # a fixture
@@ -59,6 +60,48 @@ def test_options_of_a_collective(wrong: dict[str, Any], message: str, at: int) -
         assert_told(ThreadJob(2, patience_s=20).run(work), message)
         with oc.open_array(pool / "u") as u:
             assert not u[...].any(), "nothing was written"
+
+
+@pytest.mark.parametrize("verb", ["write_all", "read_all"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("way", ["embedded", "served", "connect"])
+def test_arrays_in_different_pools(
+    way: str, at: int, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are told at once, also those who have the same array: long before the timeout."""
+    kind = "embedded" if way == "embedded" else "served"
+    with some_pool(kind) as pool, some_pool(kind) as other:
+        for each in (pool, other):
+            oc.create_array(each / "u", (8, 6)).close()
+        if way == "connect":
+            monkeypatch.setattr(collective_call, "open_root", lambda url: None)
+            monkeypatch.setattr(
+                collective_call, "connect", lambda url, key: oc.connect(url, key=keys[url])
+            )
+            keys = {each.url: (each / "u").root.key for each in (pool, other)}
+
+        def work(comm: ThreadComm) -> None:
+            where = other if comm.rank == at else pool
+            with oc.open_array(where / "u", "r+") as u:
+                mine = np.full((3 - comm.rank // 2, 6), 1.0)
+                getattr(u, verb)(mine, "block,*", comm, timeout=600)
+
+        assert_told(ThreadJob(3, patience_s=20).run(work), "in another pool than")
+        for each in (pool, other):
+            with oc.open_array(each / "u") as u:
+                assert not u[...].any(), "nothing was written"
+
+
+def test_a_plain_array_on_one_of_the_ranks(tmp_path: Path) -> None:
+    oc.create_array(tmp_path / "u", (8, 6)).close()
+    with some_pool("embedded") as pool:
+        oc.create_array(pool / "u", (8, 6)).close()
+
+        def work(comm: ThreadComm) -> None:
+            with oc.open_array((tmp_path if comm.rank else pool) / "u", "r+") as u:
+                u.write_all(local(comm.rank)["u"], "block,*", comm, timeout=600)
+
+        assert_told(ThreadJob(2, patience_s=20).run(work), "needs an array in a pool")
 
 
 def test_schemas_that_are_written_otherwise_are_the_same() -> None:

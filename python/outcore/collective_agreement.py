@@ -16,8 +16,9 @@ class Agreement:
 
     Attributes
     ----------
-    pool, name, layout, schema
-        Which array it is, and how it lies on disk and in memory.
+    pool, url, name, layout, schema
+        Which array it is, and how it lies on disk and in memory. By its URL a process that has an
+        array in another pool finds this one, to tell the others.
     files
         Names of the shard files that are moved.
     numbers
@@ -32,6 +33,7 @@ class Agreement:
 
     verb: str
     pool: str
+    url: str
     name: str
     layout: bytes
     schema: bytes

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile
+from outcore._core import Pool as PoolCore
 from outcore.collective_agreement import Agreement, layout_of
 from outcore.collective_memory import Local, arrays_of, offers_memory
 from outcore.collective_progress import shown
@@ -25,7 +26,8 @@ from outcore.errors import (
     ReadOnlyError,
     from_kind,
 )
-from outcore.pool_path import PoolPath
+from outcore.pool import Pool, connect
+from outcore.pool_path import PoolPath, open_root
 from outcore.progress import ProgressLike, is_shown
 from outcore.schema import Schema, SchemaLike
 
@@ -74,6 +76,7 @@ class Call:
         self._found: MemorySchema
         self._files: list[PoolFile] = []
         self._servers: dict[str, list[int]] = {}
+        self._visited: Pool | None = None
         self.exchanged: list[list[WithServer]] = []
 
     @property
@@ -123,6 +126,7 @@ class Call:
         return Agreement(
             verb=self._verb,
             pool=path.root.core.id,
+            url=path.root.url,
             name=inside,
             layout=layout_of(array),
             schema=Schema.of(self._schema).key(),
@@ -164,20 +168,16 @@ class Call:
     def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
         """Take part, and return the arrays of this process."""
         begun, comm = self._begun, self._comm
-        path = self._path
-        if path.root.core.id != begun.pool:
-            raise InvalidError(
-                f"process {comm.rank} has {path}, which is in another pool than {begun.name} of "
-                "process 0; open the same array everywhere"
-            )
+        core = self._pool_of_all()
         # From here on the servers tell the others whatever happens.
         failed: Exception | None = None
         arrays: list[npt.NDArray[Any]] = []
         self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
-            self._check_own()
             schema = Schema.of(self._schema)
             self._found = schema.on(self._array.shape, comm.size)
+            self._check_pool()
+            self._check_own()
             self._check_same()
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
             is_write = self._verb == "write_all"
@@ -186,7 +186,6 @@ class Call:
             failed = error
         self._patience_s = begun.timeout_s
         writable = self._verb == "write_all"
-        core = path.root.core
         try:
             self._files = [core.open(name, writable) for name in begun.files]
         except NotFoundError as error:
@@ -211,6 +210,32 @@ class Call:
                 self._run(work, file, arrays, failed)
         self._tell = None
         return arrays
+
+    def _check_pool(self) -> None:
+        path = self._path
+        if path.root.core.id != self._begun.pool:
+            raise InvalidError(
+                f"process {self._comm.rank} has {path}, which is in another pool than "
+                f"{self._begun.name} of process 0; open the same array everywhere"
+            )
+
+    def _pool_of_all(self) -> PoolCore:
+        """Give the pool in which the others meet, also if this process has its array elsewhere."""
+        path, begun = self._array.path, self._begun
+        if isinstance(path, PoolPath) and path.root.core.id == begun.pool:
+            return path.root.core
+        root = open_root(begun.url)
+        if root is not None and root.core.id == begun.pool:
+            return root.core
+        try:
+            key = path.root.key if isinstance(path, PoolPath) else None
+            self._visited = connect(begun.url, key=key)
+            if self._visited.core.id == begun.pool:
+                return self._visited.core
+        except OutcoreError:
+            pass  # the others will miss this process
+        self._check_pool()
+        raise AssertionError("the pool is another one")
 
     def _mark(self) -> Exception | None:
         self._before = self._array.metadata
@@ -336,6 +361,8 @@ class Call:
             with contextlib.suppress(OutcoreError):
                 why = InvalidError(f"process {self._comm.rank} failed before the end of the call")
                 self._meet(-1, why)
+        if self._visited is not None:
+            self._visited.close()
         if self._fresh is not None:
             with contextlib.suppress(OutcoreError):
                 self._array.place.volume.remove(self._fresh)
