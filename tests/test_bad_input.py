@@ -221,6 +221,27 @@ def test_overwriting(path: Path, tmp_path: Path) -> None:
     oc.create_array(tmp_path / "empty", 3)
 
 
+def test_a_group_in_place_of_an_array_has_nothing_of_it(path: Path) -> None:
+    oc.create_group(path, overwrite=True, attributes={"a": 1})
+    assert [each.name for each in path.iterdir()] == ["zarr.json"]
+    oc.create_array(path / "in", 3)
+    oc.create_group(path, overwrite=True)
+    assert oc.open_array(path / "in").shape == (3,)
+
+
+def test_an_array_is_not_copied_into_itself(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    for name in ("A/B", "A/c/B", "link/B"):
+        with pytest.raises(InvalidError, match=r"lies in .*/A, its source"):
+            oc.from_array(oc.open_array(path), tmp_path / name)
+    before = sorted(each.name for each in path.iterdir())
+    for name in ("b.npy", "zarr.json"):
+        with pytest.raises(InvalidError, match=r"lies in .*/A, its source"):
+            oc.export_array(oc.open_array(path), path / name, format="npy", overwrite=True)
+    assert sorted(each.name for each in path.iterdir()) == before
+    np.testing.assert_array_equal(oc.open_array(path)[...], values((40, 30), "f8"))
+
+
 def test_an_array_is_not_copied_onto_itself(path: Path) -> None:
     with pytest.raises(InvalidError, match="itself"):
         oc.from_array(oc.open_array(path), path, overwrite=True)

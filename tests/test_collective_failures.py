@@ -52,6 +52,25 @@ def rows(comm: ThreadComm, value: float = 1.0) -> Any:
     return np.full((count, SHAPE[1]), value)
 
 
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        (3, "'int' object is not iterable"),
+        ([lambda: None], "pickle"),
+        ((1 // zero for zero in [1, 0]), "ZeroDivisionError"),
+    ],
+)
+def test_boxes_that_are_none_are_told_to_all(boxes: Any, message: str) -> None:
+    def job(comm: ThreadComm) -> None:
+        oc.Schema.own_boxes(boxes if comm.rank == 1 else [], comm)
+
+    found = ThreadJob(3, patience_s=5).run(job)
+    for rank, error in enumerate(found):
+        assert isinstance(error, InvalidError), error
+        assert message in str(error)
+        assert ("process 1 has no list of boxes" in str(error)) == (rank != 1)
+
+
 def test_what_one_gets_wrong_all_are_told(pool: oc.Pool) -> None:
     def work(u: oc.Array, comm: ThreadComm, wrong: str) -> None:
         mine, schema, timeout, verb = rows(comm), oc.Schema("block,*"), 10, u.write_all

@@ -29,6 +29,12 @@ def test_sizes_up_to_the_limit_are_read() -> None:
     assert parse_bytes(np.int64(7)) == 7
 
 
+@pytest.mark.parametrize("size", [True, False, np.True_])
+def test_a_truth_value_is_no_size(size: Any) -> None:
+    with pytest.raises(InvalidError, match="a size is a number of bytes, have "):
+        parse_bytes(size)
+
+
 @pytest.mark.parametrize(
     ("verb", "wrong", "name"),
     [
@@ -67,7 +73,7 @@ def test_numbers_of_numpy_are_counts() -> None:
     "path",
     [
         "s3://bucket/A", "file:///tmp/A", "outcor://host/A", "outcore:disk::A", "outcore:",
-        "a\0b", "latin-\udce9", b"A", 3, None, np.zeros((50, 50)),
+        "a\0b", "latin-\udce9", b"A", 3, None, np.zeros((50, 50)), "", "~", "~/A",
     ],
 )  # fmt: skip
 def test_what_is_no_path_makes_no_directory(
@@ -80,7 +86,7 @@ def test_what_is_no_path_makes_no_directory(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["s3://bucket/x", "outcore:disk::x", "latin-\udce9"])
+@pytest.mark.parametrize("name", ["s3://bucket/x", "outcore:disk::x", "latin-\udce9", "", "~/x"])
 def test_the_command_line_takes_no_foreign_url_for_a_plain_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -94,7 +100,7 @@ def test_the_command_line_takes_no_foreign_url_for_a_plain_name(
 
 
 def test_names_with_colons_and_spaces_are_plain_paths(tmp_path: Path) -> None:
-    for name in ("a:b", "run 1", "ü☃", "-dash", "c::d"):
+    for name in ("a:b", "run 1", "ü☃", "-dash", "c::d", "~u", "u~"):
         oc.create_array(tmp_path / name, (3,)).close()
         assert oc.open_array(tmp_path / name).shape == (3,)
 

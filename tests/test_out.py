@@ -1,5 +1,6 @@
 """What ``out=`` may not be: anything that the call still needs."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from outcore.errors import InvalidError
 from outcore.linalg import (
     export_lapack,
     form_q,
+    gram,
     lu_factor,
     lu_solve,
     matmul,
@@ -51,6 +53,28 @@ def test_products_do_not_replace_operands(tmp_path: Path, A: oc.Array, out: str)
     with pytest.raises(InvalidError, match=r"out= (is an operand|holds Z)"):
         matmul(A, A, out=tmp_path / out, overwrite=True)
     np.testing.assert_array_equal(oc.open_array(A.path)[...], a)
+
+
+@pytest.mark.parametrize("out", ["folder/Z/x", "folder/Z/c/x", "link/x"])
+def test_results_do_not_lie_in_operands(tmp_path: Path, A: oc.Array, out: str) -> None:
+    before = sorted(A.path.rglob("*"))
+    target, ones = tmp_path / out, np.ones(N)
+    lu = lu_factor(A, progress=False)
+    b = oc.from_array(ones, tmp_path / "b", progress=False)
+    calls: list[Callable[[], Any]] = [
+        lambda: matmul(A, A, out=target),
+        lambda: solve(A, ones, out=target),
+        lambda: solve(A, ones, factors=target),
+        lambda: lu_factor(A, out=target),
+        lambda: gram(A, out=target),
+        lambda: lu_solve(lu, b, out=b.path / "x"),
+        lambda: lu_solve(lu, ones, out=lu.path / "x"),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(InvalidError, match=r"(out=|factors=) lies in"):
+            call()
+        assert sorted(A.path.rglob("*")) == before, number
+    solve(A, ones, progress=False)
 
 
 def test_results_do_not_replace_factors(A: oc.Array) -> None:

@@ -1,11 +1,15 @@
 """`solve` called again: after it was stopped, after the matrix changed, over a solution."""
 
+import functools
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import outcore as oc
+from outcore import progress
 from outcore.errors import ExistsError, InvalidError
 from outcore.linalg.systems import direct as direct_solve
 
@@ -39,6 +43,36 @@ def test_factors_of_a_stopped_call_are_used_and_removed(
     assert any("used the factors" in note for note in report.notes)
     assert np.allclose(matrix[...] @ x, 1)
     assert not factors.exists()
+
+
+def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
+    matrix: oc.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it raises: while factors are made, when they are whole, in the check."""
+    ticks = itertools.count()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
+    solve = functools.partial(oc.linalg.solve, matrix, np.ones(N), memory="300 kB")
+    for raising in itertools.count(1):
+        calls = itertools.count(1)
+
+        def tell(
+            fraction: float, left: float, raising: int = raising, calls: Iterator[int] = calls
+        ) -> None:
+            if next(calls) == raising:
+                raise RuntimeError("no such window")
+
+        notes: list[str] | None = None
+        try:
+            x, _ = solve(progress=tell)
+        except RuntimeError as error:
+            notes = error.__notes__
+            x, _ = solve(progress=False)
+        assert np.allclose(matrix[...] @ x, 1)
+        assert not matrix.path.with_name("A.lu").exists(), raising
+        if notes is None:
+            break
+        assert ["call again with the same arguments" in note for note in notes] == [True]
+    assert raising > 40
 
 
 def test_factors_that_the_user_made_stay(matrix: oc.Array) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from outcore.elements import refuse_masked
 from outcore.errors import InvalidError
 
 Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
@@ -74,6 +75,8 @@ def arrays_of(
             f"have {have}"
         )
     for each in given:
+        if is_write:
+            refuse_masked(each)
         if each.dtype != dtype:
             raise InvalidError(
                 f"process {rank} has an array of {each.dtype}, need {dtype}; convert it "

@@ -24,7 +24,7 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
-from outcore.volumes import AnyPath, PathLike, bytes_on_disk, holds, place
+from outcore.volumes import INSIDE, AnyPath, PathLike, bytes_on_disk, how_they_meet, place
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,9 @@ def report_on(
 
 
 def check_apart(source: Source, path: AnyPath) -> None:
-    """Refuse a target directory that holds the source, which overwriting would remove."""
-    if source.path is None:
-        return
-    if holds(path, source.path):
+    """Refuse a target that holds the source, which overwriting would remove, or lies in it."""
+    meet = None if source.path is None else how_they_meet(path, source.path)
+    if meet == INSIDE:
+        raise InvalidError(f"{path} lies in {source.path}, its source; choose another name")
+    if meet is not None:
         raise InvalidError(f"{path} cannot be copied onto itself; choose another name")

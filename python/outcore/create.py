@@ -16,7 +16,7 @@ from outcore.array_metadata import bump_generation, read_metadata, write_metadat
 from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
 from outcore.distribution import Rules
-from outcore.errors import ExistsError, InvalidError
+from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.fill import Fill, fill_array
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
@@ -353,6 +353,14 @@ def _remove(where: Place) -> None:
     where.volume.remove(where.name)
 
 
+def _is_array(where: Place) -> bool:
+    """Whether there is an array of outcore's own layout, in whatever state it is."""
+    with contextlib.suppress(OutcoreError):
+        read_metadata(where)
+        return True
+    return False
+
+
 def create_group(
     path: PathLike, *, attributes: dict[str, Any] | None = None, overwrite: bool = False
 ) -> AnyPath:
@@ -367,7 +375,8 @@ def create_group(
     attributes
         The user's attributes, stored in ``zarr.json``.
     overwrite
-        Write the ``zarr.json`` of what is there anew. Nothing else in the directory is touched.
+        Of a group that is there, write the ``zarr.json`` anew; nothing else in it is touched. An
+        array that is there is removed.
 
     Returns
     -------
@@ -385,5 +394,7 @@ def create_group(
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+    if _is_array(where):
+        _remove(where)
     where.volume.replace_small(where.inside("zarr.json"), document)
     return where.path

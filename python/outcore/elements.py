@@ -21,14 +21,31 @@ def array_of(
     Raises
     ------
     InvalidError
-        If it is none, such as lists of different lengths.
+        If it is none, such as lists of different lengths, or has elements that are masked.
     """
+    refuse_masked(value)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidError(
             f"need {what}, or what NumPy makes one of, have {_told(value) or error}; {fix}"
         ) from None
+
+
+def refuse_masked(value: object) -> None:
+    """Refuse an array with masked elements: what lies below the mask would pass for theirs.
+
+    Raises
+    ------
+    InvalidError
+        If it is such an array of `numpy.ma`.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        count = value.size if value.mask.ndim == 0 else np.count_nonzero(value.mask)
+        raise InvalidError(
+            f"need elements without a mask, have {count} of {value.size} masked; say what stands "
+            "for them by .filled()"
+        )
 
 
 def _told(value: Any) -> str:

@@ -39,7 +39,7 @@ from outcore.targets import (
     sync_file,
     writing,
 )
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, is_same
 from outcore.zarr_format import default_chunks
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
@@ -243,7 +243,8 @@ class _Export:
         if not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first")
         _check_replaceable(path, overwrite)
-        if path.is_dir():
+        source = self._source.path
+        if not path.is_file() or source is None or not is_same(path, source):
             check_apart(self._source, path)
         disk = os.statvfs(path.parent)
         free = disk.f_bavail * disk.f_frsize

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array, open_array
+from outcore.elements import refuse_masked
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
 from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
@@ -87,6 +88,7 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
         return Stored(source, dtype)
     if isinstance(source, np.memmap):
         return Mapped(source, dtype)
+    refuse_masked(source)
     if isinstance(source, np.ndarray):
         return InMemory(source, dtype)
     if not all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__")):

@@ -299,8 +299,16 @@ def check_plain(path: str) -> str:
     Raises
     ------
     InvalidError
-        If it does, or if no file can have that name.
+        If it does, if no file can have that name, or if a shell would have put something else in
+        its place: it is empty, or begins with ``~/``.
     """
+    if not path:
+        raise InvalidError("need a path, have an empty text; '.' is the current directory")
+    if path == "~" or path.startswith("~/"):
+        raise InvalidError(
+            f"{path!r} is not expanded to your home directory; do that by os.path.expanduser, or "
+            f"write './{path}' for what has this very name"
+        )
     if path.startswith("outcore:"):
         raise InvalidError(f"{path} is no name in a pool; {_FORMS}")
     if found := _SCHEME.match(path):

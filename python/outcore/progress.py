@@ -12,7 +12,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from outcore.sizes import format_seconds
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
-"""`True`: a bar where a terminal shows it; `False`: none; or ``f(fraction, seconds_left)``."""
+"""`True`: a bar where a terminal shows it; `False`: none; or ``f(fraction, seconds_left)``.
+
+What such a function raises ends the call as Ctrl-C does, and goes to the caller.
+"""
 
 SHOW_AFTER_S = 2.0
 
@@ -84,10 +87,22 @@ class Meter:
             return
         self._told = now
         fraction = min(self._done / self._total, 1.0)
-        if self._report:
-            self._report(fraction, self.seconds_left())
+        self._tell(fraction, self.seconds_left())
         if self._shown and now - self._started > SHOW_AFTER_S:
             self._draw(fraction)
+
+    def _tell(self, fraction: float, seconds_left: float) -> None:
+        if self._report is None:
+            return
+        try:
+            self._report(fraction, seconds_left)
+        except Exception as error:
+            if not isinstance(self._report, Part):
+                error.add_note(
+                    f"Raised by progress= of a call, {self._title!r}, which it ended as Ctrl-C "
+                    "does: where that can go on, call again with the same arguments."
+                )
+            raise
 
     def _draw(self, fraction: float) -> None:
         if self._bar is None:
@@ -112,5 +127,5 @@ class Meter:
     ) -> None:
         if self._bar:
             self._bar.stop()
-        if self._report and kind is None:
-            self._report(1.0, 0.0)
+        if kind is None:
+            self._tell(1.0, 0.0)

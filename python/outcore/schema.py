@@ -2,6 +2,7 @@
 
 import math
 import operator
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -64,8 +65,30 @@ class Schema:
             Those of this process, as of `boxes`.
         comm
             Communicator, as of `outcore.communicator.Communicator`.
+
+        Raises
+        ------
+        InvalidError
+            On every process, if one of them gives what is no list of boxes.
         """
-        return cls.boxes(Communicator(comm).allgather(list(boxes)))
+        ranks = Communicator(comm)
+        mine: list[Any] = []
+        error: Exception | None = None
+        try:
+            mine = list(boxes)
+            pickle.dumps(mine)  # what cannot be sent would keep the others waiting
+        except Exception as failed:
+            error = failed
+        said = ranks.allgather(mine if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise InvalidError(
+                f"need a list of boxes, tuples of slices, have {type(boxes).__name__} "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        for rank, theirs in enumerate(said):
+            if isinstance(theirs, str):
+                raise InvalidError(f"process {rank} has no list of boxes: {theirs}")
+        return cls.boxes(said)
 
     @classmethod
     def of(cls, schema: SchemaLike) -> "Schema":

@@ -3,6 +3,8 @@
 import math
 import re
 
+import numpy as np
+
 from outcore.errors import InvalidError
 
 _UNITS = {
@@ -38,6 +40,8 @@ def parse_bytes(size: int | str) -> int:
         if match is None or unit is None:
             raise InvalidError(f"cannot read {size!r} as a size; write it like '64 MiB' or '8 GB'")
         exact = float(match[1]) * unit
+    elif isinstance(size, bool | np.bool_):
+        raise InvalidError(f"a size is a number of bytes, have {size!r}; write it like '8 GB'")
     else:
         exact = size
     if exact in (math.inf, -math.inf):

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
+from outcore.elements import refuse_masked
 from outcore.errors import DiskError, InvalidError, OutcoreError
 from outcore.flat_file import FlatFile
 from outcore.row_blocks import RowBlocks
@@ -264,7 +265,8 @@ class Sliced(Source):
 
     def _read(self, box: Box, out: npt.NDArray[Any]) -> None:
         with _reading(self.path or type(self._array).__name__):
-            part = np.asarray(self._array[box])
+            part = np.asanyarray(self._array[box])
+        refuse_masked(part)
         if part.shape != out.shape:
             raise InvalidError(
                 f"need a block of shape {out.shape} from {type(self._array).__name__}, have "

@@ -123,6 +123,17 @@ def holds(directory: AnyPath, path: AnyPath) -> bool:
     return whole == real or whole in real.parents
 
 
+SAME = "is"
+INSIDE = "lies in"
+
+
+def how_they_meet(target: AnyPath, needed: AnyPath) -> str | None:
+    """Say, with a verb, how a target would replace or fall into what is needed; `None` if apart."""
+    if holds(target, needed):
+        return SAME if is_same(target, needed) else "holds"
+    return INSIDE if holds(needed, target) else None
+
+
 def bytes_on_disk(path: AnyPath) -> int:
     """Bytes that a file, or a directory with all below it, takes on its disk.
 

@@ -17,7 +17,7 @@ from outcore.array_metadata import bump_generation, read_metadata, write_metadat
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
-from outcore.volumes import PathLike, Place, being_made, holds, is_same, place
+from outcore.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
 from outcore.zarr_format import Metadata
 
 
@@ -53,8 +53,10 @@ def claimed(
     where = place(out)
     for operand in operands:
         path = operand.path if isinstance(operand, Array) else operand
-        if isinstance(path, Path | PoolPath) and holds(where.path, path):
-            what = "is an operand itself" if is_same(where.path, path) else f"holds {path.name}"
+        if not isinstance(path, Path | PoolPath):
+            continue
+        if meet := how_they_meet(where.path, path):
+            what = "is an operand itself" if meet == SAME else f"{meet} {path.name}"
             raise InvalidError(f"out= {what}, {where.path}; choose another directory")
     with being_made(where, f"writing {where.path.name}"):
         is_there = where.volume.exists(where.name) and not _is_stopped(where, why)

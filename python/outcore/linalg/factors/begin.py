@@ -48,6 +48,7 @@ from outcore.volumes import (
     Place,
     bytes_on_disk,
     exclusive,
+    how_they_meet,
     move,
     on_one_disk,
     place,
@@ -136,6 +137,8 @@ def open_storage(
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
         )
+    if meet := how_they_meet(target.path, source.path):
+        raise InvalidError(f"out= {meet} the matrix, {source.path}; choose another directory")
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target, "factors"):

@@ -1,5 +1,6 @@
 """Factors that a call makes for itself, or finds ready."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore.array import Array
-from outcore.errors import ExistsError, SingularMatrixError
+from outcore.errors import ExistsError, OutcoreError, SingularMatrixError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import (
     LU,
@@ -91,7 +92,7 @@ def own_factors(
     keep = keep or (ready is not None and not where.exists(TEMPORARY))
     factors = ready
     if factors is None:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _marked_if_made(where, keep=keep):
             # A singular matrix is the caller's to deal with.
             warnings.simplefilter("ignore", LinAlgWarning)
             factors = make(
@@ -100,6 +101,33 @@ def own_factors(
             )  # fmt: skip
     with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
         yield factors
+
+
+@contextmanager
+def _marked_if_made(where: Place, *, keep: bool) -> Iterator[None]:
+    """Mark factors that became whole although making them ended in an error.
+
+    So it is where the function that is told of progress raises at the very end.
+    """
+    before = _complete(where)
+    try:
+        yield
+    except BaseException:
+        if not keep and _complete(where) not in (None, before):
+            _mark(where)
+        raise
+
+
+def _complete(where: Place) -> dict[str, Any] | None:
+    """Return what is said of complete factors; `None` if there are none."""
+    with contextlib.suppress(OutcoreError):
+        group = read_any_group(where)[1]
+        return group if group["state"] == "complete" else None
+    return None
+
+
+def _mark(where: Place) -> None:
+    where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
 
 
 @contextmanager
@@ -112,7 +140,7 @@ def removed_at_end(
     ready, and by the mark knows that it is to remove them.
     """
     if not keep:
-        where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
+        _mark(where)
     elif where.exists(TEMPORARY):
         where.volume.remove(where.inside(TEMPORARY))
     try:

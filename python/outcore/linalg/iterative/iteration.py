@@ -13,6 +13,7 @@ from outcore import blas_choice, budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.elements import array_of
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.linalg import columns
 from outcore.linalg.column_sums import ColumnSums
@@ -152,7 +153,7 @@ class Iteration:
 
     def begin_at(self, x0: Any) -> None:
         """Begin with another solution than 0."""
-        given = x0[...] if isinstance(x0, Array) else np.asarray(x0)
+        given = x0[...] if isinstance(x0, Array) else array_of(x0, "an array as x0")
         if given.shape != self.rhs.b.shape:
             raise InvalidError(
                 f"x0 must have the shape of b, {self.rhs.b.shape}, have {given.shape}"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from outcore._core import ArrayFile, Ticket
 from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
+from outcore.elements import array_of
 from outcore.errors import ClosedError, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.grains import Grains, cut, pages
@@ -242,7 +243,7 @@ def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArr
     for name, x in given.items():
         if isinstance(x, str | os.PathLike):
             x = open_array(x)
-        found[name] = x if isinstance(x, Array) else np.asarray(x)
+        found[name] = x if isinstance(x, Array) else array_of(x, f"a matrix as {name}")
         if found[name].ndim not in (1, 2):
             raise InvalidError(f"need a matrix or a vector as {name}, have {found[name].shape}")
     return found

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore.array import Array, open_array
+from outcore.elements import array_of, refuse_masked
 from outcore.errors import InvalidError
 from outcore.linalg.grains import Grains
 from outcore.linalg.matrix import Matrix
@@ -149,7 +150,8 @@ class SlicedRows(RowSource):
         count = max(min(len(target), self.rows - first), 0)
         if count:
             rows = slice(first, first + count)
-            part = np.asarray(self._array[self._box(rows)])
+            part = np.asanyarray(self._array[self._box(rows)])
+            refuse_masked(part)
             part = part.reshape(count, -1) if part.ndim == 1 else part
             part = part.T if self._transposed else part
             if part.shape != (count, self.columns):
@@ -208,7 +210,7 @@ class IteratedRows(RowSource):
     def _refill(self, first: int) -> bool:
         """Take the next block that has rows."""
         for given in self._blocks:
-            block = np.asarray(given)
+            block = array_of(given, f"a block of rows from the iterator {self.name}")
             if block.ndim == 1:
                 self.is_vector = True
                 block = block[:, None] if self._is_column or self._transposed else block[None]
@@ -283,6 +285,7 @@ def row_source(
     """
     if isinstance(given, str | os.PathLike):
         given = open_array(given)
+    refuse_masked(given)
     found: Any = given
     if not isinstance(given, Array) and not _is_sliced(given):
         if isinstance(given, Iterable) and not isinstance(given, list | tuple):

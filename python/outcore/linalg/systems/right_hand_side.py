@@ -11,10 +11,11 @@ import numpy.typing as npt
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.blas_calls import Trans
+from outcore.elements import array_of
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import written
-from outcore.volumes import AnyPath, PathLike, Place, holds, place
+from outcore.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_meet, place
 from outcore.zarr_format import Metadata, default_chunks
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -61,7 +62,7 @@ class RightHandSide(NamedTuple):
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
         if not isinstance(trans, int | str) or trans not in letters:
             raise InvalidError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', have {trans!r}")
-        given = b if isinstance(b, Array) else np.asarray(b)
+        given = b if isinstance(b, Array) else array_of(b, "a right-hand side")
         if given.ndim not in (1, 2) or given.shape[0] != n:
             raise InvalidError(
                 f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
@@ -71,19 +72,21 @@ class RightHandSide(NamedTuple):
         if out is None and isinstance(b, Array):
             out = f"{b.path}.x"
         where = None if out is None else place(out)
-        for path in reads:
-            if where and holds(where.path, path):
-                raise InvalidError(
-                    f"out= would replace {path}, which the call needs; choose another directory"
-                )
-        if where and where.volume.exists(where.name) and not _is_stopped(where):
-            if not overwrite or not where.exists():
-                raise ExistsError(
-                    f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
-                    "array that may go"
-                )
-            if isinstance(b, Array) and holds(where.path, b.path):
+        for path in [*reads, b.path] if isinstance(b, Array) else reads:
+            meet = None if where is None else how_they_meet(where.path, path)
+            if meet == SAME and isinstance(b, Array) and path is b.path:
                 raise InvalidError(f"out= is the right-hand side itself, {b.path}; choose another")
+            if meet is not None:
+                how = meet if meet == INSIDE else "would replace"
+                raise InvalidError(
+                    f"out= {how} {path}, which the call needs; choose another directory"
+                )
+        is_there = where and where.volume.exists(where.name) and not _is_stopped(where)
+        if where and is_there and (not overwrite or not where.exists()):
+            raise ExistsError(
+                f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
+                "array that may go"
+            )
         return cls(given, letters[trans], n, dtype, where, unknowns)
 
     @property

@@ -21,7 +21,7 @@ from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solving import Solving
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
-from outcore.volumes import PathLike, place
+from outcore.volumes import SAME, PathLike, how_they_meet, place
 
 AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
 
@@ -105,8 +105,10 @@ def solve(
         )
     n, dtype = metadata.shape[0], metadata.dtype
     low = lower(dtype, factor_dtype)
-    if factors is not None and place(factors).path == source.path:
-        raise InvalidError(f"factors= is the matrix itself, {source.path}; name another directory")
+    meet = None if factors is None else how_they_meet(place(factors).path, source.path)
+    if meet is not None:
+        what = "is the matrix itself" if meet == SAME else f"{meet} the matrix"
+        raise InvalidError(f"factors= {what}, {source.path}; name another directory")
     if low is not None and overwrite_a:
         raise InvalidError(
             "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
