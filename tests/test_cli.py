@@ -230,6 +230,45 @@ def test_info_follows_no_links(tmp_path: Path) -> None:
     assert document(outcore("info", tmp_path / "D", "--json"))["entries"] == []
 
 
+def test_info_of_a_link_says_what_to_name(tmp_path: Path) -> None:
+    oc.create_array(tmp_path / "Z", 3).close()
+    (tmp_path / "link").symlink_to(tmp_path / "Z")
+    result = outcore("info", tmp_path / "link")
+    assert result.exit_code == 1
+    assert f"is a link to {tmp_path / 'Z'}, and links are not followed" in result.stderr
+
+
+@pytest.mark.parametrize("own", ["[1]", '"text"', '{"outcore": {"kind": [1]}}', '{"outcore": 3}'])
+@pytest.mark.parametrize("node", ["array", "group"])
+def test_info_of_a_directory_goes_on_behind_odd_metadata(
+    tmp_path: Path, own: str, node: str
+) -> None:
+    oc.create_array(tmp_path / "Z", 3).close()
+    (tmp_path / "odd").mkdir()
+    text = f'{{"zarr_format": 3, "node_type": "{node}", "attributes": {own}}}'
+    (tmp_path / "odd" / "zarr.json").write_text(text)
+    entries = document(outcore("info", tmp_path, "--json"))["entries"]
+    assert (str(tmp_path / "Z"), "whole") in [(each["path"], each["state"]) for each in entries]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: oc.create_group(path), "is a group, need an array; name one that is in it"),
+        (make_factor, "holds factors, need an array; open them with oc.linalg.open_factor"),
+    ],
+)
+def test_what_is_no_array_is_said_to_be_what_it_is(
+    tmp_path: Path, make: Callable[[Path], Any], said: str
+) -> None:
+    make(tmp_path / "G")
+    result = outcore("verify", tmp_path / "G")
+    assert result.exit_code == 1
+    assert said in result.stderr
+    with pytest.raises(InvalidError, match=said):
+        oc.open_array(tmp_path / "G")
+
+
 def test_info_refuses_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "foreign").mkdir()

@@ -1,5 +1,6 @@
 """Metadata of arrays, and how often they were opened for writing: read and written."""
 
+import json
 import re
 
 from outcore.errors import CorruptError, InvalidError, NotFoundError
@@ -17,11 +18,25 @@ def read_metadata(where: Place) -> Metadata:
         raise _no_array(where) from None
     metadata = parse(text, str(where.path))
     if metadata is None:
+        _refuse_group(text, where)
         raise InvalidError(
             f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
             "zarr.open_array and copy it with oc.from_array"
         )
     return metadata
+
+
+def _refuse_group(text: bytes, where: Place) -> None:
+    """Say of a group that it is one, and of factors what opens them."""
+    document = json.loads(text)
+    if document.get("node_type") != "group":
+        return
+    own = (document.get("attributes") or {}).get("outcore")
+    if isinstance(own, dict) and "kind" in own:
+        raise InvalidError(
+            f"{where.path} holds factors, need an array; open them with oc.linalg.open_factor"
+        )
+    raise InvalidError(f"{where.path} is a group, need an array; name one that is in it")
 
 
 def _no_array(where: Place) -> NotFoundError:

@@ -101,9 +101,10 @@ def recognise(path: AnyPath) -> Entry | None:
             return None
         text = "zarr.json cannot be read; restore it from a copy, or remove the array"
         return Entry(str(path), "array", "damaged", text)
-    own = (document.get("attributes") or {}).get("outcore")
+    attributes = document.get("attributes")
+    own = attributes.get("outcore") if isinstance(attributes, dict) else None
     if document.get("node_type") == "group":
-        if isinstance(own, dict) and own.get("kind") in KINDS:
+        if isinstance(own, dict) and own.get("kind") in list(KINDS):
             return _factor(path, own)
         return Entry(str(path), "group", "whole")
     return None if own is None else _array(place(path))

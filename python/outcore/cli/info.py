@@ -1,5 +1,6 @@
 """``outcore info``."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -33,6 +34,11 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
         if entry is not None:
             entries.append(entry)
             said.append(_as_text(entry))
+        elif path.is_symlink():
+            raise InvalidError(
+                f"{path} is a link to {os.path.realpath(path)}, and links are not followed; "
+                "name that"
+            )
         elif not path.is_dir() or (path / "zarr.json").exists():
             raise InvalidError(
                 f"{path} is nothing of outcore's; give an array, a group, a factor, or a directory"
