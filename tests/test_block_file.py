@@ -15,10 +15,10 @@ import outcore as oc
 from outcore.block_file import FileStore
 from outcore.errors import (
     BudgetError,
-    DiskError,
     DiskFullError,
     ExistsError,
     InvalidError,
+    IsDirectoryError,
     NotFoundError,
     TruncatedError,
 )
@@ -146,7 +146,12 @@ def test_a_file_behaves_as_in_memory(
         ({"record_bytes": 500, "memory": 8191}, BudgetError),
         ({"record_bytes": 500, "pin": slice(0, 2)}, BudgetError),
         ({"record_bytes": 500, "file": "none"}, NotFoundError),
-        ({"record_bytes": 500, "file": "."}, DiskError),
+        ({"record_bytes": 500, "file": "."}, IsDirectoryError),
+        ({"record_bytes": 500, "file": ".", "mode": "r"}, IsDirectoryError),
+        ({"record_bytes": 1 << 40}, InvalidError),
+        ({"record_bytes": 500, "block": [], "blocks": []}, InvalidError),
+        ({"record_bytes": 500, "block": None}, InvalidError),
+        ({"record_bytes": 500, "block": True, "blocks": 3}, InvalidError),
         ({"record_bytes": 500, "file": 3.5}, InvalidError),
     ],
     ids=str,

@@ -76,6 +76,12 @@ def test_wrong_data(tmp_path: Path) -> None:
         for out in [np.empty((16, 9)), np.empty((16, 10), "f4")]:
             with pytest.raises(InvalidError, match="need out of shape"):
                 B.read(0, 0, out=out)
+        fixed = np.empty((16, 10))
+        fixed.flags.writeable = False
+        odds: list[Any] = [fixed, [[0.0]], 3]
+        for odd, have in zip(odds, ["read-only", "have list", "have int"], strict=True):
+            with pytest.raises(InvalidError, match=f"need out of shape.*{have}"):
+                B.read(0, 0, out=odd)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,7 @@ def test_wrong_data(tmp_path: Path) -> None:
     [
         {"block": 0}, {"block": (3,)}, {"block": (3, 3, 3)}, {"block": (2.0, 2)},
         {"superblock": (0, 1)}, {"superblock": (1,)}, {"superblock": "ab"},
+        {"superblock": True}, {"block": (True, 2)},
         {"buffers": 0}, {"buffers": 1.5}, {"buffers": True},
         {"mode": "w"}, {"memory": "x"}, {"memory": 0},
     ],

@@ -65,6 +65,7 @@ def test_a_command_line_that_is_not_understood_is_a_document_too(
         (["pool", "down", "none"], "not_found"),
         (["ls", "s3://bucket"], "invalid"),
         (["serve", "io", "--config", "none"], "not_found"),
+        (["serve", "io", "--config", "latin-\udce9"], "invalid"),
         (["mkdir", "text/below"], "not_found"),
     ],
 )
@@ -99,3 +100,11 @@ def test_mv_makes_no_directories(here: Path) -> None:
         assert result.exit_code == 1
         assert "there is no directory" in result.stderr
     assert sorted(path.name for path in here.iterdir()) == ["A", "b.npy", "text"]
+
+
+def test_a_link_to_itself_is_one_clear_error(here: Path) -> None:
+    Path("loop").symlink_to("loop")
+    for arguments in (["cp", "loop", "copy"], ["cp", "-r", "loop", "copy"]):
+        result = outcore(*arguments, "--json")
+        assert result.exit_code == 1
+        assert "leads back to itself" in json.loads(result.stdout)["error"]["message"]

@@ -24,6 +24,21 @@ def test_a_size_that_nothing_has_is_refused(size: Any) -> None:
         parse_bytes(size)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"shape": True},
+        {"shape": (True, 3)},
+        {"shape": 3, "chunks": True},
+        {"shape": 3, "threads": True},
+    ],
+)
+def test_a_truth_value_is_no_count(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError):
+        oc.create_array(tmp_path / "A", fill=lambda *box: np.ones(3), **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_sizes_up_to_the_limit_are_read() -> None:
     assert parse_bytes("4194304 TiB") == MOST_BYTES
     assert parse_bytes(np.int64(7)) == 7

@@ -21,6 +21,7 @@ from outcore.errors import (
     DiskFullError,
     ExistsError,
     InvalidError,
+    IsDirectoryError,
     NotFoundError,
     OutcoreError,
     ReadOnlyError,
@@ -33,6 +34,10 @@ _FLAGS = {
     "r+": os.O_RDWR,
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
+
+
+_MOST_RECORD_BYTES = (1 << 31) - 1
+"""NumPy has no larger elements."""
 
 
 class BlockInterface(Blocks):
@@ -139,8 +144,8 @@ class BlockInterface(Blocks):
 
 
 def _dimensions(*given: Sequence[int] | int) -> int:
-    many = [len(one) for one in given if not isinstance(one, int | np.integer)]
-    return many[0] if many else 1
+    many = [len(one) for one in given if isinstance(one, Sequence | np.ndarray)]
+    return max(many[0], 1) if many else 1
 
 
 def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
@@ -151,6 +156,11 @@ def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[A
         if record_bytes is None:
             raise InvalidError(
                 "need record_bytes, the size of a record, or its dtype; have neither"
+            )
+        if record_bytes > _MOST_RECORD_BYTES:
+            raise InvalidError(
+                f"need record_bytes of {_MOST_RECORD_BYTES} at most, have {record_bytes}; divide "
+                "the records"
             )
         return np.dtype(f"V{record_bytes}")
     try:
@@ -197,7 +207,11 @@ class FileStore:
             handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise _error(error, "open", path) from None
-        self._file = os.fdopen(handle, "rb" if mode == "r" else "r+b", buffering=0)
+        try:
+            self._file = os.fdopen(handle, "rb" if mode == "r" else "r+b", buffering=0)
+        except OSError as error:  # a directory, which may be opened for reading
+            os.close(handle)
+            raise _error(error, "open", path) from None
         try:
             if mode == "x":
                 self._reserve(need)
@@ -307,6 +321,8 @@ def _error(error: OSError, verb: str, path: Path) -> OutcoreError:
         return NotFoundError(f'there is no file {path}; make it with mode="x"')
     if error.errno == errno.EEXIST:
         return ExistsError(f'{path} exists; open it with mode="r+", or choose another name')
+    if error.errno == errno.EISDIR:
+        return IsDirectoryError(f"{path} is a directory; name a file of records")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ReadOnlyError(f'cannot {verb} {path}: {error.strerror}; open it with mode="r"')
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from outcore.counts import is_count
 from outcore.errors import InvalidError
 
 Coordinates: TypeAlias = tuple[int, ...]
@@ -90,8 +91,10 @@ class BlockGrid:
 
 def sizes(name: str, given: Sequence[int] | int, dims: int) -> Coordinates:
     """Read a size for each dimension; one number stands for all of them."""
-    many = (given,) * dims if isinstance(given, int | np.integer) else tuple(given)
-    if len(many) != dims or not all(isinstance(n, int | np.integer) and n > 0 for n in many):
+    many: tuple[Any, ...] = (given,) * dims
+    if isinstance(given, Sequence | np.ndarray):
+        many = tuple(given)
+    if len(many) != dims or not all(map(is_count, many)):
         raise InvalidError(
             f"need {dims} integers of at least 1 for {name}, one a dimension, have {given!r}"
         )

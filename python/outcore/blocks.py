@@ -152,12 +152,8 @@ class Blocks:
             latter: see `flush`.
         """
         number = self._number(at)
-        shape = self._grid.block_shape(number)
-        if out is not None and (out.shape != shape or out.dtype != self.dtype):
-            raise InvalidError(
-                f"need out of shape {shape} and type {self.dtype} for block {number}, have "
-                f"{out.shape} and {out.dtype}"
-            )
+        if out is not None:
+            self._check_out(out, number)
         with self._using() as cache:
             block = cache.block(number)
             if out is None:
@@ -304,6 +300,18 @@ class Blocks:
                 "read a box of elements by indexing the array"
             )
         return tuple(chosen.start)
+
+    def _check_out(self, out: Any, number: Coordinates) -> None:
+        shape = self._grid.block_shape(number)
+        have = type(out).__name__
+        if isinstance(out, np.ndarray):
+            if (out.shape, out.dtype) == (shape, self.dtype) and out.flags.writeable:
+                return
+            have = f"{out.shape} and {out.dtype}" + ", read-only" * (not out.flags.writeable)
+        raise InvalidError(
+            f"need out of shape {shape} and type {self.dtype} for block {number}, an array that "
+            f"can be written to, have {have}; leave out= out for a new one"
+        )
 
     def _chosen(self, superblocks: Any) -> set[Coordinates]:
         keys = list(superblocks) if isinstance(superblocks, list | set | frozenset) else None

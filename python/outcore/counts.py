@@ -15,6 +15,12 @@ def count_of(name: str, value: Any, least: int = 1) -> int:
     InvalidError
         If it is not an integer of at least `least`.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_count(value, least):
         raise InvalidError(f"{name} must be an integer of at least {least}, have {value!r}")
     return int(value)
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether it is an integer of at least `least`, and no truth value."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and bool(value >= least)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.counts import is_count
 from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
 from outcore.distribution import Rules
@@ -230,7 +231,7 @@ def array_metadata(
     if chunks is None:
         chunks = _default_chunks(extents, kind.itemsize, order, growing=growing)
     given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
-    if not all(isinstance(c, int | np.integer) and c > 0 for c in given):
+    if not all(map(is_count, given)):
         raise InvalidError(f"chunks are integers of at least 1, have {chunks!r}")
     if growing and len(extents) > 1:
         if len(given) == len(extents) - 1:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.copy_plan import Side, plan_copy
 from outcore.copying import CopyReport, check_apart, copy_blocks, report_on
+from outcore.counts import is_count
 from outcore.errors import (
     DiskFullError,
     ExistsError,
@@ -182,9 +183,7 @@ class _Export:
         if chunks is None:
             chunks = default_chunks(self._shape, self._dtype.itemsize, self._order)
         given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
-        if len(given) != len(self._shape) or not all(
-            isinstance(c, int | np.integer) and c > 0 for c in given
-        ):
+        if len(given) != len(self._shape) or not all(map(is_count, given)):
             raise InvalidError(
                 f"need {len(self._shape)} extents of a chunk, integers of at least 1, "
                 f"have {chunks!r}"

@@ -121,7 +121,7 @@ class PoolPath:
         for name in names:
             if not isinstance(name, str) or name.startswith("/"):
                 raise InvalidError(f"a name in a pool is relative, have {name!r}")
-            _check_text(name)
+            check_text(name)
             parts += name.split("/")
         if "" in parts or "." in parts:
             parts = [part for part in parts if part not in ("", ".")]
@@ -316,8 +316,7 @@ def check_plain(path: str) -> str:
             f"{path!r} is a URL of another kind, {found[1]}; give a plain path, or a name in a "
             f"pool: {_FORMS}"
         )
-    _check_text(path)
-    return path
+    return check_text(path)
 
 
 def is_text(name: str) -> bool:
@@ -330,9 +329,17 @@ def is_text(name: str) -> bool:
     return "\0" not in name
 
 
-def _check_text(name: str) -> None:
+def check_text(name: str) -> str:
+    """Return a name; refuse one that no file can have.
+
+    Raises
+    ------
+    InvalidError
+        If it is not UTF-8, or has zero bytes.
+    """
     if not is_text(name):
         raise InvalidError(f"a path is UTF-8 without zero bytes, have {name!r}; choose another")
+    return name
 
 
 def root_and_name(url: str) -> tuple[str, str]:

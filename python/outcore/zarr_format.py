@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from outcore._core import Grid, Volume
+from outcore.counts import is_count
 from outcore.disk_schema import DiskSchema
 from outcore.errors import CorruptError, InvalidError
 
@@ -316,7 +317,7 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
             f"{(0, *extents[1:])}, have {extents}"
         )
     fixed = extents[1:] if growing else extents
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in fixed):
+    if not all(map(is_count, fixed)):
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
     return tuple(int(n) for n in extents)
 

@@ -8,6 +8,7 @@ import click
 
 from outcore import _core
 from outcore.cli.invocation import json_option, print_json
+from outcore.pool_path import check_text
 
 
 @click.command("serve", short_help="Run the manager or an I/O server of a pool, until stopped.")
@@ -27,7 +28,7 @@ def command(role: str, config: Path, as_json: bool) -> None:
     wanted metrics; of an I/O server also manager, and if wanted server, advertise, threads and
     memory_bytes. See docs/operations.md.
     """
-    daemon = _core.Daemon(role, str(config))
+    daemon = _core.Daemon(role, check_text(str(config)))
     said = {
         "role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses,
         "metrics": daemon.metrics,

@@ -234,6 +234,8 @@ def _found(
     else:
         source = Path(os.path.realpath(source))
     top = status_of(source)
+    if top.kind == "link":
+        raise InvalidError(f"{source} is a link that leads back to itself; remove it")
     found = [top]
     if top.is_directory:
         is_whole = bool(source.name) and is_whole_by_itself(source)

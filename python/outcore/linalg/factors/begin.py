@@ -43,6 +43,7 @@ from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.longcall import check_threads
 from outcore.pool_path import LOCK_FILE
 from outcore.volumes import (
+    INSIDE,
     AnyPath,
     PathLike,
     Place,
@@ -137,8 +138,8 @@ def open_storage(
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
         )
-    if meet := how_they_meet(target.path, source.path):
-        raise InvalidError(f"out= {meet} the matrix, {source.path}; choose another directory")
+    if how_they_meet(target.path, source.path) == INSIDE:
+        raise InvalidError(f"out= lies in the matrix, {source.path}; choose another directory")
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target, "factors"):

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from outcore.counts import is_count
 from outcore.errors import InvalidError
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
@@ -36,7 +37,7 @@ class Setting:
         check_threads(self.threads)
         if self.tol is not None and not (_is_number(self.tol) and 0 <= self.tol < np.inf):
             raise InvalidError(f"tol must be a number of at least 0, or None, have {self.tol!r}")
-        if not isinstance(self.most, int | np.integer) or self.most < 1:
+        if not is_count(self.most):
             raise InvalidError(
                 f"the most sweeps or iterations is an integer of at least 1, have {self.most!r}"
             )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outcore.counts import count_of
+from outcore.counts import count_of, is_count
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
@@ -129,7 +129,7 @@ def svd_geometry(
             "to disk with oc.from_array"
         )
     m, n = A.rows, A.columns
-    if not isinstance(k, int | np.integer) or not 1 <= k <= min(m, n):
+    if not is_count(k) or k > min(m, n):
         raise InvalidError(f"k must be an integer from 1 to {min(m, n)}, have {k!r}")
     for name, number, least in (("oversample", oversample, 0), ("power", power, 1)):
         count_of(name, number, least)
