@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import outcore as oc
+from outcore import create
 from outcore import fill as fill_module
 from outcore.errors import (
     BudgetError,
@@ -377,3 +378,51 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
     told: list[float] = []
     assemble(tmp_path / "A", element, progress=lambda done, left: told.append(done))
     assert told[-1] == 1.0
+
+
+def test_nothing_takes_the_place_of_what_is_being_assembled(tmp_path: Path) -> None:
+    busy = threading.Event()
+    over = threading.Event()
+
+    def slow(rows: slice) -> Any:
+        busy.set()
+        assert over.wait(60)
+        return np.ones(rows.stop - rows.start)
+
+    def assemble() -> None:
+        oc.create_array(tmp_path / "A", 8, chunks=4, fill=slow, progress=False).close()
+
+    thread = threading.Thread(target=assemble)
+    thread.start()
+    try:
+        assert busy.wait(60)
+        for replace in (
+            lambda: oc.create_array(tmp_path / "A", 3, overwrite=True),
+            lambda: oc.create_group(tmp_path / "A", overwrite=True),
+            lambda: oc.from_array(np.ones(3), tmp_path / "A", overwrite=True, progress=False),
+        ):
+            with pytest.raises(BusyError, match="is being made by another"):
+                replace()
+    finally:
+        over.set()
+        thread.join()
+    assert (oc.open_array(tmp_path / "A")[...] == 1).all()
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_an_interrupt_while_files_are_made_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: bool
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def make() -> oc.Array:
+        if copy:
+            return oc.from_array(np.ones(8), tmp_path / "A", overwrite=True, progress=False)
+        return oc.create_array(tmp_path / "A", 8, fill=lambda rows: np.ones(8), progress=False)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(create, "bump_generation", stop)
+        with pytest.raises(Interrupted, match="again with"):
+            make()
+    assert (make()[...] == 1).all()

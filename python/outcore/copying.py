@@ -24,7 +24,15 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
-from outcore.volumes import INSIDE, AnyPath, PathLike, bytes_on_disk, how_they_meet, place
+from outcore.volumes import (
+    INSIDE,
+    AnyPath,
+    PathLike,
+    bytes_on_disk,
+    how_they_meet,
+    place,
+    refuse_being_made,
+)
 
 
 @dataclass(frozen=True)
@@ -206,7 +214,7 @@ def from_array(
         If a file is missing or too short.
     MissingPackageError
         If h5py or zarr is needed and not installed.
-    ExistsError, DiskFullError
+    ExistsError, DiskFullError, BusyError
         As from `create_array`.
     Interrupted
         On Ctrl-C or SIGTERM. What is there is marked incomplete, as after any failure.
@@ -246,11 +254,13 @@ def copy_to_array(
     where = place(path)
     metadata = metadata.on(where.volume)
     check_apart(source, where.path)
+    refuse_being_made(where)
     why = "copying into it was stopped; copy again with overwrite=True"
     begun = dataclasses.replace(metadata, state="incomplete", why=why)
-    make_array(where, begun, overwrite=overwrite, reserve=True)
-    array = open_array(path, "r+", allow_incomplete=True)
+    array: Array | None = None
     try:
+        make_array(where, begun, overwrite=overwrite, reserve=True)
+        array = open_array(path, "r+", allow_incomplete=True)
         title = f"copying to {where.path.name}"
         with long_call(
             title, memory_bytes=memory_bytes, work=array.nbytes, progress=progress
@@ -260,7 +270,8 @@ def copy_to_array(
             target.finish()
             array.mark(None)
     except BaseException as error:
-        array.close()
+        if array is not None:
+            array.close()
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(
                 f"copying to {where.path} was stopped; start it again with overwrite=True"

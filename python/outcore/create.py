@@ -21,7 +21,7 @@ from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.fill import Fill, fill_array
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
-from outcore.volumes import AnyPath, PathLike, Place, place
+from outcore.volumes import AnyPath, PathLike, Place, place, refuse_being_made
 from outcore.zarr_format import (
     SLOT_ALIGN_BYTES,
     Metadata,
@@ -123,7 +123,7 @@ def create_array(
     BudgetError
         If `memory` does not hold the blocks of `fill`.
     BusyError
-        If another call assembles the array.
+        If another call makes an array, or factors, at `path`.
     Interrupted
         On Ctrl-C or SIGTERM while `fill` is at work. The same call goes on from what is done.
     """
@@ -140,6 +140,7 @@ def create_array(
         if found.state is None and _is_alike(found, metadata):
             return open_array(path)
     if fill is None:
+        refuse_being_made(where)
         make_array(where, metadata, overwrite=overwrite, reserve=reserve)
         # Its making counts as an opening for writing.
         return Array(where, metadata, "r+")
@@ -390,11 +391,14 @@ def create_group(
         If there is something at `path`.
     InvalidError
         If JSON cannot hold the attributes.
+    BusyError
+        If another call makes an array, or factors, at `path`.
     """
     document = group_json(attributes_of(attributes))
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+    refuse_being_made(where)
     if _is_array(where):
         _remove(where)
     where.volume.replace_small(where.inside("zarr.json"), document)

@@ -7,8 +7,9 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -70,7 +71,7 @@ def fill_array(
             "raise memory=, or choose smaller chunks= or fewer threads="
         )
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
-    with being_made(where, "assembly"):
+    with _saying_how_to_go_on(where), being_made(where, "assembly"):
         stopped = resume and not overwrite and _was_stopped(where, begun)
         if stopped:
             _sweep(where)
@@ -89,6 +90,17 @@ def fill_array(
         array.mark(None)
         where.volume.remove(where.inside(_JOURNAL))
     return array
+
+
+@contextmanager
+def _saying_how_to_go_on(where: Place) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"assembly of {where.path} stopped; call create_array again with the same arguments "
+            "to go on from here"
+        ) from None
 
 
 def _was_stopped(where: Place, begun: Metadata) -> bool:
@@ -215,17 +227,12 @@ def _assemble(
             while pending:
                 settle()
             writer.note()
-        except BaseException as error:
+        except BaseException:
             for _, future in pending:
                 future.cancel()
             # Where even this fails, the last note stands; the first error is the one to tell.
             with contextlib.suppress(OutcoreError):
                 writer.note()
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(
-                    f"assembly of {array.path} stopped; call create_array again with the same "
-                    "arguments to go on from here"
-                ) from None
             raise
 
 

@@ -179,6 +179,21 @@ def filling(where: Place) -> Place:
     return where.beside(f".{where.path.name}.filling")
 
 
+def refuse_being_made(where: Place) -> None:
+    """Refuse to replace an array, or factors, that another call is making.
+
+    Raises
+    ------
+    BusyError
+        If one is.
+    """
+    if is_held(filling(where).path) or is_held(where.path):
+        raise BusyError(
+            f"{where.path} is being made by another process or call, so it cannot be replaced; "
+            "wait for that to end, or choose another name"
+        )
+
+
 @contextmanager
 def exclusive(where: Place, doing: str) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
