@@ -307,6 +307,24 @@ def test_atomic_writes_replace_all_at_the_end(pool: oc.Pool) -> None:
     assert not [name for name in pool.ls() if name.endswith(".part")]
 
 
+def test_an_atomic_write_of_a_part_is_refused_by_all(pool: oc.Pool) -> None:
+    with oc.create_array(pool / "t", (30, 30), chunks=(7, 7), overwrite=True) as t:
+        t[...] = 5
+
+    def job(comm: ThreadComm) -> None:
+        with oc.open_array(pool / "t", "r+") as u:
+            boxes = [[(slice(0, 10), slice(0, 30))], [(slice(10, 30), slice(1, 30))]]
+            mine = np.ones((10, 30)) if comm.rank == 0 else np.ones((20, 29))
+            u.write_all([mine], oc.Schema.boxes(boxes), comm, timeout=20, atomic=True)
+
+    for failed in ThreadJob(2).run(job):
+        assert isinstance(failed, InvalidError)
+        assert "have 880" in str(failed)
+    with oc.open_array(pool / "t") as u:
+        assert (u[...] == 5).all()
+    assert not [name for name in pool.ls() if name.endswith(".part")]
+
+
 def test_what_cannot_be_done_is_refused(embedded: oc.Pool, tmp_path: Any) -> None:
     plain = oc.create_array(tmp_path / "plain", (4, 4))
     with pytest.raises(InvalidError, match=r"needs an array in a pool.*Pool\.embedded"):

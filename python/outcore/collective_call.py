@@ -179,6 +179,8 @@ class Call:
             self._check_pool()
             self._check_own()
             self._check_same()
+            if begun.is_fresh:
+                self._check_whole(schema)
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
             is_write = self._verb == "write_all"
             arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
@@ -244,6 +246,16 @@ class Call:
         except OutcoreError as error:
             return error
         return None
+
+    def _check_whole(self, schema: Schema) -> None:
+        """Refuse to replace an array by one of which a part was never written."""
+        shape, comm = self._array.shape, self._comm
+        given = sum(schema.nbytes(shape, comm.size, rank, 1) for rank in range(comm.size))
+        if given != math.prod(shape):
+            raise InvalidError(
+                f"atomic=True writes {self._array.path} anew: need boxes that cover its "
+                f"{math.prod(shape)} elements, have {given}; add boxes, or pass atomic=False"
+            )
 
     def _check_same(self) -> None:
         self._begun.check(
