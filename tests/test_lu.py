@@ -69,11 +69,11 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
 
 
-def edges_of(geometry: Callable[..., Any], limit: int, memory: int) -> list[int]:
+def edges_of(geometry: Callable[..., Any], limit: int, memory: int, dtype: str = "f8") -> list[int]:
     """Orders just below, at and above each change in the numbers of panels, tiles and slabs."""
 
     def cut(n: int) -> tuple[int, int, int]:
-        g = geometry(n, np.dtype("f8"), memory)
+        g = geometry(n, np.dtype(dtype), memory)
         return g.panels, g.tiles, len(g.slabs())
 
     seen: set[tuple[bool, bool, int]] = set()
@@ -86,6 +86,17 @@ def edges_of(geometry: Callable[..., Any], limit: int, memory: int) -> list[int]
             seen.add(change)
             found |= {n - 1, n, n + 1}
     return sorted(found)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_sizes_one_off_each_boundary_of_other_types(tmp_path: Path, dtype: str) -> None:
+    """Panels of complex128 are half as wide as those of float64."""
+    memory = 150_000 * np.dtype(dtype).itemsize // 8
+    for n in edges_of(lu_geometry, 260, memory, dtype):
+        a = random_matrix(n, dtype, n)
+        lu = factor(tmp_path / str(n), a, memory)
+        np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+        assert lapack_ratio(a, lu) < 30
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, *edges_of(lu_geometry, 260, 150_000)])
