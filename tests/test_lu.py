@@ -91,7 +91,7 @@ def edges_of(geometry: Callable[..., Any], limit: int, memory: int, dtype: str =
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_sizes_one_off_each_boundary_of_other_types(tmp_path: Path, dtype: str) -> None:
     """Panels of complex128 are half as wide as those of float64."""
-    memory = {"f4": 100_000, "c16": 300_000}[dtype]
+    memory = {"f4": 110_000, "c16": 300_000}[dtype]
     for n in edges_of(lu_geometry, 260, memory, dtype):
         a = random_matrix(n, dtype, n)
         lu = factor(tmp_path / str(n), a, memory)
