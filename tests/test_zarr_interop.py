@@ -151,7 +151,7 @@ def test_a_foreign_array_with_our_attributes_is_still_foreign(tmp_path: Path) ->
 
 def test_groups_and_other_versions_are_refused(tmp_path: Path) -> None:
     oc.create_group(tmp_path / "G")
-    with pytest.raises(InvalidError, match="no array"):
+    with pytest.raises(InvalidError, match="is a group, need an array"):
         oc.open_array(tmp_path / "G")
     zarr.create_array(tmp_path / "v2", shape=(3,), dtype="f8", zarr_format=2)
     with pytest.raises(NotFoundError):
