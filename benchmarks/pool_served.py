@@ -1,6 +1,7 @@
 """A served pool on this machine: LU against a plain path. The wire shares the cores with the work.
 
-The servers are processes of their own, reached over UNIX sockets where their directory's name allows.
+The servers are processes of their own, reached over UNIX sockets where the names of these are short
+enough.
 """
 
 from pathlib import Path
