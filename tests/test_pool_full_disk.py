@@ -2,10 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from own_daemons import OwnDaemons
 
+import outcore as oc
 from outcore.errors import DiskFullError
 
 _PAGE = 4096
@@ -61,3 +64,16 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
             assert file.read() == b"z" * 100_000
     finally:
         daemons.stop()
+
+
+def test_the_room_of_what_was_removed_is_there_for_what_comes_next(small_disk: Path) -> None:
+    """It is given back in the background; each array takes most of the disk."""
+    shape = (30, 1 << 17)
+    with oc.Pool.embedded([small_disk / "pool"]) as pool:
+        for number in range(6):
+            reserve = number % 2 == 0
+            options: Any = {"chunks": (1, 1 << 17), "reserve": reserve, "overwrite": True}
+            with oc.create_array(pool / "a", shape, **options) as array:
+                array[...] = number
+                array.flush()
+                assert (array[...] == np.full(shape, number)).all()

@@ -16,8 +16,12 @@ pub trait Names: Send + Sync {
     /// The names in a directory, sorted.
     fn list(&self, path: &str) -> Result<Vec<Entry>>;
 
-    /// Removes a file, or a directory with all it holds.
+    /// Removes a file, or a directory with all it holds. A file is not in use: who still has it open may find it shorter. Its
+    /// room may be free a little later, but who writes waits for it and does not find the disk full.
     fn remove(&self, path: &str) -> Result<()>;
+
+    /// Returns once the room of what was removed before is free.
+    fn wait_for_room(&self) {}
 
     /// Takes the exclusive lock on the file `path`, which is made if it is not there; it is held until what is
     /// returned is dropped. An error of kind `busy` if somebody else holds it.

@@ -4,15 +4,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use outcore_core::{Entry, Error, Result};
 
+use crate::freeing::{Freeing, LEAST_BYTES};
 use crate::system::{describe, free_bytes};
 
 /// A directory tree. Paths are relative to its root; they cannot leave it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Directory {
     root: PathBuf,
+    freeing: Arc<Freeing>,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Directory").field("root", &self.root).finish_non_exhaustive()
+    }
 }
 
 impl Directory {
@@ -23,7 +32,7 @@ impl Directory {
         if !status.is_dir() {
             return Err(Error::invalid(format!("{} is not a directory; give a directory", root.display())));
         }
-        Ok(Self { root })
+        Ok(Self { root, freeing: Freeing::shared(status.dev()) })
     }
 
     /// The root.
@@ -65,6 +74,10 @@ impl Directory {
 
     /// Replaces a small file by writing anew, syncing, and renaming.
     pub fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.freeing.with_room(|| self.replace_once(path, bytes))
+    }
+
+    fn replace_once(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let full = self.resolve_new(path)?;
         let mut name = full.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.new", std::process::id()));
@@ -138,6 +151,26 @@ impl Directory {
         self.sync_above(&full)
     }
 
+    /// Removes a file that nobody uses, or a directory with all it holds; the room of a large file is given back in the
+    /// background.
+    pub(crate) fn remove_soon(&self, path: &str) -> Result<()> {
+        let full = self.resolve(path)?;
+        let is_large =
+            fs::symlink_metadata(&full).is_ok_and(|s| s.is_file() && s.blocks() * 512 >= LEAST_BYTES);
+        let open = if is_large { OpenOptions::new().write(true).open(&full).ok() } else { None };
+        self.remove(path)?;
+        // Not before it is gone for good: after a crash there is all of it, or nothing.
+        if let Some(open) = open {
+            self.freeing.give_back(open);
+        }
+        Ok(())
+    }
+
+    /// What is given back in the background.
+    pub(crate) fn freeing(&self) -> &Arc<Freeing> {
+        &self.freeing
+    }
+
     /// Renames a file or directory.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (old, new) = (self.resolve(from)?, self.resolve_new(to)?);
@@ -159,9 +192,11 @@ impl Directory {
         File::open(&full).and_then(|file| file.sync_all()).map_err(|e| describe("sync", &full, &e))
     }
 
-    /// Bytes that can still be written.
+    /// Bytes that can still be written: who finds no room waits for what is given back in the background.
     pub fn free_bytes(&self) -> Result<u64> {
-        free_bytes(&self.root)
+        // Counted first: what is given back meanwhile is not missed.
+        let soon = self.freeing.bytes();
+        free_bytes(&self.root).map(|now| now.saturating_add(soon))
     }
 
     /// Makes the entry of `full` in its directory durable.

@@ -2,6 +2,7 @@
 
 mod directory;
 mod engine;
+mod freeing;
 mod local;
 mod names;
 mod short_reads;

@@ -14,6 +14,7 @@ use outcore_memory::Region;
 
 use crate::directory::Directory;
 use crate::engine::{Engine, Job};
+use crate::freeing::Freeing;
 use crate::short_reads::SHORT_BYTES;
 use crate::system::{MonotonicClock, describe, direct_alignment, drop_cached, reserve, transfer};
 
@@ -29,6 +30,7 @@ struct OpenFile {
     offset_align: u64,
     memory_align: u64,
     writable: bool,
+    freeing: Arc<Freeing>,
 }
 
 /// A directory of plain files, served by the threads of the disk it is on.
@@ -105,7 +107,17 @@ impl LocalDisk {
         });
         let (offset_align, memory_align) = alignment.unwrap_or((1, 1));
         let direct_works = AtomicBool::new(direct.is_some());
-        Ok(OpenFile { path: full, buffered, direct, direct_works, offset_align, memory_align, writable })
+        let freeing = self.directory.freeing().clone();
+        Ok(OpenFile {
+            path: full,
+            buffered,
+            direct,
+            direct_works,
+            offset_align,
+            memory_align,
+            writable,
+            freeing,
+        })
     }
 }
 
@@ -122,6 +134,10 @@ impl OpenFile {
     }
 
     fn run(&self, operation: Operation, offset: u64, region: &Region) -> Result<usize> {
+        self.freeing.with_room(|| self.run_once(operation, offset, region))
+    }
+
+    fn run_once(&self, operation: Operation, offset: u64, region: &Region) -> Result<usize> {
         if operation == Operation::Sync {
             return self.buffered.sync_data().map(|()| 0).map_err(|e| describe("sync", &self.path, &e));
         }
@@ -184,7 +200,7 @@ impl Disk for LocalDisk {
     type Buffer = Region;
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
-        let file = Arc::new(self.open_file(path, mode)?);
+        let file = Arc::new(self.directory.freeing().with_room(|| self.open_file(path, mode))?);
         let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, file);
         Ok(id)

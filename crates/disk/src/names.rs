@@ -22,7 +22,11 @@ impl Names for Directory {
     }
 
     fn remove(&self, path: &str) -> Result<()> {
-        self.remove(path)
+        self.remove_soon(path)
+    }
+
+    fn wait_for_room(&self) {
+        self.freeing().wait();
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {

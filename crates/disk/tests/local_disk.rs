@@ -6,7 +6,9 @@ use std::fs::File;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
-use outcore_core::{Buffer, Completion, Disk, ErrorKind, FileId, OpenMode, Operation, Request, Result};
+use outcore_core::{
+    Buffer, Completion, Disk, ErrorKind, FileId, Names, OpenMode, Operation, Request, Result,
+};
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Region, Segment};
 
@@ -260,4 +262,43 @@ fn times_before_1970_differ_too() {
         seen.insert(directory.modified_ns("f").unwrap());
     }
     assert_eq!(seen.len(), 4);
+}
+
+/// Descriptors of this process for files below `root` that have no name any more.
+fn nameless(root: &std::path::Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let target = std::fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok()?;
+        (target.starts_with(root.to_str()?) && target.ends_with(" (deleted)")).then_some(())
+    });
+    links.count()
+}
+
+#[test]
+fn a_large_file_that_is_removed_is_gone_at_once_and_its_room_a_little_later() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path()).unwrap();
+    let disk = LocalDisk::new(directory.clone(), 3).unwrap();
+    let names: &dyn Names = &directory;
+    for is_open in [true, false] {
+        let file = create(&disk, 32 * MIB);
+        write(&disk, file, 0, region(&pattern(MIB, 1), 0)).unwrap();
+        if !is_open {
+            disk.close(file);
+        }
+        names.remove("f").unwrap();
+        assert!(!root.path().join("f").exists());
+        assert_eq!(names.remove("f").unwrap_err().kind, ErrorKind::NotFound);
+        disk.close(file);
+        names.wait_for_room();
+        assert_eq!(nameless(root.path()), 0);
+    }
+}
+
+#[test]
+fn a_directory_is_removed_with_all_that_is_in_it() {
+    let (root, disk) = disk();
+    disk.close(disk.open("a/b/f", OpenMode::Create { length: 100, reserve: false }).unwrap());
+    let names: &dyn Names = &Directory::new(root.path()).unwrap();
+    names.remove("a").unwrap();
+    assert!(!root.path().join("a").exists());
 }

@@ -182,6 +182,7 @@ impl<D: Disk + 'static> Driver<D> {
                     }
                     Effect::Started(result) => drop(ready.send(result)),
                     Effect::Stopped => {
+                        self.directory.wait_for_room();
                         self.refuse(messages);
                         return;
                     }

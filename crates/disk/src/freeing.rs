@@ -1,0 +1,297 @@
+//! The room of large files that were removed, given back in the background. That takes as long as a disk takes to discard
+//! blocks, and what is made durable meanwhile waits for it; so it is done in small steps, with pauses.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outcore_core::{ErrorKind, Result};
+
+/// Less is given back at once.
+pub(crate) const LEAST_BYTES: u64 = 8 << 20;
+/// Bytes of a step.
+const STEP_BYTES: u64 = 4 << 20;
+/// A pause is so many times as long as the step before it, but not longer than this.
+const PAUSE: u32 = 3;
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Files that wait. Who has another waits until there are fewer.
+const MOST_FILES: usize = 64;
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<File>,
+    /// Of these, and the one that the thread is at: how many there are, and bytes still to be given back.
+    files: usize,
+    bytes: u64,
+    came: u64,
+    has_thread: bool,
+    /// Who waits for the room: there are no pauses.
+    in_a_hurry: usize,
+}
+
+/// What is given back on one disk.
+pub(crate) struct Freeing {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Of the files that came, so many are done.
+    done: AtomicU64,
+    process: u32,
+}
+
+impl Freeing {
+    /// That of the disk with this device number, which all of its users in this process share.
+    pub(crate) fn shared(device: u64) -> Arc<Self> {
+        type Registry = HashMap<(u32, u64), Weak<Freeing>>;
+        static ALL: Mutex<Option<Registry>> = Mutex::new(None);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get_or_insert_default();
+        let key = (std::process::id(), device);
+        if let Some(freeing) = known.get(&key).and_then(Weak::upgrade) {
+            return freeing;
+        }
+        let freeing = Arc::new(Self::new());
+        known.insert(key, Arc::downgrade(&freeing));
+        freeing
+    }
+
+    fn new() -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { state, changed, done: AtomicU64::new(0), process: std::process::id() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_on<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back the room of a file that is open for writing, was removed, durably, and is not used any more.
+    pub(crate) fn give_back(self: &Arc<Self>, file: File) {
+        let Ok(status) = file.metadata() else { return };
+        // It may have another name, which somebody gave it.
+        if status.nlink() > 0 || !self.is_ours() {
+            return;
+        }
+        let mut state = self.state();
+        state.in_a_hurry += 1;
+        while state.files >= MOST_FILES {
+            self.changed.notify_all();
+            state = self.wait_on(state);
+        }
+        state.in_a_hurry -= 1;
+        if !state.has_thread {
+            let freeing = self.clone();
+            let spawned = thread::Builder::new().name("outcore-freeing".into()).spawn(move || freeing.work());
+            if spawned.is_err() {
+                // Closing it gives back its room.
+                return;
+            }
+            state.has_thread = true;
+        }
+        state.files += 1;
+        state.came += 1;
+        state.bytes += status.blocks() * 512;
+        state.waiting.push_back(file);
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        while let Some(file) = state.waiting.pop_front() {
+            drop(state);
+            self.shorten(file);
+            state = self.state();
+            state.files -= 1;
+            self.done.fetch_add(1, Ordering::Release);
+            self.changed.notify_all();
+        }
+        state.has_thread = false;
+    }
+
+    fn shorten(&self, file: File) {
+        let look = || file.metadata().map_or((0, 0), |status| (status.len(), status.blocks() * 512));
+        let (mut length, mut left) = look();
+        while length > 0 {
+            let began = Instant::now();
+            length = length.saturating_sub(STEP_BYTES);
+            if file.set_len(length).is_err() {
+                break;
+            }
+            let now = look().1.min(left);
+            let mut state = self.state();
+            state.bytes -= left - now;
+            left = now;
+            if state.in_a_hurry == 0 {
+                let pause = (PAUSE * began.elapsed()).min(LONGEST_PAUSE);
+                let waited = self.changed.wait_timeout_while(state, pause, |state| state.in_a_hurry == 0);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+        // What is left goes with the last who has the file open.
+        drop(file);
+        self.state().bytes -= left;
+    }
+
+    /// Bytes that are still to be given back.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.is_ours() { self.state().bytes } else { 0 }
+    }
+
+    /// Returns once all room that was to be given back before is; whether there was any.
+    pub(crate) fn wait(&self) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let mut state = self.state();
+        let (came, had_some) = (state.came, state.files > 0);
+        state.in_a_hurry += 1;
+        self.changed.notify_all();
+        while self.done() < came {
+            state = self.wait_on(state);
+        }
+        state.in_a_hurry -= 1;
+        had_some
+    }
+
+    /// Does what needs room. Where there is none, once more when all that was to be given back before is.
+    pub(crate) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        let done = self.done();
+        match work() {
+            Err(error) if error.kind == ErrorKind::DiskFull && (self.wait() || self.done() > done) => work(),
+            result => result,
+        }
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Whether this is the process that the thread runs in; it does not survive a fork.
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::system::reserve;
+    use outcore_core::Error;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A file with this room; removed, unless it keeps its name.
+    fn file(bytes: u64, has_name: bool) -> (tempfile::NamedTempFile, File) {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        reserve(named.as_file(), bytes).unwrap();
+        let file = named.reopen().unwrap();
+        if !has_name {
+            std::fs::remove_file(named.path()).unwrap();
+        }
+        (named, file)
+    }
+
+    fn length(named: &tempfile::NamedTempFile) -> u64 {
+        named.as_file().metadata().unwrap().len()
+    }
+
+    /// Keeps the thread from its work, as if it had some.
+    fn held() -> Arc<Freeing> {
+        let freeing = Arc::new(Freeing::new());
+        freeing.state().has_thread = true;
+        freeing
+    }
+
+    fn work(freeing: &Arc<Freeing>) -> thread::JoinHandle<()> {
+        let freeing = freeing.clone();
+        thread::spawn(move || freeing.work())
+    }
+
+    #[test]
+    fn room_is_given_back_of_what_has_no_name() {
+        let freeing = held();
+        let (named, kept) = file(3 * STEP_BYTES / 2, true);
+        freeing.give_back(kept);
+        assert_eq!((freeing.bytes(), freeing.wait()), (0, false));
+        assert_eq!(length(&named), 3 * STEP_BYTES / 2, "another name");
+        let (removed, given) = file(3 * STEP_BYTES / 2, false);
+        freeing.give_back(given);
+        assert!(freeing.bytes() >= 3 * STEP_BYTES / 2);
+        let working = work(&freeing);
+        assert!(freeing.wait() || freeing.done() == 1);
+        assert_eq!((length(&removed), freeing.bytes(), freeing.wait()), (0, 0, false));
+        working.join().unwrap();
+        // The thread that ended is begun anew.
+        let (again, given) = file(STEP_BYTES, false);
+        freeing.give_back(given);
+        freeing.wait();
+        assert_eq!((length(&again), freeing.bytes(), freeing.done()), (0, 0, 2));
+    }
+
+    #[test]
+    fn who_finds_no_room_tries_once_more_when_there_is_all_of_it() {
+        for (kind, is_pending, times) in
+            [(ErrorKind::DiskFull, false, 1), (ErrorKind::Io, true, 1), (ErrorKind::DiskFull, true, 2)]
+        {
+            let (freeing, tries) = (held(), Cell::new(0));
+            let (removed, given) = file(STEP_BYTES, false);
+            if is_pending {
+                freeing.give_back(given);
+            }
+            let working = Cell::new(None);
+            let failed = freeing.with_room(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() == 1 {
+                    working.set(Some(work(&freeing)));
+                } else {
+                    assert_eq!((length(&removed), freeing.bytes()), (0, 0));
+                }
+                Err::<(), Error>(Error::new(kind, "no"))
+            });
+            assert_eq!((failed.unwrap_err().kind, tries.get()), (kind, times));
+            working.take().unwrap().join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_was_given_back_between_a_failure_and_the_look_at_it_counts() {
+        let (freeing, tries) = (held(), Cell::new(0));
+        freeing.give_back(file(STEP_BYTES, false).1);
+        let failed = freeing.with_room(|| {
+            tries.set(tries.get() + 1);
+            freeing.work();
+            Err::<(), Error>(Error::new(ErrorKind::DiskFull, "no"))
+        });
+        assert_eq!((failed.unwrap_err().kind, tries.get()), (ErrorKind::DiskFull, 2));
+    }
+
+    #[test]
+    fn few_files_wait() {
+        let freeing = held();
+        for _ in 0..MOST_FILES {
+            freeing.give_back(file(4096, false).1);
+        }
+        let (sender, is_done) = channel();
+        let other = freeing.clone();
+        let waiting = thread::spawn(move || {
+            other.give_back(file(4096, false).1);
+            sender.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "it waits for one of them");
+        assert_eq!(freeing.state().files, MOST_FILES);
+        let working = work(&freeing);
+        is_done.recv_timeout(PATIENCE).unwrap();
+        waiting.join().unwrap();
+        working.join().unwrap();
+        freeing.wait();
+        assert_eq!((freeing.bytes(), freeing.done()), (0, MOST_FILES as u64 + 1));
+    }
+}
