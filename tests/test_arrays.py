@@ -1,6 +1,7 @@
 """Reading and writing boxes of arrays, against plain NumPy arrays."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,49 @@ def test_a_script_may_be_started_again(tmp_path: Path) -> None:
     assert again.info().generation == generation, "a stopped factorization of it must go on"
     with pytest.raises(ExistsError):
         oc.create_array(tmp_path / "a", (50, 61), exist_ok=True)
+
+
+def write_an_element(array: oc.Array) -> None:
+    array[0] = 1.0
+
+
+def write_a_block(array: oc.Array) -> None:
+    with array.blocks(mode="r+") as blocks:
+        blocks[0][...] = 1.0
+
+
+def append_a_step(array: oc.Array) -> None:
+    array.append(1.0)
+
+
+@pytest.mark.parametrize("write", [write_an_element, write_a_block, append_a_step])
+def test_the_first_write_of_an_opening_is_counted_before_it_is_done(
+    tmp_path: Path, write: Callable[[oc.Array], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_growing = write is append_a_step
+    with oc.create_array(tmp_path / "a", 0 if is_growing else 100, growing=is_growing) as made:
+        write(made)
+        assert made.info().generation == 1, "by its making"
+    with oc.open_array(tmp_path / "a", "r+") as opened:
+        before = opened[...]
+        opened[0:0] = 5
+        assert opened.info().generation == 1, "nothing was written"
+
+        def fails(where: object) -> None:
+            assert np.array_equal(oc.open_array(tmp_path / "a"), before)
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched:
+            patched.setattr("outcore.array.bump_generation", fails)
+            with pytest.raises(ZeroDivisionError):
+                write(opened)
+        assert np.array_equal(oc.open_array(tmp_path / "a"), before), "what is not counted waits"
+        for _ in range(3):
+            write(opened)
+            assert opened.info().generation == 2
+    with oc.open_array(tmp_path / "a", "r+") as opened:
+        write(opened)
+        assert opened.info().generation == 3
 
 
 def test_one_number_is_a_chunk_shape_in_one_dimension(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_impossible_metadata(path: Path, change: dict[str, Any]) -> None:
 def test_damaged_generation(path: Path) -> None:
     (path / "outcore.generation").write_text("x" * 10)
     with pytest.raises(CorruptError, match="no number"):
-        oc.open_array(path, "r+")
+        oc.open_array(path, "r+")[0, 0] = 7
     assert oc.open_array(path)[0, 0] == values((40, 30), "f8")[0, 0]
 
 
@@ -286,18 +286,41 @@ oc.create_array(sys.argv[1], 1000)
 """
 
 
-@pytest.mark.parametrize("name", ["write_metadata", "bump_generation"])
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    ("name", "before", "left"),
+    [
+        ("bump_generation", True, None),
+        ("bump_generation", False, ["outcore.generation"]),
+        ("write_metadata", True, ["c", "outcore.generation"]),
+        ("write_metadata", False, ["c", "outcore.generation", "zarr.json"]),
+    ],
+)
 def test_killed_while_it_is_made(
-    tmp_path: Path, name: str, before: bool, run_python: Callable[..., "subprocess.Popen[str]"]
+    tmp_path: Path,
+    name: str,
+    before: bool,
+    left: list[str] | None,
+    run_python: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     run = run_python(KILLED.format(name=name, before=before), str(tmp_path / "A"))
     _, errors = run.communicate(timeout=60)
     assert run.returncode == -9, errors
-    if (tmp_path / "A").exists():
-        with pytest.raises((IncompleteError, NotFoundError)):
-            oc.open_array(tmp_path / "A")
+    if left is None:
+        assert not (tmp_path / "A").exists()
+    else:
+        assert sorted(os.listdir(tmp_path / "A")) == left
+        if "zarr.json" in left:
+            assert not oc.open_array(tmp_path / "A")[...].any(), "whole, and zeros"
+        else:
+            with pytest.raises(IncompleteError, match="its making was stopped"):
+                oc.open_array(tmp_path / "A")
+        with pytest.raises(ExistsError):
+            oc.create_array(tmp_path / "A", 1000)
     oc.create_array(tmp_path / "A", 1000, overwrite=True)
+    # What is not outcore's stays, whatever its name.
+    (tmp_path / "B" / "c").mkdir(parents=True)
+    with pytest.raises(ExistsError, match="no Zarr array"):
+        oc.create_array(tmp_path / "B", 1000, overwrite=True)
 
 
 DIES_AT_REMOVAL = """

@@ -162,12 +162,12 @@ def test_a_damaged_one_is_told_and_goes_first(tmp_path: Path) -> None:
         group.restart()
 
 
-def test_what_was_opened_for_writing_is_not_trusted(tmp_path: Path) -> None:
+def test_what_was_written_to_is_not_trusted(tmp_path: Path) -> None:
     group = oc.ArrayGroup(tmp_path / "run", SPECS)
     group.checkpoint(state(0))
     group.checkpoint(state(1))
     oc.open_array(tmp_path / "run/checkpoints/00000001/u", "r+")[0, 0] = 7
-    with pytest.warns(DamagedCheckpointWarning, match="opened for writing"):
+    with pytest.warns(DamagedCheckpointWarning, match="written to since"):
         assert_is(group.restart(), 0)
 
 

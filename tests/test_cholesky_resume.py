@@ -289,7 +289,7 @@ def test_changed_input_is_refused(tmp_path: Path, matrix: Matrix) -> None:
     with oc.open_array(path, "r+") as array:
         array[3, 3] = 7
     before = names_below(tmp_path)
-    with pytest.raises(JournalError, match="was opened for writing since"):
+    with pytest.raises(JournalError, match="was written to since"):
         factor(path)
     assert names_below(tmp_path) == before
     matrix = matrix.copy()

@@ -191,6 +191,32 @@ def test_pieces_that_are_cut_inside_chunks(embedded: oc.Pool) -> None:
         assert (u[...] == content).all()
 
 
+def test_a_collective_counts_as_one_opening_that_wrote(embedded: oc.Pool) -> None:
+    oc.create_array(embedded / "u", (9, 8), overwrite=True).close()
+    content = np.arange(72.0).reshape(9, 8)
+
+    def job(comm: ThreadComm) -> list[int]:
+        found = []
+        with oc.open_array(embedded / "u", "r+") as u:
+            for skip_disk, atomic in [(True, False), (False, True), (False, False)]:
+                mine = content[comm.rank * 3 : (comm.rank + 1) * 3]
+                options: Any = {"timeout": 20, "skip_disk": skip_disk, "atomic": atomic}
+                u.write_all(mine, "block,*", comm, **options)
+                comm.barrier()
+                found.append(u.info().generation)
+                comm.barrier()
+            u[comm.rank, 0] = 7
+            comm.barrier()
+            found.append(u.info().generation)
+        with oc.open_array(embedded / "u", "r+") as u:
+            u.write_all(mine, "block,*", comm, timeout=20)
+            comm.barrier()
+            found.append(u.info().generation)
+        return found
+
+    assert whole(ThreadJob(3).run(job)) == [[1, 2, 2, 2, 3]] * 3
+
+
 def test_several_files_are_done_one_after_the_other(embedded: oc.Pool) -> None:
     oc.create_array(embedded / "steps", (0, 9, 8), growing=True, overwrite=True).close()
     content = np.arange(3 * 9 * 8.0).reshape(3, 9, 8)

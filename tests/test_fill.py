@@ -214,7 +214,7 @@ def test_killed_while_the_files_are_made(tmp_path: Path, made: int) -> None:
     path = tmp_path / "A"
     with pytest.raises(ZeroDivisionError):
         assemble(path, Recorder(fail_at=0, error=ZeroDivisionError()))
-    for later in ["zarr.json", "c", "outcore.generation", "outcore.fill"][made:]:
+    for later in ["outcore.generation", "c", "zarr.json", "outcore.fill"][made:]:
         subprocess.run(["rm", "-r", path / later], check=True)
     (path / "zarr.json.123.new").write_text("{")
     np.testing.assert_array_equal(assemble(path, Recorder())[...], WHOLE)

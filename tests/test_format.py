@@ -164,5 +164,7 @@ def test_generation_file(tmp_path: Path) -> None:
     before = int((tmp_path / "A/outcore.generation").read_text())
     assert oc.open_array(tmp_path / "A").info().generation == before
     with oc.open_array(tmp_path / "A", "r+") as array:
+        assert array.info().generation == before
+        array[0] = 1
         assert array.info().generation == before + 1
     assert (tmp_path / "A/outcore.generation").read_bytes() == str(before + 1).encode()

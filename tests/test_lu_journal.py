@@ -93,7 +93,7 @@ def another_order(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (written_since, "was opened for writing since"),
+        (written_since, "was written to since"),
         (made_anew, "was written to, or made anew"),
         (another_type, "of order 200 in float64; the matrix is now of order 200 in float32"),
         (another_order, "of order 200 in float64; the matrix is now of order 201"),

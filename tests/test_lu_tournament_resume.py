@@ -217,5 +217,5 @@ def test_another_matrix_is_refused(tmp_path: Path) -> None:
         factor(path)
     with oc.open_array(path, "r+") as A:
         A[0, 0] = 1
-    with pytest.raises(JournalError, match="opened for writing since"):
+    with pytest.raises(JournalError, match="written to since"):
         factor(path)

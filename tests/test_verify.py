@@ -69,7 +69,7 @@ def test_a_flipped_bit_is_found_and_placed(
     assert oc.verify(tmp_path / "A").checksums == "matched"
 
 
-def test_after_an_opening_for_writing_checksums_are_stale_not_wrong(tmp_path: Path) -> None:
+def test_after_a_write_checksums_are_stale_not_wrong(tmp_path: Path) -> None:
     make(tmp_path / "A")
     oc.verify(tmp_path / "A", record=True)
     with oc.open_array(tmp_path / "A", "r+") as array:
@@ -79,6 +79,10 @@ def test_after_an_opening_for_writing_checksums_are_stale_not_wrong(tmp_path: Pa
     assert oc.verify(tmp_path / "A").checksums == "matched"
     with oc.open_array(tmp_path / "A"):
         assert oc.verify(tmp_path / "A").checksums == "matched", "reading changes nothing"
+    with oc.open_array(tmp_path / "A", "r+") as array:
+        assert oc.verify(tmp_path / "A").checksums == "matched", "nor does opening it for writing"
+        array[0, 0] = 6.0
+        assert oc.verify(tmp_path / "A").checksums == "stale"
 
 
 def test_the_file_holds_the_crc_of_each_chunk(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal
@@ -39,10 +40,19 @@ class Array:
     process, it is opened anew there.
     """
 
-    def __init__(self, where: Place, metadata: Metadata, mode: Literal["r", "r+"]) -> None:
+    def __init__(
+        self,
+        where: Place,
+        metadata: Metadata,
+        mode: Literal["r", "r+"],
+        *,
+        is_counted: bool = True,
+    ) -> None:
         self._place = where
         self.metadata = metadata
         self.mode = mode
+        self._is_counted = is_counted
+        self._counting = threading.Lock()
         self._file: ArrayFile | None = self._open_for_indexing()
         self.collective_report: CollectiveReport | None = None
         """What this process did in the last collective."""
@@ -127,6 +137,18 @@ class Array:
         trace_number: int = 0,
     ) -> ArrayFile:
         """Open the shard files for a call with a memory budget of its own."""
+        if writable:
+            self.count_writing()
+        return self._open_shards(arena, bounce_bytes, writable, trace, trace_number)
+
+    def _open_shards(
+        self,
+        arena: Arena,
+        bounce_bytes: int,
+        writable: bool,
+        trace: Trace | None = None,
+        trace_number: int = 0,
+    ) -> ArrayFile:
         return ArrayFile(
             self._place.volume,
             self._place.name,
@@ -139,9 +161,23 @@ class Array:
         )
 
     def _open_for_indexing(self) -> ArrayFile:
-        return self.open_file(
-            budget.indexing_arena, budget.INDEXING_BYTES // 4, writable=self.mode == "r+"
+        # It is counted when it is first written to.
+        return self._open_shards(
+            budget.indexing_arena, budget.INDEXING_BYTES // 4, self.mode == "r+"
         )
+
+    def count_writing(self, *, elsewhere: bool = False) -> None:
+        """Count, once for each opening, that the array is written to; then it may be.
+
+        Parameters
+        ----------
+        elsewhere
+            Another process has counted it since, for this one too.
+        """
+        with self._counting:
+            if not self._is_counted and not elsewhere:
+                bump_generation(self._place)
+            self._is_counted = True
 
     def _open(self) -> ArrayFile:
         if self._file is None:
@@ -166,6 +202,7 @@ class Array:
         source = elements(value, self.dtype, box.shape).reshape(box.count)
         if box.is_empty:
             return
+        self.count_writing()
         for start, rows in growing.parts(self.metadata, box):
             file.submit_write(start, box.step, source[box.flip][rows]).wait()
             if self.metadata.growing:
@@ -295,6 +332,7 @@ class Array:
         given = array_of(values)
         count = len(given) if given.ndim == self.ndim else 1
         steps = elements(given, self.dtype, (count, *self.shape[1:]))
+        self.count_writing()
         with growing.appending(self._place) as begun:
             self.refresh()
             for step in steps:
@@ -396,6 +434,4 @@ def open_array(
         raise ConsumedError(f"the content of {where.path} was given up: {metadata.why}")
     if metadata.state == "incomplete" and not allow_incomplete:
         raise IncompleteError(f"{where.path} is only half written: {metadata.why}")
-    if mode == "r+":
-        bump_generation(where)
-    return Array(where, metadata, mode)
+    return Array(where, metadata, mode, is_counted=mode == "r")

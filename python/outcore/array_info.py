@@ -19,7 +19,7 @@ class Info:
     nbytes, file_bytes, shards
         Of the elements; of the shard files as they are laid out; how many of these there are.
     generation
-        How often the array was opened for writing.
+        How often the array was opened and written to; its making counts.
     state
         ``"whole"``, ``"incomplete"`` or ``"consumed"``.
     block, disk_schema

@@ -1,9 +1,9 @@
-"""Metadata of arrays, and how often they were opened for writing: read and written."""
+"""Metadata of arrays, and how often they were opened and written to: read and written."""
 
 import json
 import re
 
-from outcore.errors import CorruptError, InvalidError, NotFoundError
+from outcore.errors import CorruptError, IncompleteError, InvalidError, NotFoundError, OutcoreError
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata, parse
 
@@ -39,7 +39,12 @@ def _refuse_group(text: bytes, where: Place) -> None:
     raise InvalidError(f"{where.path} is a group, need an array; name one that is in it")
 
 
-def _no_array(where: Place) -> NotFoundError:
+def _no_array(where: Place) -> OutcoreError:
+    if is_half_made(where):
+        return IncompleteError(
+            f"{where.path} is only half made: its making was stopped; make it again with "
+            "overwrite=True"
+        )
     if where.path.exists() and not where.path.is_dir():
         return NotFoundError(
             f"there is no array at {where.path}, but a file; copy it with oc.from_array, or "
@@ -48,13 +53,23 @@ def _no_array(where: Place) -> NotFoundError:
     return NotFoundError(f"there is no array at {where.path}; make one with oc.create_array")
 
 
+def is_half_made(where: Place) -> bool:
+    """Whether there is what a killed call leaves of an array it made: all but ``zarr.json``."""
+    try:
+        names = {name for name, _, _ in where.names()}
+    except OutcoreError:
+        return False
+    lasting = {name for name in names if not name.endswith(".new")}
+    return _GENERATION in lasting and lasting <= {_GENERATION, "c"}
+
+
 def write_metadata(where: Place, metadata: Metadata) -> None:
     """Replace the metadata of an array, atomically."""
     where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
 
 
 def read_generation(where: Place) -> int:
-    """Return how often the array was opened for writing."""
+    """Return how often the array was opened and written to."""
     try:
         text = where.volume.read_small(where.inside(_GENERATION)).strip()
     except NotFoundError:
@@ -68,6 +83,6 @@ def read_generation(where: Place) -> int:
 
 
 def bump_generation(where: Place) -> None:
-    """Note that the array was opened for writing, so that resuming on changed input is noticed."""
+    """Note that the array will be written to, so that resuming on changed input is noticed."""
     number = str(read_generation(where) + 1).encode()
     where.volume.replace_small(where.inside(_GENERATION), number)

@@ -308,7 +308,7 @@ def _check_arrays(
             raise CorruptError(f"{array.path}/zarr.json is not what it was; restore it from a copy")
         if verify(array.path, progress=part(metadata)).checksums != "matched":
             raise CorruptError(
-                f"{array.path} has no checksums, or was opened for writing since they were "
+                f"{array.path} has no checksums, or was written to since they were "
                 "recorded; restore it from a copy"
             )
 

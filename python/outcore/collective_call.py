@@ -201,8 +201,8 @@ class Call:
         if begun.is_marked or begun.is_fresh:
             # Until then somebody may not have opened the files, and what is wrong does no harm.
             self._meet(-2, failed)
-        if begun.is_marked and comm.rank == 0:
-            failed = self._mark()
+            if comm.rank == 0:
+                failed = self._mark()
         progress = self._progress if failed is None and is_shown(self._progress) else False
         nbytes = self._bytes_of_all() if progress else 0
         title = f"{self._verb} of {self._array.path.name}"
@@ -211,6 +211,9 @@ class Call:
                 work = self._collective(number, self._array.metadata.grid(), shard)
                 self._run(work, file, arrays, failed)
         self._tell = None
+        if begun.is_marked or begun.is_fresh:
+            # Process 0 did, before it took part.
+            self._array.count_writing(elsewhere=True)
         return arrays
 
     def _check_pool(self) -> None:
@@ -240,9 +243,12 @@ class Call:
         raise AssertionError("the pool is another one")
 
     def _mark(self) -> Exception | None:
+        """Count the writing for all processes, and mark the array incomplete."""
         self._before = self._array.metadata
         try:
-            self._array.mark(_STATE, _WHY)
+            self._array.count_writing()
+            if self._begun.is_marked:
+                self._array.mark(_STATE, _WHY)
         except OutcoreError as error:
             return error
         return None

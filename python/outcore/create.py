@@ -1,7 +1,6 @@
 """Making arrays, and groups of them."""
 
 import contextlib
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,12 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
-from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.array_metadata import (
+    bump_generation,
+    is_half_made,
+    read_metadata,
+    write_metadata,
+)
 from outcore.counts import is_count
 from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
@@ -142,7 +146,7 @@ def create_array(
     if fill is None:
         refuse_being_made(where)
         make_array(where, metadata, overwrite=overwrite, reserve=reserve)
-        # Its making counts as an opening for writing.
+        # Its making counts as writing.
         return Array(where, metadata, "r+")
     return fill_array(
         where,
@@ -300,19 +304,16 @@ def attributes_of(given: Any) -> dict[str, Any]:
 
 
 def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
-    """Make the files. Until all are there, ``zarr.json`` says that the array is incomplete."""
+    """Make the files, ``zarr.json`` last: there is no array until all of it is there.
+
+    The first one tells whose the directory is: see `is_half_made`.
+    """
     grid = metadata.grid()
     _make_room(where, overwrite=overwrite)
-    begun = metadata
-    if metadata.state is None:
-        why = "its making was stopped; make it again with overwrite=True"
-        begun = dataclasses.replace(metadata, state="incomplete", why=why)
     try:
-        write_metadata(where, begun)
-        ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
         bump_generation(where)
-        if begun is not metadata:
-            write_metadata(where, metadata)
+        ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
+        write_metadata(where, metadata)
     except BaseException:
         with contextlib.suppress(OSError):
             _remove(where)
@@ -323,13 +324,13 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
     """Remove what may be replaced, refuse what may not."""
     if not where.volume.exists(where.name):
         return
-    is_known = where.exists()
-    # A process that dies while it writes the first zarr.json leaves the beginning of that.
+    is_known = where.exists() or is_half_made(where)
+    # A process that dies while it writes the first file leaves the beginning of that.
     blank = (
         not is_known
         and where.path.is_dir()
         and all(
-            name.startswith("zarr.json.") and name.endswith(".new")
+            name.startswith(("zarr.json.", "outcore.generation.")) and name.endswith(".new")
             for name, _, _ in where.volume.list(where.name)
         )
     )

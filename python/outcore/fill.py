@@ -18,7 +18,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array, open_array
-from outcore.array_metadata import read_metadata
+from outcore.array_metadata import is_half_made, read_metadata
 from outcore.counts import count_of
 from outcore.elements import all_fit, array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
@@ -106,7 +106,7 @@ def _saying_how_to_go_on(where: Place) -> Iterator[None]:
 def _was_stopped(where: Place, begun: Metadata) -> bool:
     """Whether there is a stopped assembly to go on with; refuse one of another array."""
     if not where.exists():
-        return False
+        return is_half_made(where)
     found = read_metadata(where)
     if not where.exists(_JOURNAL) and (found.state, found.why) != (begun.state, begun.why):
         return False

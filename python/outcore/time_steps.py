@@ -16,7 +16,7 @@ import numpy as np
 
 from outcore import group_transfer, growing
 from outcore.array import Array, open_array
-from outcore.array_metadata import read_metadata, write_metadata
+from outcore.array_metadata import is_half_made, read_metadata, write_metadata
 from outcore.create import array_metadata, make_array
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.group_transfer import Own, Ranks
@@ -109,7 +109,7 @@ def read_group(where: Place) -> GroupOnDisk:
 def is_empty(where: Place) -> bool:
     """Whether there is an array without steps, as a call leaves it that was killed early."""
     if not where.exists():
-        return False
+        return is_half_made(where)
     with contextlib.suppress(OutcoreError):
         found = read_metadata(where)
         return found.growing and found.shape[0] == 0

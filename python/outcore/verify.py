@@ -33,7 +33,7 @@ class Verification:
     """What `verify` found.
 
     ``checksums`` is ``"matched"`` if every chunk was compared with its checksum, ``"stale"`` if
-    there are checksums, but the array was opened for writing since they were recorded,
+    there are checksums, but the array was opened and written to since they were recorded,
     ``"none"`` if there are none, and ``"recorded"`` if they were written now.
     """
 
@@ -46,7 +46,7 @@ class Verification:
         meaning = {
             "none": "read through; there are no checksums to compare with",
             "matched": "read through; every chunk matches its checksum",
-            "stale": "read through; the checksums are older than the last opening for writing",
+            "stale": "read through; the checksums are older than what was last written",
             "recorded": "read through; checksums recorded",
         }
         size = f"{self.chunks} chunks, {format_bytes(self.bytes)}"
@@ -68,7 +68,7 @@ def verify(
         Directory of the array.
     record
         Store the CRC-32C of each chunk beside ``zarr.json``, for later calls. Close the array
-        wherever it is open for writing first: checksums hold until it is next opened for writing.
+        wherever it was written to first: checksums hold until it is next opened and written to.
     memory
         Bytes for the chunks that are read ahead; by default eight chunks' worth, at
         least 1 MiB.

@@ -311,7 +311,7 @@ def _find_journal(
     now = version_of(source)
     if header.generation != now.generation:
         raise JournalError(
-            f"{source.path} was opened for writing since its factorization was stopped (generation "
+            f"{source.path} was written to since its factorization was stopped (generation "
             f"{header.generation} then, {now.generation} now); {fix}"
         )
     if header.modified_ns != now.modified_ns and not holds_matrix:

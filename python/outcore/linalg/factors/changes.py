@@ -10,9 +10,9 @@ from outcore.volumes import Place
 class Version(NamedTuple):
     """What differs when a matrix has changed.
 
-    The generation counts openings for writing. It stays when an array open all the while is written
-    to, and begins anew when the array is made anew; so the time of the last write to its files, in
-    nanoseconds, is looked at as well.
+    The generation counts openings that wrote. It stays when an array that was written to before,
+    and is still open, is written to again, and begins anew when the array is made anew; so the time
+    of the last write to its files, in nanoseconds, is looked at as well.
     """
 
     generation: int

@@ -207,6 +207,8 @@ def open_whole_chunks(
 
     So a box of whole chunks has no gaps, and is moved as it is on disk.
     """
+    if writable:
+        array.count_writing()
     extents = zip(array.shape, array.chunks, strict=True)
     shape = tuple(-(-n // chunk) * chunk for n, chunk in extents)
     return ArrayFile(
