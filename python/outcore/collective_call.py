@@ -122,6 +122,7 @@ class Call:
         files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
         is_written = self._verb == "write_all" and not self._skip_disk
         if is_written and atomic:
+            self._check_whole()
             files = (self._make_fresh(),)
         return Agreement(
             verb=self._verb,
@@ -179,8 +180,6 @@ class Call:
             self._check_pool()
             self._check_own()
             self._check_same()
-            if begun.is_fresh:
-                self._check_whole(schema)
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
             is_write = self._verb == "write_all"
             arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
@@ -253,9 +252,9 @@ class Call:
             return error
         return None
 
-    def _check_whole(self, schema: Schema) -> None:
+    def _check_whole(self) -> None:
         """Refuse to replace an array by one of which a part was never written."""
-        shape, comm = self._array.shape, self._comm
+        shape, comm, schema = self._array.shape, self._comm, Schema.of(self._schema)
         given = sum(schema.nbytes(shape, comm.size, rank, 1) for rank in range(comm.size))
         if given != math.prod(shape):
             raise InvalidError(
