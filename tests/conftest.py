@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from memory_limits import Limit, memory_limit
+from served import Served, serve
 
 # How long an example takes on a busy machine says nothing of it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,3 +59,18 @@ def limit() -> Iterator[Limit]:
     """A control group with a hard memory limit; for root only."""
     with memory_limit() as found:
         yield found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Address and key of a pool of two servers."""
+    with serve(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def served_here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """The same, for commands in the test's directory that have the key."""
+    monkeypatch.setenv("OUTCORE_KEY", str(served.key))
+    monkeypatch.chdir(tmp_path)
+    return served

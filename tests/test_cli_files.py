@@ -5,24 +5,15 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import outcore
-from served import Served, serve
+from served import Served
 
 import outcore as oc
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        monkeypatch.setenv("OUTCORE_KEY", str(running.key))
-        monkeypatch.chdir(tmp_path)
-        yield running
 
 
 def document(*arguments: object) -> Any:
@@ -51,9 +42,9 @@ def make_files(url: str) -> None:
         lines("cp", "local", f"{url}/{name}")
 
 
-def test_ls_lists_as_ls_does(served: Served) -> None:
-    make_files(served.url)
-    url = served.url
+def test_ls_lists_as_ls_does(served_here: Served) -> None:
+    make_files(served_here.url)
+    url = served_here.url
     assert lines("ls", url) == ["a.txt", "b.txt", "d"]
     assert lines("ls", "-a", f"{url}/") == [".hidden", "a.txt", "b.txt", "d"]
     assert lines("ls", f"{url}/*.txt") == [f"{url}/a.txt", f"{url}/b.txt"]
@@ -77,27 +68,29 @@ def test_ls_lists_as_ls_does(served: Served) -> None:
     ]  # fmt: skip
 
 
-def test_one_failure_does_not_stop_the_others(served: Served) -> None:
-    make_files(served.url)
-    result = outcore("ls", f"{served.url}/none", f"{served.url}/a.txt", "nowhere")
+def test_one_failure_does_not_stop_the_others(served_here: Served) -> None:
+    make_files(served_here.url)
+    result = outcore("ls", f"{served_here.url}/none", f"{served_here.url}/a.txt", "nowhere")
     assert result.exit_code == 1
-    assert result.stdout == f"{served.url}/a.txt\n"
+    assert result.stdout == f"{served_here.url}/a.txt\n"
     assert len(result.stderr.splitlines()) == 2
-    result = outcore("chmod", "600", f"{served.url}/none", f"{served.url}/a.txt", "--json")
+    result = outcore(
+        "chmod", "600", f"{served_here.url}/none", f"{served_here.url}/a.txt", "--json"
+    )
     assert result.exit_code == 1
     found = json.loads(result.stdout)
-    assert [each["path"] for each in found["changed"]] == [f"{served.url}/a.txt"]
+    assert [each["path"] for each in found["changed"]] == [f"{served_here.url}/a.txt"]
     assert [each["kind"] for each in found["errors"]] == ["not_found"]
 
 
-def test_stat_tells_all(served: Served) -> None:
-    make_files(served.url)
-    lines("attr", "set", f"{served.url}/a.txt", "colour", "red")
-    (found,) = document("stat", f"{served.url}/a.txt")["entries"]
+def test_stat_tells_all(served_here: Served) -> None:
+    make_files(served_here.url)
+    lines("attr", "set", f"{served_here.url}/a.txt", "colour", "red")
+    (found,) = document("stat", f"{served_here.url}/a.txt")["entries"]
     expected = {"kind": "file", "nbytes": 50, "mode": "0644", "attributes": ["colour"]}
     assert expected.items() <= found.items()
     assert sorted(found["servers"]) == [0, 1]
-    text = outcore("stat", f"{served.url}/a.txt", "local").stdout
+    text = outcore("stat", f"{served_here.url}/a.txt", "local").stdout
     assert "stripe unit" in text
     assert "on disk" in text
     (plain,) = document("stat", "local")["entries"]
@@ -107,8 +100,8 @@ def test_stat_tells_all(served: Served) -> None:
     assert plain["disk_bytes"] == theirs.st_blocks * 512
 
 
-def test_directories_are_made(served: Served) -> None:
-    url = served.url
+def test_directories_are_made(served_here: Served) -> None:
+    url = served_here.url
     lines("mkdir", "-m", "u=rwx,go=", f"{url}/d")
     assert lines("ls", "-l", url)[0].startswith("drwx------")
     assert "make it first, or pass -p" in refusal("mkdir", f"{url}/x/y")
@@ -120,9 +113,9 @@ def test_directories_are_made(served: Served) -> None:
     assert Path("plain/z").is_dir()
 
 
-def test_rights_are_changed(served: Served) -> None:
-    make_files(served.url)
-    url = served.url
+def test_rights_are_changed(served_here: Served) -> None:
+    make_files(served_here.url)
+    url = served_here.url
     lines("chmod", "u+x,go-r", f"{url}/*.txt")
     lines("chmod", "-R", "o=", f"{url}/d")
     found = {
@@ -148,7 +141,7 @@ def test_rights_are_changed(served: Served) -> None:
     refusal("chown", ":", f"{url}/a.txt", code=2)
     with oc.connect(url) as root:
         root.chmod("", 0o777)
-    ada = served.key_of("ada", 1001, 100)
+    ada = served_here.key_of("ada", 1001, 100)
     for arguments in (
         ("chmod", "777", f"{url}/d"), ("chown", "1001", f"{url}/d"), ("ls", f"{url}/d/e"),
         ("cp", f"{url}/b.txt", "b"), ("attr", "set", f"{url}/d", "a", "b"),
@@ -156,9 +149,9 @@ def test_rights_are_changed(served: Served) -> None:
         assert "need " in refusal(*arguments, "--key", ada)
 
 
-def test_attributes(served: Served) -> None:
-    make_files(served.url)
-    for path in (f"{served.url}/a.txt", "local"):
+def test_attributes(served_here: Served) -> None:
+    make_files(served_here.url)
+    for path in (f"{served_here.url}/a.txt", "local"):
         lines("attr", "set", path, "text", "ä\nb")
         Path("value").write_bytes(bytes(range(256)))
         lines("attr", "set", path, "bytes", "--file", "value")
@@ -174,8 +167,8 @@ def test_attributes(served: Served) -> None:
     assert os.getxattr("local", "user.bytes") == bytes(range(256))
 
 
-def test_files_are_copied_moved_and_removed(served: Served) -> None:
-    url = served.url
+def test_files_are_copied_moved_and_removed(served_here: Served) -> None:
+    url = served_here.url
     make_files(url)
     Path("data").write_bytes(np.random.default_rng(0).bytes(300_000))
     (copied,) = document("cp", "data", f"{url}/d/", "--hint", "striping_unit=64KiB")["copied"]
@@ -202,9 +195,9 @@ def test_files_are_copied_moved_and_removed(served: Served) -> None:
     assert "cannot be removed" in refusal("rm", "-ry", url)
 
 
-def test_links_are_left_out_and_named_or_followed(served: Served, tmp_path: Path) -> None:
+def test_links_are_left_out_and_named_or_followed(served_here: Served, tmp_path: Path) -> None:
     """What is copied with -L is what the system's own cp copies with it."""
-    url = served.url
+    url = served_here.url
     Path("tree/d").mkdir(parents=True)
     Path("tree/d/f").write_bytes(b"content")
     Path("outside").mkdir()
@@ -235,59 +228,59 @@ def test_links_are_left_out_and_named_or_followed(served: Served, tmp_path: Path
         Path("tree/d", name).unlink()
 
 
-def test_an_array_with_links_is_copied_whole_or_not_at_all(served: Served) -> None:
+def test_an_array_with_links_is_copied_whole_or_not_at_all(served_here: Served) -> None:
     oc.from_array(np.ones((4, 4)), "A", progress=False).close()
     Path("A/c").rename("elsewhere")
     Path("A/c").symlink_to("../elsewhere")
-    assert "is a link" in refusal("cp", "A", f"{served.url}/A")
-    assert lines("ls", "-a", served.url) == []
-    lines("cp", "-L", "A", f"{served.url}/A")
-    assert "4 x 4" in outcore("info", f"{served.url}/A").stdout
-    lines("verify", f"{served.url}/A")
+    assert "is a link" in refusal("cp", "A", f"{served_here.url}/A")
+    assert lines("ls", "-a", served_here.url) == []
+    lines("cp", "-L", "A", f"{served_here.url}/A")
+    assert "4 x 4" in outcore("info", f"{served_here.url}/A").stdout
+    lines("verify", f"{served_here.url}/A")
     # To move is to remove: nothing is left out on the way.
     Path("d").mkdir()
     Path("d/link").symlink_to("../elsewhere")
-    assert "is a link" in refusal("mv", "d", f"{served.url}/d")
+    assert "is a link" in refusal("mv", "d", f"{served_here.url}/d")
     assert Path("d/link").is_symlink()
 
 
-def test_arrays_in_a_pool_are_known(served: Served) -> None:
-    with oc.connect(served.url) as pool:
+def test_arrays_in_a_pool_are_known(served_here: Served) -> None:
+    with oc.connect(served_here.url) as pool:
         oc.from_array(np.ones((40, 30)), pool / "run/A", progress=False).close()
-    assert "40 x 30" in outcore("info", f"{served.url}/run/A").stdout
-    assert document("info", served.url)["entries"][0]["kind"] == "array"
-    assert document("verify", f"{served.url}/run/*")["verified"][0]["checksums"] == "none"
-    lines("convert", f"{served.url}/run/A", "A.npy")
-    lines("convert", "A.npy", f"{served.url}/run/B")
-    with oc.connect(served.url) as pool, oc.open_array(pool / "run/B") as B:
+    assert "40 x 30" in outcore("info", f"{served_here.url}/run/A").stdout
+    assert document("info", served_here.url)["entries"][0]["kind"] == "array"
+    assert document("verify", f"{served_here.url}/run/*")["verified"][0]["checksums"] == "none"
+    lines("convert", f"{served_here.url}/run/A", "A.npy")
+    lines("convert", "A.npy", f"{served_here.url}/run/B")
+    with oc.connect(served_here.url) as pool, oc.open_array(pool / "run/B") as B:
         assert (B[...] == 1).all()
-    assert "removed array" in lines("rm", "-y", f"{served.url}/run/A")[0]
+    assert "removed array" in lines("rm", "-y", f"{served_here.url}/run/A")[0]
 
 
-def test_df_tells_of_each_server(served: Served) -> None:
-    lines("cp", served.key, f"{served.url}/f")
-    pool, disk = document("df", served.url, ".")["places"]
+def test_df_tells_of_each_server(served_here: Served) -> None:
+    lines("cp", served_here.key, f"{served_here.url}/f")
+    pool, disk = document("df", served_here.url, ".")["places"]
     assert [each["server"] for each in pool["servers"]] == [0, 1]
     assert pool["free_bytes"] == sum(each["free_bytes"] for each in pool["servers"])
     # A lock is written as well.
     assert pool["bytes_written"] == sum(each["bytes_written"] for each in pool["servers"])
-    assert pool["bytes_written"] >= served.key.stat().st_size
+    assert pool["bytes_written"] >= served_here.key.stat().st_size
     assert disk["total_bytes"] == os.statvfs(".").f_blocks * os.statvfs(".").f_frsize
-    assert lines("df", served.url)[1].split()[0] == "server"
+    assert lines("df", served_here.url)[1].split()[0] == "server"
 
 
-def test_df_counts_each_pool_and_disk_once(served: Served, tmp_path: Path) -> None:
+def test_df_counts_each_pool_and_disk_once(served_here: Served, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     # One and the same in two ways; the disk of /dev/shm is another.
-    found = document("df", served.url, f"{served.url}/", ".", "d", "/dev/shm")
+    found = document("df", served_here.url, f"{served_here.url}/", ".", "d", "/dev/shm")
     free = [each["free_bytes"] for each in found["places"]]
     about = free[0] + free[2] + free[4]
     # Others write meanwhile, so the same is not found the same twice.
     assert abs(found["total"]["free_bytes"] - about) < about // 10
-    last = lines("df", "-b", served.url, ".", "/dev/shm")[-1]
+    last = lines("df", "-b", served_here.url, ".", "/dev/shm")[-1]
     assert last.startswith("all places: ")
     assert last.endswith(" free")
-    assert not any(line.startswith("all places") for line in lines("df", served.url))
+    assert not any(line.startswith("all places") for line in lines("df", served_here.url))
 
 
 def test_a_pool_is_named_by_its_directory_too(tmp_path: Path) -> None:
@@ -311,7 +304,7 @@ def test_a_key_is_made_for_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert outcore("pool", "key", *wrong).exit_code == 2
 
 
-def test_a_key_is_made_for_a_user(served: Served, tmp_path: Path) -> None:
+def test_a_key_is_made_for_a_user(served_here: Served, tmp_path: Path) -> None:
     said = document("pool", "key", "ada", "--uid", 1001, "--gid", 100, "--gid", 200)
     assert said == {"user": "ada", "uid": 1001, "gids": [100, 200], "key": "ada.key"}
     assert Path("ada.key").stat().st_mode & 0o777 == 0o600
@@ -322,9 +315,9 @@ def test_a_key_is_made_for_a_user(served: Served, tmp_path: Path) -> None:
     )
     lines("pool", "key", "root", "-o", "root.key")
     assert Path("root.key").read_text().split()[1].startswith("root:0:0")
-    with oc.connect(served.url) as root:
+    with oc.connect(served_here.url) as root:
         root.mkdir("d")
         root.chmod("d", 0o777)
-    lines("cp", "ada.key", f"{served.url}/d/f", "--key", "ada.key")
-    found = document("stat", f"{served.url}/d/f")["entries"][0]
+    lines("cp", "ada.key", f"{served_here.url}/d/f", "--key", "ada.key")
+    found = document("stat", f"{served_here.url}/d/f")["entries"][0]
     assert (found["owner"], found["group"]) == (1001, 100)

@@ -3,12 +3,11 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import outcore
-from served import Served, serve
+from served import Served
 
 import outcore as oc
 from outcore.cli import rm
@@ -17,14 +16,6 @@ from outcore.files.copy import copy_files
 from outcore.files.move import move_files
 
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        monkeypatch.setenv("OUTCORE_KEY", str(running.key))
-        monkeypatch.chdir(tmp_path)
-        yield running
 
 
 def succeed(*arguments: object) -> str:
@@ -44,24 +35,24 @@ def refusal(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize("verb", ["cp", "mv"])
-def test_a_slash_at_the_end_says_that_it_is_a_directory(served: Served, verb: str) -> None:
+def test_a_slash_at_the_end_says_that_it_is_a_directory(served_here: Served, verb: str) -> None:
     Path("file").write_text("1")
     Path("other").write_text("2")
     Path("tree").mkdir()
-    for target in (f"{served.url}/new/", "new/", "other/"):
+    for target in (f"{served_here.url}/new/", "new/", "other/"):
         assert "there is no directory" in refusal(verb, "file", target)
     assert Path("file").read_text() == "1"
     assert not Path("new").exists()
-    assert succeed("ls", served.url) == ""
+    assert succeed("ls", served_here.url) == ""
     assert Path("other").read_text() == "2"
     # As the system's own do.
     options = ["-r"] if verb == "cp" else []
-    succeed(verb, *options, "tree", f"{served.url}/tree/")
-    succeed("mkdir", f"{served.url}/there")
-    succeed(verb, "file", f"{served.url}/there/")
-    succeed(verb, "other", f"{served.url}/")
-    assert succeed("ls", served.url) == "other\nthere\ntree\n"
-    assert succeed("ls", f"{served.url}/there") == "file\n"
+    succeed(verb, *options, "tree", f"{served_here.url}/tree/")
+    succeed("mkdir", f"{served_here.url}/there")
+    succeed(verb, "file", f"{served_here.url}/there/")
+    succeed(verb, "other", f"{served_here.url}/")
+    assert succeed("ls", served_here.url) == "other\nthere\ntree\n"
+    assert succeed("ls", f"{served_here.url}/there") == "file\n"
 
 
 def test_in_a_program_too(tmp_path: Path) -> None:
@@ -71,12 +62,12 @@ def test_in_a_program_too(tmp_path: Path) -> None:
             call(tmp_path / "file", f"{tmp_path}/new/", progress=False)
 
 
-def test_what_is_no_file_is_not_replaced(served: Served) -> None:
+def test_what_is_no_file_is_not_replaced(served_here: Served) -> None:
     os.mkfifo("pipe")
     Path("file").write_text("1")
-    succeed("cp", "file", f"{served.url}/file")
+    succeed("cp", "file", f"{served_here.url}/file")
     for verb in ("cp", "mv"):
-        for source in ("file", f"{served.url}/file"):
+        for source in ("file", f"{served_here.url}/file"):
             for options in ([], ["-f"]):
                 said = refusal(verb, *options, source, "pipe")
                 assert "is a device, a socket or the like, which is not replaced" in said
@@ -85,37 +76,37 @@ def test_what_is_no_file_is_not_replaced(served: Served) -> None:
         copy_files("file", "pipe", overwrite=True, progress=False)
 
 
-def test_files_that_are_made_as_they_are_read_are_not_copied_as_empty(served: Served) -> None:
+def test_files_that_are_made_as_they_are_read_are_not_copied_as_empty(served_here: Served) -> None:
     made = Path("/proc/version")
     if not made.exists() or made.stat().st_size:
         pytest.skip("no such file here")
-    assert "more than the 0 bytes" in refusal("cp", made, f"{served.url}/version")
+    assert "more than the 0 bytes" in refusal("cp", made, f"{served_here.url}/version")
     assert "more than the 0 bytes" in refusal("cp", made, "version")
-    assert succeed("ls", "-a", served.url) == ""
+    assert succeed("ls", "-a", served_here.url) == ""
     assert not Path("version").exists()
 
 
-def test_names_that_leave_no_room_for_more(served: Served) -> None:
+def test_names_that_leave_no_room_for_more(served_here: Served) -> None:
     Path("file").write_text("1")
     for name in ("n" * 255, "n" * 246, "ü" * 127):
-        succeed("cp", "file", f"{served.url}/{name}")
-        succeed("cp", f"{served.url}/{name}", ".")
+        succeed("cp", "file", f"{served_here.url}/{name}")
+        succeed("cp", f"{served_here.url}/{name}", ".")
         assert Path(name).read_text() == "1"
-        succeed("mv", "-f", name, f"{served.url}/{name}")
-    assert len(succeed("ls", "-a", served.url).splitlines()) == 3
-    assert "more than 255 bytes" in refusal("cp", "file", f"{served.url}/{'n' * 256}")
+        succeed("mv", "-f", name, f"{served_here.url}/{name}")
+    assert len(succeed("ls", "-a", served_here.url).splitlines()) == 3
+    assert "more than 255 bytes" in refusal("cp", "file", f"{served_here.url}/{'n' * 256}")
 
 
-def test_directories_far_below_one_another(served: Served) -> None:
+def test_directories_far_below_one_another(served_here: Served) -> None:
     for depth in (1, 16, 17, 18, 33, 50):
         path = "/".join(["d"] * depth)
-        succeed("mkdir", "-p", f"{served.url}/{depth}/{path}")
-        with oc.connect(served.url) as pool:
+        succeed("mkdir", "-p", f"{served_here.url}/{depth}/{path}")
+        with oc.connect(served_here.url) as pool:
             assert pool.stat(f"{depth}/{path}").is_directory
             assert pool.ls(f"{depth}/{path}") == []
 
 
-def test_names_that_are_no_text(served: Served) -> None:
+def test_names_that_are_no_text(served_here: Served) -> None:
     Path("odd").mkdir()
     Path("odd", NOT_UTF8).write_text("1")
     oc.create_array("odd/u", (4,)).close()
@@ -125,13 +116,13 @@ def test_names_that_are_no_text(served: Served) -> None:
         assert b"\xff\xfe\n" in result.stdout_bytes
     assert len(json.loads(succeed("ls", "--json", "odd"))["entries"]) == 2
     assert "odd/u" in succeed("info", "odd")
-    assert "no UTF-8" in refusal("cp", "-r", "odd", f"{served.url}/odd")
+    assert "no UTF-8" in refusal("cp", "-r", "odd", f"{served_here.url}/odd")
     succeed("cp", "-r", "odd", "copy")
     assert Path("copy", NOT_UTF8).read_text() == "1"
 
     Path("file").write_text("1")
-    succeed("cp", "file", served.url)
-    file = f"{served.url}/file"
+    succeed("cp", "file", served_here.url)
+    file = f"{served_here.url}/file"
     assert "UTF-8" in refusal("attr", "set", file, NOT_UTF8, "1")
     assert "UTF-8" in refusal("attr", "get", file, NOT_UTF8)
     assert "UTF-8" in refusal("attr", "rm", file, NOT_UTF8)
@@ -140,10 +131,10 @@ def test_names_that_are_no_text(served: Served) -> None:
 
 
 def test_a_tree_that_is_removed_by_another_meanwhile(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served_here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes second has what it wanted."""
-    with oc.connect(served.url) as pool:
+    with oc.connect(served_here.url) as pool:
         for when in ("sizes are asked for", "it is removed"):
             pool.mkdir("tree/below")
             name = "bytes_on_disk" if when.startswith("sizes") else "place"
@@ -154,7 +145,7 @@ def test_a_tree_that_is_removed_by_another_meanwhile(
                 return whole(path)  # type: ignore[operator]
 
             monkeypatch.setattr(f"outcore.cli.rm.{name}", meanwhile)
-            succeed("rm", "-ry", f"{served.url}/tree")
+            succeed("rm", "-ry", f"{served_here.url}/tree")
             monkeypatch.undo()
-            monkeypatch.setenv("OUTCORE_KEY", str(served.key))
-            monkeypatch.chdir(served.key.parent)
+            monkeypatch.setenv("OUTCORE_KEY", str(served_here.key))
+            monkeypatch.chdir(served_here.key.parent)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import Served, serve
+from served import Served
 
 import outcore as oc
 from outcore import catalog
@@ -58,12 +58,6 @@ print(moved[0])
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pieces, copy_job, file_copy):
         monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
-from served import serve
 
 import outcore as oc
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
@@ -19,13 +18,6 @@ __all__ = ["one_thread"]
 def pool(tmp_path: Path) -> Iterator[oc.Pool]:
     with oc.Pool.embedded([tmp_path / name for name in "abc"]) as opened:
         yield opened
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Address and key of a pool of two servers."""
-    with serve(tmp_path) as running:
-        yield running
 
 
 def used(pool: oc.Pool) -> list[int]:

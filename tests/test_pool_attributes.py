@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import Served, serve
+from served import Served
 
 import outcore as oc
 from outcore.errors import DeniedError, InvalidError, NotFoundError
@@ -15,12 +15,6 @@ from outcore.errors import DeniedError, InvalidError, NotFoundError
 def pool(tmp_path: Path) -> Iterator[oc.Pool]:
     with oc.Pool.embedded([tmp_path / "a", tmp_path / "b"]) as opened:
         yield opened
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        yield running
 
 
 def write(pool: oc.Pool, name: str, data: bytes) -> None:

@@ -1,27 +1,19 @@
 """A pool that is served: the same from two clients at once, and who may write where."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
-from served import make_key, serve
+from served import make_key
 
 import outcore as oc
 from outcore.errors import BusyError, ClosedError, DeniedError, InvalidError, OutcoreError
 from outcore.volumes import being_made, exclusive, is_held, place
 
 __all__ = ["one_thread"]
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Address and key of a pool of two servers."""
-    with serve(tmp_path) as running:
-        yield running
 
 
 def test_two_clients_share_a_pool(served: tuple[str, Path]) -> None:

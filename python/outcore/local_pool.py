@@ -5,7 +5,6 @@ settings and a log for each daemon, and who runs.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -20,6 +19,7 @@ from typing import Any
 
 from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
+from outcore.volumes import exclusive, place
 
 STATE = "pool"
 """Name of the directory in the pool's first one."""
@@ -250,18 +250,15 @@ def url_of(directory: Path) -> str:
 @contextlib.contextmanager
 def _alone(state: Path) -> Iterator[None]:
     """Be the only one who starts or stops the daemons of a pool."""
-    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.enter_context(exclusive(place(state), "starting or stopping daemons"))
+        except BusyError:
             raise BusyError(
                 f"the pool in {state.parent} is being started or stopped by another call; wait "
                 "for it to end"
             ) from None
         yield
-    finally:
-        os.close(handle)
 
 
 def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:

@@ -452,6 +452,7 @@ fn pieces_of_shares<B: Buffer>(
     at: u64,
 ) -> impl Iterator<Item = Piece> {
     let item_bytes = collective.spec.grid.item_bytes;
+    // A run has a byte at least, so no share has shorter ones, and none is left out.
     let mut runs: Vec<ByteRun> = (0..collective.spec.ranks)
         .filter_map(|rank| collective.plan.share(planned, rank).runs_in_piece(item_bytes, 1))
         .flatten()
