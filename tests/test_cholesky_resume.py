@@ -271,7 +271,7 @@ def test_another_budget_or_thread_count_goes_on(
     assert cholesky_ratio(matrix, found) < 30
     assert found.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
     assert found.report is not None
-    assert len(found.report.notes) == 1 + (values[0] != values[2])
+    assert any("last bits may differ" in note for note in found.report.notes)
 
 
 def test_a_torn_note_is_dropped(tmp_path: Path, matrix: Matrix) -> None:

@@ -322,9 +322,6 @@ def test_another_budget_or_thread_count_goes_on(
     assert lapack_ratio(matrix, lu) < 30
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(matrix)[1])
     assert lu.report is not None
-    assert len(lu.report.notes) == 1 + (values[0] != values[2])
-    if values[0] == values[2]:
-        return
     assert any("last bits may differ" in note for note in lu.report.notes)
 
 

@@ -286,7 +286,7 @@ def test_another_budget_or_thread_count_goes_on(
     assert_factors(matrix, qr)
     assert qr.norm1 == pytest.approx(np.linalg.norm(matrix, 1))
     assert qr.report is not None
-    assert len(qr.report.notes) == 1 + (values[0] != values[2])
+    assert any("last bits may differ" in note for note in qr.report.notes)
 
 
 def test_a_torn_note_is_dropped(tmp_path: Path, matrix: Matrix) -> None:

@@ -157,7 +157,12 @@ def open_storage(
             g = method.again(n, metadata.dtype, memory_bytes, journal.header)
         else:
             g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
-        if journal.is_torn:
+        kernels, threads_now = blas_choice.in_use()
+        header = journal.header.gone_on_with(kernels, threads or threads_now, g.budget_bytes)
+        if journal.is_torn or header != journal.header:
+            if not journal.records:
+                header = dataclasses.replace(header, is_mixed=False)
+            journal.header = header
             journal.write()
         if journal.header.overwrite_a:
             _move_into(kind, source, metadata, target)

@@ -28,7 +28,8 @@ class Header:
 
     ``kind`` is that of the factors; ``lower`` whether the lower triangle of the matrix is read, of
     one that is. Neither is written for LU, whose journals were there first. ``m`` are the rows of a
-    matrix that need not be square, and then all of it is read.
+    matrix that need not be square, and then all of it is read. ``is_mixed`` says that some panels
+    were made with another budget, BLAS or number of threads than this header names.
     """
 
     n: int
@@ -45,6 +46,12 @@ class Header:
     lower: bool = True
     m: int | None = None
     cuts: dict[str, Any] | None = None
+    is_mixed: bool = False
+
+    def gone_on_with(self, kernels: str, threads: int, memory_bytes: int) -> "Header":
+        """Describe the same run, which goes on with these."""
+        now = dataclasses.replace(self, kernels=kernels, threads=threads, memory_bytes=memory_bytes)
+        return now if now == self else dataclasses.replace(now, is_mixed=True)
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class Journal:
         del values["m" if self.header.m is None else "lower"]
         if self.header.cuts is None:
             del values["cuts"]
+        if not self.header.is_mixed:
+            del values["is_mixed"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
 

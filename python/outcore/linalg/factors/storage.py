@@ -205,8 +205,7 @@ class FactorStorage(Generic[G]):
         kernels, threads = blas_choice.in_use()
         if first:
             notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
-            now = kernels, threads, g.budget_bytes
-            if now != (header.kernels, header.threads, header.memory_bytes):
+            if header.is_mixed:
                 notes.append(
                     "budget, threads or BLAS changed since the run began: the factors are as good, "
                     "but their last bits may differ from those of an undisturbed run"
