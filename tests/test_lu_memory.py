@@ -40,6 +40,12 @@ def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: 
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(6000, "f8"), (4200, "c16")])
+def test_never_killed_with_large_slabs(tmp_path: Path, limit: Limit, n: int, dtype: str) -> None:
+    """A slab is larger than what the limit leaves: one that is copied, or kept, is noticed."""
+    limit.survived(SCRIPT, tmp_path, 128 << 20, str(n), dtype)
+
+
 COLUMNS = """
 import sys
 
