@@ -1,0 +1,121 @@
+"""Programs that lose power: what they wrote and did not sync is taken back, whole or by the sector.
+
+A library that is loaded before the program (`power_loss.c`) notes each write with what it replaces,
+and each sync. Names stay as they are: a file that was made or renamed is there afterwards.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SECTOR_BYTES = 512
+
+
+class Write(NamedTuple):
+    """A write that is not durable: where, how long the file was before, and what it had there."""
+
+    path: str
+    offset: int
+    length: int
+    size_before: int
+    before: bytes
+
+
+class Machine:
+    """Where programs run that write below a directory, until their power goes."""
+
+    def __init__(self, directory: Path, root: Path) -> None:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None or not sys.platform.startswith("linux"):
+            pytest.skip("noting writes and syncs needs a C compiler, and Linux")
+        self.library, self.notes, self.root = directory / "power_loss.so", directory / "notes", root
+        source = Path(__file__).with_name("power_loss.c")
+        options = ["-O1", "-shared", "-fPIC", "-o", str(self.library)]
+        subprocess.run([compiler, *options, str(source), "-ldl"], check=True)
+        self.unsynced: dict[int, Write] = {}
+        self.synced: list[tuple[int, str]] = []
+
+    def run(self, script: str, *arguments: str, until: int = 0) -> int:
+        """Run a script, and cut its power after so many notes; return how many there were."""
+        self.notes.unlink(missing_ok=True)
+        settings = {"ROOT": str(self.root), "NOTES": str(self.notes), "AFTER": str(until)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script, *arguments],
+            env=os.environ
+            | {"LD_PRELOAD": str(self.library)}
+            | {f"POWER_LOSS_{name}": value for name, value in settings.items()},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if until else 0), done.stderr
+        return self._read()
+
+    def _read(self) -> int:
+        """Find out from the notes what is not durable, and which files were synced when."""
+        self.unsynced, self.synced = {}, []
+        done: set[int] = set()
+        syncs: dict[int, tuple[str, set[int]]] = {}
+        count = 0
+        with self.notes.open("rb") as notes:
+            while head := notes.readline():
+                kind, *numbers, path = head.decode().rstrip("\n").split(" ", 6)
+                about, offset, length, size_before, have = map(int, numbers)
+                count += 1
+                if kind == "W":
+                    before = notes.read(have)
+                    self.unsynced[about] = Write(path, offset, length, size_before, before)
+                elif kind == "D":
+                    done.add(about)
+                elif kind == "S":
+                    covered = {
+                        n for n in done & set(self.unsynced) if self.unsynced[n].path == path
+                    }
+                    syncs[about] = path, covered
+                elif kind == "E":
+                    path, covered = syncs.pop(about)
+                    self.synced.append((count, path))
+                    for number in covered & set(self.unsynced):
+                        del self.unsynced[number]
+                elif kind == "R":
+                    self._renamed(*path.split("\t"))
+        return count
+
+    def _renamed(self, old: str, new: str) -> None:
+        for number, write in list(self.unsynced.items()):
+            if write.path == new:
+                del self.unsynced[number]
+            elif write.path == old:
+                self.unsynced[number] = write._replace(path=new)
+
+    def lose(self, draw: random.Random | None = None) -> int:
+        """Take back writes that are not durable, or by chance some sectors; return their number."""
+        for _, write in sorted(self.unsynced.items(), reverse=True):
+            if not os.path.exists(write.path):
+                continue
+            with open(write.path, "r+b") as file:
+                _take_back(file.fileno(), write, draw)
+        return len(self.unsynced)
+
+
+def _take_back(file: int, write: Write, draw: random.Random | None) -> None:
+    end, at, all_lost = write.offset + write.length, write.offset, True
+    written = os.fstat(file).st_size
+    while at < end:
+        following = min((at // SECTOR_BYTES + 1) * SECTOR_BYTES, end) if draw else end
+        if draw and draw.random() < 0.5:
+            all_lost = False
+        else:
+            before = write.before[at - write.offset : following - write.offset]
+            os.pwrite(file, before.ljust(min(following, written) - at, b"\0"), at)
+        at = following
+    if all_lost and end >= written:
+        os.ftruncate(file, min(written, max(write.size_before, write.offset)))

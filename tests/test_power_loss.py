@@ -1,0 +1,108 @@
+"""Power that goes: what was noted or flushed is there afterwards, whatever else is lost."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linpack import on_disk, one_thread, random_matrix
+from power_loss import Machine
+from stopping import bits
+
+import outcore as oc
+from outcore.linalg import lu_factor
+from outcore.linalg.factors.journal import read_journal
+from outcore.volumes import place
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, MEMORY = 200, 200_000
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "disk").mkdir()
+    return Machine(tmp_path / "machine", tmp_path / "disk")
+
+
+def test_what_is_not_synced_is_lost(machine: Machine) -> None:
+    """The machine itself, by plain files."""
+    file = machine.root / "f"
+    script = """
+import os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(f, b"a" * 2000)
+os.fdatasync(f)
+os.pwrite(f, b"b" * 3000, 1000)
+os.pwrite(f, b"c" * 100, 1500)
+"""
+    assert machine.run(script, str(file)) == 8
+    whole = b"a" * 1000 + b"b" * 500 + b"c" * 100 + b"b" * 2400
+    assert file.read_bytes() == whole
+    draws = {draw: random.Random(draw) for draw in range(20)}
+    found = set()
+    for draw in draws.values():
+        machine.lose(draw)
+        found.add(file.read_bytes())
+        assert file.read_bytes()[:1000] == b"a" * 1000
+        file.write_bytes(whole)
+    assert len(found) > 10
+    assert machine.lose() == 2
+    assert file.read_bytes() == b"a" * 2000
+
+
+def test_a_flushed_array_survives(machine: Machine) -> None:
+    """What was written after `flush` is lost, what was written before is not."""
+    script = """
+import os, sys
+import numpy as np
+import outcore as oc
+A = oc.create_array(sys.argv[1], (500, 300), "f8", chunks=(64, 300))
+A[...] = np.arange(150_000.0).reshape(500, 300)
+A.flush()
+A[100:300] = -1
+"""
+    path = machine.root / "A"
+    machine.run(script, str(path))
+    assert machine.lose() > 0
+    with oc.open_array(path) as A:
+        np.testing.assert_array_equal(A[...], np.arange(150_000.0).reshape(500, 300))
+
+
+FACTOR = f"""
+import sys
+from outcore.linalg import lu_factor
+overwrite_a = sys.argv[2] == "True"
+lu_factor(sys.argv[1], overwrite_a=overwrite_a, memory={MEMORY}, threads=1, progress=False)
+"""
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
+def test_lu_goes_on_after_a_power_loss(machine: Machine, overwrite_a: bool) -> None:
+    """A slab is written, then synced, then noted: what the journal says is on the disk."""
+    source, path = machine.root / "A", machine.root / "Z"
+    out = machine.root / "Z.lu"
+    on_disk(source, random_matrix(N, "f8"), (64, 32)).close()
+    shutil.copytree(source, path)
+    arguments = str(path), str(overwrite_a)
+    count = machine.run(FACTOR, *arguments)
+    expected = bits(lu_factor(source, memory=MEMORY, threads=1, progress=False))
+    notes = [n for n, name in machine.synced if name == str(out / "journal")]
+    assert len(notes) == 7
+
+    draw = random.Random(0)
+    for until in (notes[1], notes[4], *(draw.randrange(notes[1], count) for _ in range(3))):
+        for name in ("Z", "Z.lu"):
+            shutil.rmtree(machine.root / name, ignore_errors=True)
+        shutil.copytree(source, path)
+        machine.run(FACTOR, *arguments, until=until)
+        noted = sum(name == str(out / "journal") for _, name in machine.synced)
+        machine.lose(draw if until not in notes else None)
+        journal = read_journal(place(out))
+        assert journal is not None
+        assert len(journal.records) >= noted
+        lu = lu_factor(path, overwrite_a=overwrite_a, memory=MEMORY, threads=1, progress=False)
+        for have, want in zip(bits(lu), expected, strict=True):
+            np.testing.assert_array_equal(have, want, err_msg=f"{until} of {count}")
