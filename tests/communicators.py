@@ -42,6 +42,68 @@ class DupComm(ThreadComm):
         return DupComm(self.rank, self._shared.duplicate(self._duplicates))
 
 
+class NonblockingComm(ThreadComm):
+    """One whose messages need not be waited for, as MPI's can be; it may die at one of them."""
+
+    def __init__(
+        self, rank: int, size: int, said: dict[tuple[int, int], bytes], dies_at: int | None = None
+    ) -> None:
+        self.rank, self.size, self.steps = rank, size, 0
+        self._said, self._dies_at = said, dies_at
+
+    def _say(self, content: bytes) -> int:
+        if self.steps == self._dies_at:
+            raise SystemExit(f"rank {self.rank} dies at its message {self.steps}")
+        self._said[self.steps, self.rank] = bytes(content)
+        self.steps += 1
+        return self.steps - 1
+
+    def Ibcast(self, memory: bytearray, root: int = 0) -> "Arrival":  # noqa: N802 - as MPI has it
+        step = self._say(memory if self.rank == root else b"")
+        return Arrival(self._said, [(step, root)], memory)
+
+    def Iallgather(self, mine: bytearray, all_of: bytearray) -> "Arrival":  # noqa: N802
+        step = self._say(mine)
+        return Arrival(self._said, [(step, rank) for rank in range(self.size)], all_of)
+
+
+class SaidInFiles(dict[tuple[int, int], bytes]):
+    """What ranks of several processes have said, by number of the message and rank."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def _file(self, key: object) -> Path:
+        return self._directory / f"said{key}"
+
+    def __setitem__(self, key: tuple[int, int], content: bytes) -> None:
+        fresh = self._file(key).with_suffix(".new")
+        fresh.write_bytes(content)
+        fresh.rename(self._file(key))
+
+    def __contains__(self, key: object) -> bool:
+        return self._file(key).exists()
+
+    def __getitem__(self, key: tuple[int, int]) -> bytes:
+        return self._file(key).read_bytes()
+
+
+class Arrival:
+    """Messages that are waited for, and the memory for them."""
+
+    def __init__(
+        self, said: dict[tuple[int, int], bytes], keys: list[tuple[int, int]], memory: bytearray
+    ) -> None:
+        self._said, self._keys, self._memory = said, keys, memory
+
+    def Test(self) -> bool:  # noqa: N802
+        if not all(key in self._said for key in self._keys):
+            return False
+        self._memory[:] = b"".join(self._said[key] for key in self._keys)
+        return True
+
+
 class TorchComm:
     """One rank of a job of threads, called as ``torch.distributed`` is."""
 

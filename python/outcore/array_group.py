@@ -13,6 +13,8 @@ from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
 from outcore.background import BackgroundCheckpoint
 from outcore.checkpoints import Restart, State, read_back_bytes
+from outcore.collective_call import patience_of, seconds_of
+from outcore.communicator import TIMEOUT_S
 from outcore.counts import count_of
 from outcore.create import attributes_of, make_array
 from outcore.elements import array_of, elements
@@ -48,9 +50,15 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     comm
         Communicator of the processes that write together, as mpi4py's; `None` for one alone. All
         of them make the same calls, in the same order.
+    timeout
+        Seconds after which a rank that is waited for counts as lost, a second more for each 16 MiB
+        of the arrays while others read or write them by themselves. It needs a communicator that
+        does not block, as MPI's need not; others wait as long as they do.
 
     Raises
     ------
+    DiskError
+        Here and in all methods, if a rank is lost. The group cannot be used any more then.
     ExistsError
         If there is something else at `path`.
     InvalidError
@@ -69,14 +77,17 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         attributes: dict[str, Any] | None = None,
         keep: int = 2,
         comm: Any = None,
+        timeout: float = TIMEOUT_S,
     ) -> None:
-        self._ranks = Ranks(comm)
+        self._timeout_s = patience_of(timeout)
+        self._ranks = Ranks(comm, self._timeout_s)
         self._is_closed = False
         self._damaged: frozenset[int] = frozenset()
         self._background: BackgroundCheckpoint | None = None
         self._background_ranks: Ranks | None = None
 
         def check() -> tuple[dict[str, Metadata] | None, dict[str, Any]]:
+            seconds_of(timeout)
             self._place = place(path)
             self._checkpoints = self._place.below(CHECKPOINTS)
             self._keep = count_of("keep", keep)
@@ -204,7 +215,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         DiskFullError
             If the disk has no room for the step; the group is as it was.
         """
-        ranks = self._ranks if comm is None else Ranks(comm)
+        ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
 
         def check() -> tuple[dict[str, Any], dict[str, Own]]:
             self._check_open()
@@ -335,7 +346,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         DiskFullError
             If the disk has no room for it; the checkpoints before are as they were.
         """
-        ranks = self._ranks if comm is None else Ranks(comm)
+        ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
         metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
 
         def check() -> tuple[dict[str, Any], dict[str, Any], dict[str, Own]]:
@@ -397,7 +408,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         CorruptError
             If all are damaged.
         """
-        ranks = self._ranks if comm is None else Ranks(comm)
+        ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
 
         def check() -> dict[str, Any]:
             self._check_open()

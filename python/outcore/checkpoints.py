@@ -118,7 +118,8 @@ def write(
         for array, metadata in state.metadata.items():
             of_rank = state.local[array], state.schema.get(array), ranks
             _write_array(begun.below(array), metadata, *of_rank, part(metadata))
-        ranks.each(lambda: _record_checksums(begun, _own(state.metadata, ranks), part))
+        mine, nbytes = _own(state.metadata, ranks), sum(map(_nbytes, state.metadata.values()))
+        ranks.each(lambda: _record_checksums(begun, mine, part), nbytes=nbytes)
         ranks.first(lambda: _publish(where, begun, state, number))
         ranks.first(lambda: _prune(where, keep, unwanted))
     return number
@@ -234,6 +235,7 @@ def restart(
         try:
             found = _load(where.below(f"{number:08}"), number, schema, ranks, progress)
         except _DAMAGE as error:
+            ranks.check()
             if isinstance(error, DiskError):
                 ranks.first(lambda: _check_servers(where))
             damaged[number] = str(error)
@@ -265,7 +267,8 @@ def _load(
     members, attributes = ranks.first(lambda: _read_group(where))
     arrays = {}
     with _meter("restart", members, ranks, progress) as part:
-        ranks.each(lambda: _check_arrays(where, _own(members, ranks), part))
+        mine, nbytes = _own(members, ranks), sum(map(_nbytes, members.values()))
+        ranks.each(lambda: _check_arrays(where, mine, part), nbytes=nbytes)
         for name, metadata in members.items():
             with ranks.each(lambda n=name: open_array(where.below(n).path)) as array:  # type: ignore[misc]
                 of_rank = schema.get(name), ranks

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from outcore.collective_call import Call
 from outcore.collective_memory import Local
 from outcore.collective_report import CollectiveReport
+from outcore.communicator import TIMEOUT_S
 from outcore.errors import Interrupted
 from outcore.progress import ProgressLike
 from outcore.schema import Schema, SchemaLike
@@ -19,8 +20,6 @@ from outcore.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from outcore.array import Array
-
-TIMEOUT_S = 600
 
 
 def write_all(

@@ -16,7 +16,7 @@ from outcore.collective_agreement import Agreement, layout_of
 from outcore.collective_memory import Local, arrays_of, offers_memory
 from outcore.collective_progress import shown
 from outcore.collective_report import CollectiveReport, WithServer
-from outcore.communicator import Alone, Communicator
+from outcore.communicator import TIMEOUT_S, Alone, Communicator
 from outcore.errors import (
     BudgetError,
     ClosedError,
@@ -61,7 +61,7 @@ class Call:
         skip_disk: bool,
     ) -> None:
         self._verb, self._array = verb, array
-        self._comm = Communicator(Alone() if comm is None else comm)
+        self._comm = Communicator(Alone() if comm is None else comm, patience_of(timeout))
         self._schema: SchemaLike = schema
         self._timeout, self._memory = timeout, memory
         # What one process gets wrong is told when all take part.
@@ -158,7 +158,7 @@ class Call:
 
     def _check_own(self) -> None:
         """Check what this process gives, but for its part of the array."""
-        self._patience_s = _seconds_of(self._timeout)
+        self._patience_s = seconds_of(self._timeout)
         self._memory_bytes = MEMORY_BYTES if self._memory is None else budget.resolve(self._memory)
         self._offers_memory = offers_memory()
         if self._array.is_closed:
@@ -390,7 +390,15 @@ class Call:
         return CollectiveReport.of(self._verb, seconds, zip(servers, self.exchanged, strict=False))
 
 
-def _seconds_of(timeout: Any) -> int:
+def patience_of(timeout: Any) -> int:
+    """Say how long the others are waited for, also if that is told to be wrong later."""
+    try:
+        return seconds_of(timeout)
+    except InvalidError:
+        return TIMEOUT_S
+
+
+def seconds_of(timeout: Any) -> int:
     """Return a timeout in whole seconds, 1 at least."""
     is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
     if not is_number or not 0 <= timeout <= _MOST_SECONDS:

@@ -1,12 +1,26 @@
 """Communicators: what outcore needs of mpi4py's, torch.distributed, or whatever is like them."""
 
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
 
 from outcore.errors import DiskError, InvalidError
 
+TIMEOUT_S = 600
+"""How long others are waited for, if nothing else is said."""
+
 _POLL_S = 0.002
+_SOON_S = 2e-5
+
+_HEAD_BYTES = 2048
+"""Of the first message of a value: its length, and as much of it as there is room for."""
+
+_LENGTH_BYTES = 8
+_ROOM_BYTES = _HEAD_BYTES - _LENGTH_BYTES
+
+_given_up: list[Any] = []
+"""Requests that nobody waits for any more, and their memory: it must stay, since they may end."""
 
 
 class Alone:
@@ -32,6 +46,9 @@ class Communicator:
         ``get_world_size()`` or ``size``), ``bcast(value, root)`` or
         ``broadcast_object_list([value], src)``, and ``barrier()`` or ``Barrier()``; such as a
         communicator of mpi4py, or the module ``torch.distributed``.
+    timeout_s
+        How long to wait for the others. It counts where the communicator has ``Ibcast``,
+        ``Iallgather`` and ``Ibarrier``, as MPI's do; others wait as long as they do.
 
     Raises
     ------
@@ -39,8 +56,9 @@ class Communicator:
         If it lacks one of them, or its rank is none of its ranks.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, timeout_s: float = TIMEOUT_S) -> None:
         self._comm = comm
+        self._timeout_s = timeout_s
         self.rank = _number(comm, ("Get_rank", "get_rank", "rank"))
         self.size = _number(comm, ("Get_size", "get_world_size", "get_size", "size"))
         if not 0 <= self.rank < self.size:
@@ -49,17 +67,71 @@ class Communicator:
         self._bcast = _method(comm, ("bcast", "broadcast_object_list"))
         self._in_place = not hasattr(comm, "bcast")
 
-    def bcast(self, value: Any, root: int) -> Any:
-        """Return the value that the rank `root` gives."""
+    def bcast(self, value: Any, root: int, more_s: float = 0.0) -> Any:
+        """Return the value that the rank `root` gives.
+
+        Parameters
+        ----------
+        more_s
+            How much longer to wait, as for a rank that has much to do before it comes.
+
+        Raises
+        ------
+        DiskError
+            If it did not come in time.
+        """
+        start = getattr(self._comm, "Ibcast", None)
+        if start is not None:
+            return self._bcast_in_time(start, value, root, more_s)
         if not self._in_place:
             return self._bcast(value, root)
         values = [value]
         self._bcast(values, root)
         return values[0]
 
-    def allgather(self, value: Any) -> list[Any]:
-        """Return what each rank gives, in the order of the ranks."""
-        return [self.bcast(value, root) for root in range(self.size)]
+    def _bcast_in_time(
+        self, start: Callable[..., Any], value: Any, root: int, more_s: float
+    ) -> Any:
+        head, data = bytearray(_HEAD_BYTES), b""
+        if self.rank == root:
+            head, data = _packed(value)
+        self._wait(start(head, root), more_s, head)
+        length = _length(head)
+        rest = bytearray(data[_ROOM_BYTES:] if self.rank == root else max(length - _ROOM_BYTES, 0))
+        if rest:
+            self._wait(start(rest, root), more_s, rest)
+        return value if self.rank == root else pickle.loads(_content(head, rest))
+
+    def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
+        """Return what each rank gives, in the order of the ranks.
+
+        Parameters
+        ----------
+        more_s
+            As of `bcast`.
+
+        Raises
+        ------
+        DiskError
+            If one of them did not come in time.
+        """
+        start = getattr(self._comm, "Iallgather", None)
+        if start is None:
+            return [self.bcast(value, root, more_s) for root in range(self.size)]
+        head, data = _packed(value)
+        heads = self._gather(start, head, more_s)
+        most = max(max(map(_length, heads)) - _ROOM_BYTES, 0)
+        rests = [bytearray()] * self.size
+        if most:
+            rests = self._gather(start, bytearray(data[_ROOM_BYTES:].ljust(most, b"\0")), more_s)
+        return [pickle.loads(_content(*each)) for each in zip(heads, rests, strict=True)]
+
+    def _gather(self, start: Callable[..., Any], mine: bytearray, more_s: float) -> list[bytearray]:
+        """Collect as many bytes from each rank."""
+        each = len(mine)
+        found = bytearray(each * self.size)
+        self._wait(start(mine, found), more_s, (mine, found))
+        return [found[at : at + each] for at in range(0, len(found), each)]
 
     def barrier(self, timeout_s: float) -> None:
         """Return when every rank has come here.
@@ -67,8 +139,7 @@ class Communicator:
         Parameters
         ----------
         timeout_s
-            How long to wait for the others. It counts where the communicator has ``Ibarrier``, as
-            MPI's do; another barrier takes as long as it takes.
+            How long to wait for the others, instead of the communicator's.
 
         Raises
         ------
@@ -79,14 +150,40 @@ class Communicator:
         if start is None:
             self._barrier()
             return
-        request, until = start(), time.monotonic() + timeout_s
-        while not request.Test():
-            if time.monotonic() > until:
-                raise DiskError(
-                    f"rank {self.rank} waited {timeout_s:g} s for the others in vain; one of them "
-                    "has failed, or never came here: look for its error"
-                )
-            time.sleep(_POLL_S)
+        self._wait(start(), timeout_s - self._timeout_s)
+
+    def _wait(self, request: Any, more_s: float, memory: Any = None) -> None:
+        """Wait for a request, of which this is the memory."""
+        most_s, pause_s, began = self._timeout_s + more_s, _SOON_S, time.monotonic()
+        is_done = False
+        try:
+            while not (is_done := request.Test()):
+                if time.monotonic() - began > most_s:
+                    raise DiskError(
+                        f"rank {self.rank} waited {most_s:g} s for the others in vain; one of them "
+                        "has failed, or never came here: look for its error"
+                    )
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _POLL_S)
+        finally:
+            if not is_done:
+                _given_up.append((request, memory))
+
+
+def _packed(value: Any) -> tuple[bytearray, bytes]:
+    """Give the first message of a value, and all of its bytes."""
+    data = pickle.dumps(value)
+    begin = data[:_ROOM_BYTES].ljust(_ROOM_BYTES, b"\0")
+    return bytearray(len(data).to_bytes(_LENGTH_BYTES) + begin), data
+
+
+def _length(head: bytearray) -> int:
+    return int.from_bytes(head[:_LENGTH_BYTES])
+
+
+def _content(head: bytearray, rest: bytearray) -> bytearray:
+    """Put the bytes of a value together, without those that fill a message up."""
+    return (head[_LENGTH_BYTES:] + rest)[: _length(head)]
 
 
 def _number(comm: Any, names: tuple[str, ...]) -> int:

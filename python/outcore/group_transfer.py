@@ -3,7 +3,9 @@
 Their parts go by collectives, or box by box. All else of a group is done by the first rank.
 """
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -11,9 +13,9 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.collective_memory import arrays_of
-from outcore.communicator import Communicator
+from outcore.communicator import TIMEOUT_S, Communicator
 from outcore.distribution import Distribution
-from outcore.errors import InvalidError, OutcoreError, from_kind
+from outcore.errors import DiskError, InvalidError, OutcoreError, from_kind
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.schema import Schema
@@ -23,6 +25,9 @@ T = TypeVar("T")
 Own: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"
 """What a rank has of an array: an array, or one for each of its boxes."""
 
+LEAST_BYTES_S = 16 << 20
+"""Who reads or writes is waited for a second longer for so many bytes of all ranks."""
+
 
 class Ranks:
     """The processes of a program, or this one alone.
@@ -31,13 +36,17 @@ class Ranks:
     ----------
     comm
         As of `Communicator`; `None` for this process alone.
+    timeout_s
+        How long others wait for a rank, unless it has much to do; see `LEAST_BYTES_S`.
     """
 
-    def __init__(self, comm: Any = None) -> None:
+    def __init__(self, comm: Any = None, timeout_s: int = TIMEOUT_S) -> None:
         self.given = comm
-        self._comm = None if comm is None else Communicator(comm)
+        self.timeout_s = timeout_s
+        self._comm = None if comm is None else Communicator(comm, timeout_s)
         self.rank = 0 if self._comm is None else self._comm.rank
         self.size = 1 if self._comm is None else self._comm.size
+        self._lost: BaseException | None = None
 
     def duplicate(self) -> "Ranks":
         """Return the same ranks with messages of their own, for a thread beside the program.
@@ -54,49 +63,69 @@ class Ranks:
                 "a checkpoint in the background by several ranks needs a communicator with Dup, as "
                 "MPI's have; make it with background=False"
             )
-        return Ranks(self.given.Dup())
+        return Ranks(self.given.Dup(), self.timeout_s)
 
     def progress(self, progress: ProgressLike) -> ProgressLike:
         """Progress as this rank has it: a bar is shown by the first."""
         return progress if self.rank == 0 or callable(progress) else False
 
-    def first(self, call: Callable[[], T]) -> T:
-        """Have the first rank call; every rank gets what it returns, or raises."""
+    def first(self, call: Callable[[], T], nbytes: int = 0) -> T:
+        """Have the first rank call; every rank gets what it returns, or raises.
+
+        Parameters
+        ----------
+        nbytes
+            How much it reads or writes, if that may take long.
+        """
         if self._comm is None or self.size == 1:
             return call()
+        self.check()
         outcome: tuple[Any, tuple[str, str] | None] = (None, None)
-        try:
-            if self.rank == 0:
+        mine: BaseException | None = None
+        if self.rank == 0:
+            try:
                 outcome = (call(), None)
-        except BaseException as error:
-            self._comm.bcast((None, _told(error)), 0)
-            raise
+            except BaseException as error:
+                mine, outcome = error, (None, _told(error))
         found: T
-        found, failed = self._comm.bcast(outcome, 0)
+        with self._noting_lost(mine):
+            found, failed = self._comm.bcast(outcome, 0, nbytes / LEAST_BYTES_S)
+        if mine is not None:
+            raise mine
         if failed is not None:
             raise from_kind(*failed)
         return found
 
     def any(self, mine: bool) -> bool:
         """Whether it is so on some rank."""
-        return mine if self._comm is None or self.size == 1 else any(self._comm.allgather(mine))
+        if self._comm is None or self.size == 1:
+            return mine
+        self.check()
+        with self._noting_lost():
+            return any(self._comm.allgather(mine))
 
-    def each(self, call: Callable[[], T], doing: str = "") -> T:
+    def each(self, call: Callable[[], T], doing: str = "", nbytes: int = 0) -> T:
         """Call on every rank; if that fails on one, it has failed on all.
 
         Parameters
         ----------
         doing
             What all ranks are to do; another on one of them is an error on all.
+        nbytes
+            How much all of them read or write, if that may take long.
         """
         if self._comm is None or self.size == 1:
             return call()
+        self.check()
+        mine: BaseException | None = None
         try:
             value, failed = call(), None
         except BaseException as error:
-            self._comm.allgather((doing, _told(error)))
-            raise
-        all_of = self._comm.allgather((doing, failed))
+            mine, failed = error, _told(error)
+        with self._noting_lost(mine):
+            all_of = self._comm.allgather((doing, failed), nbytes / LEAST_BYTES_S)
+        if mine is not None:
+            raise mine
         for rank, (theirs, _) in enumerate(all_of):
             if theirs != all_of[0][0]:
                 raise InvalidError(
@@ -107,6 +136,31 @@ class Ranks:
             if other is not None:
                 raise from_kind(other[0], f"rank {rank}: {other[1]}")
         return value
+
+    def check(self) -> None:
+        """Refuse to go on without a rank that was waited for in vain.
+
+        Raises
+        ------
+        DiskError
+            If there was one.
+        """
+        if self._lost is not None:
+            raise DiskError(
+                f"the ranks have lost one another ({self._lost}); begin anew from the newest "
+                "checkpoint"
+            )
+
+    @contextlib.contextmanager
+    def _noting_lost(self, mine: BaseException | None = None) -> Iterator[None]:
+        """Note that the ranks have lost one another; what this one failed with is told first."""
+        try:
+            yield
+        except BaseException as error:
+            self._lost = error
+            if mine is not None:
+                raise mine from error
+            raise
 
 
 def write(
@@ -131,9 +185,10 @@ def write(
         is_collective = isinstance(array.path, PoolPath)
         _check_schema(array, schema, ranks, local if is_collective else None)
         if is_collective:
-            array.write_all(local, schema, ranks.given, progress=progress)
+            write_all = functools.partial(array.write_all, timeout=ranks.timeout_s)
+            ranks.each(lambda: write_all(local, schema, ranks.given, progress=progress))
             return
-    ranks.each(lambda: _write_own(array, local, schema, ranks, progress))
+    ranks.each(lambda: _write_own(array, local, schema, ranks, progress), nbytes=array.nbytes)
 
 
 def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Own:
@@ -147,10 +202,13 @@ def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False
     if ranks.size > 1 or has_boxes(schema):
         _check_schema(array, schema, ranks)
         if isinstance(array.path, PoolPath):
-            found: Own | None = array.read_all(None, schema, ranks.given, progress=progress)
+            read_all = functools.partial(array.read_all, timeout=ranks.timeout_s)
+            found: Own | None = ranks.each(
+                lambda: read_all(None, schema, ranks.given, progress=progress)
+            )
             # A rank beyond the mesh has nothing.
             return np.empty((0,) * array.ndim, array.dtype) if found is None else found
-    return ranks.each(lambda: _read_own(array, schema, ranks, progress))
+    return ranks.each(lambda: _read_own(array, schema, ranks, progress), nbytes=array.nbytes)
 
 
 def has_boxes(schema: Any) -> bool:

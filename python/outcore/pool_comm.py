@@ -77,7 +77,7 @@ class PoolJob:
         threads: int,
     ) -> "PoolJob":
         """Start the servers of this rank, and connect to all; see `Pool.from_comm`."""
-        communicator = Communicator(comm)
+        communicator = Communicator(comm, timeout_s)
         check_launcher(communicator.size, os.environ, sys.modules.get("mpi4py.MPI"))
         job = cls(communicator, timeout_s)
         try:
