@@ -57,7 +57,7 @@ def test_messages_are_as_planned_both_ways(pool: oc.Pool, monkeypatch: pytest.Mo
     ]:
         oc.create_array(pool / "m", values.shape, chunks=(300, 125), overwrite=True).close()
         plan = oc.plan("write_all", array=pool / "m", schema=schema, processes=2, rates=RATES)
-        expected = [2 * 2 if schema != "*,cyclic" else sum(each.values()) for each in plan.messages]
+        expected = [2 * 6 if schema != "*,cyclic" else sum(each.values()) for each in plan.messages]
         assert [sum(each.values()) for each in plan.direct_messages] == expected
         assert f"{plan.total_messages}, or {plan.total_direct_messages} if" in str(plan)
         direct = write(pool, "m", arrays, schema)

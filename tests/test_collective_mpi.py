@@ -35,7 +35,7 @@ with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
         )
         # The servers are processes of the same machine and user.
         assert report.messages == planned.direct_messages[comm.rank]
-        are_few = sum(report.messages.values()) == 2 * len(report.messages)
+        are_few = sum(report.messages.values()) == 6 * len(report.messages)
         assert are_few == (report.direct_bytes == report.bytes_moved == content[box].nbytes)
         assert are_few or comm.size == 8, "rows of 40 bytes on disk"
         os.environ["OUTCORE_DIRECT_MEMORY"] = "off"
@@ -59,4 +59,4 @@ def test_mpi_jobs(tmp_path: Path, size: int) -> None:
     with in_memory() as home:
         done = mpiexec(size, script, str(home / "{rank}"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["well"] * size
+    assert "".join(done.stdout.split()) == "well" * size

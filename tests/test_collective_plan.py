@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from communicators import ThreadComm, ThreadJob
+from own_daemons import OwnDaemons
 from served_pools import in_memory
 from test_collective import RATES
+from test_pool_metrics import total, values
 
 import outcore as oc
 from outcore.errors import InvalidError
@@ -69,6 +73,67 @@ def figures(plan: Any) -> Any:
         sorted(plan.server_bytes.values()),
         [sorted(each.values()) for each in plan.messages],
     )
+
+
+COUNTER = "outcore_requests_total"
+MESSAGES = ("join", "await", "give", "take", "abandon")
+
+
+@pytest.mark.parametrize("is_read_from_memory", [False, True])
+@pytest.mark.parametrize("chunks", [(7, 90), (1, 1)])
+def test_messages_are_those_that_the_servers_count(
+    chunks: tuple[int, int],
+    is_read_from_memory: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of several shard files, and where nothing is written."""
+    if not is_read_from_memory:
+        monkeypatch.setenv("OUTCORE_DIRECT_MEMORY", "off")
+    shape, size = (300, 90), 3
+    with in_memory() as home:
+        served = OwnDaemons(tmp_path, [home / "a", home / "b"], metrics=True)
+        try:
+            with served.connect() as pool:
+                oc.create_array(pool / "u", shape, "u1", chunks=chunks).close()
+                for verb, options in [
+                    ("write_all", {}),
+                    ("write_all", {"skip_disk": True}),
+                    ("read_all", {}),
+                ]:
+                    counted = count_of_calls(pool, served, verb, options, size)
+                    plan = oc.plan(
+                        verb, array=pool / "u", schema="block,*", processes=size, rates=RATES,
+                        **options,
+                    )  # fmt: skip
+                    is_direct = is_read_from_memory and verb == "write_all"
+                    planned = plan.direct_messages if is_direct else plan.messages
+                    reported, by_servers = counted
+                    assert reported == list(planned), (verb, options)
+                    for number, count in enumerate(by_servers):
+                        assert count == sum(each.get(number, 0) for each in planned)
+        finally:
+            served.stop()
+
+
+def count_of_calls(
+    pool: oc.Pool, served: OwnDaemons, verb: str, options: dict[str, bool], size: int
+) -> tuple[list[dict[int, int]], list[float]]:
+    """Messages of each process by its report, and of each server by its metrics."""
+
+    def counts() -> list[float]:
+        each = [values(daemon) for daemon in served.daemons[1:]]
+        return [sum(total(of, COUNTER, kind=kind) for kind in MESSAGES) for of in each]
+
+    def work(comm: ThreadComm) -> dict[int, int]:
+        with oc.open_array(pool / "u", "r+") as u:
+            getattr(u, verb)(np.full((100, 90), 7, "u1"), "block,*", comm, timeout=20, **options)
+            assert u.collective_report is not None
+            return u.collective_report.messages
+
+    before = counts()
+    reported = ThreadJob(size).run(work)
+    return reported, [after - one for after, one in zip(counts(), before, strict=True)]
 
 
 def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Call:
         self._files: list[PoolFile] = []
         self._servers: dict[str, list[int]] = {}
         self._visited: Pool | None = None
-        self.exchanged: list[list[WithServer]] = []
+        self._exchanged: list[tuple[list[int], list[WithServer]]] = []
 
     @property
     def _path(self) -> PoolPath:
@@ -206,9 +206,9 @@ class Call:
         nbytes = self._bytes_of_all() if progress else 0
         title = f"{self._verb} of {self._array.path.name}"
         with shown(core, self._verb, title, nbytes, progress) as self._tell:
-            for shard, (file, number) in enumerate(zip(self._files, begun.numbers, strict=False)):
+            for shard, number in enumerate(begun.numbers[: len(self._files)]):
                 work = self._collective(number, self._array.metadata.grid(), shard)
-                self._run(work, file, arrays, failed)
+                self._run(work, shard, arrays, failed)
         self._tell = None
         if begun.is_marked or begun.is_fresh:
             # Process 0 did, before it took part.
@@ -300,18 +300,18 @@ class Call:
     def _run(
         self,
         work: Collective,
-        file: PoolFile,
+        shard: int,
         arrays: list[npt.NDArray[Any]],
         failed: Exception | None,
     ) -> None:
-        """Take part in the collective of one file, or tell the others that this process cannot."""
+        """Take part at the servers of one file, or tell the others that this process cannot."""
         why = None
         if failed is not None:
             kind = failed.kind if isinstance(failed, OutcoreError) else "io"
             why = (kind, str(failed))
         try:
             found = work.run(
-                file,
+                self._files[shard],
                 self._comm.rank,
                 arrays,
                 self._memory_bytes,
@@ -323,7 +323,7 @@ class Call:
             if failed is not None:
                 raise failed from None
             raise
-        self.exchanged.append(found)
+        self._exchanged.append((self._servers[self._begun.files[shard]], found))
 
     def end(self) -> None:
         """Make a write count, and return when every process may rely on it."""
@@ -365,8 +365,7 @@ class Call:
             self._patience_s,
             True,
         )
-        self._run(work, self._files[0], [], failed)
-        self.exchanged.pop()
+        self._run(work, 0, [], failed)
 
     def give_up(self, error: BaseException) -> None:
         """Tell those who got further than this process; remove what was begun.
@@ -386,8 +385,7 @@ class Call:
 
     def report(self, seconds: float) -> CollectiveReport:
         """Say what was done."""
-        servers = [self._servers[name] for name in self._begun.files]
-        return CollectiveReport.of(self._verb, seconds, zip(servers, self.exchanged, strict=False))
+        return CollectiveReport.of(self._verb, seconds, self._exchanged)
 
 
 def patience_of(timeout: Any) -> int:

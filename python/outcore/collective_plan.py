@@ -15,6 +15,9 @@ from outcore.volumes import AnyPath, PathLike, as_path, place
 
 VERBS = ("write_all", "read_all")
 
+MEETING_MESSAGES = 4
+"""Of a process to a server, to meet the others before and after a write: to join, and to end."""
+
 
 @dataclass(frozen=True)
 class CollectivePlan:
@@ -32,7 +35,9 @@ class CollectivePlan:
         Bytes that each process has.
     messages
         Messages of each process to each server, by the number of that: one to join, one for each
-        round in which the process has a share, one for each share, and one for the end.
+        round in which the process has a share, one for each share, and one for the end. To write,
+        the processes meet before and after it at the servers of the first shard file, by two
+        messages to each of them.
     direct_messages
         The same of a write of which the servers read the memory of the processes, as those on one
         machine do: of the rounds and shares, those that lie in short runs in arrays as NumPy makes
@@ -112,6 +117,7 @@ def plan_collective(
     processes: int,
     path: PathLike | None = None,
     servers: int | None = None,
+    skip_disk: bool = False,
     rates: Rates | None = None,
 ) -> CollectivePlan:
     """Plan a collective; see `outcore.plan`.
@@ -130,6 +136,8 @@ def plan_collective(
         For such an array: how many I/O servers the pool would have; by default those it has. They
         are numbered as those of the pool, from the first on; which ones a pool chooses for a new
         file cannot be known.
+    skip_disk
+        As of the call that is planned. The time is that with disks all the same.
     rates
         Of the pool; by default those that are known of it, or are measured now.
 
@@ -151,7 +159,8 @@ def plan_collective(
     else:
         with open_array(array, allow_incomplete=True) as opened:
             target = _there(verb, opened)
-    return _plan(verb, target, Schema.of(schema), processes, rates)
+    meets = verb == "write_all" and not skip_disk
+    return _plan(verb, target, Schema.of(schema), processes, rates, meets=meets)
 
 
 def _there(verb: str, array: Array) -> _Target:
@@ -193,7 +202,13 @@ def _in_pool(verb: str, path: AnyPath) -> PoolPath:
 
 
 def _plan(
-    verb: str, target: _Target, schema: Schema, processes: int, rates: Rates | None
+    verb: str,
+    target: _Target,
+    schema: Schema,
+    processes: int,
+    rates: Rates | None,
+    *,
+    meets: bool,
 ) -> CollectivePlan:
     found = schema.on(target.shape, processes)
     server_bytes: dict[int, int] = {}
@@ -205,8 +220,9 @@ def _plan(
         _, exchanged = work.plan(unit, len(servers))
         for rank, of_rank in enumerate(exchanged):
             for server, (rounds, shares, nbytes, *given) in zip(servers, of_rank, strict=True):
+                least = 2 + (MEETING_MESSAGES if meets and shard == 0 else 0)
                 for sent, needed in ((messages, (rounds, shares)), (direct, given)):
-                    sent[rank][server] = sent[rank].get(server, 0) + 2 + sum(needed)
+                    sent[rank][server] = sent[rank].get(server, 0) + least + sum(needed)
                 server_bytes[server] = server_bytes.get(server, 0) + nbytes
                 process_bytes[rank] += nbytes
     known = rates or stored_or_measured(target.where)

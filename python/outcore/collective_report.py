@@ -25,7 +25,7 @@ class CollectiveReport:
         Those of the bytes moved that servers on this machine read from the memory of this process
         by themselves, without messages; see `outcore.collective_memory.DIRECT_MEMORY_VARIABLE`.
     messages
-        By number of the server, those that move the array: exactly as ``oc.plan`` says.
+        Of the collective, by number of the server: exactly as ``oc.plan`` says.
     shares
         How many of the messages had bytes of the array.
     """

@@ -214,8 +214,8 @@ def plan(
     options
         Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``.
         ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
-        of a matrix, and ``path=`` and ``servers=`` for an array that is not there yet; see
-        `outcore.collective_plan.plan_collective`.
+        of a matrix, ``skip_disk=`` as of the call, and ``path=`` and ``servers=`` for an array that
+        is not there yet; see `outcore.collective_plan.plan_collective`.
     rates
         Rates to plan with; by default those kept for this machine and disk, measured in about two
         seconds if there are none.
