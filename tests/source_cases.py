@@ -10,7 +10,8 @@ import numpy.typing as npt
 import zarr
 
 import outcore as oc
-from outcore.copying import CopyReport, copy_to_array
+from outcore.copy_report import CopyReport
+from outcore.copying import copy_to_array
 from outcore.open_source import open_source
 
 Values = npt.NDArray[Any]

@@ -255,13 +255,16 @@ def test_what_could_not_be_made_durable_is_not_noted_later(
             self._syncs += 1
             return self if self._syncs == 3 else self._file.submit_sync()
 
+        def done(self) -> bool:
+            return True
+
         def wait(self) -> None:
             raise LostError("a server was started again")
 
     monkeypatch.setattr(fill_module, "NOTE_S", 0.0)
     writer = fill_module._Writer
     monkeypatch.setattr(
-        fill_module, "_Writer", lambda array, file, done: writer(array, Forgetful(file), done)
+        fill_module, "_Writer", lambda array, file, *rest: writer(array, Forgetful(file), *rest)
     )
     first, second = Recorder(), Recorder()
     with pytest.raises(LostError, match="started again"):
@@ -426,3 +429,23 @@ def test_an_interrupt_while_files_are_made_says_how_to_go_on(
         with pytest.raises(Interrupted, match="again with"):
             make()
     assert (make()[...] == 1).all()
+
+
+def test_what_it_took_is_reported(tmp_path: Path) -> None:
+    """All of it, or what was left of a stopped assembly."""
+    array = assemble(tmp_path / "A", Recorder(), threads=1)
+    report = array.report
+    assert isinstance(report, oc.Report)
+    assert report.verb == "create_array"
+    assert report.bytes_written >= report.planned_bytes_written == WHOLE.nbytes
+    assert 0 < report.peak_memory_bytes <= report.memory_bytes
+    assert report.seconds >= report.io_seconds > 0
+    assert report.notes == []
+    assert "GFLOP" not in str(report)
+    with pytest.raises(ZeroDivisionError):
+        assemble(tmp_path / "B", Recorder(BLOCKS - 2, ZeroDivisionError()), threads=1)
+    rest = assemble(tmp_path / "B", Recorder(), threads=1).report
+    assert isinstance(rest, oc.Report)
+    assert rest.notes[0].startswith("gone on at block ")
+    assert rest.planned_bytes_written is not None
+    assert 0 < rest.planned_bytes_written < WHOLE.nbytes

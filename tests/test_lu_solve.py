@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, random_matrix
+from solutions_on_disk import assert_in_groups
 
 import outcore as oc
 from outcore.errors import BudgetError, ConsumedError, ExistsError, SingularMatrixError
@@ -112,12 +113,10 @@ def test_one_pass_for_all(system: tuple[Matrix, LUFactor], columns: int, trans: 
 @pytest.mark.parametrize("b_type", ["same", "f8", "c16"])
 def test_on_disk_in_groups(system: tuple[Matrix, LUFactor], tmp_path: Path, b_type: str) -> None:
     a, lu = system
-    b = random_matrix(N, a.dtype if b_type == "same" else b_type, 4)[:, :120]
+    b = random_matrix(N, a.dtype if b_type == "same" else b_type, 4)[:, :320]
     B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
     x, report = reported(lu, B)
-    passes = report.bytes_read // solve_bytes_read(N, lu.dtype, lu.tile)
-    assert 1 < passes < 60
-    assert report.bytes_read == report.planned_bytes_read
+    assert_in_groups(x, report, b.nbytes, solve_bytes_read(N, lu.dtype, lu.tile), TINY)
     assert isinstance(x, oc.Array)
     assert x.path == tmp_path / "b.x"
     assert x.info().state == "whole"

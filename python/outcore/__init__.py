@@ -22,7 +22,8 @@ from outcore.block_file import BlockInterface  # noqa: E402
 from outcore.blocks import Blocks  # noqa: E402
 from outcore.collective_plan import CollectivePlan  # noqa: E402
 from outcore.collective_report import CollectiveReport  # noqa: E402
-from outcore.copying import CopyReport, from_array  # noqa: E402
+from outcore.copy_report import CopyReport  # noqa: E402
+from outcore.copying import from_array  # noqa: E402
 from outcore.create import create_array, create_group  # noqa: E402
 from outcore.errors import OutcoreError  # noqa: E402
 from outcore.export import export_array  # noqa: E402
@@ -34,7 +35,7 @@ from outcore.pool_file import PoolFile  # noqa: E402
 from outcore.pool_future import PoolFuture  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402
 from outcore.pool_stat import PoolStat  # noqa: E402
-from outcore.report import Report  # noqa: E402
+from outcore.report import Report, last_report  # noqa: E402
 from outcore.schema import Schema  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 
@@ -66,6 +67,7 @@ __all__ = [
     "create_group",
     "export_array",
     "from_array",
+    "last_report",
     "linalg",
     "open_array",
     "plan",

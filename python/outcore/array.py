@@ -16,6 +16,7 @@ from outcore.array_info import Info
 from outcore.array_metadata import bump_generation, read_generation, read_metadata, write_metadata
 from outcore.chunk_walk import in_disk_order, small_boxes
 from outcore.collective_report import CollectiveReport
+from outcore.copy_report import CopyReport
 from outcore.elements import array_of, elements
 from outcore.errors import (
     ClosedError,
@@ -25,6 +26,7 @@ from outcore.errors import (
     ReadOnlyError,
 )
 from outcore.placement import placement_of
+from outcore.report import Report
 from outcore.selection import select
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
@@ -56,6 +58,8 @@ class Array:
         self._file: ArrayFile | None = self._open_for_indexing()
         self.collective_report: CollectiveReport | None = None
         """What this process did in the last collective."""
+        self.report: Report | CopyReport | None = None
+        """What the call did that made the array, and returned this object."""
 
     def __repr__(self) -> str:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"

@@ -15,12 +15,12 @@ from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
 from outcore.copy_plan import CopyPlan, plan_copy
+from outcore.copy_report import CopyReport
 from outcore.create import array_metadata, make_array
 from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
 from outcore.progress import ProgressLike
-from outcore.sizes import format_bytes, format_seconds
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
@@ -33,49 +33,6 @@ from outcore.volumes import (
     place,
     refuse_being_made,
 )
-
-
-@dataclass(frozen=True)
-class CopyReport:
-    """What a copy made, and what it took. Sizes in bytes.
-
-    Attributes
-    ----------
-    path, format, shape, dtype, order, chunks, codec
-        The copy; ``chunks`` is `None` for a plain file.
-    nbytes, file_bytes
-        Of its elements, and of what it takes on its disk.
-    blocks, times_read
-        In how many blocks it was copied, and how often an element of the source was read or
-        decoded, on average: 1.0 unless memory was short.
-    seconds, memory_bytes, peak_memory_bytes
-        Time, budget, and the most that blocks and bounce buffers took of it.
-    """
-
-    path: str
-    format: str
-    shape: tuple[int, ...]
-    dtype: str
-    order: str
-    chunks: tuple[int, ...] | None
-    codec: str
-    nbytes: int
-    file_bytes: int
-    blocks: int
-    times_read: float
-    seconds: float
-    memory_bytes: int
-    peak_memory_bytes: int
-
-    def __str__(self) -> str:
-        extents = " x ".join(map(str, self.shape))
-        chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
-        codec = "" if self.codec == "none" else f", {self.codec}"
-        again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
-        return (
-            f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
-            f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"
-        )
 
 
 @dataclass
@@ -201,7 +158,7 @@ def from_array(
     Returns
     -------
     Array
-        Open for reading and writing.
+        Open for reading and writing; its ``report`` says what the copy took.
 
     Raises
     ------
@@ -277,10 +234,12 @@ def copy_to_array(
                 f"copying to {where.path} was stopped; start it again with overwrite=True"
             ) from None
         raise
-    return array, report_on(
+    report = report_on(
         plan, call, path=where.path, file_format="outcore", shape=array.shape, dtype=array.dtype,
         order=array.order, chunks=array.chunks,
     )  # fmt: skip
+    array.report = report
+    return array, report
 
 
 def report_on(

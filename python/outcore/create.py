@@ -115,6 +115,7 @@ def create_array(
     Returns
     -------
     Array
+        Open for reading and writing. With `fill`, its ``report`` says what assembly took.
 
     Raises
     ------

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.copy_plan import Side, plan_copy
-from outcore.copying import CopyReport, check_apart, copy_blocks, report_on
+from outcore.copy_report import CopyReport
+from outcore.copying import check_apart, copy_blocks, report_on
 from outcore.counts import is_count
 from outcore.errors import (
     DiskFullError,

@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
-from outcore._core import Arena, ArrayFile, Ticket
+from outcore._core import Arena, ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
 from outcore.array_metadata import is_half_made, read_metadata
 from outcore.counts import count_of
 from outcore.elements import all_fit, array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
-from outcore.progress import Meter, ProgressLike
-from outcore.signals import stop_on_signals
-from outcore.streams import Box
+from outcore.longcall import LongCall, long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+from outcore.streams import Box, wait
 from outcore.volumes import Place, being_made
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
@@ -83,13 +84,46 @@ def fill_array(
         where.volume.replace_small(where.inside(_JOURNAL), _record(done))
         array = open_array(where.path, "r+", allow_incomplete=True)
         array.mark("incomplete", _WHY)
-        arena = Arena(have)
-        bounce_bytes = min(have - blocks_bytes, threads * _BOUNCE_BYTES)
-        writer = _Writer(array, array.open_file(arena, bounce_bytes, writable=True), done)
-        _assemble(array, fill, writer, threads, arena, progress)
+        boxes = list(array.chunk_boxes())
+        with long_call(
+            f"assembling {where.path.name}", memory_bytes=have, work=sum(map(_size, boxes)),
+            work_done=sum(map(_size, boxes[:done])), progress=progress,
+        ) as call:  # fmt: skip
+            bounce_bytes = min(have - blocks_bytes, threads * _BOUNCE_BYTES)
+            file = array.open_file(call.arena, bounce_bytes, writable=True, trace=call.trace)
+            writer = _Writer(array, file, call.trace, done)
+            _assemble(array, fill, writer, boxes, threads, call)
+            array.report = _report(array, file, boxes[done:], call)
+        if done:
+            array.report.notes.append(
+                f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
+            )
         array.mark(None)
         where.volume.remove(where.inside(_JOURNAL))
     return array
+
+
+def _report(array: Array, file: ArrayFile, boxes: list[Box], call: LongCall) -> Report:
+    """Report on an assembly; an array of more dimensions counts as a matrix of its last one."""
+    n = array.shape[-1] if array.ndim else 1
+    bytes_read, bytes_written, *_ = file.counters()
+    return Report(
+        verb="create_array",
+        m=array.size // n,
+        n=n,
+        dtype=array.dtype.name,
+        flops=0.0,
+        bytes_read=bytes_read,
+        bytes_written=bytes_written,
+        planned_bytes_read=0,
+        planned_bytes_written=sum(map(_size, boxes)) * array.dtype.itemsize,
+        arrays=[array.path.name],
+        **call.figures(),
+    )
+
+
+def _size(box: Box) -> int:
+    return math.prod(s.stop - s.start for s in box)
 
 
 @contextmanager
@@ -149,9 +183,9 @@ def _blocks_done(where: Place, begun: Metadata) -> int:
 class _Writer:
     """Writes blocks in order and notes, now and then, how many are durable."""
 
-    def __init__(self, array: Array, file: ArrayFile, done: int) -> None:
+    def __init__(self, array: Array, file: ArrayFile, trace: Trace, done: int) -> None:
         self.done = done
-        self._array, self._file = array, file
+        self._array, self._file, self._trace = array, file, trace
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._unsynced = 0
         self._noted = time.monotonic()
@@ -168,7 +202,7 @@ class _Writer:
 
     def _reap(self) -> None:
         ticket, nbytes = self._tickets[0]
-        ticket.wait()
+        wait(ticket, self._trace)
         self._tickets.popleft()
         self.done += 1
         self._unsynced += nbytes
@@ -186,7 +220,7 @@ class _Writer:
             # What was written before a block that failed counts.
             if not self._is_doubtful:
                 self._is_doubtful = True
-                self._file.submit_sync().wait()
+                wait(self._file.submit_sync(), self._trace)
                 self._is_doubtful = False
                 self._record()
                 self._unsynced, self._noted = 0, time.monotonic()
@@ -199,31 +233,23 @@ class _Writer:
 
 
 def _assemble(
-    array: Array,
-    fill: Fill,
-    writer: _Writer,
-    threads: int,
-    arena: Arena,
-    progress: ProgressLike,
+    array: Array, fill: Fill, writer: _Writer, boxes: list[Box], threads: int, call: LongCall
 ) -> None:
-    boxes = list(array.chunk_boxes())
     order: Literal["C", "F"] = "F" if array.order == "F" else "C"
     pending: deque[tuple[Box, Future[npt.NDArray[Any]]]] = deque()
-    elements = [math.prod(s.stop - s.start for s in box) for box in boxes]
-    started = sum(elements[: writer.done])
-    meter = Meter(f"assembling {array.path.name}", sum(elements), progress, started)
+    dtype, arena, trace = array.dtype, call.arena, call.trace
 
     def settle() -> None:
         box, future = pending.popleft()
         writer.write(box, future.result(), threads)
-        meter.advance(math.prod(s.stop - s.start for s in box))
+        call.meter.advance(_size(box))
 
-    with stop_on_signals(), meter, ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
             for box in boxes[writer.done :]:
                 if len(pending) >= threads:
                     settle()
-                pending.append((box, pool.submit(_block, fill, box, array.dtype, order, arena)))
+                pending.append((box, pool.submit(_block, fill, box, dtype, order, arena, trace)))
             while pending:
                 settle()
             writer.note()
@@ -237,11 +263,18 @@ def _assemble(
 
 
 def _block(
-    fill: Fill, box: Box, dtype: np.dtype[Any], order: Literal["C", "F"], arena: Arena
+    fill: Fill,
+    box: Box,
+    dtype: np.dtype[Any],
+    order: Literal["C", "F"],
+    arena: Arena,
+    trace: Trace,
 ) -> npt.NDArray[Any]:
     """Ask for a block and copy it: the user may return the same memory each time."""
     shape = tuple(s.stop - s.start for s in box)
+    start_ns = trace.now_ns()
     given = array_of(fill(*box))
+    trace.record("compute", start_ns)
     if given.shape != shape:
         raise InvalidError(
             f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,16 @@ from outcore import report_file
 from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
+
+MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS = 0, 1, 8, 9
+"""Numbers of arrays in spans, where a report does not name them."""
+
+_ARRAYS = {
+    MATRIX: "the matrix",
+    FACTORS: "the factors",
+    RIGHT_HAND_SIDES: "the right-hand sides",
+    SOLUTIONS: "the solutions",
+}
 
 
 @dataclass
@@ -77,6 +88,12 @@ class Report:
     notes: list[str] = field(default_factory=list)
     arrays: list[str] = field(default_factory=list)
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
+
+    def array_name(self, number: int) -> str:
+        """Name an array in the spans."""
+        if number < len(self.arrays):
+            return self.arrays[number]
+        return _ARRAYS.get(number, f"array {number}")
 
     @property
     def gflops_per_s(self) -> float:
@@ -163,7 +180,7 @@ class Report:
     def rows(self) -> list[tuple[str, str]]:
         """Names and texts of the figures, as they are printed; notes apart."""
         rows = [
-            ("time", f"{format_seconds(self.seconds)}, {self.gflops_per_s:.1f} GFLOP/s"),
+            ("time", format_seconds(self.seconds) + self._rate()),
             ("read", _against(self.bytes_read, self.planned_bytes_read)),
             ("written", _against(self.bytes_written, self.planned_bytes_written)),
         ]
@@ -197,9 +214,37 @@ class Report:
             rows.insert(0, ("method", self.method))
         return rows
 
+    def _rate(self) -> str:
+        return f", {self.gflops_per_s:.1f} GFLOP/s" if self.flops else ""
+
     def __str__(self) -> str:
         rows = [*self.rows(), *(("note", note) for note in self.notes)]
         return "\n".join([self.title, *(f"  {name:<15} {text}" for name, text in rows)])
+
+
+_kept = threading.local()
+
+
+def keep(report: Report, result: object = None) -> None:
+    """Keep a report for `last_report`, and on a result that has room for it, an `Array`."""
+    _kept.report = report
+    if hasattr(result, "report"):
+        result.report = report
+
+
+def last_report() -> Report | None:
+    """Report on the last call in this thread that returns none, as NumPy's and SciPy's do.
+
+    These are `lu_solve`, `cho_solve`, `qr_solve`, `matmul` and `solve_triangular`. A result on disk
+    has the report as its ``report``, too.
+
+    Returns
+    -------
+    Report or None
+        `None` before the first such call.
+    """
+    found: Report | None = getattr(_kept, "report", None)
+    return found
 
 
 def _against(done: int, planned: int | None) -> str:

@@ -6,7 +6,8 @@ import click
 
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
-from outcore.copying import CopyReport, copy_to_array
+from outcore.copy_report import CopyReport
+from outcore.copying import copy_to_array
 from outcore.errors import InvalidError
 from outcore.export import CODECS, export_array, format_of
 from outcore.open_source import open_source

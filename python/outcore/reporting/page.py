@@ -109,7 +109,7 @@ def _maps(report: Report, spans: Spans) -> str:
             "it were moved, the stronger its colour (by the square root).",
         )
         for number in numbers[:_MOST_MAPS]
-        for name in [_name_of(report, number)]
+        for name in [report.array_name(number)]
     ]
     if len(numbers) > _MOST_MAPS:
         shown.append(element("p", f"{len(numbers) - _MOST_MAPS} more arrays are not shown."))
@@ -122,11 +122,6 @@ def _maps(report: Report, spans: Spans) -> str:
             )
         )
     return "".join(shown)
-
-
-def _name_of(report: Report, number: int) -> str:
-    names = report.arrays or ["the matrix", "the factors"]
-    return names[number] if number < len(names) else f"array {number}"
 
 
 def _about_bytes(report: Report) -> str:

@@ -14,17 +14,20 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array
-from outcore.errors import Interrupted
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
-from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks, solve_flops
+from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks
+from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.lu.sweeps import cut_sweep, tile_bytes
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.systems.right_hand_side import RightHandSide, put, solution
+from outcore.linalg.systems.columns import fitted
+from outcore.linalg.systems.groups import Groups, report_on, solve_groups
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solutions import solution, system_of
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import Report, keep
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike
 
@@ -36,6 +39,7 @@ def cho_solve(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> Any:
@@ -55,14 +59,17 @@ def cho_solve(
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     overwrite
         Replace an array that is at `out`.
+    resume
+        As for `lu_solve`.
     threads, progress
         As for `cho_factor`.
 
     Returns
     -------
     numpy.ndarray or Array
-        x, of the shape of `b`; on disk if `b` is or `out` is given. Of the factor's type; complex
-        for a complex `b`.
+        x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
+        its ``report``, which ``c.solve_report`` is in any case. Of the factor's type; complex for a
+        complex `b`.
 
     Raises
     ------
@@ -75,7 +82,10 @@ def cho_solve(
     """
     refuse_others(c, CholeskyFactor)
     rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite, reads=[c.path])
-    return solve_and_report(c, rhs, budget.resolve(memory), threads, progress)[0]
+    memory_bytes = budget.resolve(memory)
+    x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
+    keep(report, x)
+    return x
 
 
 def solve_and_report(
@@ -84,48 +94,35 @@ def solve_and_report(
     memory_bytes: int,
     threads: int | None,
     progress: ProgressLike,
+    *,
+    resume: bool = True,
 ) -> tuple[Any, Report]:
     """Do what `cho_solve` does, and report on it."""
-    # Columns in memory are the caller's.
-    column_bytes = rhs.column_bytes if rhs.out else 0
-    block_tiles, group = cut_sweep(c, memory_bytes, column_bytes, rhs.columns)
-    starts = range(0, rhs.columns, max(group, 1))
-    passes = max(len(starts), 1)
-    planned = passes * cholesky_solve_bytes_read(c.n, c.dtype, c.tile)
-    try:
+    room, (block_tiles, most) = fitted(
+        rhs,
+        memory_bytes,
+        lambda r: cut_sweep(c, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes),
+    )
+    system = None if rhs.out is None else system_of("cho_solve", c, rhs)
+    with (
+        stopping_cleanly("solving with", c),
+        solution(rhs, system=system, resume=resume) as into,
+    ):
+        groups = Groups.of(rhs, most, into.done)
+        planned = len(groups) * cholesky_solve_bytes_read(c.n, c.dtype, c.tile)
         with long_call(
             f"solving with {c.path.name}", memory_bytes=memory_bytes, work=planned,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             file = c.open_tiles(call.arena, call.trace)
-            if rhs.out is None:
-                X = rhs.in_memory()
-                _Passes(c, file, X, call, block_tiles).solve()
-                x: Any = rhs.solution(X)
-            else:
-                with solution(rhs) as x:
-                    for first in starts:
-                        columns = slice(first, min(first + group, rhs.columns))
-                        X = rhs.in_memory(columns)
-                        _Passes(c, file, X, call, block_tiles).solve()
-                        put(x, columns, rhs.solution(X))
-            bytes_read, bytes_written, *_ = file.counters()
-            report = Report(
-                verb="cho_solve",
-                n=c.n,
-                dtype=c.dtype.name,
-                flops=solve_flops(c.n, c.dtype, rhs.columns * rhs.parts),
-                bytes_read=bytes_read,
-                bytes_written=bytes_written,
-                planned_bytes_read=planned,
-                planned_bytes_written=0,
-                **call.figures(),
+            moved = solve_groups(
+                rhs, into, groups, lambda X, _: _Passes(c, file, X, call, block_tiles).solve(),
+                call, room,
+            )  # fmt: skip
+            report = report_on(
+                "cho_solve", c, rhs, groups, file.counters()[:2], planned, moved, call
             )
-            return x, report
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"solving with {c.path.name} stopped; the factor is as it was, call again"
-        ) from None
+    return into.x, report
 
 
 class _Passes:

@@ -10,12 +10,15 @@ from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, SingularMatrixError
 from outcore.linalg.factors.factor import Factor, LUFactor, refuse_others
-from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
+from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
-from outcore.linalg.systems.right_hand_side import RightHandSide, Which, put, solution
+from outcore.linalg.systems.columns import fitted
+from outcore.linalg.systems.groups import Groups, report_on, solve_groups
+from outcore.linalg.systems.right_hand_side import RightHandSide, Which
+from outcore.linalg.systems.solutions import solution, system_of
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import Report, keep
 from outcore.volumes import PathLike
 
 
@@ -27,6 +30,7 @@ def lu_solve(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> Any:
@@ -48,13 +52,17 @@ def lu_solve(
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with the columns of a solution on disk that a stopped call left, if the system is the
+        same; they are noted group by group.
     threads, progress
         As for `lu_factor`.
 
     Returns
     -------
     numpy.ndarray or Array
-        x, of the shape of `b`; on disk if `b` is or `out` is given. Of the factors' type; complex
+        x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
+        its ``report``, which `outcore.last_report` is in any case. Of the factors' type; complex
         for a complex `b`.
 
     Raises
@@ -66,7 +74,10 @@ def lu_solve(
     """
     refuse_others(lu, LUFactor)
     rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite, reads=[lu.path])
-    return solve_and_report(lu, rhs, budget.resolve(memory), threads, progress)[0]
+    memory_bytes = budget.resolve(memory)
+    x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
+    keep(report, x)
+    return x
 
 
 def solve_and_report(
@@ -75,45 +86,36 @@ def solve_and_report(
     memory_bytes: int,
     threads: int | None,
     progress: ProgressLike,
+    *,
+    resume: bool = True,
 ) -> tuple[Any, Report]:
     """Do what `lu_solve` does, and report on it."""
     refuse_singular(lu)
-    # Columns in memory are the caller's.
-    column_bytes = rhs.column_bytes if rhs.out else 0
-    block_tiles, group = cut_sweep(lu, memory_bytes, column_bytes, rhs.columns)
-    starts = range(0, rhs.columns, max(group, 1))
-    passes = max(len(starts), 1)
-    planned = passes * solve_bytes_read(lu.n, lu.dtype, lu.tile)
-    with stopping_cleanly("solving with", lu), long_call(
-        f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=planned, threads=threads,
-        progress=progress,
-    ) as call:  # fmt: skip
-        sweeps = Sweeps(lu, call, block_tiles)
-        if rhs.out is None:
-            X = rhs.in_memory()
-            sweeps.solve(X, rhs.trans)
-            x: Any = rhs.solution(X)
-        else:
-            with solution(rhs) as x:
-                for first in starts:
-                    columns = slice(first, min(first + group, rhs.columns))
-                    X = rhs.in_memory(columns)
-                    sweeps.solve(X, rhs.trans)
-                    put(x, columns, rhs.solution(X))
-        bytes_read, bytes_written, *_ = sweeps.counters()
-        report = Report(
-            verb="lu_solve",
-            n=lu.n,
-            dtype=lu.dtype.name,
-            flops=solve_flops(lu.n, lu.dtype, rhs.columns * rhs.parts),
-            bytes_read=bytes_read,
-            bytes_written=bytes_written,
-            planned_bytes_read=planned,
-            planned_bytes_written=0,
-            growth=lu.growth,
-            **call.figures(),
-        )
-        return x, report
+    room, (block_tiles, most) = fitted(
+        rhs,
+        memory_bytes,
+        lambda r: cut_sweep(lu, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes),
+    )
+    system = None if rhs.out is None else system_of("lu_solve", lu, rhs)
+    with (
+        stopping_cleanly("solving with", lu),
+        solution(rhs, system=system, resume=resume) as into,
+    ):
+        groups = Groups.of(rhs, most, into.done)
+        planned = len(groups) * solve_bytes_read(lu.n, lu.dtype, lu.tile)
+        with long_call(
+            f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=planned,
+            threads=threads, progress=progress,
+        ) as call:  # fmt: skip
+            sweeps = Sweeps(lu, call, block_tiles)
+            moved = solve_groups(
+                rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans), call, room
+            )
+            report = report_on(
+                "lu_solve", lu, rhs, groups, sweeps.counters()[:2], planned, moved, call,
+                growth=lu.growth,
+            )  # fmt: skip
+    return into.x, report
 
 
 def refuse_singular(lu: LUFactor) -> None:
@@ -139,5 +141,6 @@ def stopping_cleanly(doing: str, factor: Factor) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"{doing} {factor.path.name} stopped; the factors are as they were, call again"
+            f"{doing} {factor.path.name} stopped; the factors are as they were, call again with "
+            "the same arguments"
         ) from None

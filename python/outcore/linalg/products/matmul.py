@@ -47,7 +47,7 @@ from outcore.linalg.products.transposes import read_trans
 from outcore.linalg.result import claimed, room, written
 from outcore.longcall import LongCall, check_threads, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import Report, keep
 from outcore.volumes import PathLike, Place
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -99,9 +99,10 @@ def matmul(
     Returns
     -------
     Array, numpy.ndarray or scalar
-        On disk, in Fortran order, exactly if `out` is given. Of the type of the arrays on disk, to
-        which operands in memory are converted; if none is on disk, of NumPy's common type. NaN and
-        infinities go through as in NumPy.
+        On disk, in Fortran order, exactly if `out` is given, and then with what was done as its
+        ``report``, which `outcore.last_report` is in any case. Of the type of the arrays on disk,
+        to which operands in memory are converted; if none is on disk, of NumPy's common type. NaN
+        and infinities go through as in NumPy.
 
     Raises
     ------
@@ -114,10 +115,12 @@ def matmul(
     Interrupted
         After Ctrl-C or SIGTERM; nothing is left of the result on disk.
     """
-    return matmul_and_report(
+    result, report = matmul_and_report(
         A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, out=out, overwrite=overwrite,
         memory=memory, threads=threads, progress=progress,
-    )[0]  # fmt: skip
+    )  # fmt: skip
+    keep(report, result)
+    return result
 
 
 def matmul_and_report(

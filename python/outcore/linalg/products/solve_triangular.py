@@ -32,7 +32,7 @@ from outcore.linalg.products.triangular_plan import (
 from outcore.linalg.result import claimed, room, written
 from outcore.longcall import LongCall, check_threads, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import Report, keep
 from outcore.volumes import PathLike, Place
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -104,10 +104,12 @@ def solve_triangular(
     Interrupted
         After Ctrl-C or SIGTERM; nothing is left of the solution on disk.
     """
-    return solve_triangular_and_report(
+    result, report = solve_triangular_and_report(
         T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, out=out, overwrite=overwrite,
         memory=memory, threads=threads, progress=progress,
-    )[0]  # fmt: skip
+    )  # fmt: skip
+    keep(report, result)
+    return result
 
 
 def solve_triangular_and_report(

@@ -12,7 +12,7 @@ from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.rows.stream import check_finite
 from outcore.linalg.slab_qr.factorization import qr_factor
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, flops
-from outcore.linalg.slab_qr.solve import Solved, solve_and_report
+from outcore.linalg.slab_qr.solve import Solved, room_for, solve_and_report
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, ProgressLike
@@ -71,8 +71,7 @@ def solve_by_slabs(
     if not isinstance(b, Array):
         _check_columns(b, rhs.solution_dtype)
     tiles = Tiles((g.m, g.n), A.dtype, (g.rows, g.columns) if ready is None else ready.tile)
-    column_bytes = rhs.column_bytes if isinstance(b, Array) else 0
-    tiles.group(g.budget_bytes, rhs.columns, rhs.parts, column_bytes, PROBES)
+    room_for(tiles, rhs, g.budget_bytes, PROBES)
     solving = tiles.pass_bytes() / A.dtype.itemsize * _FLOPS_OF_A_READ
     factoring = 0.0 if ready is not None else flops(g.m, g.n, A.dtype)
     with (

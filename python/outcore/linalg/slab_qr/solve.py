@@ -24,10 +24,13 @@ from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.slab_qr.reflections import Reflections
 from outcore.linalg.slab_qr.solve_plan import Tiles, solve_flops
-from outcore.linalg.systems.right_hand_side import RightHandSide, put, solution
+from outcore.linalg.systems.columns import ColumnRoom, fitted
+from outcore.linalg.systems.groups import Groups, report_on, solve_groups
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solutions import solution
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import Report, keep
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike
 
@@ -64,7 +67,8 @@ def qr_solve(
     Returns
     -------
     numpy.ndarray or Array
-        x, (n,) or (n, k); on disk if `b` is or `out` is given. Of the factors' type; complex for a
+        x, (n,) or (n, k); on disk if `b` is or `out` is given, and then with what was done as its
+        ``report``, which `outcore.last_report` is in any case. Of the factors' type; complex for a
         complex `b`.
 
     Raises
@@ -83,7 +87,9 @@ def qr_solve(
     rhs = RightHandSide.read(
         qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n, reads=[qr.path]
     )  # fmt: skip
-    return solve_and_report(qr, rhs, budget.resolve(memory), threads, progress).x
+    found = solve_and_report(qr, rhs, budget.resolve(memory), threads, progress)
+    keep(found.report, found.x)
+    return found.x
 
 
 def refuse_wide(shape: tuple[int, int]) -> None:
@@ -94,6 +100,25 @@ def refuse_wide(shape: tuple[int, int]) -> None:
             f"{shape[1]}: there are many solutions; factor the conjugate transpose, or use lstsq "
             "with more memory"
         )
+
+
+def room_for(
+    tiles: Tiles, rhs: RightHandSide, memory_bytes: int, probes: int
+) -> tuple[ColumnRoom, int]:
+    """Say what memory right-hand sides take, and how many can be solved for in one pass.
+
+    Raises
+    ------
+    BudgetError
+        If there is not even room for one.
+    """
+    return fitted(
+        rhs,
+        memory_bytes,
+        lambda room: tiles.group(
+            memory_bytes, rhs.columns, rhs.parts, room.column_bytes, probes, room.beside_bytes
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -136,40 +161,30 @@ def solve_and_report(
             qr.info,
         )
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
-    # Columns in memory are the caller's.
-    column_bytes = rhs.column_bytes if rhs.out or isinstance(rhs.b, Array) else 0
-    group = tiles.group(memory_bytes, rhs.columns, rhs.parts, column_bytes, probes)
-    groups = [
-        slice(first, min(first + group, rhs.columns))
-        for first in range(0, rhs.columns, max(group, 1))
-    ]
-    planned = len(groups) * tiles.pass_bytes()
-    norms = np.zeros(rhs.columns)
-    with stopping_cleanly("solving with", qr), long_call(
-        f"solving with {qr.path.name}", memory_bytes=memory_bytes, work=planned, threads=threads,
-        progress=progress,
-    ) as call:  # fmt: skip
-        passes = _Passes(qr, tiles, group * rhs.parts, probes, call)
-        with solution(rhs) as x:
-            for columns in groups:
-                X = rhs.in_memory(columns)
+    room, most = room_for(tiles, rhs, memory_bytes, probes)
+    # Residuals and probes are of all columns or none: a stopped call begins anew.
+    with stopping_cleanly("solving with", qr), solution(rhs) as into:
+        groups = Groups.of(rhs, most)
+        planned = len(groups) * tiles.pass_bytes()
+        norms = np.zeros(rhs.columns)
+        with long_call(
+            f"solving with {qr.path.name}", memory_bytes=memory_bytes, work=planned,
+            threads=threads, progress=progress,
+        ) as call:  # fmt: skip
+            passes = _Passes(qr, tiles, groups.size * rhs.parts, probes, call)
+
+            def solve(X: Matrix, columns: slice) -> None:
                 passes.solve(X)
                 below = squares(X[qr.n :]) if qr.m > qr.n else np.zeros(X.shape[1])
                 norms[columns] = np.sqrt(below.reshape(rhs.parts, -1).sum(axis=0))
-                put(x, columns, rhs.solution(X[: qr.n]))
-        report = Report(
-            verb="qr_solve",
-            m=qr.m,
-            n=qr.n,
-            dtype=qr.dtype.name,
-            flops=solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts),
-            bytes_read=passes.file.counters()[0],
-            bytes_written=passes.file.counters()[1],
-            planned_bytes_read=planned,
-            planned_bytes_written=0,
-            **call.figures(),
-        )
-    return Solved(x, report, norms, passes.condition() if probes else None)
+
+            moved = solve_groups(rhs, into, groups, solve, call, room)
+            flops = solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts)
+            report = report_on(
+                "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
+                m=qr.m, flops=flops,
+            )  # fmt: skip
+    return Solved(into.x, report, norms, passes.condition() if probes else None)
 
 
 class _Passes:

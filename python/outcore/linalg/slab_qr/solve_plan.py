@@ -83,7 +83,13 @@ class Tiles:
         return pages(columns * self.tile[1] * self.dtype.itemsize)
 
     def group(
-        self, memory_bytes: int, columns: int, parts: int, column_bytes: int, probes: int
+        self,
+        memory_bytes: int,
+        columns: int,
+        parts: int,
+        column_bytes: int,
+        probes: int,
+        beside_bytes: int = 0,
     ) -> int:
         """Say how many right-hand sides can be solved for in one pass.
 
@@ -97,6 +103,8 @@ class Tiles:
             Memory that each right-hand side itself takes from the budget.
         probes
             Vectors that go along.
+        beside_bytes
+            What else must fit.
 
         Raises
         ------
@@ -105,7 +113,8 @@ class Tiles:
         """
 
         def bytes_of(count: int) -> int:
-            return self.fixed_bytes(probes) + self.width_bytes(count * parts) + count * column_bytes
+            columns_bytes = self.width_bytes(count * parts) + count * column_bytes
+            return self.fixed_bytes(probes) + beside_bytes + columns_bytes
 
         each = column_bytes + parts * self.tile[1] * self.dtype.itemsize
         group = min((memory_bytes - bytes_of(0)) // each, columns)

@@ -15,9 +15,7 @@ from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.solve import solve_and_report as solve_with_lu
 from outcore.linalg.systems.plan import passes, solve_cost
 from outcore.linalg.systems.residual import check
-from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solving import Solving
-from outcore.progress import ProgressLike
 from outcore.rates import stored
 from outcore.report import Report
 
@@ -30,7 +28,7 @@ class Way(Generic[F]):
 
     kind: type[F]
     factor: Callable[..., F]
-    solve: Callable[[F, RightHandSide, int, int | None, ProgressLike], tuple[Any, Report]]
+    solve: Callable[..., tuple[Any, Report]]
 
 
 BY_LU: Final = Way(LUFactor, lu_factor, solve_with_lu)
@@ -55,7 +53,9 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
         overwrite_a=overwrite_a, overwrite=job.overwrite, resume=job.resume, threads=job.threads,
         progress=factoring,
     ) as factors:  # fmt: skip
-        x, report = way.solve(factors, job.rhs, job.memory_bytes, job.threads, substituting)
+        x, report = way.solve(
+            factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume
+        )
         if factors.report:
             report = factors.report.followed_by(report)
         else:

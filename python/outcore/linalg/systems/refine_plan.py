@@ -63,7 +63,7 @@ def refine_geometry(
     columns: int,
     *,
     parts: int = 1,
-    load_bytes: int = 8,
+    beside_bytes: int = 0,
 ) -> RefineGeometry:
     """Share a budget between blocks, columns, and what GMRES needs for one column.
 
@@ -75,8 +75,8 @@ def refine_geometry(
         Rows and columns of their tiles.
     columns, parts
         Right-hand sides, and the columns that are solved for in each.
-    load_bytes
-        Memory for an element of a right-hand side or solution while it is copied.
+    beside_bytes
+        Memory that moves right-hand sides and solutions.
 
     Raises
     ------
@@ -85,12 +85,14 @@ def refine_geometry(
     """
     tile_bytes = tile[0] * tile[1] * low.itemsize
     vector = n * dtype.itemsize
-    column_bytes = n * (parts * (2 * dtype.itemsize + low.itemsize) + load_bytes)
+    column_bytes = n * parts * (2 * dtype.itemsize + low.itemsize)
     # X, R and D begin on pages.
-    rounding = 3 * SLOT_ALIGN_BYTES
+    rounding = 3 * SLOT_ALIGN_BYTES + beside_bytes
     for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
         # Two blocks of the factors, and one of them in the type of A, twice as large.
         sweep = (RING_BLOCKS + 2) * block_tiles * tile_bytes + TILE_BOUNCE_BYTES
+        # A quarter stays with passes over A, for what of it is not aligned.
+        sweep = pages(-(-sweep * 4 // 3))
         ring = max(sweep, min(_PRODUCT_RING_BYTES, memory_bytes // 4))
         for krylov in (KRYLOV, LEAST_KRYLOV, -2):
             reserve = pages(vector) * (krylov + 2)

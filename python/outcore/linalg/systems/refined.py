@@ -18,6 +18,7 @@ from outcore.linalg.factors.own import are_begun
 from outcore.linalg.lu.plan import lu_geometry
 from outcore.linalg.lu.sweeps import Sweeps
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
 from outcore.linalg.systems.direct import BY_LU, solve_directly
 from outcore.linalg.systems.low_copy import TooLowError
 from outcore.linalg.systems.low_factors import find_low_factors, low_factors
@@ -25,7 +26,7 @@ from outcore.linalg.systems.plan import Passes, planned_refining, refining_phase
 from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.refine_plan import RefineGeometry, refine_geometry
 from outcore.linalg.systems.residual import MatrixPasses, matrix_in
-from outcore.linalg.systems.right_hand_side import put, solution
+from outcore.linalg.systems.solutions import solution
 from outcore.linalg.systems.solving import Solving
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -87,13 +88,21 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
 
 
 def _geometry(job: Solving, low: np.dtype[Any], tile: tuple[int, int]) -> RefineGeometry:
+    return _fitted(job, low, tile)[1]
+
+
+def _fitted(
+    job: Solving, low: np.dtype[Any], tile: tuple[int, int]
+) -> tuple[ColumnRoom, RefineGeometry]:
     rhs = job.rhs
-    # A column as it is read, and as it is written if real and imaginary parts are joined for that.
-    load_bytes = rhs.b.dtype.itemsize + rhs.is_split * rhs.solution_dtype.itemsize
-    return refine_geometry(
-        job.n, job.dtype, low, tile, job.memory_bytes, rhs.columns, parts=rhs.parts,
-        load_bytes=load_bytes,
-    )  # fmt: skip
+
+    def cut(room: ColumnRoom) -> RefineGeometry:
+        return refine_geometry(
+            job.n, job.dtype, low, tile, job.memory_bytes, rhs.columns, parts=rhs.parts,
+            beside_bytes=room.beside_bytes,
+        )  # fmt: skip
+
+    return fitted(rhs, job.memory_bytes, cut)
 
 
 def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
@@ -129,7 +138,7 @@ class _Passes:
 
 def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Report]) -> Any:
     rhs = job.rhs
-    g = _geometry(job, lu.dtype, lu.tile)
+    columns_room, g = _fitted(job, lu.dtype, lu.tile)
     groups = range(0, rhs.columns, g.columns)
     work = _planned(job, lu, g).bytes_read
     with (
@@ -141,17 +150,19 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
     ):  # fmt: skip
         passes = _Passes(A, lu, call, g)
         room = _room(call, job, lu, g)
+        moved = Columns(rhs, call, columns_room)
         refined: list[Refinement] = []
         try:
-            with solution(rhs) as x:
+            with solution(rhs) as into:
                 for first in groups:
                     columns = slice(first, min(first + g.columns, rhs.columns))
-                    refined.append(_begin(job, passes, room, columns))
+                    refined.append(_begin(job, passes, moved, room, columns))
                     _refine_group(refined[-1], passes, g)
-                    put(x, columns, rhs.solution(refined[-1].X))
+                    moved.store(into.x, columns, refined[-1].X)
+                moved.sync()
         finally:
-            done.append(_report(job, passes, refined))
-    return x
+            done.append(_report(job, passes, moved, refined))
+    return into.x
 
 
 def _room(
@@ -166,17 +177,21 @@ def _room(
 
 
 def _begin(
-    job: Solving, passes: _Passes, room: tuple[Matrix, Matrix, Matrix], columns: slice
+    job: Solving,
+    passes: _Passes,
+    moved: Columns,
+    room: tuple[Matrix, Matrix, Matrix],
+    columns: slice,
 ) -> Refinement:
     rhs = job.rhs
     X, R, D = (matrix[:, : (columns.stop - columns.start) * rhs.parts] for matrix in room)
-    rhs.load(rhs.b, columns, R)
+    moved.load(rhs.b, columns, R)
     rhs.refuse_non_finite(R)
     return Refinement(
         X=X,
         R=R,
         D=D,
-        load_b=lambda R: rhs.load(rhs.b, columns, R),
+        load_b=lambda R: moved.load(rhs.b, columns, R),
         subtract_product=passes.subtract_product,
         solve=passes.solve,
         norm_a=passes.lu.norm1,
@@ -199,9 +214,10 @@ def _refine_group(group: Refinement, passes: _Passes, g: RefineGeometry) -> None
         raise TooLowError(f"{at}, and GMRES at {group.history[-1]:.1e}")
 
 
-def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
+def _report(job: Solving, passes: _Passes, moved: Columns, refined: list[Refinement]) -> Report:
     phase = passes.planned(job.n)
     counters = [file.counters() for file in (passes.of_a.file, passes.sweeps.file)]
+    read, written = moved.counters()
     steps = max((group.steps for group in refined), default=0)
     krylov_steps = sum(group.krylov_steps for group in refined)
     method = f"LU in {passes.lu.dtype}, {_steps(steps)} of refinement"
@@ -218,10 +234,10 @@ def _report(job: Solving, passes: _Passes, refined: list[Refinement]) -> Report:
         n=job.n,
         dtype=job.dtype.name,
         flops=phase.flops,
-        bytes_read=sum(c[0] for c in counters),
-        bytes_written=0,
-        planned_bytes_read=phase.bytes_read,
-        planned_bytes_written=0,
+        bytes_read=sum(c[0] for c in counters) + read,
+        bytes_written=written,
+        planned_bytes_read=phase.bytes_read + moved.asked[0],
+        planned_bytes_written=moved.asked[1],
         growth=passes.lu.growth,
         backward_error=float(max((group.errors.max() for group in refined), default=0.0)),
         method=method,

@@ -10,6 +10,7 @@ from outcore.lapack import kernels
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.lu.plan import solve_flops
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.columns import ColumnRoom, Columns
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -87,12 +88,11 @@ def check(
     """
     A = open_array(factors.source)
     ring = ring_bytes(A, memory_bytes)
-    # R, X and the copy that slicing makes.
-    copy = max(rhs.b.dtype.itemsize, rhs.solution_dtype.itemsize)
-    column_bytes = (
-        factors.n * (2 * rhs.parts * factors.dtype.itemsize + copy) + 2 * SLOT_ALIGN_BYTES
-    )
-    count = min(rhs.columns, (memory_bytes - ring) // column_bytes)
+    room = ColumnRoom.of(rhs, memory_bytes)
+    # R and X.
+    column_bytes = factors.n * 2 * rhs.parts * factors.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
+    count = min(rhs.columns, (memory_bytes - ring - room.beside_bytes) // column_bytes)
+    count = max(count, 0)
     notes = []
     if count < rhs.columns:
         notes.append(f"the backward error is of the first {count} of {rhs.columns} columns")
@@ -101,10 +101,10 @@ def check(
         progress=progress,
     ) as call:  # fmt: skip
         X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
-        passes = MatrixPasses(A, call, ring)
+        passes, moved = MatrixPasses(A, call, ring), Columns(rhs, call, room)
         if count:
-            rhs.load(x, slice(count), X)
-            rhs.load(rhs.b, slice(count), R)
+            moved.load(x, slice(0, count), X)
+            moved.load(rhs.b, slice(0, count), R)
             norms_b = rhs.norms1(R)
             passes.subtract_product(X, R)
         errors = backward_errors(rhs, factors.norm1, X, R, norms_b) if count else None
@@ -113,9 +113,9 @@ def check(
             n=factors.n,
             dtype=factors.dtype.name,
             flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
-            bytes_read=passes.file.counters()[0],
+            bytes_read=passes.file.counters()[0] + moved.counters()[0],
             bytes_written=0,
-            planned_bytes_read=A.nbytes if count else 0,
+            planned_bytes_read=(A.nbytes if count else 0) + moved.asked[0],
             planned_bytes_written=0,
             backward_error=None if errors is None else float(errors.max()),
             notes=notes,

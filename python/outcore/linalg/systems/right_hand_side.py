@@ -1,8 +1,7 @@
 """Right-hand sides, in memory or on disk, and where their solutions go."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,13 +13,11 @@ from outcore.blas_calls import Trans
 from outcore.elements import array_of
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.result import written
 from outcore.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_meet, place
-from outcore.zarr_format import Metadata, default_chunks
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
-
-_WHY = "the solve that wrote it was stopped; solve again"
+WHY = "the solve that wrote it was stopped; solve again"
+"""What marks a solution as left by a stopped call."""
 
 
 class RightHandSide(NamedTuple):
@@ -34,6 +31,8 @@ class RightHandSide(NamedTuple):
     """Where the solution goes, unless it stays in memory."""
     unknowns: int | None = None
     """Rows of the solution, where these are not `n`."""
+    overwrite: bool = False
+    """Whether an array that is at `out` may go."""
 
     @classmethod
     def read(
@@ -81,13 +80,9 @@ class RightHandSide(NamedTuple):
                 raise InvalidError(
                     f"out= {how} {path}, which the call needs; choose another directory"
                 )
-        is_there = where and where.volume.exists(where.name) and not _is_stopped(where)
-        if where and is_there and (not overwrite or not where.exists()):
-            raise ExistsError(
-                f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
-                "array that may go"
-            )
-        return cls(given, letters[trans], n, dtype, where, unknowns)
+        if where is not None:
+            refuse_there(where, overwrite=overwrite)
+        return cls(given, letters[trans], n, dtype, where, unknowns, overwrite)
 
     @property
     def columns(self) -> int:
@@ -116,9 +111,9 @@ class RightHandSide(NamedTuple):
         return (rows, *self.b.shape[1:])
 
     @property
-    def column_bytes(self) -> int:
-        """Memory for a column of a solution on disk: as it is read, solved for, and written."""
-        return self.n * int(self.b.dtype.itemsize + 2 * self.solution_dtype.itemsize)
+    def is_alike(self) -> bool:
+        """Whether a solution has the rows and the type of the columns that are solved for."""
+        return self.unknowns is None and not self.is_split
 
     def in_memory(self, columns: slice = slice(None)) -> Matrix:
         """Copy columns of b, (n, k) column-major, in the factors' type; twice as many if split.
@@ -130,7 +125,7 @@ class RightHandSide(NamedTuple):
         """
         part = self._part(self.b, columns)
         X: Matrix = np.empty((self.n, part.shape[1] * self.parts), self.dtype, order="F")
-        self._convert(part, X)
+        self.convert(part, X, slice(0, part.shape[1]))
         self.refuse_non_finite(X)
         return X
 
@@ -146,20 +141,32 @@ class RightHandSide(NamedTuple):
 
     def load(self, array: Any, columns: slice, X: Matrix) -> None:
         """Copy columns of `array`, of the shape of b, into X as `in_memory` would give them."""
-        self._convert(self._part(array, columns), X)
+        part = self._part(array, columns)
+        self.convert(part, X, slice(0, part.shape[1]))
+
+    def convert(self, part: npt.NDArray[Any], X: Matrix, columns: slice) -> None:
+        """Copy some rows of such columns into X; `columns` says which of X's right-hand sides."""
+        # What is too large for the type becomes infinite.
+        with np.errstate(over="ignore"):
+            if self.is_split:
+                half = X.shape[1] // 2
+                X[:, columns] = part.real
+                X[:, columns.start + half : columns.stop + half] = part.imag
+            else:
+                X[:, columns] = part
+
+    def store(self, X: Matrix, x: npt.NDArray[Any], columns: slice) -> None:
+        """Copy solutions from X into columns of x, in memory and of the shape of b."""
+        target = x[:, columns] if x.ndim == 2 else x[:, None]
+        if self.is_split:
+            half = X.shape[1] // 2
+            target.real, target.imag = X[:, :half], X[:, half:]
+        else:
+            target[...] = X
 
     def _part(self, array: Any, columns: slice) -> npt.NDArray[Any]:
         part = np.asarray(array[:, columns] if array.ndim == 2 else array[:])
         return part.reshape(self.n, part.size // self.n)
-
-    def _convert(self, part: npt.NDArray[Any], X: Matrix) -> None:
-        k = part.shape[1]
-        # What is too large for the type becomes infinite.
-        with np.errstate(over="ignore"):
-            if self.is_split:
-                X[:, :k], X[:, k:] = part.real, part.imag
-            else:
-                X[...] = part
 
     def solution(self, X: Matrix) -> npt.NDArray[Any]:
         """Give a solution the shape and type of b."""
@@ -180,33 +187,25 @@ class RightHandSide(NamedTuple):
         return norms
 
 
+def refuse_there(where: Place, *, overwrite: bool) -> None:
+    """Refuse to write a solution where something else is.
+
+    Raises
+    ------
+    ExistsError
+        If it is no array, or one that may not be overwritten.
+    """
+    is_there = where.volume.exists(where.name) and not _is_stopped(where)
+    if is_there and (not overwrite or not where.exists()):
+        raise ExistsError(
+            f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
+            "array that may go"
+        )
+
+
 def _is_stopped(where: Place) -> bool:
     """Whether this is what a solve that was killed left of its solution."""
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(where)
-        return (metadata.state, metadata.why) == ("incomplete", _WHY)
+        return (metadata.state, metadata.why) == ("incomplete", WHY)
     return False
-
-
-@contextmanager
-def solution(rhs: RightHandSide) -> Iterator[Any]:
-    """Make room for a solution, in memory or on disk.
-
-    On disk it is incomplete until the end of the block; an error removes it.
-    """
-    shape, dtype = rhs.solution_shape, rhs.solution_dtype
-    if rhs.out is None:
-        yield np.empty(shape, dtype, order="F")
-        return
-    chunks = default_chunks(shape, dtype.itemsize, "F")
-    metadata = Metadata(shape, dtype, chunks, "F", "column-major")
-    with written(rhs.out, metadata, _WHY) as x:
-        yield x
-
-
-def put(x: Any, columns: slice, values: npt.NDArray[Any]) -> None:
-    """Write columns of a solution."""
-    if values.ndim == 1:
-        x[:] = values
-    else:
-        x[:, columns] = values

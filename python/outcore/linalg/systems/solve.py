@@ -154,6 +154,8 @@ def solve(
             ) from None
     if factor_dtype is not None and low is None:
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
+    if isinstance(x, Array):
+        x.report = report
     return x, report
 
 

@@ -1,0 +1,48 @@
+"""What a copy of an array took."""
+
+from dataclasses import dataclass
+
+from outcore.sizes import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What a copy made, and what it took. Sizes in bytes.
+
+    Attributes
+    ----------
+    path, format, shape, dtype, order, chunks, codec
+        The copy; ``chunks`` is `None` for a plain file.
+    nbytes, file_bytes
+        Of its elements, and of what it takes on its disk.
+    blocks, times_read
+        In how many blocks it was copied, and how often an element of the source was read or
+        decoded, on average: 1.0 unless memory was short.
+    seconds, memory_bytes, peak_memory_bytes
+        Time, budget, and the most that blocks and bounce buffers took of it.
+    """
+
+    path: str
+    format: str
+    shape: tuple[int, ...]
+    dtype: str
+    order: str
+    chunks: tuple[int, ...] | None
+    codec: str
+    nbytes: int
+    file_bytes: int
+    blocks: int
+    times_read: float
+    seconds: float
+    memory_bytes: int
+    peak_memory_bytes: int
+
+    def __str__(self) -> str:
+        extents = " x ".join(map(str, self.shape))
+        chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
+        codec = "" if self.codec == "none" else f", {self.codec}"
+        again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
+        return (
+            f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
+            f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"
+        )

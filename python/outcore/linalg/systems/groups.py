@@ -1,0 +1,143 @@
+"""Solving with factors for right-hand sides in groups: as many columns as fit in memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from outcore import blas_choice
+from outcore.linalg.cost import flop_weight
+from outcore.linalg.factors.factor import Factor
+from outcore.linalg.lu.plan import solve_flops
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.columns import ColumnRoom, Columns
+from outcore.linalg.systems.residual import matrix_in
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solutions import Solution
+from outcore.longcall import LongCall
+from outcore.report import Report
+
+MOST_FLOPS = 3e13
+LEAST_COLUMNS = 512
+"""Of a group on disk: minutes of work, after which a stopped call goes on; but enough columns for
+the arithmetic to take longer than reading the factors."""
+
+Solve: TypeAlias = Callable[[Matrix, slice], None]
+"""Solves in place for some columns, which are these of b."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How right-hand sides are divided.
+
+    Attributes
+    ----------
+    size
+        Of a group.
+    columns
+        Of all.
+    first
+        Columns that an earlier call solved for.
+    """
+
+    size: int
+    columns: int
+    first: int = 0
+
+    @classmethod
+    def of(cls, rhs: RightHandSide, most: int, first: int = 0) -> "Groups":
+        """Divide right-hand sides, at most so many at once, as evenly as possible."""
+        if rhs.out is not None:
+            flops = flop_weight(rhs.dtype) * 2.0 * rhs.n**2 * rhs.parts
+            most = min(most, max(int(MOST_FLOPS / flops), LEAST_COLUMNS))
+        count = -(-rhs.columns // max(most, 1))
+        return cls(-(-rhs.columns // max(count, 1)), rhs.columns, first)
+
+    def __len__(self) -> int:
+        return len(self._starts())
+
+    def slices(self) -> list[slice]:
+        """Columns of each group that is left."""
+        return [slice(j, min(j + self.size, self.columns)) for j in self._starts()]
+
+    def _starts(self) -> range:
+        return range(self.first, self.columns, max(self.size, 1))
+
+
+def solve_groups(
+    rhs: RightHandSide,
+    into: Solution,
+    groups: Groups,
+    solve: Solve,
+    call: LongCall,
+    room: ColumnRoom,
+) -> Columns:
+    """Solve group by group, and write each to where it belongs.
+
+    Returns
+    -------
+    Columns
+        What was moved, counted.
+    """
+    moved = Columns(rhs, call, room)
+    width = min(groups.size, groups.columns) * rhs.parts
+    is_in_place = not room.column_bytes and rhs.is_alike
+    if is_in_place:
+        room_of_all = into.x if into.x.ndim == 2 else into.x[:, None]
+    elif room.column_bytes:
+        room_of_all = matrix_in(call, rhs.n, width, rhs.dtype)
+    else:
+        room_of_all = np.empty((rhs.n, width), rhs.dtype, order="F")
+    for columns in groups.slices():
+        X = room_of_all[:, : (columns.stop - columns.start) * rhs.parts]
+        moved.load(rhs.b, columns, X)
+        rhs.refuse_non_finite(X)
+        solve(X, columns)
+        if not is_in_place:
+            moved.store(into.x, columns, X[: rhs.solution_shape[0]])
+        if rhs.out is not None:
+            moved.sync()
+            into.note(columns.stop)
+    return moved
+
+
+def report_on(
+    verb: str,
+    factor: Factor,
+    rhs: RightHandSide,
+    groups: Groups,
+    swept_bytes: tuple[int, int],
+    planned_bytes: int,
+    moved: Columns,
+    call: LongCall,
+    **more: Any,
+) -> Report:
+    """Report on a solve: passes over the factors, and what was moved of b and x.
+
+    `more` are further figures of a `Report`.
+    """
+    left = groups.columns - groups.first
+    read, written = moved.counters()
+    planned_read, planned_written = moved.asked
+    notes = []
+    if groups.first:
+        notes.append(
+            f"gone on at column {groups.first} of {groups.columns}; the figures are of the rest"
+        )
+    kernels, threads = blas_choice.in_use()
+    figures = {"flops": solve_flops(factor.n, factor.dtype, left * rhs.parts), **more}
+    return Report(
+        verb=verb,
+        n=factor.n,
+        dtype=factor.dtype.name,
+        bytes_read=swept_bytes[0] + read,
+        bytes_written=swept_bytes[1] + written,
+        planned_bytes_read=planned_bytes + planned_read,
+        planned_bytes_written=planned_written,
+        kernels=kernels,
+        threads=threads,
+        notes=notes,
+        **figures,
+        **call.figures(),
+    )

@@ -1,0 +1,146 @@
+"""Where solutions go: into memory, or to disk, group of columns by group.
+
+On disk a solution is *incomplete* until it is whole. After each group of columns a note, durable as
+they are, says how many there are and of which system, so that a stopped call goes on from there.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile
+from outcore.array import Array, open_array
+from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.errors import OutcoreError
+from outcore.linalg.factors.changes import settle, version_of
+from outcore.linalg.factors.factor import Factor
+from outcore.linalg.systems.right_hand_side import WHY, RightHandSide, refuse_there
+from outcore.volumes import Place, being_made, place
+from outcore.zarr_format import Metadata, default_chunks
+
+NOTE = "outcore.solving"
+"""Below a solution that is not whole: which columns are."""
+
+
+class Solution:
+    """A solution that is being written.
+
+    Attributes
+    ----------
+    x
+        Array of its shape, in memory or on disk.
+    done
+        Columns that an earlier call, or this one, has solved for.
+    """
+
+    def __init__(self, x: Any, done: int = 0, system: Mapping[str, Any] | None = None) -> None:
+        self.x, self.done, self._system = x, done, system
+
+    def note(self, done: int) -> None:
+        """Note on disk that so many columns are there; they must be durable."""
+        self.done = done
+        if self._system is not None:
+            note = {"columns_done": done, "system": self._system}
+            where = self.x.place
+            where.volume.replace_small(where.inside(NOTE), json.dumps(note).encode() + b"\n")
+
+
+@contextmanager
+def solution(
+    rhs: RightHandSide,
+    *,
+    system: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Iterator[Solution]:
+    """Make room for a solution, in memory or on disk, or find what a stopped call left of it.
+
+    Parameters
+    ----------
+    system
+        What the solution is of, as JSON has it; with this, whole columns outlast an error.
+    resume
+        Go on with what is there of the same system.
+
+    Raises
+    ------
+    ExistsError
+        If there is something else at its place that may not be replaced.
+    BusyError
+        If another call writes there.
+    """
+    shape, dtype = rhs.solution_shape, rhs.solution_dtype
+    if rhs.out is None:
+        yield Solution(np.empty(shape, dtype, order="F"))
+        return
+    where = rhs.out
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    metadata = Metadata(shape, dtype, chunks, "F", "column-major").on(where.volume)
+    begun = dataclasses.replace(metadata, state="incomplete", why=WHY)
+    with being_made(where, "solving"):
+        refuse_there(where, overwrite=rhs.overwrite)
+        done = _columns_done(where, begun, system) if resume else 0
+        solving = Solution(None, done, system)
+        try:
+            if not done:
+                _make(where, begun)
+            solving.x = open_array(where.path, "r+", allow_incomplete=True)
+            yield solving
+            solving.x.mark(None)
+            if where.exists(NOTE):
+                where.volume.remove(where.inside(NOTE))
+        except BaseException:
+            if not solving.done or system is None:
+                with contextlib.suppress(OutcoreError):
+                    where.volume.remove(where.name)
+            raise
+
+
+def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:
+    """Tell systems apart: by factors and right-hand sides, as they are on disk or in memory."""
+    b: Any
+    if isinstance(rhs.b, Array):
+        settle(rhs.b.place)
+        b = [str(rhs.b.path), *version_of(rhs.b.place)]
+    else:
+        b = [list(rhs.b.shape), str(rhs.b.dtype), _digest(rhs.b)]
+    tiles = place(factor.path).below(factor.kind.array)
+    return {
+        "verb": verb,
+        "trans": rhs.trans,
+        "factors": [str(factor.path), *version_of(tiles)],
+        "b": b,
+    }
+
+
+def _digest(b: npt.NDArray[Any]) -> str:
+    """Sum up elements, column by column: b is not copied whole, whatever its strides."""
+    found = hashlib.blake2b(digest_size=16)
+    for column in b.T if b.ndim == 2 else [b]:
+        found.update(np.ascontiguousarray(column).tobytes())
+    return found.hexdigest()
+
+
+def _make(where: Place, begun: Metadata) -> None:
+    """Make a solution of zeros, marked incomplete; its room on disk is taken at once."""
+    if where.volume.exists(where.name):
+        where.volume.remove(where.name)
+    write_metadata(where, begun)
+    ArrayFile.create(where.volume, where.name, begun.grid(), True)
+    bump_generation(where)
+
+
+def _columns_done(where: Place, begun: Metadata, system: Mapping[str, Any] | None) -> int:
+    """Read how many columns a stopped call has solved for, of the same system; 0 if of another."""
+    with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
+        if read_metadata(where) == begun and where.exists(NOTE):
+            note = json.loads(where.volume.read_small(where.inside(NOTE)))
+            if note["system"] == system:
+                return int(note["columns_done"])
+    return 0
