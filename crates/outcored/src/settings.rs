@@ -2,9 +2,14 @@
 //! begins a comment. What is not known is refused.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use outcore_core::{Error, ErrorKind, Result};
+
+/// Of a file of settings.
+const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Value {
@@ -24,7 +29,7 @@ impl Settings {
     /// From a file.
     pub fn from_file(path: &Path) -> Result<Self> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = read(path).map_err(|error| {
             let kind = if error.kind() == std::io::ErrorKind::NotFound {
                 ErrorKind::NotFound
             } else {
@@ -32,6 +37,11 @@ impl Settings {
             };
             Error::new(kind, format!("cannot read the settings {file}: {error}; check the path"))
         })?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(Error::invalid(format!(
+                "need settings of at most {MOST_BYTES} bytes, {file} has more; check the path"
+            )));
+        }
         Self::from_text(&text, &file)
     }
 
@@ -109,6 +119,17 @@ impl Settings {
     }
 }
 
+/// A file, or more of it than it may have.
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        // It may have been cut within a character.
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 fn is_empty(text: &str) -> bool {
     let text = text.trim();
     text.is_empty() || text.starts_with('#')
@@ -162,6 +183,15 @@ mod tests {
         assert_eq!(settings.list("none", ""), Ok(Some(vec![])));
         assert_eq!(settings.text("absent", ""), Ok(None));
         assert_eq!(settings.finish(""), Ok(()));
+    }
+
+    #[test]
+    fn a_file_that_does_not_end_is_refused() {
+        let error = Settings::from_file(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains("1048576 bytes, /dev/zero has more"), "{error}");
+        let absent = Settings::from_file(Path::new("/dev/null/absent")).unwrap_err();
+        assert!(absent.message.contains("check the path"), "{absent}");
     }
 
     #[test]
