@@ -141,6 +141,76 @@ def test_a_killed_daemon_is_seen_and_clients_go_on_when_it_is_back(directories: 
     assert outcore("pool", "down", directories[0]).exit_code == 0
 
 
+def test_what_is_missing_of_a_pool_is_started(directories: list[Path]) -> None:
+    daemons = up(directories)
+    with connect(directories) as pool:
+        oc.from_array(np.arange(1000.0), pool / "A", chunks=(100,), progress=False).close()
+        for gone in ([1], [0, 2]):
+            for number in gone:
+                kill(daemons[number]["pid"])
+            # In another order, and with a new one.
+            directories.append(directories[0].with_name("c" * len(gone)))
+            given = [directories[0], *reversed(directories[1:])]
+            started = up(given)
+            assert len(started) == len(gone) + 1
+            for number in gone:
+                old = daemons[number]
+                (new,) = [
+                    each
+                    for each in started
+                    if (each["role"], each["directory"]) == (old["role"], old["directory"])
+                ]
+                assert new["pid"] != old["pid"]
+                for name in ("server", "addresses"):
+                    assert new[name] == old[name]
+                daemons[number] = new
+            daemons += [each for each in started if each["directory"] == str(directories[-1])]
+            known = [each.to_dict() for each in local_pool.running(directories[0])]
+            assert json.loads(json.dumps(known)) == daemons
+            assert all(each["is_alive"] for each in daemons)
+        assert [each["server"] for each in daemons] == [None, 0, 1, 2, 3]
+        with oc.open_array(pool / "A") as A:
+            np.testing.assert_array_equal(A[...], np.arange(1000.0))
+    with pytest.raises(BusyError, match=r"runs already \(5 daemons\)"):
+        list(local_pool.start(directories))
+    kill(daemons[2]["pid"])
+    (directories[1] / "server.json").write_text("damaged\n")
+    with pytest.raises(OutcoreError, match="does not start"):
+        list(local_pool.start(directories))
+    alive = [each.is_alive for each in local_pool.running(directories[0])]
+    assert alive == [True, True, False, True, True], "the others go on"
+    assert local_pool.left_out(directories[:1]) == directories[1:2]
+    assert len(local_pool.stop(directories[0])) == 4
+
+
+def test_a_daemon_that_was_stopped_by_a_signal_is_named(directories: list[Path]) -> None:
+    daemons = up(directories)
+    pid = daemons[0]["pid"]
+    kill(daemons[1]["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    with pytest.raises(BusyError, match=rf"the manager in .* kill -CONT {pid}"):
+        list(local_pool.start(directories))
+    result = outcore("pool", "status", directories[0])
+    assert result.exit_code == 1
+    assert "IS STOPPED by a signal" in result.stdout.splitlines()[0]
+    # It ends in order all the same.
+    stopped = outcore("pool", "down", directories[0])
+    assert stopped.stdout.splitlines() == ["stopped I/O server 1", "stopped manager"]
+
+
+def test_a_daemon_that_hangs_when_it_starts_is_given_up(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_pool, "_START_S", 0.0)
+    with pytest.raises(
+        OutcoreError, match=r"manager daemon .* within 0 s that it listens; see .*log"
+    ):
+        list(local_pool.start(directories, "127.0.0.1:0"))
+    monkeypatch.undo()
+    assert len(up(directories)) == 3
+
+
 def test_a_daemon_is_there_until_its_last_thread_has_ended() -> None:
     # As when it is killed: its first thread may end before another has closed the files.
     code = """

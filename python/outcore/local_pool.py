@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ PORT = 7171
 """Of the manager, where none is given; the I/O servers take the ones after it."""
 
 _RUNNING = "running.json"
+_START_S = 120.0
 _STOP_S = 60.0
 
 
@@ -67,6 +69,17 @@ class DaemonProcess:
         """Whether the process is still the one that was started."""
         return _started_ticks(self.pid) == self.started_ticks
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped the process (SIGSTOP), and it may go on (SIGCONT)."""
+        fields = _process_fields(self.pid)
+        return self.is_alive and fields is not None and fields[0] in "Tt"
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "manager" if self.server is None else f"I/O server {self.server}"
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, and whether it is alive."""
         return asdict(self) | {"is_alive": self.is_alive}
@@ -80,6 +93,8 @@ def start(
     tls: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories, a new one where there is none.
+
+    If some run already, those that are missing are started: where they were, if they ran before.
 
     Parameters
     ----------
@@ -102,9 +117,11 @@ def start(
     Raises
     ------
     BusyError
-        If they run already, or another call starts or stops them now.
+        If all of them run already, one was stopped by a signal, or another call starts or stops
+        them now.
     OutcoreError
-        If one does not start, with what it said. Those that were started are stopped again.
+        If one does not start, with what it said, or does not say within two minutes that it
+        listens. Those that were started are stopped again.
     """
     places = [Path(os.path.abspath(directory)) for directory in directories]
     if not places:
@@ -121,44 +138,89 @@ def start(
 def _start_all(
     state: Path, places: list[Path], listen: str | None, metrics: int | None, way: str
 ) -> Iterator[DaemonProcess]:
-    if alive := [daemon for daemon in running(places[0]) if daemon.is_alive]:
+    known = running(places[0])
+    alive = [daemon for daemon in known if daemon.is_alive]
+    wanted = [("manager", places[0]), *(("io", place) for place in places)]
+    missing = [each for each in wanted if _found(alive, *each) is None]
+    if not missing:
         raise BusyError(
             f"the pool in {places[0]} runs already ({len(alive)} daemons); "
             f"stop it with: outcore pool down {places[0]}"
         )
+    for daemon in alive:
+        if daemon.is_stopped:
+            raise BusyError(
+                f"the {daemon.name} in {daemon.directory} was stopped by a signal; let it go on "
+                f"with: kill -CONT {daemon.pid}, or end it with: kill -KILL {daemon.pid}"
+            )
     with contextlib.suppress(ExistsError):
         make_key(state / KEY)
     host, port = _host_and_port(listen)
+    # Without those that run, the directories are numbered as they are named.
+    numbers = _numbers(state) if alive else {}
     started: list[DaemonProcess] = []
 
-    def start_one(name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:
+    def start_one(role: str, directory: Path) -> DaemonProcess:
+        number = None if role == "manager" else _number_of(directory, numbers)
+        name = "manager" if number is None else f"io{number}"
+        its_port = (
+            port if number is None else (None if listen is None else port and port + 1 + number)
+        )
+        settings: dict[str, Any] = {
+            "directory": str(directory),
+            "listen": _addresses(state / f"{name}.sock", way, host, its_port),
+            "key_file": str(state / KEY),
+        } | _metrics(metrics, 0 if number is None else 1 + number)
+        if alive and (before := _found(known, role, directory)) is not None:
+            # Where those that run, and clients, look for it.
+            settings["listen"] = list(before.addresses)
+            settings |= {} if before.metrics is None else {"metrics": before.metrics}
+        if role == "io":
+            (manager,) = (each for each in (*started, *alive) if each.role == "manager")
+            settings["manager"] = list(manager.addresses[:1])
         started.append(_start_one(state, name, role, settings))
         # What is stopped by kill -9 from here on can be found, and stopped.
-        _write(state, started)
+        _write(state, _joined(known if alive else [], started))
         return started[-1]
 
     try:
-        manager = _addresses(state / "manager.sock", way, host, port)
-        settings = {"directory": str(places[0]), "listen": manager, "key_file": str(state / KEY)}
-        settings |= _metrics(metrics, 0)
-        yield start_one("manager", "manager", settings)
-        for number, directory in enumerate(places):
-            its_port = port and port + 1 + number
-            address = _addresses(
-                state / f"io{number}.sock", way, host, None if listen is None else its_port
-            )
-            settings = {
-                "directory": str(directory), "listen": address, "key_file": str(state / KEY),
-                "manager": list(started[0].addresses[:1]),
-            }  # fmt: skip
-            settings |= _metrics(metrics, 1 + number)
-            yield start_one(f"io{number}", "io", settings)
+        for role, directory in missing:
+            yield start_one(role, directory)
     except BaseException:
         for daemon in reversed(started):
             _stop_one(daemon)
+        _write(state, known if alive else [])
         raise
-    finally:
-        _write(state, [daemon for daemon in started if daemon.is_alive])
+
+
+def _found(daemons: Sequence[DaemonProcess], role: str, directory: Path) -> DaemonProcess | None:
+    """Find the daemon of a directory among some."""
+    mine = [each for each in daemons if (each.role, each.directory) == (role, str(directory))]
+    return mine[0] if mine else None
+
+
+def _joined(known: list[DaemonProcess], started: list[DaemonProcess]) -> list[DaemonProcess]:
+    """Put those that were started in the places of the same before."""
+    each = {(daemon.role, daemon.directory): daemon for daemon in (*known, *started)}
+    return list(each.values())
+
+
+def _numbers(state: Path) -> dict[str, int]:
+    """Tell by which numbers the files of the directories' servers are named here."""
+    found = {}
+    for config in sorted(state.glob("io*.conf")):
+        number = config.stem.removeprefix("io")
+        for line in config.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(" = ")
+            if name == "directory" and number.isdigit():
+                found[json.loads(value)] = int(number)
+    return found
+
+
+def _number_of(directory: Path, numbers: dict[str, int]) -> int:
+    """Give the number of a directory, a new one if it has none."""
+    new = max(numbers.values(), default=-1) + 1
+    return numbers.setdefault(str(directory), new)
 
 
 def running(directory: Path) -> list[DaemonProcess]:
@@ -179,19 +241,19 @@ def running(directory: Path) -> list[DaemonProcess]:
 
 def directories(first: Path) -> list[Path]:
     """List the directories of the pool whose first this is, as its daemons were last started."""
-    found = [first]
-    for config in sorted((first / STATE).glob("io*.conf")):
-        for line in config.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(" = ")
-            if name == "directory":
-                found.append(Path(json.loads(value)))
-    return list(dict.fromkeys(found))
+    numbers = _numbers(first / STATE)
+    others = sorted(numbers, key=lambda directory: numbers[directory])
+    return list(dict.fromkeys([first, *map(Path, others)]))
 
 
 def left_out(given: Sequence[Path]) -> list[Path]:
-    """List the directories that the pool had when it was last started, and that are not given."""
+    """List the directories that the pool had when it was last started, and that are not given.
+
+    Those whose servers run are not left out.
+    """
     places = [Path(os.path.abspath(directory)) for directory in given]
-    return [each for each in directories(places[0]) if each not in places and each.is_dir()]
+    used = [*places, *(Path(each.directory) for each in running(places[0]) if each.is_alive)]
+    return [each for each in directories(places[0]) if each not in used and each.is_dir()]
 
 
 def check_started(directory: Path) -> None:
@@ -271,11 +333,14 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            start_new_session=True, cwd="/", text=True,
+            start_new_session=True, cwd="/",
         )  # fmt: skip
     assert process.stdout is not None
     try:
-        said = _first_document(process)
+        try:
+            said = _first_document(process)
+        except OutcoreError as error:
+            said = {"error": {"message": f"{error}; see {log}"}}
         if said is None or "error" in said:
             why = said["error"]["message"] if said else _last_line(log)
             raise OutcoreError(
@@ -298,16 +363,26 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
     )  # fmt: skip
 
 
-def _first_document(process: "subprocess.Popen[str]") -> dict[str, Any] | None:
-    """Read the JSON document that a daemon prints when it listens, or when it cannot."""
+def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
+    """Read the JSON document that a daemon prints when it listens, or when it cannot.
+
+    Raises
+    ------
+    OutcoreError
+        If it prints none for too long.
+    """
     assert process.stdout is not None
-    text = ""
-    for line in process.stdout:
-        text += line
+    text, until = b"", time.monotonic() + _START_S
+    pipe = select.poll()
+    pipe.register(process.stdout)
+    while pipe.poll(max(until - time.monotonic(), 0.0) * 1e3):
+        if not (part := os.read(process.stdout.fileno(), 1 << 16)):
+            return None
+        text += part
         with contextlib.suppress(ValueError):
             document = json.loads(text)
             return document if isinstance(document, dict) else None
-    return None
+    raise OutcoreError(f"it did not say within {_START_S:g} s that it listens")
 
 
 def _stop_one(daemon: DaemonProcess) -> None:
@@ -315,6 +390,8 @@ def _stop_one(daemon: DaemonProcess) -> None:
     until = time.monotonic() + _STOP_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(daemon.pid, signal.SIGTERM)
+        # Who was stopped by a signal would not hear of it.
+        os.kill(daemon.pid, signal.SIGCONT)
         while daemon.is_alive and time.monotonic() < until:
             _reap(daemon.pid)
             time.sleep(0.01)
@@ -331,14 +408,20 @@ def _reap(pid: int) -> None:
 
 def _started_ticks(pid: int) -> int | None:
     """Clock ticks from the start of the machine to that of a process; `None` if it is gone."""
+    if (fields := _process_fields(pid)) is None:
+        return None
+    # Threads of a process that was killed may still be closing its files when its first has ended.
+    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return None if has_ended else int(fields[19])
+
+
+def _process_fields(pid: int) -> list[str] | None:
+    """Read what the system says of a process, its state first; `None` if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    # Threads of a process that was killed may still be closing its files when its first has ended.
-    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
-    return None if has_ended else int(fields[19])
+    return text.rpartition(")")[2].split()
 
 
 def _write(state: Path, daemons: list[DaemonProcess]) -> None:

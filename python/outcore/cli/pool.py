@@ -55,7 +55,8 @@ def up(
     """Start a manager and an I/O server for each DIR, best each on a disk of its own.
 
     The first DIR has the manager's files too, and in its directory "pool" the key, the settings and
-    the logs. What was a pool is the same pool again; new directories become new servers.
+    the logs. What was a pool is the same pool again; new directories become new servers. If some
+    daemons of the pool run, those that are missing are started.
     """
     started = []
     left_out = local_pool.left_out(directories)
@@ -85,7 +86,7 @@ def up(
 def status(directory: Path, as_json: bool) -> None:
     """Say which daemons run of the pool whose first directory is DIRECTORY.
 
-    The exit code is 1 if one does not run that was started.
+    The exit code is 1 if one does not run that was started, or was stopped by a signal.
     """
     local_pool.check_started(directory)
     daemons = local_pool.running(directory)
@@ -96,7 +97,7 @@ def status(directory: Path, as_json: bool) -> None:
             click.echo(_as_line(daemon))
         if not daemons:
             click.echo(f"nothing runs in {directory}")
-    if not all(daemon.is_alive for daemon in daemons):
+    if not all(daemon.is_alive and not daemon.is_stopped for daemon in daemons):
         raise click.exceptions.Exit(1)
 
 
@@ -113,7 +114,7 @@ def down(directory: Path, as_json: bool) -> None:
         print_json({"stopped": [daemon.to_dict() for daemon in stopped]})
     else:
         for daemon in reversed(stopped):
-            click.echo(f"stopped {_who(daemon)}")
+            click.echo(f"stopped {daemon.name}")
         if not stopped:
             click.echo(f"nothing ran in {directory}")
 
@@ -188,14 +189,12 @@ def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, l
     return known.pw_uid if uid is None else uid, list(gids) or mine
 
 
-def _who(daemon: DaemonProcess) -> str:
-    return "manager" if daemon.server is None else f"I/O server {daemon.server}"
-
-
 def _as_line(daemon: DaemonProcess) -> str:
-    line = f"{_who(daemon)} in {daemon.directory}, process {daemon.pid}"
+    line = f"{daemon.name} in {daemon.directory}, process {daemon.pid}"
     where = " ".join(daemon.addresses)
     if not daemon.is_alive:
         return f"{line}, IS GONE; see its log"
+    if daemon.is_stopped:
+        return f"{line}, IS STOPPED by a signal; let it go on with: kill -CONT {daemon.pid}"
     metrics = f", metrics at {daemon.metrics}" if daemon.metrics else ""
     return f"{line}, listens on {where}{metrics}"
