@@ -195,7 +195,7 @@ class FakePool:
 
 
 def test_a_length_that_no_file_can_have() -> None:
-    checking = pool_fsck._Check(FakePool())  # type: ignore[arg-type]
+    checking = pool_fsck._Check(FakePool(), {})  # type: ignore[arg-type]
     found = [finding.kind for finding in checking.files(0)]
     assert found == ["missing server", "impossible length"]
 

@@ -20,7 +20,7 @@ INTERVAL_S = 0.25
 class Servers(Protocol):
     """What tells how its servers are: a pool, as `outcore._core` has it."""
 
-    def servers(self) -> list[tuple[int, int, int, int, int, int, bool]]:
+    def servers(self) -> list[tuple[int, int, int, int, int, int, bool, str | None]]:
         """Of each its number, free bytes, requests, bytes read, bytes written, and more."""
 
 
@@ -32,7 +32,7 @@ class Watch:
 
     def __init__(self, pool: Servers, verb: Literal["write_all", "read_all"]) -> None:
         self._pool = pool
-        self._place = 4 if verb == "write_all" else 3
+        self._place = 1 if verb == "write_all" else 0
         self._first = 0
         self.is_begun = False
         """Whether the servers were asked."""
@@ -44,7 +44,8 @@ class Watch:
     def _ask(self) -> None:
         while True:
             with contextlib.suppress(OutcoreError):
-                moved = sum(int(each[self._place]) for each in self._pool.servers())
+                each_moved = [(one[3], one[4]) for one in self._pool.servers()]
+                moved = sum(each[self._place] for each in each_moved)
                 if not self.is_begun:
                     self._first, self.is_begun = moved, True
                 self.moved_bytes = moved - self._first

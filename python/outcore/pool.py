@@ -26,7 +26,8 @@ from outcore.volumes import PathLike
 class ServerStatus:
     """What an I/O server says of itself: its number, free bytes, and what it did so far.
 
-    It takes no writes, `is_writable` is false, while its disk is too full to note them.
+    It takes no writes, `is_writable` is false, while its disk is too full to note them. If it
+    cannot be reached, `error` says why, and the rest means nothing.
     """
 
     id: int
@@ -36,6 +37,7 @@ class ServerStatus:
     bytes_written: int
     damaged_blocks: int
     is_writable: bool
+    error: str | None = None
 
 
 class Pool:
@@ -398,9 +400,20 @@ class Pool:
         self._disks.add(disk)
         return disk
 
-    def servers(self) -> list[ServerStatus]:
-        """Ask each I/O server how it is."""
-        return [ServerStatus(*each) for each in self._root.core.servers()]
+    def servers(self, *, partial: bool = False) -> list[ServerStatus]:
+        """Ask each I/O server how it is.
+
+        Parameters
+        ----------
+        partial
+            Whether servers that cannot be reached are listed too, with the reason.
+
+        Raises
+        ------
+        DiskError
+            If one cannot be reached, unless `partial`.
+        """
+        return [ServerStatus(*each) for each in self._root.core.servers(partial)]
 
     def close(self) -> None:
         """Let go of the pool: stop its servers, or the connections to them.

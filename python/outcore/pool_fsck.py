@@ -6,13 +6,16 @@ asked, and of which the manager knows nothing, is gone by a second look, or nobo
 by the data files of a file is looked at twice, some time apart, and must not have changed.
 """
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from outcore._core import PoolCheck
+from outcore.errors import DiskError
 from outcore.pool import Pool
+from outcore.pool_unchecked import Unchecked, away, summary
 
 Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
@@ -26,6 +29,8 @@ PATIENCE_S = 3.0
 _PAGE = 1000
 _PATHS = 100
 _MOST_LENGTH = (1 << 63) - 1
+
+_Answer = TypeVar("_Answer")
 
 # (bytes of the data file, bytes of its checksums, end of the checksums past its end)
 _State: TypeAlias = tuple[int | None, int | None, int]
@@ -74,12 +79,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class FsckReport:
-    """What `fsck` found: servers, files and data files looked at, and what is wrong."""
+    """What `fsck` found: servers, files and data files looked at, and what is wrong.
+
+    Of servers that are `unchecked`, and of what lies there, nothing is said.
+    """
 
     servers: int
     files: int
     data_files: int
     findings: tuple[Finding, ...]
+    unchecked: tuple[Unchecked, ...] = ()
 
     @property
     def unrepaired(self) -> tuple[Finding, ...]:
@@ -96,11 +105,14 @@ class FsckReport:
         found = f"{count} findings, {repaired} of them repaired" if count else "all is well"
         return (
             f"{self.files} files, {self.data_files} data files on {self.servers} servers: {found}"
+            f"{summary(self.unchecked)}"
         )
 
 
 def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) -> FsckReport:
     """Compare what a pool's manager knows of its files with what its servers have.
+
+    Servers that cannot be reached are left out.
 
     Parameters
     ----------
@@ -117,28 +129,44 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     DeniedError
         If the caller only has the key of a user.
     """
-    check = _Check(PoolCheck(pool.core))
+    check = _Check(PoolCheck(pool.core), away(pool))
     findings = [*check.strays(), *check.files(patience_s)]
     findings = check.named(findings)
     if repair:
         findings = check.repaired(findings)
-    return FsckReport(len(check.servers), check.file_count, check.data_file_count, tuple(findings))
+    return FsckReport(
+        len(check.servers) - len(check.away), check.file_count, check.data_file_count,
+        tuple(findings), Unchecked.each(check.away),
+    )  # fmt: skip
 
 
 class _Check:
     """One check, and what it counts."""
 
-    def __init__(self, core: PoolCheck) -> None:
+    def __init__(self, core: PoolCheck, away: dict[int, str]) -> None:
         self._core = core
         self.servers = core.servers
+        self.away = away
+        """Servers that are left out, and why."""
         self.file_count = self.data_file_count = 0
+
+    def _of(self, server: int, ask: Callable[..., _Answer], *arguments: Any) -> _Answer | None:
+        """Ask a server; leave it out from now on if it cannot be asked."""
+        if server in self.away:
+            return None
+        try:
+            return ask(server, *arguments)
+        except DiskError as error:
+            self.away[server] = str(error)
+            return None
 
     def strays(self) -> Iterator[Finding]:
         """Find data files that are where no file has one."""
         for server in self.servers:
             after, more = 0, True
             while more:
-                listed, more = self._core.data_files(server, after, _PAGE)
+                page = self._of(server, self._core.data_files, after, _PAGE)
+                listed, more = page or ([], False)
                 handles = [handle for handle, _ in listed]
                 after = handles[-1] if handles else after
                 self.data_file_count += len(handles)
@@ -161,7 +189,7 @@ class _Check:
                 odd[handle] = ("misplaced data", text, None)
         if not odd:
             return
-        for handle, length, sums_length, _ in self._core.inspect(server, list(odd)):
+        for handle, length, sums_length, _ in self._of(server, self._core.inspect, list(odd)) or ():
             if length is not None or sums_length is not None:
                 kind, text, repair = odd[handle]
                 size = "checksums only" if length is None else f"{length} bytes"
@@ -194,7 +222,9 @@ class _Check:
         for server in self.servers:
             there = [handle for handle, _, _, layout in files if server in layout]
             if there:
-                for handle, length, sums_length, past_end in self._core.inspect(server, there):
+                for handle, length, sums_length, past_end in (
+                    self._of(server, self._core.inspect, there) or ()
+                ):
                     states[server, handle] = (length, sums_length, past_end)
         found = {}
         for handle, _, unit, layout in files:
@@ -235,6 +265,8 @@ class _Check:
                     "missing server", digits, server, None, "the pool has no server of this number"
                 )
                 continue
+            if server in self.away:
+                continue
             local, sums_length, past_end = states[server, handle]
             if local is None:
                 # What is empty is made when it is written to.
@@ -274,16 +306,19 @@ class _Check:
                 if finding.kind == "stray data" and finding.server == server
             ]
             for first in range(0, len(strays), _PAGE):
-                gone = self._core.remove_strays(server, strays[first : first + _PAGE])
-                removed |= {(server, handle) for handle in gone}
+                some = strays[first : first + _PAGE]
+                gone = self._of(server, self._core.remove_strays, some)
+                removed |= {(server, handle) for handle in gone or ()}
         unfinished = [
             int(finding.handle, 16) for finding in findings if finding.kind == "unfinished removal"
         ]
         if unfinished:
-            self._core.finish_removals()
+            # What lies on a server that is away stays listed.
+            with contextlib.suppress(*[DiskError] if self.away else []):
+                self._core.finish_removals()
             for first in range(0, len(unfinished), _PAGE):
-                some = self._core.know(unfinished[first : first + _PAGE])
-                removed |= {(None, handle) for handle, state, _, _ in some if state == "gone"}
+                known = self._core.know(unfinished[first : first + _PAGE])
+                removed |= {(None, handle) for handle, state, _, _ in known if state == "gone"}
         return [
             replace(
                 finding,

@@ -221,25 +221,25 @@ class PoolPath:
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
-    def stat(self) -> PoolStat:
-        """Tell what it is; see `PoolStat`."""
+    def stat(self, *, partial: bool = False) -> PoolStat:
+        """Tell what it is; with `partial` also if servers cannot be reached; see `PoolStat`."""
         core = self.root.core
         status = core.stat(self.inside)
         if status[0]:
             return PoolStat.of(status, 0)
-        for name, file, nbytes in core.page(self.inside)[0]:
+        for name, file, nbytes, unknown in core.page(self.inside, partial=partial)[0]:
             if not name:
-                return PoolStat.of(file, nbytes)
+                return PoolStat.of(file, nbytes, unknown)
         raise NotFoundError(f"{self} has become a directory; look again")
 
-    def scandir(self) -> "Iterator[tuple[PoolPath, PoolStat]]":
-        """Yield what is in a directory, sorted, with what it is; see `Pool.scandir`."""
+    def scandir(self, *, partial: bool = False) -> "Iterator[tuple[PoolPath, PoolStat]]":
+        """Yield what is in a directory, sorted, with what it is; see `Pool.scandir` and `stat`."""
         after, more = "", True
         while more:
-            page, more = self.root.core.page(self.inside, after)
-            for name, status, nbytes in page:
+            page, more = self.root.core.page(self.inside, after, partial=partial)
+            for name, status, nbytes, unknown in page:
                 if name:
-                    yield self / name, PoolStat.of(status, nbytes)
+                    yield self / name, PoolStat.of(status, nbytes, unknown)
             # An empty page would be asked for again.
             more = more and bool(page)
             after = page[-1][0] if page else ""

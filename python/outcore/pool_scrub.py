@@ -1,5 +1,6 @@
 """Scrubbing a pool: every block of its servers compared with its checksum, while it is used."""
 
+import contextlib
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outcore._core import PoolCheck
+from outcore.errors import DiskError
 from outcore.pool import Pool
+from outcore.pool_unchecked import Unchecked, away, summary
 from outcore.progress import Meter, ProgressLike
 from outcore.sizes import format_bytes, format_seconds, parse_bytes
 
@@ -56,13 +59,17 @@ class Damage:
 
 @dataclass(frozen=True)
 class ScrubReport:
-    """What `scrub` did: files and bytes compared, damage found, and how long it took."""
+    """What `scrub` did: files and bytes compared, damage found, and how long it took.
+
+    Servers that are `unchecked` were not gone through to the end.
+    """
 
     servers: int
     files: int
     nbytes: int
     seconds: float
     damage: tuple[Damage, ...]
+    unchecked: tuple[Unchecked, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -72,7 +79,7 @@ class ScrubReport:
         found = f"{len(self.damage)} places are damaged" if self.damage else "nothing is damaged"
         return (
             f"{self.files} data files on {self.servers} servers, {format_bytes(self.nbytes)} in "
-            f"{format_seconds(self.seconds)}: {found}"
+            f"{format_seconds(self.seconds)}: {found}{summary(self.unchecked)}"
         )
 
 
@@ -83,6 +90,7 @@ def scrub(
 
     The pool is used meanwhile. A block that is being written is not damaged. The servers are asked
     for a piece at a time, all at once; who stops asking stops it, and nothing is left behind.
+    Those that cannot be reached, or no longer, are left out.
 
     Parameters
     ----------
@@ -103,31 +111,36 @@ def scrub(
     check = PoolCheck(pool.core)
     started = time.monotonic()
     stop = threading.Event()
-    total = sum(_length(check, server) for server in check.servers)
+    unchecked = away(pool)
+    there = [server for server in check.servers if server not in unchecked]
+    total = sum(_length(check, server) for server in there)
     with (
         Meter("scrub", total, progress) as meter,
-        ThreadPoolExecutor(max(len(check.servers), 1), "outcore-scrub") as threads,
+        ThreadPoolExecutor(max(len(there), 1), "outcore-scrub") as threads,
     ):
-        walks = [_Walk(check, server, bytes_per_s, stop) for server in check.servers]
+        walks = [_Walk(check, server, bytes_per_s, stop) for server in there]
         running = [threads.submit(walk.run) for walk in walks]
         try:
             _watch(walks, running, meter)
         finally:
             stop.set()
     found = [(walk.server, each) for walk in walks for each in walk.damage]
+    unchecked |= {walk.server: walk.error for walk in walks if walk.error is not None}
     return ScrubReport(
-        len(walks), sum(walk.files for walk in walks), sum(walk.nbytes for walk in walks),
-        time.monotonic() - started, tuple(_named(check, found)),
+        len(check.servers) - len(unchecked), sum(walk.files for walk in walks),
+        sum(walk.nbytes for walk in walks), time.monotonic() - started,
+        tuple(_named(check, found)), Unchecked.each(unchecked),
     )  # fmt: skip
 
 
 def _length(check: PoolCheck, server: int) -> int:
-    """Bytes of the data files of a server."""
+    """Bytes of the data files of a server, as far as it says."""
     total, after, more = 0, 0, True
-    while more:
-        files, more = check.data_files(server, after, _PAGE)
-        total += sum(length or 0 for _, length in files)
-        after = files[-1][0] if files else after
+    with contextlib.suppress(DiskError):
+        while more:
+            files, more = check.data_files(server, after, _PAGE)
+            total += sum(length or 0 for _, length in files)
+            after = files[-1][0] if files else after
     return total
 
 
@@ -140,9 +153,16 @@ class _Walk:
         self.server = server
         self.files = self.nbytes = 0
         self.damage: list[tuple[int, int, int, str]] = []
+        self.error: str | None = None
         self._check, self._bytes_per_s, self._stop = check, bytes_per_s, stop
 
     def run(self) -> None:
+        try:
+            self._go()
+        except DiskError as error:
+            self.error = str(error)
+
+    def _go(self) -> None:
         rate = self._bytes_per_s
         piece = min(max(rate // _PIECES_PER_S, _LEAST_BYTES), _MOST_BYTES) if rate else _MOST_BYTES
         place: tuple[int, int] | None = (0, 0)

@@ -20,6 +20,8 @@ class PoolStat:
         Nanoseconds since 1970 of the last change of content, and of these attributes.
     stripe_unit_bytes, servers
         How a file is cut, and the numbers of the servers that its units go round.
+    unknown
+        Why `nbytes` is not known, if servers cannot be reached and who asked goes without them.
     """
 
     is_directory: bool
@@ -31,11 +33,13 @@ class PoolStat:
     changed_ns: int
     stripe_unit_bytes: int
     servers: tuple[int, ...]
+    unknown: str | None = None
 
     @classmethod
-    def of(cls, status: Any, nbytes: int) -> "PoolStat":
+    def of(cls, status: Any, nbytes: int, unknown: str | None = None) -> "PoolStat":
         """Read what the compiled part says."""
         is_directory, owner, group, mode, modified_ns, changed_ns, unit, servers = status
         return cls(
-            is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers)
-        )
+            is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers),
+            unknown,
+        )  # fmt: skip

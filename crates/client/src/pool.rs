@@ -9,7 +9,7 @@ use outcore_core::{
 };
 
 use crate::Ticket;
-use crate::pool_call::{Call, unexpected};
+use crate::pool_call::unexpected;
 use crate::pool_shared::{Shared, checked};
 use crate::ticket::after;
 
@@ -140,14 +140,14 @@ where
         &self.0.ids
     }
 
-    /// What each I/O server says of itself.
-    pub fn status(&self) -> Result<Vec<(ServerId, IoStatus)>> {
-        let ids = self.0.ids.iter();
-        let calls = ids.map(|&server| Call::new(server, IoRequest::Status, self.0.none.clone()));
-        let replies = self.0.servers.wait_all(calls.collect())?;
+    /// What each I/O server says of itself, or why it does not.
+    pub fn status(&self) -> Vec<(ServerId, Result<IoStatus>)> {
+        let asked = self.0.ids.iter().map(|&server| (server, IoRequest::Status)).collect();
+        let replies = self.0.servers.wait_each(asked, &self.0.none);
         let each = self.0.ids.iter().zip(replies).map(|(&id, reply)| match reply {
-            IoReply::Status(status) => Ok((id, status)),
-            reply => Err(unexpected(&reply)),
+            Ok(IoReply::Status(status)) => (id, Ok(status)),
+            Ok(reply) => (id, Err(unexpected(&reply))),
+            Err(error) => (id, Err(error)),
         });
         each.collect()
     }
@@ -250,9 +250,10 @@ where
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        let each = self.status()?;
+        let each = self.status().into_iter().map(|(_, status)| Ok(status?.free_bytes));
+        let each = each.collect::<Result<Vec<u64>>>()?;
         // Files go round all servers: the fullest is where they end.
-        let least = each.iter().map(|(_, status)| status.free_bytes).min().unwrap_or(0);
+        let least = each.iter().min().copied().unwrap_or(0);
         Ok(least.saturating_mul(each.len() as u64))
     }
 }

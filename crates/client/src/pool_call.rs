@@ -155,6 +155,29 @@ where
         self.call_all(calls, Box::new(move |outcome| drop(sender.send(outcome.replies))));
         receiver.recv().unwrap_or_else(|_| Err(dropped()))
     }
+
+    /// Sends all requests, which change nothing that a sync would be needed for, and waits for the answer of each server.
+    pub(crate) fn wait_each(
+        &self,
+        requests: Vec<(ServerId, IoRequest)>,
+        none: &L::Buffer,
+    ) -> Vec<Result<IoReply>> {
+        let (sender, receiver) = mpsc::channel();
+        let mut replies: Vec<_> = requests.iter().map(|_| Err(dropped())).collect();
+        for (number, (server, request)) in requests.into_iter().enumerate() {
+            let sender = sender.clone();
+            let done = Box::new(move |answer: Answer<L::Buffer>| drop(sender.send((number, answer.reply))));
+            self.send(server, request, none.clone(), done);
+        }
+        drop(sender);
+        for (number, reply) in receiver {
+            replies[number] = match reply {
+                IoReply::Failed(error) => Err(error),
+                reply => Ok(reply),
+            };
+        }
+        replies
+    }
 }
 
 fn lock(unsynced: &Mutex<Unsynced>) -> MutexGuard<'_, Unsynced> {

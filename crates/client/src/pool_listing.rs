@@ -8,7 +8,7 @@ use outcore_core::{
 };
 
 use crate::PoolVolume;
-use crate::pool_call::{Call, unexpected};
+use crate::pool_call::unexpected;
 use crate::pool_shared::{Shared, TRIES, checked};
 
 /// What a name is, and how long.
@@ -20,6 +20,18 @@ pub struct Listed {
     pub inode: Inode,
     /// Of a file, in bytes; of a directory 0.
     pub length: u64,
+    /// Why it may be longer: a server that has some of it does not say how much.
+    pub unknown: Option<Error>,
+}
+
+impl Listed {
+    /// Itself, if its length is known.
+    pub fn known(self) -> Result<Self> {
+        match self.unknown {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
 }
 
 impl<L: Link + ?Sized + 'static> PoolVolume<L>
@@ -63,18 +75,25 @@ where
             }
         }
         let asked: Vec<_> = asked.into_iter().collect();
-        let call = |(server, targets): &(ServerId, Vec<(usize, Target)>)| {
+        let request = |(server, targets): &(ServerId, Vec<(usize, Target)>)| {
             let targets = targets.iter().map(|&(_, target)| target).collect();
-            let request = IoRequest::Lengths { handles: handles.clone(), grant, targets };
-            Call::new(*server, request, self.none.clone())
+            (*server, IoRequest::Lengths { handles: handles.clone(), grant, targets })
         };
-        let replies = self.servers.wait_all(asked.iter().map(call).collect())?;
-        let mut listed: Vec<Listed> =
-            names.into_iter().map(|Named { name, inode }| Listed { name, inode, length: 0 }).collect();
-        for ((_, targets), reply) in asked.iter().zip(&replies) {
-            let IoReply::Lengths(lengths) = reply else { return Err(unexpected(reply)) };
+        let replies = self.servers.wait_each(asked.iter().map(request).collect(), &self.none);
+        let unlooked = |Named { name, inode }| Listed { name, inode, length: 0, unknown: None };
+        let mut listed: Vec<Listed> = names.into_iter().map(unlooked).collect();
+        for ((_, targets), reply) in asked.iter().zip(replies) {
+            let reply = match reply {
+                // It cannot be reached, or its disk fails: that is no matter of the others.
+                Err(error) if error.kind == ErrorKind::Io => {
+                    targets.iter().for_each(|&(number, _)| listed[number].unknown = Some(error.clone()));
+                    continue;
+                }
+                reply => reply?,
+            };
+            let IoReply::Lengths(lengths) = &reply else { return Err(unexpected(&reply)) };
             if lengths.len() != targets.len() {
-                return Err(unexpected(reply));
+                return Err(unexpected(&reply));
             }
             for (&(number, target), &local) in targets.iter().zip(lengths) {
                 let least = target.stripes.length_from(target.entry, local).ok_or_else(|| {

@@ -139,10 +139,10 @@ where
                 return Err(Error::invalid(format!("{path} is a file, not a directory; check the path")));
             }
             let is_last = !more || page.is_empty();
-            entries.extend(page.into_iter().map(|Listed { name, inode, length }| {
-                let is_directory = inode.layout.is_none();
-                Entry { name, is_directory, length }
-            }));
+            for listed in page {
+                let Listed { name, inode, length, .. } = listed.known()?;
+                entries.push(Entry { name, is_directory: inode.layout.is_none(), length });
+            }
             if is_last {
                 return Ok(entries);
             }

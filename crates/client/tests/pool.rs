@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outcore_client::{ArrayFile, Attributes, MemoryUse, PoolVolume};
+use outcore_client::{ArrayFile, Attributes, Listed, MemoryUse, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Nested, OpenMode,
     Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
@@ -521,7 +521,7 @@ fn a_page_of_names_is_one_message_to_each_server() {
     link.take_log();
     let (page, more) = pool.page("d", "", 9).unwrap();
     assert_eq!(link.take_log().len(), 3, "the servers of two files, both on all three");
-    let lengths = |page: &[outcore_client::Listed]| -> Vec<(String, u64)> {
+    let lengths = |page: &[Listed]| -> Vec<(String, u64)> {
         page.iter().map(|listed| (listed.name.clone(), listed.length)).collect()
     };
     assert_eq!((lengths(&page), more), (vec![("a".into(), 0), ("b".into(), 130)], true));
@@ -530,6 +530,24 @@ fn a_page_of_names_is_one_message_to_each_server() {
     assert!(page[1].inode.layout.is_none());
     let (page, more) = pool.page("d/c", "", 9).unwrap();
     assert_eq!((lengths(&page), more), (vec![(String::new(), 260)], false));
+}
+
+#[test]
+fn what_a_server_does_not_say_is_said_of_the_names_that_it_is_about() {
+    let (pool, link) = pool(2);
+    pool.make_directory("d/e").unwrap();
+    pool.open("d/f", OpenMode::Create { length: 130, reserve: false }).unwrap();
+    let error = Error::new(ErrorKind::Io, "no connection");
+    let faults = || *link.faults.lock().unwrap() = [None, Some(error.clone())].into();
+    faults();
+    let (page, _) = pool.page("d", "", 9).unwrap();
+    let each = page.iter().map(|listed| (listed.name.as_str(), listed.length, listed.unknown.clone()));
+    assert_eq!(each.collect::<Vec<_>>(), [("e", 0, None), ("f", 100, Some(error.clone()))]);
+    faults();
+    assert_eq!(pool.list("d").unwrap_err(), error);
+    faults();
+    let status: Vec<_> = pool.status().into_iter().map(|(id, status)| (id.0, status.is_ok())).collect();
+    assert_eq!(status, [(0, true), (1, false)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outcore_client::Attributes;
-use outcore_core::{Hints, Inode, Link, OpenMode, Volume as _};
+use outcore_core::{ErrorKind, Hints, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
 use outcore_memory::Region;
 use outcore_net::{Credentials, Key, User};
 use pyo3::prelude::*;
@@ -21,11 +21,12 @@ use outcored::EmbeddedLink;
 /// these, bytes of a stripe unit, numbers of the servers): the last two of a directory are 0 and empty.
 type Status = (bool, u32, u32, u32, u64, u64, u64, Vec<u32>);
 
-/// (name, what it is, bytes).
-type Listed = (String, Status, u64);
+/// (name, what it is, bytes, why it may have more, if that is not known).
+type Listed = (String, Status, u64, Option<String>);
 
-/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks, whether it takes writes.
-type Server = (u32, u64, u64, u64, u64, u64, bool);
+/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks, whether it takes writes;
+/// and why it says nothing.
+type Server = (u32, u64, u64, u64, u64, u64, bool, Option<String>);
 
 /// A pool of I/O servers.
 #[pyclass(frozen, module = "outcore._core")]
@@ -150,12 +151,22 @@ impl Pool {
     }
 
     /// At most `most` names of a directory after `after`, what they are, and how long; and whether there are more. Of a
-    /// file, itself under an empty name.
-    #[pyo3(signature = (path, after = "", most = 1000))]
-    fn page(&self, py: Python<'_>, path: &str, after: &str, most: u64) -> PyResult<(Vec<Listed>, bool)> {
+    /// file, itself under an empty name. With `partial`, a server that does not say is no error.
+    #[pyo3(signature = (path, after = "", most = 1000, partial = false))]
+    fn page(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        after: &str,
+        most: u64,
+        partial: bool,
+    ) -> PyResult<(Vec<Listed>, bool)> {
         let (listed, more) = py.detach(|| self.client.page(path, after, most)).or_raise(py)?;
-        let tuple = |each: outcore_client::Listed| (each.name, status(&each.inode), each.length);
-        Ok((listed.into_iter().map(tuple).collect(), more))
+        let tuple = |each: outcore_client::Listed| {
+            let each = if partial { each } else { each.known()? };
+            Ok((each.name, status(&each.inode), each.length, each.unknown.map(|error| error.message)))
+        };
+        Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))
     }
 
     /// Changes what is not `None`.
@@ -212,12 +223,21 @@ impl Pool {
         py.detach(|| self.client.remove_one(path)).or_raise(py)
     }
 
-    fn servers(&self, py: Python<'_>) -> PyResult<Vec<Server>> {
-        let each = py.detach(|| self.client.status()).or_raise(py)?;
-        let server = |(id, s): (outcore_core::ServerId, outcore_core::IoStatus)| {
-            (id.0, s.free_bytes, s.requests, s.bytes_read, s.bytes_written, s.damaged_blocks, s.is_writable)
+    /// With `partial`, of a server that cannot be reached, why; else that is an error.
+    #[pyo3(signature = (partial = false))]
+    fn servers(&self, py: Python<'_>, partial: bool) -> PyResult<Vec<Server>> {
+        let each = py.detach(|| self.client.status()).into_iter();
+        let server = |(id, status): (ServerId, outcore_core::Result<IoStatus>)| {
+            let (s, error) = match status {
+                Err(error) if partial && error.kind == ErrorKind::Io => {
+                    (IoStatus::default(), Some(error.message))
+                }
+                status => (status?, None),
+            };
+            let moved = (s.bytes_read, s.bytes_written);
+            Ok((id.0, s.free_bytes, s.requests, moved.0, moved.1, s.damaged_blocks, s.is_writable, error))
         };
-        Ok(each.into_iter().map(server).collect())
+        each.map(server).collect::<outcore_core::Result<_>>().or_raise(py)
     }
 
     /// Which file or directory has a name: a number that is never another's.

@@ -24,7 +24,8 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
 
     What can still be written to files that go round all servers is told below them: the fullest
     server is where these end. Where there are several places, the last line is of all of them, each
-    pool and each disk counted once.
+    pool and each disk counted once. A server that does not answer is counted nowhere, and the exit
+    code is 1 then.
     """
     failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
@@ -34,6 +35,9 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
             if not as_json:
                 click.echo(("\n" if documents else "") + _as_text(found, exact))
             documents.append(found)
+            for one in found.get("servers", ()):
+                if "error" in one:
+                    failures.note(path, f"{path}: {one['error']}")
     free_bytes = sum({_identity(each): each["free_bytes"] for each in documents}.values())
     if len(documents) > 1 and not as_json:
         click.echo(f"\nall places: {size_of(free_bytes, exact=exact)} free")
@@ -46,17 +50,21 @@ def _identity(found: dict[str, Any]) -> Any:
 
 
 def _pool(path: PoolPath) -> dict[str, Any]:
-    servers = [ServerStatus(*each) for each in path.root.core.servers()]
-    each = [
-        {"server": one.id, "free_bytes": one.free_bytes, "bytes_written": one.bytes_written}
-        for one in servers
-    ]
+    servers = [ServerStatus(*each) for each in path.root.core.servers(partial=True)]
+    there = [one for one in servers if one.error is None]
+    is_complete = len(there) == len(servers)
     return {
-        "path": str(path), "pool": path.root.core.id, "servers": each,
-        "free_bytes": sum(one.free_bytes for one in servers),
-        "bytes_written": sum(one.bytes_written for one in servers),
-        "striped_bytes": path.root.volume.free_bytes(),
+        "path": str(path), "pool": path.root.core.id, "servers": [_server(one) for one in servers],
+        "free_bytes": sum(one.free_bytes for one in there),
+        "bytes_written": sum(one.bytes_written for one in there),
+        "striped_bytes": path.root.volume.free_bytes() if is_complete else None,
     }  # fmt: skip
+
+
+def _server(one: ServerStatus) -> dict[str, Any]:
+    if one.error is not None:
+        return {"server": one.id, "free_bytes": None, "bytes_written": None, "error": one.error}
+    return {"server": one.id, "free_bytes": one.free_bytes, "bytes_written": one.bytes_written}
 
 
 def _disk(path: AnyPath) -> dict[str, Any]:
@@ -73,8 +81,8 @@ def _disk(path: AnyPath) -> dict[str, Any]:
 
 
 def _as_text(found: dict[str, Any], exact: bool) -> str:
-    def size(nbytes: int) -> str:
-        return size_of(nbytes, exact=exact)
+    def size(nbytes: int | None) -> str:
+        return "?" if nbytes is None else size_of(nbytes, exact=exact)
 
     if "servers" not in found:
         total, used, free = (size(found[f"{name}_bytes"]) for name in ("total", "used", "free"))
@@ -84,7 +92,10 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
         (str(one["server"]), size(one["free_bytes"]), size(one["bytes_written"]))
         for one in found["servers"]
     ]
-    rows.append(("all", size(found["free_bytes"]), size(found["bytes_written"])))
+    is_complete = found["striped_bytes"] is not None
+    rows.append(
+        ("all" if is_complete else "these", size(found["free_bytes"]), size(found["bytes_written"]))
+    )
     lines = in_columns(rows, right=(1, 2))
     tail = f"files that go round all servers: {size(found['striped_bytes'])}"
     return "\n".join([f"{found['path']}, pool {found['pool']}", *lines, tail])

@@ -14,7 +14,8 @@ from outcore.sizes import format_bytes
 def to_dict(status: FileStatus) -> dict[str, Any]:
     """Give it as plain values; the mode in octal."""
     found = {
-        "path": str(status.path), "kind": status.kind, "nbytes": status.nbytes,
+        "path": str(status.path), "kind": status.kind,
+        "nbytes": status.nbytes if status.unknown is None else None,
         "mode": f"{status.mode:04o}", "owner": status.owner, "group": status.group,
         "modified_ns": status.modified_ns, "changed_ns": status.changed_ns,
     }  # fmt: skip
@@ -29,6 +30,8 @@ def to_dict(status: FileStatus) -> dict[str, Any]:
 def as_row(status: FileStatus, name: str, *, exact: bool) -> tuple[str, ...]:
     """Give mode, owner, group, size, time and name, as ``ls -l`` has them."""
     size = "-" if status.kind != "file" else size_of(status.nbytes, exact=exact)
+    if status.unknown is not None:
+        size = "?"
     return (
         as_letters(status.kind, status.mode), user_name(status.owner), group_name(status.group),
         size, time_of(status.modified_ns), name,

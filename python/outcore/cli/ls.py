@@ -1,6 +1,7 @@
 """``outcore ls``."""
 
 import contextlib
+from collections import Counter
 
 import click
 
@@ -33,7 +34,8 @@ def command(
     """List what is in each PATH (here, if none is given), or a file itself.
 
     In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. It
-    is asked for a thousand names at a time. The exit code is 1 if anything could not be listed.
+    is asked for a thousand names at a time. The exit code is 1 if anything could not be listed, or
+    the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
     """
     failures = Failures(as_json=as_json)
     # With --json everything is told.
@@ -43,7 +45,7 @@ def command(
     files: list[FileStatus] = []
     for path in given:
         with failures.noted(path):
-            status = status_of(path)
+            status = status_of(path, partial=True)
             if status.kind == "link":
                 with contextlib.suppress(OSError):
                     status = status_of(path, follow=True)
@@ -52,30 +54,44 @@ def command(
             else:
                 files.append(status)
     printer.show([(each, str(each.path)) for each in files])
+    for each in files:
+        _note_unknown(failures, each.path, [each])
     titled = recursive or len(given) > 1
     while directories:
         path = directories.pop(0)
         with failures.noted(path):
-            directories = _one(path, printer, titled, recursive, hidden) + directories
+            found, below = _one(path, printer, titled, recursive, hidden)
+            _note_unknown(failures, path, found)
+            directories = below + directories
     failures.end({"entries": printer.entries})
 
 
 def _one(
     path: AnyPath, printer: "_Printer", titled: bool, recursive: bool, hidden: bool
-) -> list[AnyPath]:
-    """List a directory; return those in it that are to be listed too."""
+) -> tuple[list[FileStatus], list[AnyPath]]:
+    """List a directory; return what was found of its files, and what is to be listed too."""
     if titled:
         printer.title(path)
     below: list[AnyPath] = []
+    found: list[FileStatus] = []
     if printer.is_long:
-        found = [each for each in children_of(path) if hidden or each.path.name[0] != "."]
+        each_one = children_of(path, partial=True)
+        found = [each for each in each_one if hidden or each.path.name[0] != "."]
         printer.show([(each, each.path.name) for each in found])
         below = [each.path for each in found if each.is_directory]
     else:
         names = [each for each in names_in(path) if hidden or each[0].name[0] != "."]
         printer.names([each.name for each, _ in names])
         below = [each for each, is_directory in names if is_directory]
-    return below if recursive else []
+    return found, below if recursive else []
+
+
+def _note_unknown(failures: Failures, path: AnyPath, found: list[FileStatus]) -> None:
+    """Say once for each reason why sizes are not known."""
+    reasons = Counter(each.unknown for each in found if each.unknown is not None)
+    for reason, count in reasons.items():
+        sizes = "the size of 1 file is" if count == 1 else f"the sizes of {count} files are"
+        failures.note(path, f"{path}: {sizes} not known: {reason}")
 
 
 class _Printer:

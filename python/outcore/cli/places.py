@@ -93,8 +93,12 @@ class Failures:
             said = str(error)
             if not isinstance(error, OutcoreError):
                 said = f"{error.filename or path}: {error.strerror or error}"
-            self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
-            click.echo(f"error: {said}", err=True)
+            self.note(path, said, kind)
+
+    def note(self, path: AnyPath, said: str, kind: str = "io") -> None:
+        """Note and print what went wrong."""
+        self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
+        click.echo(f"error: {said}", err=True)
 
     def end(self, document: dict[str, Any]) -> None:
         """Print the document of a verb with ``--json``, and end with 1 if anything went wrong."""

@@ -32,7 +32,8 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
     """Compare every block of a pool's servers with its checksum, while the pool is used.
 
     Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
-    all of one that does not run. The exit code is 1 if something is damaged.
+    all of one that does not run. The exit code is 1 if something is damaged, or a server could not
+    be reached.
     """
     bytes_per_s = None if rate is None else rate.removesuffix("/s")
     with _open(targets, key) as pool:
@@ -40,10 +41,10 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
     if as_json:
         print_json(report.to_dict())
     else:
-        for damage in report.damage:
-            click.echo(str(damage))
+        for each in (*report.damage, *report.unchecked):
+            click.echo(str(each))
         click.echo(str(report))
-    if report.damage:
+    if report.damage or report.unchecked:
         raise click.exceptions.Exit(1)
 
 
@@ -56,17 +57,18 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
     """Compare what a pool's manager knows of its files with what its servers have.
 
     Name the pool as for scrub; it may be in use. Without --repair nothing is changed, and what
-    would be done is said. The exit code is 1 if something is left that is not as it must be.
+    would be done is said. The exit code is 1 if something is left that is not as it must be, or a
+    server could not be reached.
     """
     with _open(targets, key) as pool:
         report = check(pool, repair=repair)
     if as_json:
         print_json(report.to_dict())
     else:
-        for finding in report.findings:
-            click.echo(str(finding))
+        for each in (*report.findings, *report.unchecked):
+            click.echo(str(each))
         click.echo(str(report))
-    if report.unrepaired:
+    if report.unrepaired or report.unchecked:
         raise click.exceptions.Exit(1)
 
 

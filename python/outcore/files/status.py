@@ -39,6 +39,8 @@ class FileStatus:
         How a file in a pool is cut, and the numbers of the servers that its units go round.
     leads_to
         Of a link that was followed, where that is, of which the rest is told; else `None`.
+    unknown
+        Why `nbytes` of a file in a pool is not known, if who asked goes without; else `None`.
     """
 
     path: AnyPath
@@ -54,6 +56,7 @@ class FileStatus:
     stripe_unit_bytes: int = 0
     servers: tuple[int, ...] = ()
     leads_to: Path | None = None
+    unknown: str | None = None
 
     @property
     def real_path(self) -> AnyPath:
@@ -71,8 +74,10 @@ class FileStatus:
         return [self.nbytes, self.modified_ns, self.changed_ns, self.number]
 
 
-def status_of(path: AnyPath, *, follow: bool = False) -> FileStatus:
+def status_of(path: AnyPath, *, follow: bool = False, partial: bool = False) -> FileStatus:
     """Tell what a name is; links are followed if asked.
+
+    With `partial`, the length of a file in a pool need not be known.
 
     Raises
     ------
@@ -80,20 +85,21 @@ def status_of(path: AnyPath, *, follow: bool = False) -> FileStatus:
         If there is nothing of this name.
     """
     if isinstance(path, PoolPath):
-        return _of_pool(path, path.stat())
+        return _of_pool(path, path.stat(partial=partial))
     try:
         return _of_plain(path, path.stat(follow_symlinks=follow))
     except OSError as error:
         raise cannot(f"look at {path}", error) from None
 
 
-def children_of(path: AnyPath) -> Iterator[FileStatus]:
+def children_of(path: AnyPath, *, partial: bool = False) -> Iterator[FileStatus]:
     """Tell what is in a directory, sorted by name. Links are not followed.
 
-    In a pool it is asked for a thousand names at a time.
+    In a pool it is asked for a thousand names at a time. With `partial`, the lengths of its files
+    need not be known.
     """
     if isinstance(path, PoolPath):
-        for child, found in path.scandir():
+        for child, found in path.scandir(partial=partial):
             yield _of_pool(child, found)
         return
     try:
@@ -179,7 +185,7 @@ def _of_pool(path: PoolPath, found: PoolStat) -> FileStatus:
     return FileStatus(
         path, "directory" if found.is_directory else "file", found.nbytes, found.mode, found.owner,
         found.group, found.modified_ns, found.changed_ns,
-        stripe_unit_bytes=found.stripe_unit_bytes, servers=found.servers,
+        stripe_unit_bytes=found.stripe_unit_bytes, servers=found.servers, unknown=found.unknown,
     )  # fmt: skip
 
 

@@ -58,6 +58,8 @@ enum Try {
 
 pub(crate) struct Peer {
     pub(crate) role: Role,
+    /// Where it is, for people.
+    place: String,
     pub(crate) client: u128,
     pub(crate) options: Options,
     /// Most bytes of a payload, as the server says.
@@ -95,6 +97,7 @@ impl Peer {
         let ways: Vec<Address> = addresses.iter().flat_map(|address| vec![address.clone(); each]).collect();
         let peer = Arc::new(Self {
             role,
+            place: addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(" "),
             client,
             options: options.clone(),
             payload_bytes: AtomicU64::new(MAX_PAYLOAD_BYTES),
@@ -119,6 +122,14 @@ impl Peer {
             })?;
         }
         Ok(peer)
+    }
+
+    /// Which server it is, for people.
+    fn name(&self) -> String {
+        match self.role {
+            Role::Manager => "the manager".to_owned(),
+            Role::IoServer(server) => format!("I/O server {}", server.0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -217,7 +228,9 @@ impl Peer {
         drop(state);
         self.wake.notify_all();
         for call in hopeless {
-            let message = format!("{}; a request was sent {} times in vain", why.message, call.attempts);
+            let (name, place, why_not) = (self.name(), &self.place, &why.message);
+            let message =
+                format!("{name} at {place}: {why_not}; a request was sent {} times in vain", call.attempts);
             self.finish(call, Err(Error::new(why.kind, message)));
         }
         self.look_again();
@@ -239,6 +252,7 @@ impl Peer {
 
     /// A channel could not be opened. Where no other is open, calls that waited for too long are given up.
     pub(crate) fn did_not_come_up(&self, channel: usize, error: Error) {
+        let error = Error::new(error.kind, format!("{}: {}", self.name(), error.message));
         let mut state = self.lock();
         let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy);
         state.channels[channel].last = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };

@@ -209,11 +209,16 @@ fn a_server_that_does_not_come_back_is_an_error_in_time() {
     let pool = Pool::new(&tcp());
     let link = link(&pool, Options { patience: Duration::from_millis(500), ..options() });
     write(&link, 1, 0, &[1; 10]);
+    let place = pool.server.addresses()[0].to_string();
     pool.server.stop();
     let begun = Instant::now();
     let error = failure(write(&link, 1, 0, &[2; 10]));
     assert_eq!(error.kind, ErrorKind::Io);
     assert!(error.message.contains("is the server running"), "{error}");
+    assert!(
+        error.message.starts_with(&format!("I/O server {}: no connection to {place} ", SERVER.0)),
+        "{error}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
