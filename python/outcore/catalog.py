@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from outcore import atomic_write
 from outcore.array import Array
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
@@ -19,6 +20,7 @@ from outcore.volumes import (
     AnyPath,
     Place,
     as_path,
+    bytes_on_disk,
     filling,
     is_held,
     is_there,
@@ -91,6 +93,8 @@ def recognise(path: AnyPath) -> Entry | None:
         return None
     if copying := _COPYING.fullmatch(path.name):
         return _half_copied(path, copying[1])
+    if atomic_write.FRESH.fullmatch(path.name):
+        return _half_written(path)
     if LEFT_OVER.fullmatch(path.name):
         return _half_checkpoint(path)
     if not (path / "zarr.json").is_file():
@@ -201,6 +205,8 @@ def _array(where: Place) -> Entry:
             details = asdict(array.info())
         for name in ("path", "state"):
             del details[name]
+        if left := atomic_write.left(where):
+            details["atomic_write_bytes"] = sum(bytes_on_disk(each.path) for each in left)
     except OutcoreError as error:
         # An incomplete array's files may not be made yet, and a consumed one's are a factor's now.
         if state == "whole":
@@ -254,6 +260,15 @@ def _half_made(path: AnyPath) -> Entry | None:
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can go")
     return None
+
+
+def _half_written(path: AnyPath) -> Entry:
+    """Recognise the file of a collective that was to replace an array's."""
+    text = (
+        f"what an atomic write_all of {path.parent.name} writes, or had written when it was "
+        "killed; the next one removes it, and it can go if none is under way"
+    )
+    return Entry(str(path), "left-over", "incomplete", text)
 
 
 def _half_checkpoint(path: AnyPath) -> Entry:

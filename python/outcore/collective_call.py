@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
-from outcore._core import ArrayFile, Collective, Grid, MemorySchema, PoolFile
+from outcore import atomic_write, budget
+from outcore._core import Collective, Grid, MemorySchema, PoolFile
 from outcore._core import Pool as PoolCore
 from outcore.collective_agreement import Agreement, layout_of
 from outcore.collective_memory import Local, arrays_of, offers_memory
@@ -30,6 +30,7 @@ from outcore.pool import Pool, connect
 from outcore.pool_path import PoolPath, open_root
 from outcore.progress import ProgressLike, is_shown
 from outcore.schema import Schema, SchemaLike
+from outcore.volumes import Place
 
 if TYPE_CHECKING:
     from outcore.array import Array
@@ -70,7 +71,7 @@ class Call:
         is_first = self._comm.rank == 0
         self._progress = progress if is_first or callable(progress) else False
         self._tell: Callable[[], None] | None = None
-        self._fresh: str | None = None
+        self._fresh: Place | None = None
         self._before = array.metadata
         self._begun: Agreement
         self._found: MemorySchema
@@ -141,20 +142,15 @@ class Call:
         )
 
     def _make_fresh(self) -> str:
-        """Make a file beside that of the array, to be renamed to it."""
+        """Make a file to be renamed to that of the array."""
         array, grid = self._array, self._array.metadata.grid()
         if grid.shards > 1:
             raise InvalidError(
                 f"atomic=True needs an array of one shard file, {array.path} has {grid.shards}; "
                 "make it with larger chunks, or write it with atomic=False"
             )
-        where = array.place
-        beside = where.beside(f".{where.path.name}.{secrets.token_hex(4)}.part")
-        self._fresh = beside.name
-        ArrayFile.create(
-            where.volume, beside.name, grid, reserve=True, stripe_count=array.metadata.stripe_count
-        )
-        return beside.inside(grid.shard_key(0))
+        self._fresh = atomic_write.make(array.place, array.metadata)
+        return self._fresh.inside(grid.shard_key(0))
 
     def _check_own(self) -> None:
         """Check what this process gives, but for its part of the array."""
@@ -346,9 +342,7 @@ class Call:
             is_whole = before.state is None or array.nbytes == self._bytes_of_all()
             array.mark(*((None, "") if is_whole else (before.state, before.why)))
             return
-        volume, key = array.place.volume, array.metadata.grid().shard_key(0)
-        volume.rename(f"{self._fresh}/{key}", array.place.inside(key))
-        volume.remove(self._fresh)
+        atomic_write.take_place(self._fresh, array.place, array.metadata)
         self._fresh = None
 
     def _meet(self, number: int, failed: Exception | None) -> None:
@@ -381,7 +375,7 @@ class Call:
             self._visited.close()
         if self._fresh is not None:
             with contextlib.suppress(OutcoreError):
-                self._array.place.volume.remove(self._fresh)
+                self._fresh.volume.remove(self._fresh.name)
 
     def report(self, seconds: float) -> CollectiveReport:
         """Say what was done."""

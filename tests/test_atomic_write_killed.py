@@ -1,0 +1,155 @@
+"""Atomic collectives of which a process is killed: the array is as it was, or wholly written."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from served import serve
+from served_pools import in_memory
+
+import outcore as oc
+from outcore import atomic_write
+from outcore.cli import main
+from outcore.volumes import AnyPath, place
+
+SIZE = 3
+BEFORE, AFTER = 3.0, 8.0
+
+RANK = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import numpy as np
+from communicators import NonblockingComm, SaidInFiles
+import outcore as oc
+from outcore import atomic_write
+from outcore.collective_call import Call
+
+rank, url, where, moment = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
+comm = NonblockingComm(rank, 3, SaidInFiles(Path(where)))
+
+
+def killed(owner, name, after):
+    do = getattr(owner, name)
+    def instead(*arguments):
+        if after:
+            do(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, instead)
+
+
+match moment, rank:
+    case "made", 0:
+        killed(atomic_write, "make", True)
+    case "written", 0:
+        killed(atomic_write, "take_place", False)
+    case "counts", 0:
+        killed(atomic_write, "take_place", True)
+    case ("moved", (0 | 2)) if int(sys.argv[6]) == rank:
+        killed(Call, "end", False)
+pool = oc.connect(url)
+with oc.open_array(pool / "u", "r+") as u:
+    if moment == "any" and rank == int(sys.argv[6]):
+        print("begun", flush=True)
+    try:
+        while True:
+            u.write_all(np.full((400, 1000), 8.0), "block,*", comm, timeout=2, atomic=True)
+            assert moment == "any"
+    except oc.OutcoreError as error:
+        print("told", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "who"),
+    [
+        ("made", 0),
+        ("moved", 0),
+        ("moved", 2),
+        ("written", 0),
+        ("counts", 0),
+        ("any", 0),
+        ("any", 2),
+    ],
+)
+def test_a_process_that_is_killed(
+    moment: str,
+    who: int,
+    run_python: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with in_memory() as home, serve(home, "unix") as (url, key), oc.connect(url, key=key) as pool:
+        monkeypatch.setenv("OUTCORE_KEY", str(key))
+        with oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)) as u:
+            u[...] = BEFORE
+        (home / "said").mkdir()
+        given = [str(Path(__file__).parent), url, str(home / "said"), moment, str(who)]
+        ranks = [run_python(RANK, given[0], str(rank), *given[1:]) for rank in range(SIZE)]
+        if moment == "any":
+            stdout = ranks[who].stdout
+            assert stdout is not None
+            assert stdout.readline() == "begun\n"
+            os.kill(ranks[who].pid, signal.SIGKILL)
+        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        assert ranks[who].returncode == -signal.SIGKILL
+        assert all("told" in said[rank] for rank in range(SIZE) if rank != who), said
+
+        with oc.open_array(pool / "u") as u:
+            assert u.info().state == "whole"
+            found = set(np.unique(u[...]))
+        # The first makes it count when all of it is there, also if others died then.
+        counts = moment == "counts" or (moment, who) == ("moved", 2)
+        assert found == {AFTER if counts else BEFORE} or moment == "any"
+        assert found in ({BEFORE}, {AFTER})
+        left = atomic_write.left(place(pool / "u"))
+        if moment != "any":
+            # The first removes it unless it is killed, and then as late as it can be.
+            assert len(left) == (who == 0 and moment != "counts")
+        assert [name for name in pool.ls() if name != "u"] == []
+        for each in left:
+            assert_is_said(pool, each.path)
+        again(pool)
+        assert atomic_write.left(place(pool / "u")) == []
+        (entry,) = json.loads(outcore("info", "--json", str(pool / "u")))["entries"]
+        assert "atomic_write_bytes" not in entry["details"]
+
+
+def again(pool: oc.Pool) -> None:
+    with oc.open_array(pool / "u", "r+") as u:
+        u.write_all(np.full((1200, 1000), 1.0), "*,*", atomic=True)
+    with oc.open_array(pool / "u") as u:
+        assert (u[...] == 1).all()
+
+
+def assert_is_said(pool: oc.Pool, left: AnyPath) -> None:
+    (entry,) = json.loads(outcore("info", "--json", str(pool / "u")))["entries"]
+    assert entry["state"] == "whole"
+    assert entry["details"]["atomic_write_bytes"] >= 1200 * 1000 * 8
+    said = outcore("info", str(left))
+    assert "what an atomic write_all of u writes, or had written when it was killed" in said
+
+
+def outcore(*words: str) -> str:
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_is_left_is_removed_with_the_array_or_alone(tmp_path: Path) -> None:
+    with in_memory() as home, serve(home, "unix") as (url, key), oc.connect(url, key=key) as pool:
+        with oc.create_array(pool / "u", (40, 30)) as u:
+            for _ in range(2):
+                left = atomic_write.make(place(u.path), u.metadata)
+            assert [each.path.name for each in atomic_write.left(u.place)] == [left.path.name]
+            among = ("--key", str(key), "--yes")
+            outcore("rm", *among, str(left.path))
+            assert atomic_write.left(u.place) == []
+            atomic_write.make(u.place, u.metadata)
+            outcore("rm", *among, str(pool / "u"))
+        assert pool.ls() == []
