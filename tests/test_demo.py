@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from outcore.cli import main
 from outcore.create import create_array
+from outcore.demo import run
 from outcore.demo.run import run_demo
 from outcore.demo.sphere import SphereProblem
 from outcore.errors import InvalidError
@@ -58,3 +59,11 @@ def test_the_command_prints_one_json_document(tmp_path: Path) -> None:
 def test_levels_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="level must be"):
         run_demo(6, output=tmp_path)
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 3 << 20, 40 << 20])
+def test_assembly_keeps_to_the_budget_too(tmp_path: Path, memory_bytes: int) -> None:
+    array = run._assembled(SphereProblem(2), tmp_path / "Z", memory_bytes, progress=False)
+    assert array.report is not None
+    assert array.report.memory_bytes == memory_bytes
+    assert array.report.peak_memory_bytes <= memory_bytes

@@ -152,6 +152,18 @@ def test_threads_are_held_against_processors_and_quota(
     assert (finding.level, finding.fix) == (level, fix)
 
 
+@pytest.mark.parametrize(
+    ("library", "variable"),
+    [("mkl", "MKL_NUM_THREADS"), ("blis", "BLIS_NUM_THREADS"), ("accelerated", "OMP_NUM_THREADS")],
+)
+def test_threads_are_set_as_the_library_wants_it(library: str, variable: str) -> None:
+    report = dataclasses.replace(OPENBLAS, library=library, threads=4)
+    finding = only(doctor.judge_threads(report, 8, None, {"OPENBLAS_NUM_THREADS": "4"}))
+    assert finding.fix == f"export {variable}=8"
+    finding = only(doctor.judge_threads(report, 8, None, {variable: "4"}))
+    assert finding.fix == f"unset {variable} (now 4)"
+
+
 def test_memory_and_its_limits() -> None:
     assert only(doctor.judge_memory(8 * GIB, 16 * GIB, [])).level == "ok"
     assert only(doctor.judge_memory(GIB // 2, 16 * GIB, [])).level == "warn"

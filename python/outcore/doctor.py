@@ -39,12 +39,13 @@ _IN_MEMORY = frozenset(["tmpfs", "ramfs", "devtmpfs"])
 _COPY_ON_WRITE = frozenset(["btrfs", "zfs", "bcachefs"])
 _SMALL_FILES = frozenset(["vfat", "msdos"])
 
-_THREAD_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-)
+_THREAD_VARIABLES = {
+    "openblas": ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"),
+    "mkl": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"),
+    "blis": ("BLIS_NUM_THREADS", "OMP_NUM_THREADS"),
+    "flexiblas": ("FLEXIBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
+}
+"""What each library heeds, the first one first."""
 
 _SLOW_DISK_BYTES_S = 100e6
 _LITTLE_BYTES = 1 << 30
@@ -189,20 +190,17 @@ def judge_threads(
         yield Finding("threads", "ok", offer)
         return
     text = f"{found.threads} BLAS threads on {offer}"
+    heeded = _THREAD_VARIABLES.get(found.library, ("OMP_NUM_THREADS",))
     if found.threads < usable:
-        limits = [name for name in _THREAD_VARIABLES if environment.get(name)]
+        limits = [name for name in heeded if environment.get(name)]
         if limits:
             fix = f"unset {limits[0]} (now {environment[limits[0]]})"
         else:
-            fix = f"export OPENBLAS_NUM_THREADS={usable}"
+            fix = f"export {heeded[0]}={usable}"
         yield Finding("threads", "warn", text, fix)
     elif found.threads > usable:
-        yield Finding(
-            "threads",
-            "warn",
-            f"{text}: they wait for each other",
-            f"export OPENBLAS_NUM_THREADS={usable}",
-        )
+        fix = f"export {heeded[0]}={usable}"
+        yield Finding("threads", "warn", f"{text}: they wait for each other", fix)
     else:
         yield Finding("threads", "ok", text)
 

@@ -27,6 +27,7 @@ from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.sizes import format_bytes, format_seconds
 from outcore.timeline import draw_timeline
+from outcore.zarr_format import default_chunks
 
 BUDGET_SHARE = 8
 """By default the budget is this fraction of the matrix."""
@@ -141,10 +142,14 @@ def _assembled(
     problem: SphereProblem, path: Path, memory_bytes: int, progress: ProgressLike
 ) -> Array:
     """Open the matrix that a stopped demonstration left, or assemble it, or the rest of it."""
+    shape, itemsize = (problem.n, problem.n), 16
+    rows, columns = default_chunks(shape, itemsize, "F")
+    # Two blocks of each thread, and room to pad those at the edge.
+    while 4 * rows * columns * itemsize > memory_bytes and rows > 64:
+        rows //= 2
     threads = min(usable_cores(), blas_choice.in_use()[1])
-    tile_bytes = 8 << 20
-    threads = max(min(threads, memory_bytes // (2 * tile_bytes)), 1)
+    threads = max(min(threads, memory_bytes // (4 * rows * columns * itemsize)), 1)
     return create_array(
-        path, (problem.n, problem.n), "c16", order="F", fill=problem.fill, exist_ok=True,
-        threads=threads, memory=max(memory_bytes, 2 * tile_bytes), progress=progress,
+        path, shape, "c16", chunks=(rows, columns), order="F", fill=problem.fill, exist_ok=True,
+        threads=threads, memory=memory_bytes, progress=progress,
     )  # fmt: skip
