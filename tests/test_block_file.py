@@ -201,3 +201,12 @@ def test_a_file_cut_short_meanwhile(tmp_path: Path) -> None:
         assert B.read(0).tolist() == [0, 1]
         with pytest.raises(TruncatedError, match="the file ends there"):
             B.read(23)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, mode: Any) -> None:
+    os.mkfifo(tmp_path / "f")
+    with pytest.raises(InvalidError, match=r"f is a pipe.* name a plain file"):
+        oc.BlockInterface(tmp_path / "f", record_bytes=1, block=2, blocks=2, mode=mode)
+    with pytest.raises(InvalidError, match=r"/dev/zero is .*a device"):
+        oc.BlockInterface("/dev/zero", record_bytes=1, block=2, blocks=2, mode=mode)

@@ -86,6 +86,19 @@ def test_files_that_are_made_as_they_are_read_are_not_copied_as_empty(served_her
     assert not Path("version").exists()
 
 
+def test_a_link_is_renamed_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("directory").mkdir()
+    for to in ("nowhere", "directory"):
+        Path("link").symlink_to(to)
+        succeed("mv", "link", "other")
+        assert not os.path.lexists("link")
+        assert os.readlink("other") == to
+        succeed("mv", "other", "directory/")
+        assert os.readlink("directory/other") == to
+        Path("directory/other").unlink()
+
+
 def test_names_that_leave_no_room_for_more(served_here: Served) -> None:
     Path("file").write_text("1")
     for name in ("n" * 255, "n" * 246, "ü" * 127):

@@ -394,3 +394,12 @@ def test_ctrl_c_leaves_an_incomplete_array(tmp_path: Path, after: int) -> None:
         oc.open_array(tmp_path / "A")
     again = oc.from_array(np.ones((200, 4)), tmp_path / "A", overwrite=True)
     assert again.info().state == "whole"
+
+
+@pytest.mark.parametrize("name", ["f", "f.npy", "f.h5", "f.h5::x"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name.partition("::")[0])
+    for more in ({}, {"shape": (2,), "dtype": "u1"}):
+        with pytest.raises(InvalidError, match="is a pipe"):
+            oc.from_array(tmp_path / name, tmp_path / "A", **more, progress=False)
+    assert not (tmp_path / "A").exists()

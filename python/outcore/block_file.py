@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -71,7 +72,7 @@ class BlockInterface(Blocks):
     Raises
     ------
     InvalidError
-        For sizes that cannot be, or a type that is not of `record_bytes`.
+        For sizes that cannot be, a type that is not of `record_bytes`, or what is no plain file.
     NotFoundError, ExistsError, ReadOnlyError
         If the file is not there, is there already (``"x"``), or must not be written.
     TruncatedError
@@ -204,7 +205,8 @@ class FileStore:
         self._strides = [math.prod(shape[dim + 1 :]) * record_bytes for dim in range(len(shape))]
         need = math.prod(shape) * record_bytes
         try:
-            handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o666)
+            # Without waiting, as opening a pipe would.
+            handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise _error(error, "open", path) from None
         try:
@@ -213,6 +215,10 @@ class FileStore:
             os.close(handle)
             raise _error(error, "open", path) from None
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise InvalidError(
+                    f"{path} is a pipe, a device or the like; name a plain file of records"
+                )
             if mode == "x":
                 self._reserve(need)
             have = os.fstat(handle).st_size

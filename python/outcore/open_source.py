@@ -140,11 +140,13 @@ def _named(
     path = Path(name)
     file, separator, dataset = name.rpartition(SEPARATOR)
     if separator and not path.exists():
+        _refuse_special(Path(file))
         return _open_hdf5(Path(file), dataset, dtype)
     if path.is_dir():
         return _open_directory(path, dtype)
     if not path.exists():
         raise NotFoundError(f"there is no file {path}; check the path")
+    _refuse_special(path)
     suffix = path.suffix.lower()
     magic = b"" if shape is not None else _beginning(path)
     if suffix == ".npy" or magic.startswith(_NPY_MAGIC):
@@ -157,6 +159,15 @@ def _named(
             "if it is a raw file, give shape= and dtype="
         )
     return _open_raw(path, shape, np.dtype(dtype), source_order, offset)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what is neither a file nor a directory: opening it may wait for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InvalidError(
+            f"{path} is a pipe, a device or the like, and is not read; write what it gives to a "
+            "file, and name that"
+        )
 
 
 def _beginning(path: Path) -> bytes:

@@ -76,6 +76,9 @@ def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
     above = target.parent
     if isinstance(above, Path) and not above.is_dir():
         return True  # renaming says what is wrong
+    if isinstance(source, Path) and isinstance(above, Path) and source.is_symlink():
+        # The link itself is renamed, wherever it leads.
+        return source.lstat().st_dev == above.stat().st_dev
     return on_one_disk(source, above)
 
 
