@@ -7,6 +7,7 @@ left out against TCP (Seamons et al. 1995: natural and traditional order, infini
 import functools
 import math
 import os
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def measure(setting: Setting) -> Outcome:
                 ranks.seconds("hold", shape=[side // m for m in MESH])
                 return Outcome(
                     [
-                        *job.against_others(one, ranks, rounds),
+                        *job.against_others(pool, one, ranks, rounds),
                         *job.without_disks(ranks, rounds),
                         job.imbalance(pool, ranks),
                     ]
@@ -78,8 +79,10 @@ class Job:
         self.nbytes = 8 * side**3
         self.flat = setting.scratch / "flat.mpi"
 
-    def against_others(self, one: PoolClient, ranks: Ranks, rounds: int) -> list[Figure]:
-        """Against one process, and against MPI-IO."""
+    def against_others(
+        self, pool: oc.Pool, one: PoolClient, ranks: Ranks, rounds: int
+    ) -> list[Figure]:
+        """Against one process, against MPI-IO, and against the plan."""
         figures = []
         view = {"path": str(self.flat), "shape": [self.side] * 3, "mesh": MESH}
         for direction in ("write", "read"):
@@ -95,6 +98,7 @@ class Job:
                 for order, target in targets.items():
                     what = f"{direction}_all, {order} order: rate against {rival}"
                     figures.append(self.figure(what, found, order, rival, Target("≥", target)))
+            figures += [self.plan_off(pool, direction, order, found) for order in ORDERS]
         runs = {order: functools.partial(self.make, ranks, order) for order in ORDERS}
         runs["MPI-IO"] = functools.partial(self.mpi, ranks, "mpi_write", view | {"anew": True})
         found = alternate("write what is new", runs, rounds=rounds, show=rate)
@@ -102,6 +106,24 @@ class Job:
             what = f"write_all of a new array, {order} order: rate against MPI-IO to a new file"
             figures.append(self.figure(what, found, order, "MPI-IO", Target("≥", 5)))
         return figures
+
+    def plan_off(self, pool: oc.Pool, direction: str, order: str, found: Rounds) -> Figure:
+        """How far the plan's time is off, at the pool's rates as they were measured before."""
+        plan = oc.plan(
+            "write_all" if direction == "write" else "read_all",
+            array=pool / order,
+            schema=oc.Schema(WORDS, mesh=MESH),
+            processes=math.prod(MESH),
+        )
+        seconds = [self.nbytes / each for each in found.measures[order]]
+        return Figure(
+            f"{self.side}³ float64, {direction}_all, {order} order: plan's time off by",
+            [abs(plan.seconds / each - 1) * 100 for each in seconds],
+            unit="%",
+            ours=f"planned {plan.seconds:.2f} s",
+            rival=f"took {statistics.median(seconds):.2f} s",
+            details={"plan": plan.to_dict()},
+        )
 
     def make(self, ranks: Ranks, order: str) -> float:
         """Bytes a second of making an array and writing it."""
