@@ -8,6 +8,8 @@ may have other ranks than the first:
 
     mpiexec -n 4 python examples/heat.py DIRECTORY --die
     mpiexec -n 2 python examples/heat.py DIRECTORY --go-on
+
+With --pool=URL, of a pool that is served, DIRECTORY is a name in it.
 """
 
 import os
@@ -25,6 +27,7 @@ from outcore.distribution import distribute
 n, steps, every, dies_at = 96, 240, 20, 150
 options = [word for word in sys.argv[1:] if word.startswith("--")]
 where = Path(next((word for word in sys.argv[1:] if word not in options), "heat"))
+urls = [word.removeprefix("--pool=") for word in options if word.startswith("--pool=")]
 is_job = "PMI_SIZE" in os.environ or "OMPI_COMM_WORLD_SIZE" in os.environ
 
 if is_job:
@@ -74,7 +77,8 @@ mode = np.outer(np.sin(np.pi * x), np.sin(2 * np.pi * x))[
 # The mode is an eigenvector of the step: it shrinks by the same factor each time.
 factor = 1 - 4 * ratio * (np.sin(np.pi * h / 2) ** 2 + np.sin(np.pi * h) ** 2)
 
-group = oc.ArrayGroup(where, {"u": oc.ArraySpec((n, n), "f8", dims=("y", "x"))}, comm=comm)
+path = oc.connect(urls[0]) / str(where) if urls else where
+group = oc.ArrayGroup(path, {"u": oc.ArraySpec((n, n), "f8", dims=("y", "x"))}, comm=comm)
 try:
     saved = group.restart(schema=schema)
     inner[...] = saved["u"]
