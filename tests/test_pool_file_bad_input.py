@@ -28,8 +28,14 @@ def pool() -> Iterator[oc.Pool]:
         (lambda f: f.view(0, "a", 4), "group 'a'"),
         (lambda f: f.view(0, 1.5, 4), "group 1.5"),
         (lambda f: f.view(0, 2, 4).read_at("a", 4), "integers of at least 0, have 'a'"),
-        (lambda f: f.read_at(0, out=bytearray(10)), "out= is a NumPy array, have bytearray"),
-        (lambda f: f.read_at(0, 10, out=bytearray(10)), "out= is a NumPy array, have bytearray"),
+        (
+            lambda f: f.read_at(0, out=bytearray(10)),
+            "out= is a NumPy array or a list of them, have bytearray",
+        ),
+        (
+            lambda f: f.read_at(0, 10, out=bytearray(10)),
+            "out= is a NumPy array or a list of them, have bytearray",
+        ),
         (lambda f: f.read_list([[1, 2], [3]], 4), "one list of integers"),
         (lambda f: f.read_at(1.0, 5), "integers"),
         (lambda f: f.read_at(0, "5"), "integers"),

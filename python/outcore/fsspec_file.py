@@ -117,7 +117,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
     def _fetch_range(self, start: int, end: int) -> bytes:
         file = self._open_file()
         try:
-            return file.read_at(start, end - start).tobytes()
+            return bytes(file.read_at(start, end - start))
         except NotFoundError:
             raise NotFoundError(
                 f"{self._where} was replaced or removed while it was being read; open it again"

@@ -12,13 +12,13 @@ from typing import Any
 
 from outcore import _core
 from outcore.errors import ExistsError, InvalidError
+from outcore.hints import hints_of
 from outcore.logical_disk import LogicalDisk
 from outcore.pool_comm import PoolJob
 from outcore.pool_directories import check_directories
-from outcore.pool_file import PoolFile, hints_of
+from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath, PoolRoot
 from outcore.pool_stat import PoolStat
-from outcore.sizes import parse_bytes
 from outcore.volumes import PathLike
 
 
@@ -257,7 +257,7 @@ class Pool:
             If there is something of this name, unless it is a directory and may be.
         """
         where = self._at(path)
-        layout = None if hints is None else hints_of(hints, parse_bytes)
+        layout = None if hints is None else hints_of(hints)
         if not where.exists():
             self._root.core.make_directory(where.inside)
         elif not exist_ok or not where.is_dir():
@@ -378,7 +378,7 @@ class Pool:
 
         The hints are those of `open`. They take the place of those that the directory had.
         """
-        sorted_hints = hints_of(hints, parse_bytes)
+        sorted_hints = hints_of(hints)
         self._root.core.set_default_layout(self._at(path).inside, **sorted_hints)
 
     def logical_disk(self, rank: int, *, within: str = "") -> LogicalDisk:

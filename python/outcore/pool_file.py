@@ -2,8 +2,7 @@
 
 import io
 import operator
-from collections.abc import Mapping
-from numbers import Integral
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,19 @@ from outcore._core import Regions
 from outcore.errors import ClosedError, InvalidError, ReadOnlyError
 from outcore.pool_future import Claims, PoolFuture
 from outcore.pool_memory import (
-    array_of,
+    Memory,
+    arrays_of,
     bytes_of,
     check_size,
     length_of,
     listed,
+    nbytes_of,
+    nested,
     regions_of,
-    writable,
+    targets_of,
     writable_bytes,
 )
+from outcore.pool_view import FileView
 
 
 class PoolFile(io.RawIOBase):
@@ -31,8 +34,10 @@ class PoolFile(io.RawIOBase):
     What `io.RawIOBase` has, unbuffered: each call is a request to the servers. The other methods
     move many pieces by one request, which is one message to each server that has some of them.
     Those that read return a new array of bytes, or fill ``out=``, an array of any type whose
-    elements they fill in C order, whatever its strides are. Those that write take any array or
-    buffer. Each has a namesake that begins with ``start_``, which returns a `PoolFuture` at once.
+    elements they fill in C order, whatever its strides are, and return that. Those that write
+    take any array or buffer. A list of arrays is filled, or written, one array after the other:
+    any regions of memory from or to any regions of the file. Each method has a namesake that
+    begins with ``start_``, which returns a `PoolFuture` at once.
     """
 
     def __init__(self, file: _core.PoolFile, name: str, *, writable: bool) -> None:
@@ -100,7 +105,7 @@ class PoolFile(io.RawIOBase):
     def readall(self) -> bytes:
         """Read from the position to the end of the file."""
         count = max(self.nbytes - self._at, 0)
-        data = self.read_at(self._at, count)
+        data: npt.NDArray[Any] = self.read_at(self._at, count)
         self._at += count
         return data.tobytes()
 
@@ -153,21 +158,20 @@ class PoolFile(io.RawIOBase):
         """Let go of the file without waiting for anything."""
         self._file = None
 
-    def start_read(
-        self, regions: Regions, out: npt.NDArray[Any] | None = None
-    ) -> PoolFuture[npt.NDArray[Any]]:
+    def start_read(self, regions: Regions, out: Memory | None = None) -> PoolFuture[Any]:
         """Start reading regions; the future's ``result()`` is the array of what was read."""
-        target = np.empty(regions.nbytes, np.uint8) if out is None else writable(out)
-        check_size(regions, target.nbytes)
-        return self._claims.future(self._open().submit_read(regions, target), target, self)
+        value = np.empty(regions.nbytes, np.uint8) if out is None else out
+        targets = targets_of(value)
+        check_size(regions, nbytes_of(targets))
+        return self._claims.future(self._open().submit_read(regions, targets), value, self)
 
     def start_write(self, regions: Regions, data: Any) -> PoolFuture[None]:
         """Start writing to regions; the data must stay as they are until it is done."""
-        source = array_of(data)
-        check_size(regions, source.nbytes)
+        sources = arrays_of(data)
+        check_size(regions, nbytes_of(sources))
         file = self._open()
         self._check_writable()
-        return self._claims.future(file.submit_write(regions, source), None, self)
+        return self._claims.future(file.submit_write(regions, sources), None, self)
 
     def start_sync(self) -> PoolFuture[None]:
         """Start making durable what was written, and what is being written.
@@ -179,15 +183,15 @@ class PoolFile(io.RawIOBase):
         return self._claims.future_after(file.submit_sync(self._claims.under_way()), self)
 
     def start_read_at(
-        self, offset: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
-    ) -> PoolFuture[npt.NDArray[Any]]:
+        self, offset: int, nbytes: int | None = None, *, out: Memory | None = None
+    ) -> PoolFuture[Any]:
         """Start what `read_at` does."""
         return self.start_read(regions_of(Regions.contiguous, offset, length_of(nbytes, out)), out)
 
     def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
         """Start what `write_at` does."""
-        source = array_of(data)
-        return self.start_write(regions_of(Regions.contiguous, offset, source.nbytes), source)
+        sources = arrays_of(data)
+        return self.start_write(regions_of(Regions.contiguous, offset, nbytes_of(sources)), sources)
 
     def start_read_strided(
         self,
@@ -198,8 +202,8 @@ class PoolFile(io.RawIOBase):
         stride: int,
         last: int = 0,
         *,
-        out: npt.NDArray[Any] | None = None,
-    ) -> PoolFuture[npt.NDArray[Any]]:
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
         """Start what `read_strided` does."""
         numbers = (location, first, group, count, stride, last)
         return self.start_read(regions_of(Regions.strided, *numbers), out)
@@ -219,13 +223,30 @@ class PoolFile(io.RawIOBase):
         numbers = (location, first, group, count, stride, last)
         return self.start_write(regions_of(Regions.strided, *numbers), data)
 
+    def start_read_nested(
+        self,
+        location: int,
+        group: int,
+        levels: Sequence[tuple[int, int]],
+        *,
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
+        """Start what `read_nested` does."""
+        return self.start_read(nested(location, group, levels), out)
+
+    def start_write_nested(
+        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
+    ) -> PoolFuture[None]:
+        """Start what `write_nested` does."""
+        return self.start_write(nested(location, group, levels), data)
+
     def start_read_list(
         self,
         offsets: npt.ArrayLike,
         lengths: npt.ArrayLike,
         *,
-        out: npt.NDArray[Any] | None = None,
-    ) -> PoolFuture[npt.NDArray[Any]]:
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
         """Start what `read_list` does."""
         return self.start_read(listed(offsets, lengths), out)
 
@@ -235,9 +256,7 @@ class PoolFile(io.RawIOBase):
         """Start what `write_list` does."""
         return self.start_write(listed(offsets, lengths), data)
 
-    def read_at(
-        self, offset: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
-    ) -> npt.NDArray[Any]:
+    def read_at(self, offset: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
         """Read `nbytes` bytes from `offset` on, or as many as `out` has."""
         return self.start_read_at(offset, nbytes, out=out).result()
 
@@ -254,8 +273,8 @@ class PoolFile(io.RawIOBase):
         stride: int,
         last: int = 0,
         *,
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
+        out: Memory | None = None,
+    ) -> Any:
         """Read groups of bytes at regular distances.
 
         Parameters
@@ -292,13 +311,41 @@ class PoolFile(io.RawIOBase):
         """Write groups of bytes at regular distances; parameters as of `read_strided`."""
         self.start_write_strided(location, first, group, count, stride, last, data=data).result()
 
+    def read_nested(
+        self,
+        location: int,
+        group: int,
+        levels: Sequence[tuple[int, int]],
+        *,
+        out: Memory | None = None,
+    ) -> Any:
+        """Read groups of bytes in strides inside each other: any block of a flat array.
+
+        Parameters
+        ----------
+        location
+            The first byte.
+        group
+            Bytes of a group.
+        levels
+            ``(count, stride)`` of each stride, from the outermost to the innermost: how many, and
+            bytes from the start of one to the next. At most 16; with none it is one group.
+        """
+        return self.start_read_nested(location, group, levels, out=out).result()
+
+    def write_nested(
+        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
+    ) -> None:
+        """Write groups of bytes in strides inside each other; parameters as of `read_nested`."""
+        self.start_write_nested(location, group, levels, data=data).result()
+
     def read_list(
         self,
         offsets: npt.ArrayLike,
         lengths: npt.ArrayLike,
         *,
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
+        out: Memory | None = None,
+    ) -> Any:
         """Read regions given by their first bytes and lengths (or one length for all)."""
         return self.start_read_list(offsets, lengths, out=out).result()
 
@@ -313,89 +360,3 @@ class PoolFile(io.RawIOBase):
     def _check_writable(self) -> None:
         if not self._writable:
             raise ReadOnlyError(f"{self.name} is open for reading only; open it with mode='r+'")
-
-
-class FileView:
-    """A partition of a file: every so often a group of bytes, as if nothing were between them.
-
-    Byte ``v`` of the view is byte ``offset + v // group * stride + v % group`` of the file.
-
-    References
-    ----------
-    Ross et al. (2001), the partitioned-file interface of PVFS.
-    """
-
-    def __init__(self, file: PoolFile, offset: int, group: int, stride: int) -> None:
-        if not all(isinstance(number, Integral) for number in (offset, group, stride)) or (
-            offset < 0 or group < 1 or stride < group
-        ):
-            raise InvalidError(
-                f"need an offset of at least 0 and groups of at least 1 byte in strides no "
-                f"shorter, have offset {offset!r}, group {group!r}, stride {stride!r}"
-            )
-        self._file = file
-        self._offset, self._group, self._stride = int(offset), int(group), int(stride)
-
-    def regions(self, at: int, nbytes: int) -> Regions:
-        """Regions of the file that are `nbytes` bytes of the view from `at` on."""
-        if not isinstance(at, Integral) or not isinstance(nbytes, Integral) or at < 0 or nbytes < 0:
-            raise InvalidError(
-                f"need a position and a length, integers of at least 0, have {at!r}, {nbytes!r}"
-            )
-        number, inside = divmod(int(at), self._group)
-        location = self._offset + number * self._stride + inside
-        first = self._group - inside if inside else 0
-        if nbytes <= first:
-            return regions_of(Regions.contiguous, location, nbytes)
-        count, last = divmod(nbytes - first, self._group)
-        return regions_of(Regions.strided, location, first, self._group, count, self._stride, last)
-
-    def start_read_at(
-        self, at: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
-    ) -> PoolFuture[npt.NDArray[Any]]:
-        """Start what `read_at` does."""
-        return self._file.start_read(self.regions(at, length_of(nbytes, out)), out)
-
-    def start_write_at(self, at: int, data: Any) -> PoolFuture[None]:
-        """Start what `write_at` does."""
-        source = array_of(data)
-        return self._file.start_write(self.regions(at, source.nbytes), source)
-
-    def read_at(
-        self, at: int, nbytes: int | None = None, *, out: npt.NDArray[Any] | None = None
-    ) -> npt.NDArray[Any]:
-        """Read `nbytes` bytes of the view from `at` on, or as many as `out` has."""
-        return self.start_read_at(at, nbytes, out=out).result()
-
-    def write_at(self, at: int, data: Any) -> None:
-        """Write to the view from `at` on."""
-        self.start_write_at(at, data).result()
-
-
-def hints_of(hints: dict[str, Any], to_bytes: Any) -> dict[str, Any]:
-    """Sort hints: ours and MPI's by our names, others kept as text under ``others``."""
-    ours = {
-        "stripe_unit_bytes": "unit_bytes", "striping_unit": "unit_bytes",
-        "stripe_count": "count", "striping_factor": "count",
-        "base": "base", "start_iodevice": "base",
-    }  # fmt: skip
-    if not isinstance(hints, Mapping):
-        raise InvalidError(f"hints= is a dictionary of names and values, have {hints!r}")
-    found: dict[str, Any] = {"others": []}
-    for name, value in hints.items():
-        known = ours.get(name)
-        if known is None:
-            found["others"].append((str(name), str(value)))
-            continue
-        number = to_bytes(value) if known == "unit_bytes" else _hinted(name, value)
-        if not (0 if known == "base" else 1) <= number < 1 << 63:
-            raise InvalidError(f"the hint {name} cannot be {value!r}")
-        found[known] = number
-    return found
-
-
-def _hinted(name: str, value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise InvalidError(f"the hint {name} is a number, have {value!r}") from None

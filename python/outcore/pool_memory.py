@@ -2,7 +2,7 @@
 
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from outcore._core import Regions
 from outcore.errors import InvalidError
 
 Bytes = npt.NDArray[np.uint8]
+Memory = npt.NDArray[Any] | Sequence[npt.NDArray[Any]]
+"""What is read into: an array, or several, one after the other."""
 
 
 def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
@@ -38,8 +40,34 @@ def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
     )
 
 
-def array_of(data: Any) -> npt.NDArray[Any]:
-    """Take an array as it is, another buffer as bytes."""
+def nested(location: int, group: int, levels: Sequence[tuple[int, int]]) -> Regions:
+    """Describe groups of bytes in strides inside each other."""
+    try:
+        stack = [(operator.index(count), operator.index(stride)) for count, stride in levels]
+    except (TypeError, ValueError):
+        raise InvalidError(
+            "levels= is a list of (count, stride) in bytes, from the outermost to the innermost, "
+            f"have {reprlib.repr(levels)}"
+        ) from None
+    return regions_of(lambda at, size: Regions.nested([(at, size, stack)]), location, group)
+
+
+def arrays_of(data: Any) -> list[npt.NDArray[Any]]:
+    """Take arrays as they are, other buffers as bytes: one, or a list of them."""
+    return [_array_of(each) for each in (data if isinstance(data, list | tuple) else [data])]
+
+
+def targets_of(out: Memory) -> list[npt.NDArray[Any]]:
+    """Take what is read into: an array, or a list of them."""
+    return [writable(each) for each in (out if isinstance(out, list | tuple) else [out])]
+
+
+def nbytes_of(arrays: list[npt.NDArray[Any]]) -> int:
+    """Bytes of all."""
+    return sum(array.nbytes for array in arrays)
+
+
+def _array_of(data: Any) -> npt.NDArray[Any]:
     return _plain(data) if isinstance(data, np.ndarray) else bytes_of(data)
 
 
@@ -64,11 +92,11 @@ def _bytes_in(buffer: Any) -> Bytes:
     return np.frombuffer(view.cast("B"), np.uint8)
 
 
-def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def writable(array: Any) -> npt.NDArray[Any]:
     """Refuse what is no array that can be read into."""
     if not isinstance(array, np.ndarray):
         raise InvalidError(
-            f"out= is a NumPy array, have {type(array).__name__}; "
+            f"out= is a NumPy array or a list of them, have {type(array).__name__}; "
             "np.frombuffer makes one of a buffer"
         )
     if not array.flags.writeable:
@@ -109,10 +137,10 @@ def regions_of(make: Callable[..., Regions], *numbers: int) -> Regions:
         ) from None
 
 
-def length_of(nbytes: int | None, out: npt.NDArray[Any] | None) -> int:
+def length_of(nbytes: int | None, out: Memory | None) -> int:
     """Bytes to read: as many as are asked for, or as `out` has."""
     if nbytes is not None:
         return nbytes
     if out is None:
         raise InvalidError("need nbytes, or out= to fill")
-    return writable(out).nbytes
+    return nbytes_of(targets_of(out))

@@ -26,9 +26,9 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.pool_file import PoolFile, hints_of
+from outcore.hints import hints_of
+from outcore.pool_file import PoolFile
 from outcore.pool_stat import PoolStat
-from outcore.sizes import parse_bytes
 
 Mode = Literal["r", "r+", "w", "x", "a"]
 
@@ -269,7 +269,7 @@ class PoolPath:
         if kind in ("r", "r+"):
             file = self.root.core.open(self.inside, writable=kind == "r+")
             return PoolFile(file, str(self), writable=kind == "r+")
-        sorted_hints = hints_of(hints, parse_bytes) if hints else {}
+        sorted_hints = hints_of(hints) if hints else {}
         if kind != "x" and self.exists():
             found = self.root.core.open(self.inside, writable=True)
             opened = PoolFile(found, str(self), writable=True)

@@ -1,4 +1,4 @@
-//! The owned buffer of a request: runs of bytes of a block.
+//! The owned buffer of a request: runs of bytes of one block, or of several.
 
 use std::sync::Arc;
 
@@ -15,18 +15,45 @@ pub struct Segment {
     pub bytes: usize,
 }
 
-/// A run, and where it begins among the bytes of all runs.
+/// A run of the block of a number, and where it begins among the bytes of all runs.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     at: usize,
+    block: usize,
     segment: Segment,
 }
 
-/// Runs of bytes of one block, in the order in which a request fills or drains them. Views of it share the list of runs,
+/// The blocks that runs are of.
+#[derive(Clone)]
+enum Blocks {
+    None,
+    One(Arc<Block>),
+    Several(Arc<[Arc<Block>]>),
+}
+
+impl Blocks {
+    fn get(&self, number: usize) -> Option<&Block> {
+        match self {
+            Self::None => None,
+            Self::One(block) => (number == 0).then_some(block),
+            Self::Several(blocks) => blocks.get(number).map(|block| &**block),
+        }
+    }
+
+    fn all(&self) -> &[Arc<Block>] {
+        match self {
+            Self::None => &[],
+            Self::One(block) => std::slice::from_ref(block),
+            Self::Several(blocks) => blocks,
+        }
+    }
+}
+
+/// Runs of bytes of blocks, in the order in which a request fills or drains them. Views of it share the list of runs,
 /// which may be long: making one costs nothing, and finding a byte a bisection.
 #[derive(Clone)]
 pub struct Region {
-    block: Option<Arc<Block>>,
+    blocks: Blocks,
     /// No empty ones.
     runs: Arc<[Placed]>,
     /// This view begins so many bytes after the first run does.
@@ -37,7 +64,7 @@ pub struct Region {
 impl Region {
     /// A region without bytes, for requests that move none.
     pub fn empty() -> Self {
-        Self { block: None, runs: Arc::default(), from: 0, bytes: 0 }
+        Self { blocks: Blocks::None, runs: Arc::default(), from: 0, bytes: 0 }
     }
 
     /// The given runs of `block`; each must lie inside it.
@@ -47,35 +74,51 @@ impl Region {
                 return Err(Error::invalid(format!("{segment:?} leaves its block of {} bytes", block.len())));
             }
         }
-        Ok(Self::of(Some(block), segments))
+        Ok(Self::of(Blocks::One(block), segments.into_iter().map(|segment| (0, segment))))
     }
 
     /// All of `block`.
     pub fn whole(block: Arc<Block>) -> Self {
         let segment = Segment { offset: 0, bytes: block.len() };
-        Self::of(Some(block), vec![segment])
+        Self::of(Blocks::One(block), [(0, segment)])
     }
 
-    /// Runs that lie in the block.
-    fn of(block: Option<Arc<Block>>, segments: Vec<Segment>) -> Self {
+    /// The bytes of regions, one after the other.
+    pub fn joined(parts: Vec<Self>) -> Self {
+        if parts.len() < 2 {
+            return parts.into_iter().next().unwrap_or_else(Self::empty);
+        }
+        let mut blocks: Vec<Arc<Block>> = Vec::with_capacity(parts.len());
+        let mut runs = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let first = blocks.len();
+            blocks.extend_from_slice(part.blocks.all());
+            runs.extend(part.segments(0, part.bytes).map(|(block, segment)| (first + block, segment)));
+        }
+        Self::of(Blocks::Several(blocks.into()), runs)
+    }
+
+    /// Runs that lie in the blocks of these numbers.
+    fn of(blocks: Blocks, segments: impl IntoIterator<Item = (usize, Segment)>) -> Self {
         let mut bytes = 0;
-        let placed = segments.into_iter().filter(|segment| segment.bytes > 0).map(|segment| {
+        let segments = segments.into_iter().filter(|(_, segment)| segment.bytes > 0);
+        let placed = segments.map(|(block, segment)| {
             let at = bytes;
             bytes += segment.bytes;
-            Placed { at, segment }
+            Placed { at, block, segment }
         });
         let runs = placed.collect();
-        Self { block, runs, from: 0, bytes }
+        Self { blocks, runs, from: 0, bytes }
     }
 
-    /// The runs of this view from byte `at` of it on, as long as `bytes` last.
-    fn segments(&self, at: usize, bytes: usize) -> impl Iterator<Item = Segment> + '_ {
+    /// The runs of this view from byte `at` of it on, as long as `bytes` last, and the numbers of their blocks.
+    fn segments(&self, at: usize, bytes: usize) -> impl Iterator<Item = (usize, Segment)> + '_ {
         let (start, end) = (self.from + at, self.from + at + bytes);
         let first = self.runs.partition_point(|run| run.at + run.segment.bytes <= start);
         self.runs[first..].iter().take_while(move |run| run.at < end).map(move |run| {
             let skipped = start.saturating_sub(run.at);
             let bytes = run.segment.bytes.min(end - run.at) - skipped;
-            Segment { offset: run.segment.offset + skipped, bytes }
+            (run.block, Segment { offset: run.segment.offset + skipped, bytes })
         })
     }
 
@@ -90,9 +133,9 @@ impl Region {
     /// The block, and where in it this view begins, if it is one run of bytes.
     fn in_one_run(&self) -> Option<(&Block, i64)> {
         let mut segments = self.segments(0, self.bytes);
-        let (first, second) = (segments.next()?, segments.next());
+        let ((number, first), second) = (segments.next()?, segments.next());
         let start = first.offset as i64;
-        self.block.as_deref().filter(|_| second.is_none()).map(|block| (block, start))
+        self.blocks.get(number).filter(|_| second.is_none()).map(|block| (block, start))
     }
 
     /// The runs as pointer and length, for system calls. Valid while the region lives.
@@ -101,9 +144,10 @@ impl Region {
     }
 
     fn pointers_to(&self, at: usize, bytes: usize) -> impl Iterator<Item = (*mut u8, usize)> {
-        let start = self.block.as_ref().map_or(std::ptr::null_mut(), |block| block.as_ptr());
-        // `new` checked that every segment lies in the block.
-        self.segments(at, bytes).map(move |segment| (start.wrapping_add(segment.offset), segment.bytes))
+        let start = |number| self.blocks.get(number).map_or(std::ptr::null_mut(), Block::as_ptr);
+        // `new` checked that every segment lies in its block.
+        self.segments(at, bytes)
+            .map(move |(block, segment)| (start(block).wrapping_add(segment.offset), segment.bytes))
     }
 
     fn for_overlap(&self, at: usize, bytes: usize, mut visit: impl FnMut(*mut u8, usize, usize)) {
@@ -135,8 +179,8 @@ impl Buffer for Region {
 
     fn copy_in(&mut self, at: usize, from: &[u8]) {
         self.for_overlap(at, from.len(), |pointer, source, bytes| {
-            // SAFETY: `new` checked that the segment lies in the block, which this region keeps alive; `from` is a
-            // borrowed slice, which the block's memory cannot be.
+            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; `from` is a
+            // borrowed slice, which a block's memory cannot be.
             unsafe { std::ptr::copy_nonoverlapping(from[source..].as_ptr(), pointer, bytes) };
         });
     }
@@ -182,7 +226,7 @@ impl Buffer for Region {
     fn crc32c(&self, at: usize, bytes: usize) -> u32 {
         let mut sum = Crc32c::default();
         self.for_overlap(at, bytes, |pointer, _, length| {
-            // SAFETY: `new` checked that the segment lies in the block, which this region keeps alive; whoever holds
+            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; whoever holds
             // the region of a request is the one to whom its bytes belong until the completion, so nobody writes
             // them meanwhile.
             sum.update(unsafe { std::slice::from_raw_parts(pointer, length) });
@@ -197,7 +241,7 @@ impl Gather for Region {
     }
 
     fn gather(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
-        let mut found: Vec<Segment> = Vec::new();
+        let mut found: Vec<(usize, Segment)> = Vec::new();
         let (mut number, mut least) = (0, 0);
         for (start, length) in runs {
             let end = start.checked_add(length).filter(|&end| start >= least && end <= self.bytes);
@@ -215,13 +259,15 @@ impl Gather for Region {
                 let taken = run_end.min(end) - at;
                 let offset = run.segment.offset + at - run.at;
                 match found.last_mut() {
-                    Some(last) if last.offset + last.bytes == offset => last.bytes += taken,
-                    _ => found.push(Segment { offset, bytes: taken }),
+                    Some((block, last)) if *block == run.block && last.offset + last.bytes == offset => {
+                        last.bytes += taken;
+                    }
+                    _ => found.push((run.block, Segment { offset, bytes: taken })),
                 }
                 at += taken;
             }
         }
-        Self::of(self.block.clone(), found)
+        Self::of(self.blocks.clone(), found)
     }
 }
 
@@ -265,6 +311,34 @@ mod tests {
     }
 
     #[test]
+    fn regions_of_several_blocks_are_one() {
+        let mut joined = Region::joined(vec![region().part(1, 4), Region::empty(), region(), region()]);
+        let mut expected = vec![11, 12, 50, 51];
+        expected.extend([10, 11, 12, 50, 51, 52, 53].repeat(2));
+        assert_eq!(bytes(&joined), expected);
+        assert_eq!(bytes(&joined.part(2, 12).part(1, 8)), expected[3..11]);
+        assert_eq!(bytes(&joined.gather([(3, 2), (9, 6)])), [51, 10, 52, 53, 10, 11, 12, 50]);
+        assert_eq!(joined.crc32c(2, 10), outcore_core::crc32c(&expected[2..12]));
+        joined.copy_in(3, &[1, 2, 3]);
+        expected[3..6].copy_from_slice(&[1, 2, 3]);
+        assert_eq!(bytes(&joined), expected);
+        let twice = Region::joined(vec![joined.part(10, 2), joined]);
+        assert_eq!(bytes(&twice), [&expected[10..12], &expected].concat());
+    }
+
+    #[test]
+    fn runs_of_two_blocks_are_not_joined() {
+        // The second begins at the offset at which the first ends.
+        let block = || Arc::new(Arena::new(4096).allocate(8).unwrap());
+        let half = |offset| Region::new(block(), vec![Segment { offset, bytes: 4 }]).unwrap();
+        let mut joined = Region::joined(vec![half(0), half(4)]);
+        joined.copy_in(0, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        let gathered = joined.gather([(0, 8)]);
+        assert_eq!(gathered.pointers().count(), 2);
+        assert_eq!(bytes(&gathered), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
     fn strided_bytes_are_packed_and_unpacked() {
         // Of rows of ten bytes: three of the even ones, columns 2 to 4 backwards; in one run, and in several.
         let packing = Packing::new(1, [(3, 20), (3, -1)].into_iter());
@@ -299,7 +373,7 @@ mod tests {
         let view = region.part(100, 1000).part(5, 10);
         assert!(Arc::ptr_eq(&region.runs, &view.runs));
         assert_eq!(view.pointers().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [1; 10]);
-        let offset_of = |start: *mut u8| start as usize - region.block.as_ref().unwrap().as_ptr() as usize;
+        let offset_of = |start: *mut u8| start as usize - region.blocks.all()[0].as_ptr() as usize;
         let offsets: Vec<usize> = view.pointers().map(|(start, _)| offset_of(start)).collect();
         assert_eq!(offsets, (105..115).map(|run| 4 * run + 2).collect::<Vec<_>>());
     }

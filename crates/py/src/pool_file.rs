@@ -105,13 +105,16 @@ impl PoolFile {
         py: Python<'_>,
         operation: Operation,
         regions: &Regions,
-        array: &Bound<'_, PyUntypedArray>,
+        arrays: &[Bound<'_, PyUntypedArray>],
     ) -> PyResult<Ticket> {
-        let item = array.dtype().itemsize();
-        let memory = memory_of(array, item as u64)?;
-        let shape = array.shape().to_vec();
+        let memories = arrays.iter().map(|array| {
+            let item = array.dtype().itemsize();
+            Ok((memory_of(array, item as u64)?, array.shape().to_vec(), item))
+        });
+        let memories = memories.collect::<PyResult<Vec<_>>>()?;
         let submitted = py.detach(|| {
-            let buffer = region_of(memory, &shape, item)?;
+            let parts = memories.into_iter().map(|(memory, shape, item)| region_of(memory, &shape, item));
+            let buffer = Region::joined(parts.collect::<outcore_core::Result<_>>()?);
             Ok(self.pool.submit_regions(self.file, operation, regions.0.clone(), buffer))
         });
         submitted.or_raise(py).map(Ticket)
@@ -120,24 +123,25 @@ impl PoolFile {
 
 #[pymethods]
 impl PoolFile {
-    /// Starts reading regions into all of `target`, whose elements they fill in C order, whatever its strides are.
+    /// Starts reading regions into all of `targets`, one after the other, whose elements they fill in C order, whatever
+    /// their strides are.
     fn submit_read(
         &self,
         py: Python<'_>,
         regions: &Regions,
-        target: &Bound<'_, PyUntypedArray>,
+        targets: Vec<Bound<'_, PyUntypedArray>>,
     ) -> PyResult<Ticket> {
-        self.submit(py, Operation::Read, regions, target)
+        self.submit(py, Operation::Read, regions, &targets)
     }
 
-    /// Starts writing all of `source` to regions.
+    /// Starts writing all of `sources`, one after the other, to regions.
     fn submit_write(
         &self,
         py: Python<'_>,
         regions: &Regions,
-        source: &Bound<'_, PyUntypedArray>,
+        sources: Vec<Bound<'_, PyUntypedArray>>,
     ) -> PyResult<Ticket> {
-        self.submit(py, Operation::Write, regions, source)
+        self.submit(py, Operation::Write, regions, &sources)
     }
 
     /// Starts making durable what was written, once `after` are done.
