@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import outcore as oc
-from outcore import _core
+from outcore import PoolFile, _core
 from outcore.errors import (
     BusyError,
     ClosedError,
@@ -22,6 +22,7 @@ from outcore.errors import (
     ReadOnlyError,
     TruncatedError,
 )
+from outcore.pool_path import PoolPath
 from outcore.volumes import place
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -70,6 +71,70 @@ def test_a_file_is_like_any_file(pool: oc.Pool) -> None:
         pool.open("none")
     with pytest.raises(InvalidError, match="mode"):
         pool.open("d/f", "rw")
+
+
+def test_appending_goes_to_the_end(pool: oc.Pool, tmp_path: Path) -> None:
+    """The same calls on a plain file: `open` of Python has the semantics."""
+    for mode in ("ab", "a+b"):
+        texts = []
+        for opening in (lambda m: pool.open("log", m), lambda m: (tmp_path / "log").open(m)):
+            opening("wb").close()
+            with opening(mode) as file, opening(mode) as other:
+                file.write(b"abcd")
+                file.seek(0)
+                file.write(b"ZZ")
+                if isinstance(file, oc.PoolFile):
+                    assert file.tell() == 6
+                file.flush()
+                assert other.write(b"other") == 5
+                other.flush()
+                file.write(b"!")
+            with opening(mode) as file:
+                assert file.tell() == 12
+                file.write(b"?")
+            with opening("rb") as file:
+                texts.append(file.read())
+        assert texts == [b"abcdZZother!?"] * 2
+    with pool.open("log", "a") as file:
+        file.seek(-3, 2)
+        assert file.read() == b"r!?"
+        file.write_at(0, b"AB")  # what names its place goes there
+        assert file.write(b"end") == 3
+    assert (pool / "log").read_bytes() == b"ABcdZZother!?end"
+
+
+def test_modes_are_pythons(pool: oc.Pool) -> None:
+    for mode in ("x", "w+", "w+b", "a+", "ab+"):
+        with pool.open("f", mode) as file:
+            file.write(b"abc")
+            file.seek(0)
+            assert file.read() == b"abc" * (1 + (mode[0] == "a") + (mode == "ab+"))
+    with pytest.raises(ExistsError):
+        pool.open("f", "x+")
+    with pool.open("g", "xb+") as file:
+        file.write(b"new")
+    for mode in ("", "b", "+", "wa", "rw", "r++", "bab", "t"):
+        with pytest.raises(InvalidError, match="mode must be"):
+            pool.open("f", mode)
+    # A file where a directory is needed is no file that somebody else made meanwhile.
+    with pytest.raises((ExistsError, InvalidError, NotFoundError)):
+        pool.open("f/g", "w")
+
+
+def test_two_who_open_a_new_file_both_have_it(
+    pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = pool / "f", []
+
+    def late(self: PoolPath, kind: str) -> PoolFile:
+        monkeypatch.undo()
+        made.append(pool.open("f", "x"))
+        raise NotFoundError("not there yet")
+
+    monkeypatch.setattr(PoolPath, "_written", late)
+    with path.open("a") as file:
+        file.write(b"abc")
+    assert made[0].read() == b"abc"
 
 
 def test_strided_requests_are_the_papers(pool: oc.Pool) -> None:

@@ -178,9 +178,11 @@ class Pool:
         path
             A name in the pool.
         mode
-            ``"r"`` to read; ``"r+"`` to read and write what is there; ``"w"`` to begin anew,
-            ``"a"`` at the end, ``"x"`` a file that must not be there yet; all but the first also
-            read. A ``"b"`` is allowed: there is no text mode.
+            ``"r"`` to read; ``"r+"`` to read and write what is there; ``"w"`` to begin anew;
+            ``"a"`` to append: each ``write`` goes to the end, wherever the position is, and what
+            names its place goes there; ``"x"`` for a file that must not be there yet. All but the
+            first also read, whether there is a ``"+"`` or not. A ``"b"`` is allowed: there is no
+            text mode.
         hints
             How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
             first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and

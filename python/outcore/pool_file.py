@@ -40,9 +40,12 @@ class PoolFile(io.RawIOBase):
     begins with ``start_``, which returns a `PoolFuture` at once.
     """
 
-    def __init__(self, file: _core.PoolFile, name: str, *, writable: bool) -> None:
+    def __init__(
+        self, file: _core.PoolFile, name: str, *, writable: bool, appends: bool = False
+    ) -> None:
         self._file: _core.PoolFile | None = file
         self._writable = writable
+        self._appends = appends
         self._at = 0
         self._claims = Claims()
         self.name = name
@@ -110,8 +113,14 @@ class PoolFile(io.RawIOBase):
         return data.tobytes()
 
     def write(self, data: Any, /) -> int:
-        """Write a buffer at the position; return its length in bytes."""
+        """Write a buffer at the position, in mode ``"a"`` at the end; return its length in bytes.
+
+        The end is where it is when this is called. Of several who append to a file at the same
+        moment, some may find the same one: the bytes there are then those of one of them.
+        """
         source = bytes_of(data)
+        if self._appends:
+            self.seek(0, io.SEEK_END)
         self.write_at(self._at, source)
         self._at += source.nbytes
         return source.nbytes

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from outcore import _core
 from outcore.errors import (
@@ -29,8 +29,6 @@ from outcore.errors import (
 from outcore.hints import hints_of
 from outcore.pool_file import PoolFile
 from outcore.pool_stat import PoolStat
-
-Mode = Literal["r", "r+", "w", "x", "a"]
 
 LOCK_FILE = "lock"
 """In a directory that a call holds: here, or on a disk by `outcore.volumes.exclusive`."""
@@ -263,24 +261,37 @@ class PoolPath:
 
     def open(self, mode: str = "r", hints: dict[str, Any] | None = None) -> PoolFile:
         """Open a file of bytes; see `Pool.open`."""
-        kind = mode.replace("b", "") if isinstance(mode, str) else ""
-        if kind not in ("r", "r+", "w", "x", "a") or mode.count("b") > 1:
-            raise InvalidError(f"mode must be 'r', 'r+', 'w', 'x' or 'a', have {mode!r}")
+        kind = mode.replace("b", "", 1) if isinstance(mode, str) else ""
+        if kind not in ("r", "r+", "w", "w+", "x", "x+", "a", "a+"):
+            raise InvalidError(
+                f"mode must be 'r', 'r+', 'w', 'x' or 'a', have {mode!r}; all but 'r' also read"
+            )
         if kind in ("r", "r+"):
             file = self.root.core.open(self.inside, writable=kind == "r+")
             return PoolFile(file, str(self), writable=kind == "r+")
-        sorted_hints = hints_of(hints) if hints else {}
-        if kind != "x" and self.exists():
-            found = self.root.core.open(self.inside, writable=True)
-            opened = PoolFile(found, str(self), writable=True)
-            if kind == "a":
-                opened.seek(0, 2)
+        layout = hints_of(hints) if hints else {}
+        for is_last in (False, True):
+            if kind[0] != "x":
+                with contextlib.suppress(NotFoundError):
+                    return self._written(kind[0])
+            try:
+                made = self.root.core.open(self.inside, writable=True, length=0, **layout)
+            except ExistsError:  # another may have made it just now
+                if kind[0] == "x" or is_last:
+                    raise
             else:
-                opened.truncate(0)
-            return opened
-        inside = self.inside
-        file = self.root.core.open(inside, writable=True, length=0, **sorted_hints)
-        return PoolFile(file, self.root.url + inside, writable=True)
+                break
+        return PoolFile(made, str(self), writable=True, appends=kind[0] == "a")
+
+    def _written(self, kind: str) -> PoolFile:
+        """Open a file that is there to write it anew, or at its end."""
+        found = self.root.core.open(self.inside, writable=True)
+        file = PoolFile(found, str(self), writable=True, appends=kind == "a")
+        if kind == "a":
+            file.seek(0, 2)
+        else:
+            file.truncate(0)
+        return file
 
 
 def open_root(url: str) -> PoolRoot | None:
