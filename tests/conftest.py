@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, 64 MB of ext4 on a loop device; for root only."""
+@contextmanager
+def loop_disk(tmp_path: Path, *options: str) -> Iterator[Path]:
+    """Make and mount a file system of its own, 64 MB of ext4 on a loop device; for root only."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
     image, mounted = tmp_path / "disk.img", tmp_path / "disk"
@@ -44,7 +45,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(64 << 20)
     try:
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, capture_output=True)
+        subprocess.run(
+            ["mkfs.ext4", "-q", "-m", "0", *options, image], check=True, capture_output=True
+        )
         subprocess.run(["mount", "-o", "loop", image, mounted], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"cannot mount a loop file system here: {error}")
@@ -52,6 +55,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
     finally:
         subprocess.run(["umount", "-l", mounted], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """64 MB of ext4."""
+    with loop_disk(tmp_path) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def disk_without_reserving(tmp_path: Path) -> Iterator[Path]:
+    """The same without extents, as ext2 and ext3 are: room cannot be taken before it is written."""
+    with loop_disk(tmp_path, "-O", "^extent,^64bit") as mounted:
+        yield mounted
 
 
 @pytest.fixture

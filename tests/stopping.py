@@ -241,20 +241,25 @@ def before_notes(
         yield noted
 
 
-def stopped_by_a_full_disk(run: Callable[[], F], out: Path) -> F:
-    """Fill the disk of ``out`` at the first note, whose journal finds no room; then go on."""
+def fill_up(filler: Path) -> None:
+    """Leave no room on the disk of a file that is made."""
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+
+
+def stopped_by_a_full_disk(run: Callable[[], F], out: Path, match: str = "journal") -> F:
+    """Fill the disk of ``out`` at the first note, so that its journal finds no room; then go on.
+
+    ``match`` is what the error names where the factors have not their room from the beginning.
+    """
     filler = out.with_name("filler")
 
-    def fill_up() -> None:
-        with filler.open("wb", buffering=0) as file:
-            for size in (1 << 20, 4096):
-                try:
-                    while file.write(bytes(size)):
-                        pass
-                except OSError:
-                    continue
-
-    with after_notes(1, fill_up), pytest.raises(DiskFullError, match="journal"):
+    with after_notes(1, lambda: fill_up(filler)), pytest.raises(DiskFullError, match=match):
         run()
     with pytest.raises(IncompleteError):
         linalg.open_factor(out)

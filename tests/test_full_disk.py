@@ -1,5 +1,6 @@
 """A disk that is too full: said before any work where it can be known, and a clean stop midway."""
 
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -7,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from linpack import lapack_ratio, on_disk, random_matrix
+from stopping import fill_up, stopped_by_a_full_disk
 
 import outcore as oc
 from outcore.errors import DiskFullError, IncompleteError
+from outcore.linalg import lu_factor
 
 
 @pytest.mark.parametrize("shape", [(1 << 20, 1 << 21), 1 << 41])
@@ -74,3 +78,53 @@ def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
     array = assemble()
     assert (array[:, ::512] == (np.arange(2048) // 128 * 128)[:, None]).all()
     assert 0 < len(calls) - before < 16, "blocks done are not asked for again"
+
+
+def test_where_room_cannot_be_reserved(disk_without_reserving: Path) -> None:
+    """What is known before is said before; the rest is found out by writing."""
+    disk = disk_without_reserving
+    with (disk / "f").open("wb") as file, pytest.raises(OSError, match="not supported"):
+        _fallocate(file.fileno(), 1 << 20)
+    (disk / "f").unlink()
+    with pytest.raises(DiskFullError, match=r"need \d+ bytes.* \d+ are free"):
+        oc.create_array(disk / "A", (4096, 4096))
+    assert not (disk / "A").exists()
+
+    filler = disk / "filler"
+    made: list[int] = []
+
+    def fill(rows: slice, cols: slice) -> np.ndarray[Any, Any]:
+        made.append(rows.start)
+        if len(made) == 3:
+            fill_up(filler)
+        return np.full((rows.stop - rows.start, cols.stop - cols.start), float(rows.start))
+
+    def assemble() -> oc.Array:
+        return oc.create_array(disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill)
+
+    with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
+        assemble()
+    with pytest.raises(IncompleteError):
+        oc.open_array(disk / "A")
+    filler.unlink()
+    assert (assemble()[:, ::512] == (np.arange(2048) // 128 * 128)[:, None]).all()
+
+
+def _fallocate(file: int, length: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(file, 0, ctypes.c_long(0), ctypes.c_long(length)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+def test_lu_where_room_cannot_be_reserved(disk_without_reserving: Path, overwrite_a: bool) -> None:
+    """A slab finds no room: the factors go on from the one before."""
+    disk = disk_without_reserving
+    a = random_matrix(1000, "f8")
+    on_disk(disk / "Z", a, (64, 32)).close()
+    lu = stopped_by_a_full_disk(
+        lambda: lu_factor(disk / "Z", memory=600_000, overwrite_a=overwrite_a, progress=False),
+        disk / "Z.lu",
+        match="journal" if overwrite_a else "/lu/c/0/0: No space left",
+    )
+    assert lapack_ratio(a, lu) < 30

@@ -105,7 +105,7 @@ impl LocalDisk {
         let direct = alignment.and_then(|_| {
             OpenOptions::new().read(true).write(writable).custom_flags(libc::O_DIRECT).open(&full).ok()
         });
-        let (offset_align, memory_align) = alignment.unwrap_or((1, 1));
+        let (offset_align, memory_align) = direct.as_ref().and(alignment).unwrap_or((1, 1));
         let direct_works = AtomicBool::new(direct.is_some());
         let freeing = self.directory.freeing().clone();
         Ok(OpenFile {
@@ -242,5 +242,86 @@ impl Disk for LocalDisk {
 
     fn free_bytes(&self) -> Result<u64> {
         self.directory.free_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use outcore_memory::Arena;
+
+    fn region(bytes: &[u8]) -> Region {
+        let mut region = Region::whole(Arc::new(Arena::new(1 << 24).allocate(bytes.len()).unwrap()));
+        region.copy_in(0, bytes);
+        region
+    }
+
+    /// Several requests at once: how many bytes each moved, and what it has then.
+    fn run(disk: &LocalDisk, requests: Vec<Request<Region>>) -> Vec<(Result<usize>, Vec<u8>)> {
+        let (sender, receiver) = mpsc::channel();
+        let count = requests.len();
+        for (number, request) in requests.into_iter().enumerate() {
+            let sender = sender.clone();
+            disk.submit(request, Box::new(move |done| sender.send((number, done)).unwrap()));
+        }
+        let mut all: Vec<_> = receiver.iter().take(count).collect();
+        all.sort_by_key(|(number, _)| *number);
+        let found = |done: Completion<Region>| {
+            let mut bytes = vec![0; done.buffer.len()];
+            done.buffer.copy_out(0, &mut bytes);
+            (done.result, bytes)
+        };
+        all.into_iter().map(|(_, done)| found(done)).collect()
+    }
+
+    fn read(file: FileId, offset: u64, bytes: usize) -> Request<Region> {
+        Request { file, operation: Operation::Read, offset, buffer: region(&vec![0xEE; bytes]) }
+    }
+
+    #[test]
+    fn a_file_system_without_direct_io_is_read_through_the_page_cache() {
+        // It refuses to open files so, and says nothing of their alignment.
+        let disk = LocalDisk::new(Directory::new("/proc/sys/kernel").unwrap(), 2).unwrap();
+        let file = disk.open("ostype", OpenMode::Read).unwrap();
+        let open = disk.file(file).unwrap();
+        assert_eq!(direct_alignment(&open.buffered), Some((4096, 4096)), "nothing is known");
+        assert!(open.direct.is_none());
+        assert_eq!(disk.alignment_bytes(file), 1, "nothing needs to be aligned");
+        let (moved, bytes) = run(&disk, vec![read(file, 0, 4096)]).remove(0);
+        assert_eq!((moved, &bytes[..6]), (Ok(6), &b"Linux\n"[..]));
+    }
+
+    #[test]
+    fn direct_transfers_that_are_refused_go_through_the_page_cache() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = LocalDisk::new(Directory::new(root.path()).unwrap(), 2).unwrap();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let write =
+            |file| vec![Request { file, operation: Operation::Write, offset: 3, buffer: region(&bytes) }];
+        let long = |file| vec![read(file, 5, 200_000)];
+        let short = |file| (0..40).map(|i| read(file, 7 + 1000 * i, 999)).collect::<Vec<_>>();
+        for first in [0, 1, 2] {
+            let create = OpenMode::Create { length: 400_000, reserve: true };
+            let name = format!("f{first}");
+            let mut open = disk.open_file(&name, create).unwrap();
+            if first > 0 {
+                std::fs::write(root.path().join(&name), [&[0; 3][..], &bytes].concat()).unwrap();
+            }
+            // As if less were needed than is.
+            (open.offset_align, open.memory_align) = (1, 1);
+            let (open, file) = (Arc::new(open), FileId(100 + first));
+            disk.files.write().unwrap().insert(file, open.clone());
+            let requests = [write(file), long(file), short(file)].into_iter().nth(first as usize).unwrap();
+            let places: Vec<_> = requests.iter().map(|r| (r.offset as usize - 3, r.buffer.len())).collect();
+            for ((moved, found), (from, length)) in run(&disk, requests).into_iter().zip(places) {
+                assert_eq!(moved, Ok(length));
+                assert!(found == bytes[from..from + length], "{first}");
+            }
+            assert!(!open.direct_works.load(Ordering::Relaxed), "once is enough");
+            let content = std::fs::read(root.path().join(&name)).unwrap();
+            assert!(content[3..300_003] == bytes);
+        }
     }
 }
