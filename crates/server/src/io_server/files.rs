@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use outcore_core::{Buffer, Error, ErrorKind, FileId, Handle, Result};
+use outcore_core::{Buffer, Error, ErrorKind, FileId, Handle, Result, Target};
 
 use super::event::{NameAnswer, NameOperation};
-use super::format::{data_path, sums_path};
+use super::format::{BLOCK_BYTES, data_path, sums_path};
 use super::locks::Locks;
 use super::ranges::RangeSet;
 use super::shared::Shared;
@@ -31,6 +31,8 @@ pub(super) struct File {
     pub length: Cell<u64>,
     /// Bytes of the file of checksums when it was opened.
     pub sums_length: Cell<u64>,
+    /// The end of the last block that had a checksum when it was opened: more than the length, if it was cut short since.
+    pub summed: Cell<u64>,
     pub locks: Locks,
     /// While it is made durable: regions with writes under way or begun since.
     pub touched: RefCell<Option<RangeSet>>,
@@ -61,6 +63,7 @@ impl Files {
                 was_removed: Cell::new(false),
                 length: Cell::new(0),
                 sums_length: Cell::new(0),
+                summed: Cell::new(0),
                 locks: Locks::default(),
                 touched: RefCell::default(),
                 syncing: Permits::new(1),
@@ -121,6 +124,7 @@ impl<B: Buffer> Shared<B> {
                 let ids = self.make(handle).await?;
                 file.length.set(0);
                 file.sums_length.set(0);
+                file.summed.set(0);
                 file.ids.set(Some(ids));
                 return Ok(true);
             }
@@ -143,16 +147,47 @@ impl<B: Buffer> Shared<B> {
         file.sums_length.set(sums_length);
         let ids = Ids { data, sums };
         let is_unexamined = self.notes.borrow().unexamined.contains(&handle);
-        if is_unexamined {
-            if let Err(error) = self.examine_noted(file, ids).await {
-                self.forget_sums(handle, 0).await;
+        match self.look_at_sums(file, ids, is_unexamined).await {
+            Ok(summed) => file.summed.set(summed),
+            Err(error) => {
+                self.forget_sums(file.handle, 0).await;
                 self.close_ids(ids).await;
                 return Err(error);
             }
-            self.notes.borrow_mut().unexamined.remove(&handle);
         }
+        self.notes.borrow_mut().unexamined.remove(&handle);
         file.ids.set(Some(ids));
         Ok(true)
+    }
+
+    /// After a crash, examines what is noted of a file; the end of the last block past the end that has a checksum.
+    async fn look_at_sums(self: &Rc<Self>, file: &Rc<File>, ids: Ids, is_unexamined: bool) -> Result<u64> {
+        if is_unexamined {
+            self.examine_noted(file, ids).await?;
+        }
+        self.summed_past(file, ids, file.length.get().div_ceil(BLOCK_BYTES)).await
+    }
+
+    /// An error if the data file was longer than it is: blocks past its end have checksums.
+    pub fn check_whole(&self, file: &File, target: Target) -> Result<()> {
+        let (length, summed) = (file.length.get(), file.summed.get());
+        if length.next_multiple_of(BLOCK_BYTES) >= summed {
+            return Ok(());
+        }
+        let in_file = target
+            .stripes
+            .offset_of(target.entry, length)
+            .map_or(String::new(), |offset| format!(" (byte {offset} of the file)"));
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "server {}: the data file of file {:016x} was cut short: need more than {} bytes, since blocks up to there have \
+                 checksums, have {length}{in_file}; restore the file from a copy, and check the disk",
+                self.server.0,
+                file.handle.0,
+                summed - BLOCK_BYTES,
+            ),
+        ))
     }
 
     /// The checksums are made first: a data file always has some.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use outcore_core::{Buffer, DataFile, Error, ErrorKind, Handle, Inspection, IoReply, Result};
 
 use super::event::NameOperation;
-use super::files::File;
+use super::files::{File, Ids};
 use super::format::{BLOCK_BYTES, SUMS_PER_PAGE, data_path, sums_path};
 use super::shared::Shared;
 
@@ -53,20 +53,25 @@ impl<B: Buffer> Shared<B> {
         }
         let _lock = file.locks.take(0..u64::MAX, false).await;
         let Some(ids) = file.ids.get() else { return self.inspect_parts(handle).await };
-        let end = file.length.get().div_ceil(BLOCK_BYTES);
         let sums_length = file.sums_length.get();
-        let mut summed_past_end = 0;
+        let summed_past_end = self.summed_past(file, ids, file.length.get().div_ceil(BLOCK_BYTES)).await?;
+        let file = DataFile { handle, length: Some(file.length.get()) };
+        Ok(Inspection { file, sums_length: Some(sums_length), summed_past_end })
+    }
+
+    /// The end of the last block from `end` on that has a checksum, in bytes; 0 if none has one.
+    pub async fn summed_past(&self, file: &File, ids: Ids, end: u64) -> Result<u64> {
+        let mut summed = 0;
         let mut block = end;
-        while block < sums_length.div_ceil(4) {
+        while block < file.sums_length.get().div_ceil(4) {
             let page = self.sums_of(file, ids, block).await?;
             let page_end = (block / SUMS_PER_PAGE + 1) * SUMS_PER_PAGE;
             for block in (block..page_end).filter(|block| page.get(*block) != 0) {
-                summed_past_end = (block + 1) * BLOCK_BYTES;
+                summed = (block + 1) * BLOCK_BYTES;
             }
             block = page_end;
         }
-        let file = DataFile { handle, length: Some(file.length.get()) };
-        Ok(Inspection { file, sums_length: Some(sums_length), summed_past_end })
+        Ok(summed)
     }
 
     async fn inspect_parts(&self, handle: Handle) -> Result<Inspection> {

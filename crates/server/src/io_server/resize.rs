@@ -20,7 +20,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
-        if length < file.length.get() {
+        if length < file.length.get().max(file.summed.get()) {
             self.shorten(file, ids, target, length, reserve).await?;
         } else {
             let path = data_path(file.handle);
@@ -49,7 +49,8 @@ impl<B: Buffer> Shared<B> {
         reserve: bool,
     ) -> Result<()> {
         let last = length / BLOCK_BYTES;
-        let end = file.length.get().div_ceil(BLOCK_BYTES);
+        // Of a data file that was cut short, checksums past its end go too.
+        let end = file.length.get().max(file.summed.get()).div_ceil(BLOCK_BYTES);
         self.note(file, &(last..end)).await?;
         // The block that is cut is checked before, and keeps what is left of it.
         let kept = (length % BLOCK_BYTES) as usize;
@@ -79,6 +80,7 @@ impl<B: Buffer> Shared<B> {
             self.name(shorter).await?;
             file.sums_length.set(length);
         }
+        file.summed.set(file.summed.get().min(length.next_multiple_of(BLOCK_BYTES)));
         Ok(())
     }
 }

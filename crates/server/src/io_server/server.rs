@@ -168,6 +168,7 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Sync { target, .. } => {
                 self.with_file(target.handle, async |file| {
                     if self.open(file, false).await? {
+                        self.check_whole(file, target)?;
                         self.make_durable(file).await?;
                     }
                     Ok(IoReply::Done)
@@ -176,8 +177,11 @@ impl<B: Buffer> Shared<B> {
             }
             IoRequest::Length { target, .. } => {
                 self.with_file(target.handle, async |file| {
-                    let is_there = self.open(file, false).await?;
-                    Ok(if is_there { IoReply::Length(file.length.get()) } else { IoReply::Absent })
+                    if !self.open(file, false).await? {
+                        return Ok(IoReply::Absent);
+                    }
+                    self.check_whole(file, target)?;
+                    Ok(IoReply::Length(file.length.get()))
                 })
                 .await
             }

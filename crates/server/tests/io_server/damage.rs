@@ -1,10 +1,10 @@
 //! Disks that return other bytes than they were given, fail, or are full.
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{ErrorKind, Handle};
+use outcore_core::{Disk, Error, ErrorKind, Handle, IoReply, IoRequest, OpenMode};
 use outcore_server::io_server::{BLOCK_BYTES, data_path, sums_path};
 
-use crate::world::{Faults, World, noise, small_limits};
+use crate::world::{Faults, World, grant, noise, small_limits, target};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -68,6 +68,65 @@ fn a_hole_that_is_none_any_more_is_damage() {
     world.write(1, 5 * BLOCK_BYTES, &[1; 10]).unwrap();
     assert!(world.disk.flip(&data_path(Handle(1)), 3 * BLOCK, 0));
     assert_eq!(world.read(1, 3 * BLOCK_BYTES + 9, 1).unwrap_err().kind, ErrorKind::Corrupt);
+}
+
+/// Makes the data file of handle 1 as long as somebody else wishes.
+fn cut(world: &mut World, length: u64) {
+    world.stop();
+    let cut = OpenMode::Resize { length, reserve: false };
+    world.disk.close(world.disk.open(&data_path(Handle(1)), cut).unwrap());
+    world.restart();
+}
+
+fn length_error(world: &mut World) -> Error {
+    match world.ask(IoRequest::Length { target: target(1), grant: grant(1) }, vec![]).0 {
+        IoReply::Failed(error) => error,
+        other => panic!("answered by {other:?}"),
+    }
+}
+
+#[test]
+fn a_data_file_that_was_cut_short_is_not_said_to_be_shorter() {
+    let mut world = World::new(31, small_limits());
+    let bytes = written(&mut world);
+    for blocks in [2, 0] {
+        cut(&mut world, blocks * BLOCK_BYTES);
+        let error = length_error(&mut world);
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        let byte = (blocks * BLOCK_BYTES).to_string();
+        for part in ["server 3", "0000000000000001", "cut short", &byte] {
+            assert!(error.message.contains(part), "{part} is not in {error}");
+        }
+        assert_eq!(world.sync(1).unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(world.read(1, blocks * BLOCK_BYTES, 9).unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(world.read(1, 5 * BLOCK_BYTES, 9).unwrap_err().kind, ErrorKind::Corrupt);
+        let left = (blocks * BLOCK_BYTES) as usize;
+        assert_eq!(world.read(1, 0, left as u64).as_deref(), Ok(&bytes[..left]), "what is left is read");
+    }
+    world.write(1, 0, &bytes).unwrap();
+    assert_eq!(world.length(1), 6 * BLOCK_BYTES, "written anew it is good again");
+    assert_eq!((world.sync(1), world.read(1, 0, 6 * BLOCK_BYTES)), (Ok(()), Ok(bytes)));
+}
+
+#[test]
+fn a_data_file_that_was_cut_short_may_be_made_that_short() {
+    for length in [0, 100, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
+        let mut world = World::new(32, small_limits());
+        let bytes = written(&mut world);
+        cut(&mut world, 2 * BLOCK_BYTES);
+        world.set_length(1, length, false).unwrap();
+        assert_eq!((world.length(1), world.sync(1)), (length, Ok(())));
+        let left = length.min(2 * BLOCK_BYTES) as usize;
+        assert_eq!(world.read(1, 0, left as u64).as_deref(), Ok(&bytes[..left]));
+        if length > 2 * BLOCK_BYTES {
+            assert_eq!(world.read(1, 2 * BLOCK_BYTES, 9).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+        world.crash();
+        assert_eq!(world.length(1), length);
+        world.set_length(1, 8 * BLOCK_BYTES, false).unwrap();
+        let zeros = vec![0; 5 * BLOCK];
+        assert_eq!(world.read(1, 3 * BLOCK_BYTES, 5 * BLOCK_BYTES), Ok(zeros), "nothing of it comes back");
+    }
 }
 
 #[test]
