@@ -52,11 +52,15 @@ impl<B: Buffer> Shared<B> {
             Err(error) => return Err(error),
         }
         let _lock = file.locks.take(0..u64::MAX, false).await;
-        let Some(ids) = file.ids.get() else { return self.inspect_parts(handle).await };
-        let sums_length = file.sums_length.get();
-        let summed_past_end = self.summed_past(file, ids, file.length.get().div_ceil(BLOCK_BYTES)).await?;
-        let file = DataFile { handle, length: Some(file.length.get()) };
-        Ok(Inspection { file, sums_length: Some(sums_length), summed_past_end })
+        // On the disk, whatever an open file was: it may have been cut short or removed since.
+        let mut inspection = self.inspect_parts(handle).await?;
+        if let (Some(length), Some(sums_length), Some(ids)) =
+            (inspection.file.length, inspection.sums_length, file.ids.get())
+        {
+            file.sums_length.set(file.sums_length.get().max(sums_length));
+            inspection.summed_past_end = self.summed_past(file, ids, length.div_ceil(BLOCK_BYTES)).await?;
+        }
+        Ok(inspection)
     }
 
     /// The end of the last block from `end` on that has a checksum, in bytes; 0 if none has one.

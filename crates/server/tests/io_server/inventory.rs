@@ -1,7 +1,7 @@
 //! Which data files there are, and what is missing of them.
 
 use outcore_core::{DataFile, Disk, ErrorKind, Handle, Inspection, IoReply, IoRequest, Names, OpenMode};
-use outcore_server::io_server::{BLOCK_BYTES, data_path, sums_path};
+use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path, sums_path};
 
 use crate::world::{World, small_limits};
 
@@ -82,4 +82,30 @@ fn what_is_missing_of_a_data_file_is_told() {
     assert_eq!(files[1], second, "checksums alone are listed too");
     let many = IoRequest::Inspect { handles: vec![Handle(1); 1001] };
     assert_eq!(world.done(many, vec![]).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn what_is_missing_is_told_of_files_in_use_too() {
+    let mut world = World::new(3, Limits { open_files: 8, ..small_limits() });
+    let length = 3 * BLOCK_BYTES + 1;
+    for handle in [1, 2, 3, 4, 5] {
+        world.write(handle, 0, &vec![7; length as usize]).unwrap();
+    }
+    world.sync(1).unwrap();
+    world.sync(2).unwrap();
+    world.disk.remove(&sums_path(Handle(1))).unwrap();
+    world.disk.remove(&data_path(Handle(2))).unwrap();
+    for handle in [3, 4] {
+        let cut = OpenMode::Resize { length: 5, reserve: false };
+        world.disk.close(world.disk.open(&data_path(Handle(handle)), cut).unwrap());
+        if handle == 3 {
+            world.sync(handle).unwrap();
+        }
+    }
+    let found = inspect(&mut world, &[1, 2, 3, 4, 5]);
+    let lengths: Vec<_> = found.iter().map(|found| found.file.length).collect();
+    assert_eq!(lengths, [Some(length), None, Some(5), Some(5), Some(length)]);
+    assert!(found[0].sums_length.is_none() && found[1].sums_length.is_some());
+    let past_end: Vec<_> = found[2..].iter().map(|found| found.summed_past_end).collect();
+    assert_eq!(past_end, [4 * BLOCK_BYTES, 4 * BLOCK_BYTES, 0], "also by checksums that are in memory only");
 }
