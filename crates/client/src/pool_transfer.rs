@@ -109,7 +109,7 @@ where
                 Err(Error::new(
                     ErrorKind::Truncated,
                     format!(
-                        "need the bytes of {} up to {}; the file ends at {length}; restore it from a copy, or make it anew",
+                        "need the bytes of {} up to {}; the file ends at {length}; read up to there",
                         file.path,
                         regions.end()
                     ),

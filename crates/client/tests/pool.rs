@@ -159,6 +159,7 @@ fn a_reader_sees_what_another_client_wrote_beyond_the_old_end() {
     let error = run(&reader, seen, Operation::Read, ten.clone(), &region(&[0; 10])).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Truncated);
     assert!(error.message.contains("505") && error.message.contains("ends at 10"), "{error}");
+    assert!(error.message.ends_with("read up to there"), "{error}");
     run(&writer, file, Operation::Write, ten.clone(), &region(&noise(10))).unwrap();
     let target = region(&[0; 10]);
     link.take_log();
