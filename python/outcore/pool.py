@@ -453,9 +453,9 @@ class Pool:
     def _at(self, path: str | PoolPath) -> PoolPath:
         if not isinstance(path, PoolPath):
             return PoolPath(self._root, path)
-        if path.root is not self._root:
+        if not path.root.is_alike(self._root):
             raise InvalidError(f"{path} is a name in another pool")
-        return path
+        return PoolPath(self._root, path.inside)
 
 
 _SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/]+:[0-9]+)/?")
@@ -470,7 +470,9 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     url
         ``outcore://HOST:PORT``, where the pool's manager listens, or ``outcore+tls://HOST:PORT``
         if it listens there with TLS: then nothing goes over a network that is not encrypted; or
-        ``outcore:/PATH`` of its UNIX socket on this machine.
+        ``outcore:/PATH`` of its UNIX socket on this machine. A pool may be connected to several
+        times: these are to each other as two processes are. What is opened in one is of no use when
+        that is closed; the others go on.
     key
         File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
         names. Over a UNIX socket none is needed.

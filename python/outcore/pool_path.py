@@ -75,7 +75,11 @@ class PoolRoot:
 
     def __post_init__(self) -> None:
         self.volume = self.core.volume()
-        _OPEN[self.url] = self
+        _OPEN[self.url] = [*_others(self), weakref.ref(self)]
+
+    def is_alike(self, other: "PoolRoot") -> bool:
+        """Whether it is the same pool at the same place, opened once more or not."""
+        return self is other or (self.url, self.core.id) == (other.url, other.core.id)
 
     def hold(self, name: str) -> bool:
         """Hold a name for one call of this process; `False` if another has it."""
@@ -96,20 +100,29 @@ class PoolRoot:
             return name in self._held
 
     def close(self) -> None:
-        """Close the pool, and forget its URL."""
-        if _OPEN.get(self.url) is self:
-            del _OPEN[self.url]
+        """Close the pool; its URL is that of who opened it before, if that is still open."""
+        if others := _others(self):
+            _OPEN[self.url] = others
+        else:
+            _OPEN.pop(self.url, None)
         self.core.close()
 
 
-_OPEN: weakref.WeakValueDictionary[str, PoolRoot] = weakref.WeakValueDictionary()
+_OPEN: "dict[str, list[weakref.ref[PoolRoot]]]" = {}
+"""By URL, the one that was opened last behind the others."""
+
+
+def _others(root: PoolRoot) -> "list[weakref.ref[PoolRoot]]":
+    """List the pools at the URL of one that are open besides it."""
+    return [each for each in _OPEN.get(root.url, ()) if each() not in (None, root)]
 
 
 class PoolPath:
     """A name in a pool: ``pool / "sim" / "u"``. Whatever of outcore takes a path takes one.
 
     It has what is used of `pathlib.Path`. As a string it is a URL, which outcore takes too as
-    long as the pool is open in the process.
+    long as the pool is open in the process; if it is open several times, in the one that was
+    opened last. Two are equal if they are one name in one pool, wherever that is reached.
     """
 
     __slots__ = ("_parts", "root")
@@ -184,13 +197,13 @@ class PoolPath:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PoolPath):
             return NotImplemented
-        return (self.root.url, self._parts) == (other.root.url, other._parts)
+        return self._parts == other._parts and self.root.core.id == other.root.core.id
 
     def __lt__(self, other: "PoolPath") -> bool:
         return (self.root.url, self._parts) < (other.root.url, other._parts)
 
     def __hash__(self) -> int:
-        return hash((self.root.url, self._parts))
+        return hash((self.root.core.id, self._parts))
 
     def exists(self) -> bool:
         """Whether there is something of this name."""
@@ -295,8 +308,14 @@ class PoolPath:
 
 
 def open_root(url: str) -> PoolRoot | None:
-    """Find the pool of a URL among those that are open in this process, or were before a fork."""
-    return _OPEN.get(url)
+    """Find the pool of a URL among those that are open in this process, or were before a fork.
+
+    It is the one that was opened last, if there are several.
+    """
+    for each in reversed(_OPEN.get(url, [])):
+        if (root := each()) is not None:
+            return root
+    return None
 
 
 def is_url(path: object) -> bool:
@@ -377,7 +396,7 @@ def named(url: str) -> PoolPath:
         If it is no URL of a pool, or the pool is not open.
     """
     where, name = root_and_name(url)
-    root = _OPEN.get(where)
+    root = open_root(where)
     if root is None:
         call = "oc.Pool.embedded" if where.endswith("::") else "oc.connect"
         raise InvalidError(

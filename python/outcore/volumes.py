@@ -99,7 +99,11 @@ def place(path: PathLike) -> Place:
 def on_one_disk(one: AnyPath, other: AnyPath) -> bool:
     """Whether a file can be moved from one path to the other by renaming it. Both exist."""
     if isinstance(one, PoolPath) or isinstance(other, PoolPath):
-        return isinstance(one, PoolPath) and isinstance(other, PoolPath) and one.root is other.root
+        return (
+            isinstance(one, PoolPath)
+            and isinstance(other, PoolPath)
+            and one.root.is_alike(other.root)
+        )
     return one.stat().st_dev == other.stat().st_dev
 
 
