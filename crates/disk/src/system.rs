@@ -35,9 +35,27 @@ pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
         }
         Some(libc::ENOENT | libc::ENOTDIR) => (ErrorKind::NotFound, "check the path"),
         Some(libc::EEXIST | libc::ENOTEMPTY) => (ErrorKind::Exists, "remove it or choose another name"),
+        Some(libc::EFBIG) => return too_large(doing, path, error, most_file_bytes()),
         _ => (ErrorKind::Io, "check the disk and the system log"),
     };
     Error::new(kind, format!("cannot {doing} {}: {error}; {fix}", path.display()))
+}
+
+/// Most bytes of a file that this process may write to; `None`: as many as the file system takes.
+fn most_file_bytes() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the call writes to `limit` alone, which is as the system has it.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The error for a file that would be longer than the process, or its file system, may have one.
+fn too_large(doing: &str, path: &Path, error: &io::Error, most_bytes: Option<u64>) -> Error {
+    let why = most_bytes.map_or_else(
+        || "its file system has no files that long; choose another file system".to_owned(),
+        |most| format!("this process may write to the first {most} bytes of a file; raise that by ulimit -f"),
+    );
+    Error::new(ErrorKind::Io, format!("cannot {doing} {}: {error}; {why}", path.display()))
 }
 
 /// Direct-I/O alignment in bytes of offsets and of memory, as `statx` reports it; `None` where the file system
@@ -118,4 +136,21 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
         return Err(describe("look at the file system of", path, &io::Error::last_os_error()));
     }
     Ok(status.f_bavail * status.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_so_long_is_said_to_be_that() {
+        let error = io::Error::from_raw_os_error(libc::EFBIG);
+        let described = describe("write", Path::new("/f"), &error);
+        assert_eq!(described.kind, ErrorKind::Io);
+        assert!(described.message.contains("cannot write /f: File too large"), "{described}");
+        let limited = too_large("write", Path::new("/f"), &error, Some(1024)).message;
+        assert!(limited.ends_with("the first 1024 bytes of a file; raise that by ulimit -f"), "{limited}");
+        let unlimited = too_large("write", Path::new("/f"), &error, None).message;
+        assert!(unlimited.ends_with("choose another file system"), "{unlimited}");
+    }
 }
