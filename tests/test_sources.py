@@ -1,5 +1,6 @@
 """`from_array` from everything that it takes: the elements against NumPy's, within the budget."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served_pools import some_pool
 from source_cases import (
     Values,
     copied,
@@ -30,6 +32,7 @@ from strategies import DTYPES, ORDERS, Layout, layouts, values
 import outcore as oc
 from outcore.copying import copy_to_array
 from outcore.errors import (
+    BusyError,
     DiskError,
     IncompleteError,
     Interrupted,
@@ -403,3 +406,25 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
         with pytest.raises(InvalidError, match="is a pipe"):
             oc.from_array(tmp_path / name, tmp_path / "A", **more, progress=False)
     assert not (tmp_path / "A").exists()
+
+
+@pytest.mark.parametrize("kind", ["plain", "served"])
+def test_a_target_is_for_one_copy_at_a_time(tmp_path: Path, kind: str) -> None:
+    with some_pool(kind) if kind != "plain" else contextlib.nullcontext() as pool:
+        target = tmp_path / "A" if pool is None else pool / "A"
+
+        def rows() -> Iterator[Any]:
+            yield np.zeros((1, 3))
+            busy = r"A is being made .* choose another name"
+            with pytest.raises(BusyError, match=busy):
+                oc.from_array(np.ones((2, 3)), target, overwrite=True, progress=False)
+            with pytest.raises(BusyError, match=busy):
+                oc.create_array(target, (2, 3), "f8", overwrite=True)
+            yield np.ones((1, 3))
+
+        oc.from_array(rows(), target, shape=(2, 3), dtype="f8", progress=False).close()
+        with oc.open_array(target) as A:
+            np.testing.assert_array_equal(A[...], [[0] * 3, [1] * 3])
+        if pool is None:
+            assert os.listdir(tmp_path) == ["A"]
+        oc.from_array(np.ones((2, 3)), target, overwrite=True, progress=False).close()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
-from outcore.copy_plan import CopyPlan, plan_copy
+from outcore.copy_plan import CopyPlan, Side, plan_copy
 from outcore.copy_report import CopyReport
 from outcore.create import array_metadata, make_array
 from outcore.errors import Interrupted, InvalidError, OutcoreError
@@ -28,11 +28,14 @@ from outcore.volumes import (
     INSIDE,
     AnyPath,
     PathLike,
+    Place,
+    being_made,
     bytes_on_disk,
     how_they_meet,
     place,
     refuse_being_made,
 )
+from outcore.zarr_format import Metadata
 
 
 @dataclass
@@ -212,12 +215,27 @@ def copy_to_array(
     metadata = metadata.on(where.volume)
     check_apart(source, where.path)
     refuse_being_made(where)
+    with being_made(where, f"copying to {where.path.name}"):
+        return _copy_to(where, metadata, side, source, plan, memory_bytes, overwrite, progress)
+
+
+def _copy_to(
+    where: Place,
+    metadata: Metadata,
+    side: Side,
+    source: Source,
+    plan: CopyPlan,
+    memory_bytes: int,
+    overwrite: bool,
+    progress: ProgressLike,
+) -> tuple[Array, CopyReport]:
+    """Make the array, and copy, while nobody else does."""
     why = "copying into it was stopped; copy again with overwrite=True"
     begun = dataclasses.replace(metadata, state="incomplete", why=why)
     array: Array | None = None
     try:
         make_array(where, begun, overwrite=overwrite, reserve=True)
-        array = open_array(path, "r+", allow_incomplete=True)
+        array = open_array(where.path, "r+", allow_incomplete=True)
         title = f"copying to {where.path.name}"
         with long_call(
             title, memory_bytes=memory_bytes, work=array.nbytes, progress=progress

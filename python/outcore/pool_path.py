@@ -519,5 +519,5 @@ def _started(process: int) -> str:
 def _busy(path: PoolPath, doing: str, who: str) -> BusyError:
     return BusyError(
         f"{path} is in use by {who}, so it cannot be used for {doing}; wait for the other to end, "
-        "or give another out="
+        "or choose another name"
     )

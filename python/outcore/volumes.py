@@ -268,7 +268,7 @@ def _lock(name: Path, doing: str) -> int:
             break
     raise BusyError(
         f"{directory} is in use by another process or call, so it cannot be used "
-        f"for {doing}; wait for the other to end, or give another out="
+        f"for {doing}; wait for the other to end, or choose another name"
     )
 
 
