@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import zarr
+from known_matrices import SYSTEMS, System, hadamard, kahan
 from linpack import (
     Matrix,
     hpl_residual,
@@ -150,12 +151,6 @@ def test_wilkinson_growth_is_told(tmp_path: Path, n: int, dtype: str) -> None:
     np.testing.assert_array_equal(lu.piv, np.arange(n))
 
 
-def kahan(n: int) -> Matrix:
-    s, c = np.sin(1.2), np.cos(1.2)
-    scaled: Matrix = s ** np.arange(n)[:, None] * (np.eye(n) - c * np.triu(np.ones((n, n)), 1))
-    return scaled
-
-
 @pytest.mark.parametrize("make", [kahan, scipy.linalg.hilbert, lambda n: kahan(n).T])
 def test_ill_conditioned(tmp_path: Path, make: Callable[[int], Matrix]) -> None:
     a = np.asfortranarray(make(200))
@@ -183,46 +178,8 @@ def test_of_equal_candidates_the_first_is_the_pivot(tmp_path: Path) -> None:
         assert swaps > 50 if name == "intervals" else swaps == 0, name
 
 
-def circulant(n: int) -> tuple[Matrix, Matrix, Matrix]:
-    draw = np.random.default_rng(1)
-    c, b = draw.standard_normal(n), draw.standard_normal(n)
-    x = np.fft.ifft(np.fft.fft(b) / np.fft.fft(c)).real
-    return scipy.linalg.circulant(c), b, x
-
-
-def reflector(n: int) -> tuple[Matrix, Matrix, Matrix]:
-    draw = np.random.default_rng(2)
-    v, b = (draw.standard_normal((n, 1)) + 1j * draw.standard_normal((n, 1)) for _ in "vb")
-    v /= np.linalg.norm(v)
-    a = np.eye(n) - 2 * v @ v.conj().T
-    return a, b[:, 0], a @ b[:, 0]
-
-
-def rank_one_change(n: int) -> tuple[Matrix, Matrix, Matrix]:
-    draw = np.random.default_rng(4)
-    d, u, v, b = 1 + draw.random(n), draw.random(n), draw.random(n), draw.random(n)
-    x = b / d - (u / d) * (v @ (b / d)) / (1 + v @ (u / d))
-    return np.diag(d) + np.outer(u, v), b, x
-
-
-def hadamard(n: int) -> tuple[Matrix, Matrix, Matrix]:
-    a = scipy.linalg.hadamard(n).astype(float)
-    b = np.random.default_rng(6).standard_normal(n)
-    return a, b, a.T @ b / n
-
-
-def fourier(n: int) -> tuple[Matrix, Matrix, Matrix]:
-    b = np.random.default_rng(7).standard_normal(n) + 0j
-    return scipy.linalg.dft(n, scale="sqrtn"), b, np.fft.ifft(b, norm="ortho")
-
-
-@pytest.mark.parametrize(
-    ("system", "n"),
-    [(circulant, 501), (reflector, 300), (rank_one_change, 450), (hadamard, 512), (fourier, 331)],
-)
-def test_solutions_from_a_formula(
-    tmp_path: Path, system: Callable[[int], tuple[Matrix, Matrix, Matrix]], n: int
-) -> None:
+@pytest.mark.parametrize(("system", "n"), SYSTEMS)
+def test_solutions_from_a_formula(tmp_path: Path, system: System, n: int) -> None:
     a, b, expected = system(n)
     x = lu_solve(factor(tmp_path / "Z", a), b, progress=False)
     np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-10)
