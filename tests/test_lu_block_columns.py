@@ -279,6 +279,22 @@ def test_the_plan_chooses_by_time(read_bytes_s: float) -> None:
     assert large.method.startswith("slabs")
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_small_part_of_the_matrix_needs_no_rates(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slabs would move 121 (in order C) or 91 n² words, which no disk does in as short a time."""
+    n, memory = 16384, 16 << 20
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    A = oc.create_array(tmp_path / "Z", (n, n), order=order, reserve=False)
+    found = choice.chosen("auto", A, None, memory, overwrite_a=False, resume=True)
+    plan = oc.plan("lu", n=n, memory=memory, order=order, rates=RATES)
+    assert found.algorithm == "block-columns"
+    assert "block columns" in plan.method
+    words = (plan.bytes_read + plan.bytes_written) / 8 / n**2
+    assert f"block columns {words:.3g}; {choice.UNMEASURED}" in found.why
+
+
 def test_a_call_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = random_matrix(700, "f8")
     A = oc.from_array(a, tmp_path / "Z", order="C", chunks=(64, 32), progress=False)
@@ -291,6 +307,14 @@ def test_a_call_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         return lu.report.method
 
     assert method() == "slabs", "no rates are kept"
+    slow = Rates(**RATES.__dict__ | {"read_bytes_s": 1e6, "write_bytes_s": 1e6})
+    with monkeypatch.context() as patch:
+        patch.setattr(choice.rates, "NOMINAL", slow)
+        report = lu_factor(A, memory=200_000, overwrite=True, progress=False).report
+    assert report is not None
+    assert report.method == "block-columns"
+    (why,) = (note for note in report.notes if "block columns" in note)
+    assert choice.UNMEASURED in why
     assert method(method="block-columns") == "block-columns"
     for bytes_s, expected in ((1e6, "block-columns"), (1e12, "slabs")):
         found = Rates(**RATES.__dict__ | {"read_bytes_s": bytes_s, "write_bytes_s": bytes_s})

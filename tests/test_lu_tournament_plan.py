@@ -113,14 +113,14 @@ def test_a_call_takes_it_where_nothing_else_fits(
     def refusing(*arguments: object) -> None:
         raise BudgetError("need more memory for one panel")
 
-    assert choice.chosen("auto", A, None, 160_000, overwrite_a=False, resume=True) == "slabs"
+    assert choice.chosen("auto", A, None, 160_000, overwrite_a=False, resume=True) == ("slabs", "")
     monkeypatch.setattr(choice, "lu_geometry", refusing)
     lu = lu_factor(A, memory=160_000, progress=False)
     assert lu.report is not None
     assert lu.report.method.startswith("tournament pivoting of")
     assert any("memory holds no column" in note for note in lu.report.notes)
-    assert choice.chosen("auto", A, None, 160_000, overwrite_a=True, resume=True) == "slabs"
+    assert choice.chosen("auto", A, None, 160_000, overwrite_a=True, resume=True) == ("slabs", "")
     # And if this does not fit either, what is refused is the first of them.
-    assert choice.chosen("auto", A, None, 50_000, overwrite_a=False, resume=True) == "slabs"
+    assert choice.chosen("auto", A, None, 50_000, overwrite_a=False, resume=True) == ("slabs", "")
     with pytest.raises(BudgetError, match="for one panel"):
         lu_factor(A, memory=50_000, overwrite=True, progress=False)

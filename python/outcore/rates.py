@@ -97,6 +97,19 @@ class Rates:
         return DiskReads(self.gap_bytes, self.block_bytes)
 
 
+NOMINAL = Rates(
+    read_bytes_s=1e9,
+    write_bytes_s=5e8,
+    gemm_flops_s={"float32": 2e11, "float64": 1e11, "complex64": 2e11, "complex128": 1e11},
+    cores=1,
+    threads=1,
+    kernels="",
+    measured_at="",
+    directory="",
+)
+"""Where none were measured, and measuring would take memory and time that nobody granted."""
+
+
 def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     """Measure the rates and keep them.
 

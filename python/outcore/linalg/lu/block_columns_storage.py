@@ -89,16 +89,9 @@ class PartialStorage(BlockColumnStorage[PartialGeometry]):
 
 
 class TournamentStorage(BlockColumnStorage[TournamentGeometry]):
-    """The files of one LU with tournament pivoting.
-
-    Attributes
-    ----------
-    why
-        Why this method was taken where nobody asked for it.
-    """
+    """The files of one LU with tournament pivoting."""
 
     method = "tournament"
-    why = ""
 
     @property
     def title(self) -> str:
@@ -112,4 +105,4 @@ class TournamentStorage(BlockColumnStorage[TournamentGeometry]):
     def notes(self, extremes: Extremes) -> list[str]:
         """Give what the report notes."""
         largest = [f"largest element of L: {extremes.max_l:.3g}"] if extremes.max_l else []
-        return super().notes(extremes) + largest + ([self.why] if self.why else [])
+        return super().notes(extremes) + largest

@@ -33,10 +33,28 @@ LEAST_BYTES = 256 << 20
 ONLY = "memory holds no column of panels, which all other methods need"
 """Why the plan says that tournament pivoting is taken where nobody asked for it."""
 
+UNMEASURED = "no rates are kept for this disk, so nominal ones were taken; oc.plan measures them"
+"""What a call says that chose without rates."""
+
 # Block columns are chosen where they take less than so much of the time, and memory holds less than
 # this part of the matrix.
 _WORTH_SECONDS = 0.95
 _SMALL_BUDGET = 16
+
+
+class Choice(NamedTuple):
+    """What a call takes.
+
+    Attributes
+    ----------
+    algorithm
+        How it goes.
+    why
+        The reason, for the report, where there was something to choose.
+    """
+
+    algorithm: Algorithm
+    why: str = ""
 
 
 def check_method(method: str, *, overwrite_a: bool) -> None:
@@ -59,7 +77,7 @@ def chosen(
     *,
     overwrite_a: bool,
     resume: bool,
-) -> Algorithm:
+) -> Choice:
     """Choose the algorithm of a call: that of the stopped run, if it goes on with one."""
     check_method(method, overwrite_a=overwrite_a)
     source = A.place if isinstance(A, Array) else place(A)
@@ -67,27 +85,41 @@ def chosen(
     if resume and not overwrite_a:
         begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
         if begun is not None:
-            return begun
+            return Choice(begun)
     if not _is_matrix(metadata):
-        return "slabs" if method == "auto" else method
+        return Choice("slabs" if method == "auto" else method)
     n, dtype, layout = metadata.shape[0], metadata.dtype, Layout.of(metadata)
     if method == "block-columns" and not partial_geometry(n, dtype, memory_bytes, layout).widths:
         # One block column is what slabs are.
-        return "slabs"
+        return Choice("slabs")
     if method != "auto":
-        return method
+        return Choice(method)
     if overwrite_a:
-        return "slabs"
+        return Choice("slabs")
     if _only_tournament(n, dtype, memory_bytes, layout) is not None:
-        return "tournament"
+        return Choice("tournament", ONLY)
     if not _may_pay(n, dtype, memory_bytes):
-        return "slabs"
-    known = rates.stored(source.path.parent)
-    if known is None:
-        # Slabs are as fast or nearly so, but on slow disks.
-        return "slabs"
-    costs = _costs(n, dtype, memory_bytes, layout, known.reads)
-    return _better(*costs, lambda cost: cost.seconds(known))
+        return Choice("slabs")
+    return _by_time(n, dtype, memory_bytes, layout, rates.stored(source.path.parent))
+
+
+def _by_time(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, known: rates.Rates | None
+) -> Choice:
+    """Choose by the time at the rates that are kept, or at nominal ones, and say why."""
+    at = known or rates.NOMINAL
+    slabs, columns = _costs(n, dtype, memory_bytes, layout, at.reads)
+    algorithm = _better(slabs, columns, lambda cost: cost.seconds(at))
+    if columns is None:
+        return Choice(algorithm)
+    words = [
+        (cost.bytes_read + cost.bytes_written) / dtype.itemsize / n**2 for cost in (slabs, columns)
+    ]
+    why = (
+        f"{algorithm} for its time: slabs move {words[0]:.3g} n^2 words, block columns "
+        f"{words[1]:.3g}"
+    )
+    return Choice(algorithm, why if known else f"{why}; {UNMEASURED}")
 
 
 def _is_matrix(metadata: Metadata) -> bool:

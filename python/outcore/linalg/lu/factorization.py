@@ -39,7 +39,7 @@ from outcore.linalg.lu.block_columns_storage import (
     TournamentStorage,
 )
 from outcore.linalg.lu.checks import warn_of
-from outcore.linalg.lu.choice import ONLY, LuMethod, chosen
+from outcore.linalg.lu.choice import LuMethod, chosen
 from outcore.linalg.lu.conveyor import Source
 from outcore.linalg.lu.partial import PartialFactorization
 from outcore.linalg.lu.partial_geometry import PartialGeometry
@@ -126,21 +126,23 @@ def lu_factor(
         If the pivots grew so much that half of the digits may be lost.
     """
     memory_bytes = budget.resolve(memory)
-    algorithm = chosen(method, A, out, memory_bytes, overwrite_a=overwrite_a, resume=resume)
+    algorithm, why = chosen(method, A, out, memory_bytes, overwrite_a=overwrite_a, resume=resume)
     begin = functools.partial(
         open_storage, A=A, out=out, memory_bytes=memory_bytes, overwrite_a=overwrite_a,
         overwrite=overwrite, resume=resume, threads=threads,
     )  # fmt: skip
     if algorithm == "slabs":
         with begin(Method(lu_geometry, LuStorage, LU)) as storage:
+            storage.why = why
             factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
     elif algorithm == "block-columns":
         with begin(_by_columns(A, PartialGeometry, partial_geometry, PartialStorage)) as files:
+            files.why = why
             factor = _run(files, _partially, _columns_left(files), threads, progress)
     else:
         method_ = _by_columns(A, TournamentGeometry, tournament_geometry, TournamentStorage)
         with begin(method_) as played:
-            played.why = ONLY if method == "auto" else ""
+            played.why = why
             factor = _run(played, _by_tournament, _columns_left(played), threads, progress)
     warn_of(factor)
     return factor

@@ -24,10 +24,17 @@ G = TypeVar("G", bound=Geometry)
 
 
 class LuFiles(FactorStorage[G], ABC):
-    """The files of one LU, by any algorithm; see `FactorStorage`."""
+    """The files of one LU, by any algorithm; see `FactorStorage`.
+
+    Attributes
+    ----------
+    why
+        Why this algorithm was taken where nobody asked for it.
+    """
 
     kind = LU
     method: ClassVar[str]
+    why = ""
 
     @abstractmethod
     def planned_bytes(self) -> tuple[int, int]:
@@ -40,9 +47,10 @@ class LuFiles(FactorStorage[G], ABC):
 
     def notes(self, extremes: Extremes) -> list[str]:
         """Give what the report notes."""
-        if not extremes.info:
-            return []
-        return [f"exactly singular: diagonal number {extremes.info} is zero"]
+        notes = [self.why] if self.why else []
+        if extremes.info:
+            notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
+        return notes
 
     def further_figures(self) -> dict[str, Any]:
         """Give what else the report says."""

@@ -16,7 +16,7 @@ from outcore.linalg.lu.solve import solve_and_report as solve_with_lu
 from outcore.linalg.systems.plan import passes, solve_cost
 from outcore.linalg.systems.residual import check
 from outcore.linalg.systems.solving import Solving
-from outcore.rates import stored
+from outcore.rates import NOMINAL, stored
 from outcore.report import Report
 
 F = TypeVar("F", LUFactor, CholeskyFactor)
@@ -73,13 +73,13 @@ def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -
 
     What is ready may be used with less memory than making it takes.
     """
-    known = stored(job.source.path)
+    known = stored(job.source.path) or NOMINAL
     metadata = read_metadata(job.source)
     options = {"assume_a": "pos" if kind is CHOLESKY else "gen"}
     problem = Problem(
         job.n, job.dtype, job.memory_bytes, rhs=job.columns,
         options={**options, "order": metadata.order, "chunks": metadata.chunks},
-        seconds=None if known is None else lambda cost: cost.seconds(known),
+        seconds=lambda cost: cost.seconds(known), disk=lambda: known.reads,
     )  # fmt: skip
     if ready is None:
         return solve_cost(problem).phases

@@ -10,20 +10,8 @@ from outcore.array import Array
 from outcore.linalg.cost import Phase
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, Part
-from outcore.rates import Rates, stored
+from outcore.rates import NOMINAL, stored
 from outcore.volumes import PathLike, Place, place
-
-_NOMINAL = Rates(
-    read_bytes_s=1e9,
-    write_bytes_s=5e8,
-    gemm_flops_s={"float32": 2e11, "float64": 1e11, "complex64": 2e11, "complex128": 1e11},
-    cores=1,
-    threads=1,
-    kernels="",
-    measured_at="",
-    directory="",
-)
-"""Where no rates were measured. They only weigh the parts of the progress bar."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Solving:
 
     def parts(self, *steps: Sequence[Phase]) -> list[Part]:
         """Parts of the bar, one for each step of what is to come: the phases of each."""
-        known = stored(self.source.path) or _NOMINAL
+        known = stored(self.source.path) or NOMINAL
         seconds = [sum(phase.seconds(known) for phase in phases) for phases in steps]
         self.bar.extend(sum(seconds))
         return [self.bar.part(work) for work in seconds]
