@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from memory_limits import Limit
 
 from outcore.cli import main
 from outcore.create import create_array
@@ -67,3 +68,17 @@ def test_assembly_keeps_to_the_budget_too(tmp_path: Path, memory_bytes: int) -> 
     assert array.report is not None
     assert array.report.memory_bytes == memory_bytes
     assert array.report.peak_memory_bytes <= memory_bytes
+
+
+def test_never_killed(tmp_path: Path, limit: Limit) -> None:
+    """Under a hard memory limit: assembly, factors, the solution, pictures and all."""
+    script = """
+import sys
+from outcore.cli import main
+main(["demo", "--level", "3", "--memory", sys.argv[1], "--json", "-o", "."], standalone_mode=False)
+"""
+    said = limit.survived(script, tmp_path, 3 << 20)
+    values = json.loads(said)
+    assert values["n"] == 1280
+    assert values["report"]["peak_memory_bytes"] <= 3 << 20
+    assert values["surface_error"] < 0.05

@@ -116,6 +116,13 @@ def test_xarray_opens_a_group(tmp_path: Path) -> None:
         assert data["p"].dims == ("t", "y", "x")
         assert data["p"].attrs["unit"] == "Pa"
         np.testing.assert_array_equal(data["p"].sel(x=1.5).values, field[:, :, 3])
+    # Without being told, xarray looks for consolidated metadata first, and says that there is none:
+    # a group that arrays are added to later has no list of them that could be out of date.
+    with pytest.warns(RuntimeWarning, match="consolidated metadata"):
+        data = xarray.open_zarr(group)
+    with data:
+        assert sorted(data.variables) == ["p", "x"]
+        np.testing.assert_array_equal(data["p"].sel(x=1.5).values, field[:, :, 3])
 
 
 def test_zarr_lists_a_group(tmp_path: Path) -> None:
