@@ -1,9 +1,12 @@
 //! What every [`Volume`] must do, as code: a new volume is tested by one call of [`volume`].
 
 use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use crate::{
-    Buffer, ErrorKind, FileId, Level, Nested, OpenMode, Operation, Regions, Result, Volume, VolumeRequest,
+    Buffer, ErrorKind, FileId, Hints, Level, Nested, OpenMode, Operation, Regions, Result, Volume,
+    VolumeRequest,
 };
 
 /// Submits a request and waits for it.
@@ -102,6 +105,98 @@ where
         self.volume.close(reader);
     }
 
+    fn lengths(&self) {
+        let v = self.volume;
+        let hints = Hints {
+            stripe_unit_bytes: Some(1 << 16),
+            stripe_count: Some(1),
+            base: Some(0),
+            others: vec![("nobody_knows".into(), "1".into())],
+        };
+        let file = v.create("l/file", 10_000, true, hints.clone()).expect("create with hints");
+        assert_eq!(v.length(file), Ok(10_000));
+        assert_eq!(self.read(file, &[(9_990, 10)]), Ok(vec![0; 10]));
+        let again = v.create("l/file", 10_000, true, hints).expect_err("making a file that exists");
+        assert_eq!(again.kind, ErrorKind::Exists);
+        v.close(file);
+
+        let mode = OpenMode::ReadWrite;
+        assert_eq!(v.open("l/none", mode).expect_err("missing").kind, ErrorKind::NotFound);
+        let file = v.open("l/file", mode).expect("reopen to write");
+        self.write(file, &[(9_000, 1000)], &[7; 1000]).expect("write to a file that was there");
+        assert_eq!(self.read(file, &[(8_999, 2)]), Ok(vec![0, 7]));
+        v.close(file);
+
+        let resize = |length, reserve| v.open("l/file", OpenMode::Resize { length, reserve });
+        let none = v.open("l/none", OpenMode::Resize { length: 5, reserve: false });
+        assert_eq!(none.expect_err("missing").kind, ErrorKind::NotFound);
+        assert_eq!(v.exists("l/none"), Ok(false));
+        for (length, reserve) in [(150_000, true), (250_000, false)] {
+            let file = resize(length, reserve).expect("longer");
+            assert_eq!(v.length(file), Ok(length));
+            assert_eq!(self.read(file, &[(9_999, 2), (length - 2, 2)]), Ok(vec![7, 0, 0, 0]));
+            self.write(file, &[(length - 1, 1)], &[9]).expect("write what is new");
+            v.close(file);
+        }
+        let file = resize(9_500, false).expect("shorter");
+        assert_eq!(v.length(file), Ok(9_500));
+        assert_eq!(self.read(file, &[(9_498, 2)]), Ok(vec![7, 7]));
+        assert_eq!(self.read(file, &[(9_499, 2)]).expect_err("cut off").kind, ErrorKind::Truncated);
+        v.close(file);
+        let file = resize(150_000, false).expect("longer again");
+        assert_eq!(
+            self.read(file, &[(9_499, 2), (9_998, 2), (149_999, 1)]),
+            Ok(vec![7, 0, 0, 0, 0]),
+            "what was cut off does not come back"
+        );
+        v.close(file);
+        v.remove("l").expect("remove");
+    }
+
+    fn times(&self) {
+        let v = self.volume;
+        assert_eq!(v.modified_ns("t/none").expect_err("missing").kind, ErrorKind::NotFound);
+        assert_eq!(v.settle("t/none").expect_err("missing").kind, ErrorKind::NotFound);
+        let file = v.open("t/file", OpenMode::Create { length: 100, reserve: false }).expect("create");
+        let (mut last, mut known) = (0, vec![]);
+        for number in 0..3 {
+            // Clocks of files may go by steps.
+            thread::sleep(Duration::from_millis(20));
+            self.write(file, &[(10, 1)], &[number]).expect("write");
+            v.settle("t/file").expect("settle");
+            last = v.modified_ns("t/file").expect("time of the last write");
+            assert!(!known.contains(&last), "it differs after a write");
+            known.push(last);
+        }
+        assert_eq!(self.read(file, &[(10, 1)]), Ok(vec![2]));
+        self.run(file, Operation::Sync, &[], &[]).expect("sync");
+        v.close(file);
+        v.settle("t/file").expect("settle again");
+        assert_eq!(v.modified_ns("t/file"), Ok(last), "reads and syncs are no writes");
+        v.replace_small("t/file", b"new").expect("replace");
+        assert_ne!(v.modified_ns("t/file"), Ok(last), "nor is it the same after replacing");
+        v.remove("t").expect("remove");
+    }
+
+    fn replacing(&self) {
+        let v = self.volume;
+        for (name, bytes) in [("r/old", [1; 5]), ("r/new", [2; 5])] {
+            let file = v.open(name, OpenMode::Create { length: 5, reserve: false }).expect("create");
+            self.write(file, &[(0, 5)], &bytes).expect("write");
+            v.close(file);
+        }
+        v.rename("r/new", "r/old").expect("rename onto a file that exists");
+        assert_eq!(v.exists("r/new"), Ok(false));
+        assert_eq!(v.read_small("r/old"), Ok(vec![2; 5]), "the new one is there instead");
+        assert_eq!(v.rename("r/new", "r/old").expect_err("missing").kind, ErrorKind::NotFound);
+        assert_eq!(v.read_small("r/old"), Ok(vec![2; 5]), "and stays");
+        v.replace_small("r/deep/er/file", b"below").expect("a file below");
+        v.rename("r/deep", "r/moved").expect("rename a directory");
+        assert_eq!(v.read_small("r/moved/er/file").as_deref(), Ok(&b"below"[..]));
+        assert_eq!(v.list("r").expect("list").len(), 2);
+        v.remove("r").expect("remove");
+    }
+
     fn names(&self) {
         let v = self.volume;
         assert_eq!(v.open("none", OpenMode::Read).expect_err("missing").kind, ErrorKind::NotFound);
@@ -140,5 +235,8 @@ where
 {
     let check = Check { volume, make };
     check.transfers();
+    check.lengths();
+    check.times();
+    check.replacing();
     check.names();
 }
