@@ -224,13 +224,19 @@ mod tests {
     #[test]
     fn a_local_volume_conforms() {
         let root = tempfile::tempdir().unwrap();
-        conformance::volume(&LocalVolume::open_directory(root.path().to_str().unwrap(), 4).unwrap(), &region);
+        conformance::volume(
+            &LocalVolume::open_directory(root.path().to_str().unwrap(), 4).unwrap(),
+            &region,
+            &|| std::thread::sleep(std::time::Duration::from_millis(20)),
+        );
     }
 
     #[test]
     fn a_disk_that_moves_a_few_bytes_at_a_time_changes_nothing() {
         let root = tempfile::tempdir().unwrap();
-        conformance::volume(&faulty(root.path(), Fault::Short(37)), &region);
+        conformance::volume(&faulty(root.path(), Fault::Short(37)), &region, &|| {
+            std::thread::sleep(std::time::Duration::from_millis(20))
+        });
     }
 
     #[test]

@@ -41,7 +41,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 fn a_pool_conforms() {
     for servers in [1, 2, 3, 7] {
         let (pool, link) = pool(servers);
-        conformance::volume(&pool, &region);
+        conformance::volume(&pool, &region, &|| std::thread::sleep(Duration::from_millis(20)));
         pool.remove("a").unwrap();
         pool.remove("e").unwrap();
         assert_eq!(link.data_files(), 0, "data files go with their names");

@@ -274,7 +274,7 @@ mod tests {
             let link = EmbeddedLink::open(&directories, 2).expect("a new pool");
             let clock = Arc::new(|| now().unix_ns);
             let pool = PoolVolume::new(Arc::new(link), clock).expect("its volume");
-            conformance::volume(&pool, &region);
+            conformance::volume(&pool, &region, &|| std::thread::sleep(std::time::Duration::from_millis(20)));
         }
     }
 }

@@ -78,7 +78,7 @@ impl Pool {
 fn a_served_pool_conforms() {
     let pool = Pool::new(3);
     assert_eq!(pool.servers.iter().map(IoDaemon::server).collect::<Vec<_>>(), [0, 1, 2].map(ServerId));
-    conformance::volume(&pool.own_volume(), &region);
+    conformance::volume(&pool.own_volume(), &region, &|| std::thread::sleep(Duration::from_millis(20)));
     for server in pool.servers {
         server.stop();
     }
@@ -132,7 +132,7 @@ fn servers_that_join_at_one_moment_get_numbers_of_their_own() {
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
     pool.servers.extend(joined);
-    conformance::volume(&pool.own_volume(), &region);
+    conformance::volume(&pool.own_volume(), &region, &|| std::thread::sleep(Duration::from_millis(20)));
 }
 
 #[test]
