@@ -58,7 +58,7 @@ pub enum Kind {
     Sync,
     /// Removes the data files of a file that has no name any more.
     Remove,
-    /// Writes or reads the whole file with other clients.
+    /// Writes or reads an array in the file with other clients.
     Collective(Option<WriteId>),
 }
 

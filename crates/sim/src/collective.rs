@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{
-    ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, ErrorKind, Grant, GridSpec, IoReply,
-    IoRequest, MemorySchema, StorageOrder, Target, Tile,
-};
+use outcore_core::{CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, Target};
 
 use crate::client::SimFile;
+use crate::elements::{draw, offsets_of, owned, padding_of, runs_of};
 use crate::model::{WriteId, pattern};
 use crate::rank_memory::RankMemory;
 
@@ -32,10 +30,14 @@ pub struct Collective {
     pub missing: BTreeSet<usize>,
     /// Ranks that offer their memory.
     pub offering: BTreeSet<u64>,
+    /// Runs of bytes of the file that are in the memory of clients.
+    pub covered: Arc<[(u64, u64)]>,
+    /// Those that are in chunks and of no element: what is written may make them zeros.
+    pub padding: Vec<(u64, u64)>,
 }
 
 impl Collective {
-    /// A file of bytes, distributed over clients at random.
+    /// An array in a file, distributed over clients at random.
     pub fn new(
         random: &mut Random,
         id: u128,
@@ -44,25 +46,11 @@ impl Collective {
         clients: Vec<usize>,
     ) -> Self {
         let (number, file) = file;
-        let length = file.model.length();
         let ranks = clients.len() as u64;
-        let processes = random.between(1, ranks);
-        let distribution = if random.once_in(2) {
-            Distribution::Block
-        } else {
-            Distribution::Cyclic(random.between(1, length))
-        };
-        let grid = GridSpec {
-            shape: vec![length],
-            chunk: vec![length],
-            item_bytes: 1,
-            storage: StorageOrder::C,
-            chunk_order: ChunkOrder::RowMajor,
-            slot_align_bytes: 1,
-            column_places: None,
-            growing: false,
-        };
-        let schema = MemorySchema::Mesh { mesh: vec![processes], dims: vec![distribution] };
+        let (grid, schema) = draw(random, file.model.length(), ranks);
+        let parts = |rank| owned(&schema, &grid.shape, rank);
+        let covered = runs_of((0..ranks).flat_map(parts).flat_map(|axes| offsets_of(&grid, &axes)).collect());
+        let padding = padding_of(&grid);
         let spec = CollectiveSpec {
             id,
             write: write.is_some(),
@@ -75,7 +63,7 @@ impl Collective {
         };
         let missing = clients.iter().copied().collect();
         let offering = (0..ranks).filter(|_| random.once_in(2)).collect();
-        Self { spec, file: number, write, clients, missing, offering }
+        Self { spec, file: number, write, clients, missing, offering, covered: covered.into(), padding }
     }
 }
 
@@ -89,7 +77,9 @@ pub struct Rank {
     rank: u64,
     write: Option<WriteId>,
     plan: CollectivePlan,
-    memory: Option<Arc<RankMemory>>,
+    memory: Arc<RankMemory>,
+    is_offering: bool,
+    covered: Arc<[(u64, u64)]>,
     /// Of each entry.
     parts: Vec<Part>,
     has_failed: bool,
@@ -115,8 +105,8 @@ impl Rank {
         let rank = collective.clients.iter().position(|&other| other == client)? as u64;
         let stripes = file.layout.stripes;
         let plan = CollectivePlan::new(&collective.spec, stripes).ok()?;
-        let offering = collective.write.filter(|_| collective.offering.contains(&rank));
-        let memory = offering.map(|write| Arc::new(RankMemory::new(&collective.spec, &plan, rank, write)));
+        let is_offering = collective.write.is_some() && collective.offering.contains(&rank);
+        let memory = Arc::new(RankMemory::new(&collective.spec, rank, collective.write.unwrap_or(0)));
         let (mut parts, mut nexts) = (vec![], vec![]);
         for entry in 0..stripes.count() {
             let rounds = plan.rounds_of(entry, rank);
@@ -124,11 +114,11 @@ impl Rank {
             parts.push(Part { rounds, next_round: 0, shares_left });
             let target = Target { handle: file.handle, stripes, entry };
             let spec = Box::new(collective.spec.clone());
-            let offer = memory.as_ref().map(|memory| memory.offer.clone());
+            let offer = is_offering.then(|| memory.offer.clone());
             nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));
         }
-        let (id, write) = (collective.spec.id, collective.write);
-        Some((Self { id, rank, write, plan, memory, parts, has_failed: false }, nexts))
+        let (id, write, covered) = (collective.spec.id, collective.write, collective.covered.clone());
+        Some((Self { id, rank, write, plan, memory, is_offering, covered, parts, has_failed: false }, nexts))
     }
 
     /// What is written; `None`: it reads.
@@ -138,7 +128,12 @@ impl Rank {
 
     /// What servers may read.
     pub fn memory(&self) -> Option<Arc<RankMemory>> {
-        self.memory.clone()
+        self.is_offering.then(|| self.memory.clone())
+    }
+
+    /// Runs of bytes of the file that all of them have.
+    pub fn covered(&self) -> Arc<[(u64, u64)]> {
+        self.covered.clone()
     }
 
     /// Whether it still waits for the answer to a request: who has given up waits for shares, which have its memory, and
@@ -196,12 +191,11 @@ impl Rank {
     }
 
     fn leave_out_what_is_read(&mut self, entry: u64) {
-        let Some(memory) = &self.memory else { return };
         let part = &mut self.parts[entry as usize];
         for (_, pieces) in &mut part.rounds {
             pieces.retain(|&piece| {
                 let share = self.plan.share(&self.plan.piece(entry, piece), self.rank);
-                memory.offer.direct(&share, 1).is_none()
+                self.memory.offer.direct(&share, 1).is_none()
             });
         }
         part.rounds.retain(|(_, pieces)| !pieces.is_empty());
@@ -227,18 +221,10 @@ impl Rank {
         (0..self.parts.len() as u64).map(abandon).collect()
     }
 
-    /// Where in the file the bytes of its share of a piece are, in the order in which they travel.
+    /// Where in the file the bytes of its share of a piece are, in the order in which they travel: by where they are in its
+    /// memory.
     pub fn offsets(&self, entry: u64, piece: u64) -> Vec<u64> {
-        let planned = self.plan.piece(entry, piece);
-        let share = self.plan.share(&planned, self.rank);
-        let locals = share.tiles.iter().flat_map(bytes_of);
-        locals.filter_map(|at| self.plan.stripes().offset_of(entry, planned.offset + at)).collect()
+        let share = self.plan.share(&self.plan.piece(entry, piece), self.rank);
+        share.tiles.iter().flat_map(|tile| self.memory.offsets_of(tile)).collect()
     }
-}
-
-/// The bytes of a tile of elements of one byte, in a piece.
-fn bytes_of(tile: &Tile) -> Vec<u64> {
-    tile.levels.iter().fold(vec![tile.at], |found, level| {
-        found.iter().flat_map(|&at| (0..level.count).map(move |i| at + i * level.piece_step)).collect()
-    })
 }

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod collective;
+pub mod elements;
 pub mod metadata;
 pub mod model;
 pub mod node;

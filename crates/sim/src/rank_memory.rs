@@ -2,55 +2,52 @@
 
 use outcore_core::crash_disk::MemoryBuffer;
 use outcore_core::{
-    Axis, Buffer, ByteRun, CollectivePlan, CollectiveSpec, Error, ErrorKind, MemoryOffer, OfferedArray,
-    PeerMemory, Result,
+    Buffer, ByteRun, CollectiveSpec, Error, ErrorKind, MemoryOffer, OfferedArray, PeerMemory, Result, Tile,
 };
 
+use crate::elements::{offsets_of, owned};
 use crate::model::{WriteId, pattern};
 
 const NONCE_AT: u64 = 0x1000;
 const ARRAY_AT: u64 = 0x10_0000;
 
-/// A nonce, and the array of the client, if it has one.
+/// A nonce, and the arrays of the client, a byte apart.
 #[derive(Debug)]
 pub struct RankMemory {
     /// What it tells servers of it.
     pub offer: MemoryOffer,
-    array: Vec<u8>,
+    bytes: Vec<u8>,
+    /// Of each array: where in the file each of its elements is.
+    offsets: Vec<Vec<u64>>,
 }
 
 impl RankMemory {
     /// With what a client writes, of an array of bytes.
-    pub fn new(spec: &CollectiveSpec, plan: &CollectivePlan, rank: u64, write: WriteId) -> Self {
-        let parts = spec.schema.parts(&spec.grid.shape, rank);
-        let length: u64 = parts.first().map_or(0, |axes| axes.iter().map(Axis::count).product());
-        let mut array = vec![0; length as usize];
-        for entry in 0..plan.stripes().count() {
-            for piece in (0..plan.pieces(entry)).map(|number| plan.piece(entry, number)) {
-                for tile in plan.share(&piece, rank).tiles {
-                    let first = vec![(tile.local[0], piece.offset + tile.at)];
-                    let places = tile.levels.iter().fold(first, |places, level| {
-                        let next = |(here, there): (u64, u64)| {
-                            (0..level.count)
-                                .map(move |i| (here + i * level.local_step, there + i * level.piece_step))
-                        };
-                        places.into_iter().flat_map(next).collect()
-                    });
-                    for (here, there) in places {
-                        if let Some(offset) = plan.stripes().offset_of(entry, there) {
-                            array[here as usize] = pattern(write, offset);
-                        }
-                    }
-                }
+    pub fn new(spec: &CollectiveSpec, rank: u64, write: WriteId) -> Self {
+        let (mut bytes, mut offsets, mut arrays) = (vec![], vec![], vec![]);
+        for axes in owned(&spec.schema, &spec.grid.shape, rank) {
+            let mut strides = vec![1; axes.len()];
+            for dim in (1..axes.len()).rev() {
+                strides[dim - 1] = strides[dim] * axes[dim].len() as i64;
             }
+            arrays.push(OfferedArray { address: ARRAY_AT + bytes.len() as u64, strides });
+            offsets.push(offsets_of(&spec.grid, &axes));
+            bytes.extend(offsets.iter().rev().take(1).flatten().map(|&offset| pattern(write, offset)));
+            bytes.push(0);
         }
-        let offered = OfferedArray { address: ARRAY_AT, strides: vec![1] };
-        let offer = MemoryOffer {
-            nonce: spec.id ^ u128::from(rank),
-            nonce_address: NONCE_AT,
-            arrays: parts.iter().map(|_| offered.clone()).collect(),
-        };
-        Self { offer, array }
+        let offer = MemoryOffer { nonce: spec.id ^ u128::from(rank), nonce_address: NONCE_AT, arrays };
+        Self { offer, bytes, offsets }
+    }
+
+    /// Where in the file the elements of a tile are, by where they are in memory, in the order in which they travel.
+    pub fn offsets_of(&self, tile: &Tile) -> Vec<u64> {
+        let strides = &self.offer.arrays[tile.part].strides;
+        let first = tile.local.iter().zip(strides).map(|(&i, &stride)| i * stride as u64).sum();
+        let places = tile.levels.iter().fold(vec![first], |places: Vec<u64>, level| {
+            let step = level.local_step * strides[level.dim] as u64;
+            places.iter().flat_map(|&at| (0..level.count).map(move |i| at + i * step)).collect()
+        });
+        places.into_iter().map(|at| self.offsets[tile.part][at as usize]).collect()
     }
 }
 
@@ -60,7 +57,7 @@ impl PeerMemory<MemoryBuffer> for RankMemory {
         let mut found = vec![];
         for run in runs {
             let (base, bytes) =
-                if run.start < ARRAY_AT { (NONCE_AT, &nonce[..]) } else { (ARRAY_AT, &self.array[..]) };
+                if run.start < ARRAY_AT { (NONCE_AT, &nonce[..]) } else { (ARRAY_AT, &self.bytes[..]) };
             let start = (run.start - base) as usize;
             let bytes = bytes.get(start..start + run.bytes as usize);
             found.extend(bytes.ok_or_else(|| Error::new(ErrorKind::Io, "there is no such memory"))?);

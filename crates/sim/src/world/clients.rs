@@ -144,7 +144,12 @@ impl World {
         if let Some(write) = collective.write.filter(|_| collective.missing.len() == collective.clients.len())
         {
             // On behalf of all of them.
-            file.model.sent(write, collective.clients[0], 0, file.model.length());
+            for &(start, end) in collective.covered.iter() {
+                file.model.sent(write, collective.clients[0], start, end);
+            }
+            for &(start, end) in &collective.padding {
+                file.model.sent(0, collective.clients[0], start, end);
+            }
         }
         let all = Regions::contiguous(0, file.model.length()).unwrap_or_default();
         collective.missing.remove(&client);
@@ -368,8 +373,10 @@ impl World {
                 }
             }
             (IoRequest::Await { round: None, .. }, Some(write)) => {
-                for (start, end) in SimFile::on_entry(layout.stripes, call.entry, 0, model.length()) {
-                    model.safe(write, start, end, self.now_ns);
+                for &(start, end) in rank.covered().iter() {
+                    for (start, end) in SimFile::on_entry(layout.stripes, call.entry, start, end) {
+                        model.safe(write, start, end, self.now_ns);
+                    }
                 }
             }
             _ => {}
