@@ -1,7 +1,8 @@
 """Rights, times, extended attributes and listings of names in a pool."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_mode_owner_and_time_are_set(pool: oc.Pool) -> None:
     pool.chmod("f", 0o640)
     pool.chown("f", 12, 34)
     pool.chown("f", group=35)
-    pool.utime("f", 1_234_567_890_123_456_789)
+    pool.utime("f", ns=(5, 1_234_567_890_123_456_789))
     found = pool.stat("f")
     assert (found.mode, found.owner, found.group) == (0o640, 12, 35)
     assert found.modified_ns == 1_234_567_890_123_456_789
@@ -67,15 +68,75 @@ def test_mode_owner_and_time_are_set(pool: oc.Pool) -> None:
     assert pool.stat("").mode == 0o700
 
 
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022, 0o002, 0o000, 0o277])
+def test_new_names_get_no_bits_of_the_umask(
+    pool: oc.Pool, tmp_path: Path, umask: Callable[[int], int], mask: int
+) -> None:
+    """As the system has it for plain files."""
+    umask(mask)
+    pool.open("f", "w").close()
+    pool.open("g", "x", permissions=0o640).close()
+    pool.mkdir("d")
+    pool.mkdir("e", mode=0o1751)
+    pool.mkdir("on/the/way")
+    oc.create_array(pool / "A", 3).close()
+    (pool / "small").write_bytes(b"1")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name, mode in (("f", 0o666), ("g", 0o640), ("small", 0o666)):
+        os.close(os.open(plain / name, os.O_CREAT, mode))
+        assert pool.stat(name).mode == (plain / name).stat().st_mode & 0o7777, name
+    for name, mode in (("d", 0o777), ("e", 0o1751), ("A", 0o777)):
+        os.mkdir(plain / name, mode)
+        assert pool.stat(name).mode & ~0o300 == (plain / name).stat().st_mode & 0o7477, name
+    assert pool.stat("on/the").mode & 0o077 == 0o077 & ~mask
+    assert pool.stat("A/zarr.json").mode == 0o666 & ~mask
+    with pytest.raises(InvalidError, match="permission bits"):
+        pool.open("h", "w", permissions=0o2644)
+    with pytest.raises(InvalidError, match="permission bits"):
+        pool.mkdir("h", mode="rwx")
+    assert not pool.exists("h")
+
+
 def test_a_time_that_is_set_stays_when_a_file_is_closed(pool: oc.Pool) -> None:
     with pool.open("f", "w") as file:
         file.write(b"12345")
-        pool.utime("f", 77)
+        pool.utime("f", ns=(0, 77))
     assert pool.stat("f").modified_ns == 77
     with pool.open("f", "a") as file:
         file.write(b"6")
     pool._root.core.tell_written()
     assert pool.stat("f").modified_ns > 77
+
+
+def test_times_are_set_as_of_plain_files(pool: oc.Pool, tmp_path: Path) -> None:
+    write(pool, "f", b"x")
+    plain = tmp_path / "plain"
+    plain.touch()
+    for times in ((1, 2), (0.5, 1_700_000_000.25), (0, 0.1)):
+        os.utime(plain, times)
+        pool.utime("f", times)
+        assert pool.stat("f").modified_ns == plain.stat().st_mtime_ns
+    before = time.time_ns()
+    pool.utime("f")
+    assert before <= pool.stat("f").modified_ns <= time.time_ns()
+    pool.mkdir("d")
+    pool.utime("d", None)
+    for times in (5, (1,), (1, "x"), (0, 1e300)):
+        with pytest.raises(InvalidError):
+            pool.utime("f", times)
+    for ns in ((1, 1.5), (1, -1), 5):
+        with pytest.raises(InvalidError):
+            pool.utime("f", ns=ns)
+    with pytest.raises(InvalidError, match="have both"):
+        pool.utime("f", (1, 2), ns=(1, 2))
 
 
 def test_extended_attributes_are_kept(pool: oc.Pool) -> None:
@@ -142,7 +203,11 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
                 lambda: his.open("home/f"),
                 lambda: his.chmod("home/f", 0o666),
                 lambda: his.chown("home/f", 1002),
-                lambda: his.utime("home/f", 1),
+                lambda: his.utime("home/f", (1, 1)),
+                lambda: his.utime("home/f"),
+                # Also where nothing would change.
+                lambda: his.chown("home/f", 1001, 100),
+                lambda: his.chown("home/f"),
                 lambda: his.getxattr("home/f", "a"),
                 lambda: his.listxattr("home/f"),
                 lambda: his.setxattr("home/f", "a", b""),
@@ -160,6 +225,27 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
             assert his.getxattr("home/f", "a") == b"1", "a member of the group reads"
             with pytest.raises(DeniedError):
                 his.setxattr("home/f", "a", b"2")
+            # Who may write sets it to now, and his writes are told; other times are the owner's.
+            hers.chmod("home/f", 0o660)
+            hers.utime("home/f", (1, 1))
+            with pytest.raises(DeniedError):
+                his.utime("home/f", (2, 2))
+            his.utime("home/f")
+            assert root.stat("home/f").modified_ns > 10**9
+            hers.utime("home/f", (1, 1))
+            with his.open("home/f", "r+") as file:
+                file.write(b"shared")
+            his._root.core.tell_written()
+            assert root.stat("home/f").modified_ns > 10**9
+            # What he may only write is opened by its owner.
+            hers.chmod("home/f", 0o222)
+            with hers.open("home/f", "a") as file:
+                file.write(b"!")
+            with pytest.raises(DeniedError):
+                his.open("home/f", "r+")
+            with pytest.raises(DeniedError):
+                hers.open("home/f")
+            hers.chmod("home/f", 0o640)
             hers.mkdir("home/d")
             hers.chmod("home/d", 0o711)
             write(hers, "home/d/g", b"xy")
@@ -172,7 +258,7 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
             with pytest.raises(DeniedError):
                 his.stat("home/d/g")
             root.chown("home/f", 1002, 300)
-            assert his.open("home/f", "r+").nbytes == 6
+            assert his.open("home/f", "r+").nbytes == 7
 
 
 def test_a_key_of_a_user_is_that_users_alone(served: Served, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_requests(pool: oc.Pool, call: Callable[[PoolFile], object], told: str) 
         (lambda pool: pool.open("g", None), "mode must be"),
         (lambda pool: pool.chmod("f", -1), "at least 0"),
         (lambda pool: pool.chown("f", 2**40), "that fit"),
-        (lambda pool: pool.utime("f", 1.5), "integers"),
+        (lambda pool: pool.utime("f", ns=(1, 1.5)), "integers"),
     ],
 )
 def test_calls(pool: oc.Pool, call: Callable[[oc.Pool], object], told: str) -> None:

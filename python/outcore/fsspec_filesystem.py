@@ -6,7 +6,6 @@ fsspec finds it by the entry points that the package has, for ``outcore://`` and
 
 import io
 import stat
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -402,7 +401,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if truncate or not where.exists():
             super().touch(path, truncate=True, **kwargs)
             return
-        where.root.core.set_attributes(where.inside, modified_ns=max(time.time_ns(), 0))
+        where.root.core.touch(where.inside)
 
 
 def _name(path: PoolPath) -> str:

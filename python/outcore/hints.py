@@ -1,10 +1,42 @@
-"""How files of a pool are laid out, as its users say it."""
+"""Layouts, modes and times of files of a pool, as its users say them."""
 
+import math
+import operator
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from outcore.errors import InvalidError
 from outcore.sizes import parse_bytes
+
+
+def modified_ns_of(times: Any, ns: Any) -> int:
+    """Take the second of two times, in seconds or in nanoseconds, as `os.utime` has them."""
+    if (times is None) == (ns is None):
+        raise InvalidError("need times= or ns=, have both; leave one out")
+    try:
+        _, modified = times if ns is None else ns
+        if ns is not None:
+            return operator.index(modified)
+        whole: int = math.floor(modified)
+        rest: int = math.floor((modified - whole) * 1e9)
+        return whole * 10**9 + rest
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidError(
+            "times= are two numbers of seconds, ns= two integers, have "
+            f"{reprlib.repr(times if ns is None else ns)}"
+        ) from None
+
+
+def mode_bits(mode: int) -> int:
+    """Take permission bits, 0o1777 at most."""
+    try:
+        bits = operator.index(mode)
+    except TypeError:
+        bits = -1
+    if not 0 <= bits <= 0o1777:
+        raise InvalidError(f"need permission bits of at most 0o1777, have {mode!r}")
+    return bits
 
 
 def hints_of(hints: dict[str, Any]) -> dict[str, Any]:

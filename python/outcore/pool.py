@@ -12,7 +12,7 @@ from typing import Any
 
 from outcore import _core
 from outcore.errors import ExistsError, InvalidError
-from outcore.hints import hints_of
+from outcore.hints import hints_of, mode_bits, modified_ns_of
 from outcore.logical_disk import LogicalDisk
 from outcore.pool_comm import PoolJob
 from outcore.pool_directories import check_directories
@@ -169,7 +169,12 @@ class Pool:
         return PoolPath(self._root, name)
 
     def open(
-        self, path: str | PoolPath, mode: str = "r", hints: dict[str, Any] | None = None
+        self,
+        path: str | PoolPath,
+        mode: str = "r",
+        hints: dict[str, Any] | None = None,
+        *,
+        permissions: int = 0o666,
     ) -> PoolFile:
         """Open a file of bytes.
 
@@ -187,6 +192,8 @@ class Pool:
             How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
             first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and
             ``start_iodevice``. Others are kept, and ignored.
+        permissions
+            The mode of a new file, as `os.open` takes it: without the bits of the umask.
 
         Returns
         -------
@@ -201,7 +208,7 @@ class Pool:
         DeniedError
             If the user may not read or write it.
         """
-        return self._at(path).open(mode, hints)
+        return self._at(path).open(mode, hints, permissions=permissions)
 
     def ls(self, path: str | PoolPath = "") -> list[str]:
         """List the names in a directory, sorted.
@@ -238,6 +245,7 @@ class Pool:
         self,
         path: str | PoolPath,
         *,
+        mode: int = 0o777,
         exist_ok: bool = False,
         hints: dict[str, Any] | None = None,
     ) -> None:
@@ -247,6 +255,9 @@ class Pool:
         ----------
         path
             Its name.
+        mode
+            Its permission bits, as `os.mkdir` takes them: without those of the umask. Directories
+            above it that are made get them too, and are searched by who may read them.
         exist_ok
             Whether it may be there already.
         hints
@@ -261,7 +272,7 @@ class Pool:
         where = self._at(path)
         layout = None if hints is None else hints_of(hints)
         if not where.exists():
-            self._root.core.make_directory(where.inside)
+            self._root.core.make_directory(where.inside, mode_bits(mode))
         elif not exist_ok or not where.is_dir():
             raise ExistsError(f"{where} exists; choose another name")
         if layout is not None:
@@ -330,9 +341,33 @@ class Pool:
             path, owner=None if owner in kept else owner, group=None if group in kept else group
         )
 
-    def utime(self, path: str | PoolPath, modified_ns: int) -> None:
-        """Set the time of the last change of content, in nanoseconds since 1970."""
-        self._set(path, modified_ns=modified_ns)
+    def utime(
+        self,
+        path: str | PoolPath,
+        times: tuple[float, float] | None = None,
+        *,
+        ns: tuple[int, int] | None = None,
+    ) -> None:
+        """Set the time of the last change of content, as `os.utime` does.
+
+        Parameters
+        ----------
+        path
+            A name in the pool.
+        times, ns
+            Times of the last read and of the last change, since 1970, in seconds or in
+            nanoseconds. A pool does not keep the first. By default it is now.
+
+        Raises
+        ------
+        DeniedError
+            If the user is neither the owner nor has the pool's key; now may be set by who may
+            write, too.
+        """
+        if times is None and ns is None:
+            self._root.core.touch(self._at(path).inside)
+            return
+        self._set(path, modified_ns=modified_ns_of(times, ns))
 
     def _set(self, path: str | PoolPath, **attributes: int | None) -> None:
         try:

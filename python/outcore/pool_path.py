@@ -26,7 +26,7 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.hints import hints_of
+from outcore.hints import hints_of, mode_bits
 from outcore.pool_file import PoolFile
 from outcore.pool_stat import PoolStat
 
@@ -272,7 +272,9 @@ class PoolPath:
         self.root.volume.replace_small(self.inside, data)
         return len(data)
 
-    def open(self, mode: str = "r", hints: dict[str, Any] | None = None) -> PoolFile:
+    def open(
+        self, mode: str = "r", hints: dict[str, Any] | None = None, *, permissions: int = 0o666
+    ) -> PoolFile:
         """Open a file of bytes; see `Pool.open`."""
         kind = mode.replace("b", "", 1) if isinstance(mode, str) else ""
         if kind not in ("r", "r+", "w", "w+", "x", "x+", "a", "a+"):
@@ -283,12 +285,13 @@ class PoolPath:
             file = self.root.core.open(self.inside, writable=kind == "r+")
             return PoolFile(file, str(self), writable=kind == "r+")
         layout = hints_of(hints) if hints else {}
+        bits = mode_bits(permissions)
         for is_last in (False, True):
             if kind[0] != "x":
                 with contextlib.suppress(NotFoundError):
                     return self._written(kind[0])
             try:
-                made = self.root.core.open(self.inside, writable=True, length=0, **layout)
+                made = self.root.core.create(self.inside, bits, **layout)
             except ExistsError:  # another may have made it just now
                 if kind[0] == "x" or is_last:
                     raise

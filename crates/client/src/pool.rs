@@ -8,13 +8,15 @@ use outcore_core::{
     VolumeRequest,
 };
 
+use outcore_disk::umask;
+
 use crate::Ticket;
 use crate::pool_call::unexpected;
 use crate::pool_shared::{Shared, checked};
 use crate::ticket::after;
 
-/// Permission bits of new directories.
-const DIRECTORY_MODE: u32 = 0o755;
+/// Permission bits of new directories, but for those of the umask.
+const DIRECTORY_MODE: u32 = 0o777;
 /// Chunks of arrays in a pool are aligned to the blocks that its servers keep checksums of.
 const SLOT_ALIGN_BYTES: u64 = 64 << 10;
 /// What direct I/O of the servers' disks wants.
@@ -57,6 +59,11 @@ where
     /// Makes a file laid out as `hints` say.
     pub fn create_with(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
         self.0.create(path, length, reserve, hints).map(|file| self.0.add(file))
+    }
+
+    /// As `create_with`, with other permission bits, but for those of the umask.
+    pub fn create_as(&self, path: &str, hints: Hints, mode: u32) -> Result<FileId> {
+        self.0.create_as(path, 0, false, hints, mode).map(|file| self.0.add(file))
     }
 
     /// Starts moving the bytes of any regions of a file from or to a buffer of as many: one message to each of its
@@ -110,7 +117,12 @@ where
 
     /// Makes a directory, and those above it.
     pub fn make_directory(&self, path: &str) -> Result<()> {
-        let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: DIRECTORY_MODE };
+        self.make_directory_as(path, DIRECTORY_MODE)
+    }
+
+    /// As `make_directory`, with other permission bits, but for those of the umask.
+    pub fn make_directory_as(&self, path: &str, mode: u32) -> Result<()> {
+        let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: mode & !umask() };
         match self.0.manager(request)? {
             ManagerReply::Done => Ok(()),
             reply => Err(unexpected(&reply)),

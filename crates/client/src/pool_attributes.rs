@@ -39,6 +39,13 @@ where
         self.done(ManagerRequest::SetAttributes { path, mode, owner, group, modified_ns })
     }
 
+    /// Sets the time of the last write to the manager's.
+    pub fn touch(&self, path: &str) -> Result<()> {
+        let path = checked(path)?;
+        self.0.tell_written(&path)?;
+        self.done(ManagerRequest::Touch { path })
+    }
+
     /// The value of an extended attribute.
     pub fn extended(&self, path: &str, name: &str) -> Result<Vec<u8>> {
         if name.is_empty() {

@@ -8,6 +8,7 @@ use outcore_core::{
     Error, ErrorKind, FileId, Gather, Grant, Handle, Hints, Inode, IoReply, Link, ManagerReply,
     ManagerRequest, Opened, Result, ServerId,
 };
+use outcore_disk::umask;
 
 use crate::pool::WallClock;
 use crate::pool_call::{Call, Servers, unexpected};
@@ -16,8 +17,8 @@ use crate::pool_file::PoolFile;
 /// How often a request is made with a new grant where servers refuse it: a grant is over sooner than thought if clocks jump.
 pub(crate) const TRIES: u32 = 4;
 
-/// Permission bits of new files.
-const FILE_MODE: u32 = 0o644;
+/// Permission bits of new files, but for those of the umask.
+const FILE_MODE: u32 = 0o666;
 
 pub(crate) struct Shared<L: Link + ?Sized> {
     pub(crate) servers: Servers<L>,
@@ -109,8 +110,19 @@ where
     }
 
     pub(crate) fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<PoolFile> {
+        self.create_as(path, length, reserve, hints, FILE_MODE)
+    }
+
+    pub(crate) fn create_as(
+        &self,
+        path: &str,
+        length: u64,
+        reserve: bool,
+        hints: Hints,
+        mode: u32,
+    ) -> Result<PoolFile> {
         let path = checked(path)?;
-        let request = ManagerRequest::Create { path: path.clone(), hints, mode: FILE_MODE };
+        let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
         // An empty file needs no data files: they are made when it is written to.
         if length > 0
@@ -279,20 +291,17 @@ where
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let inode = self.stat(path)?;
         let Some(last) = self.written().get(&inode.handle).cloned() else { return Ok(inode.modified_ns) };
-        // Never the same time for two contents, whatever the clocks say.
-        let modified_ns = last.last_ns.max(inode.modified_ns.saturating_add(1));
-        self.manager(ManagerRequest::SetAttributes {
-            path: path.into(),
-            mode: None,
-            owner: None,
-            group: None,
-            modified_ns: Some(modified_ns),
-        })?;
+        // Never the same time for two contents, whatever the clocks say: the manager sees to that.
+        let request = ManagerRequest::Wrote { handle: inode.handle, modified_ns: last.last_ns };
+        let now = match self.manager(request)? {
+            ManagerReply::Inode(inode) => *inode,
+            reply => return Err(unexpected(&reply)),
+        };
         let mut written = self.written();
         if written.get(&inode.handle) == Some(&last) {
             written.remove(&inode.handle);
         }
-        Ok(modified_ns)
+        Ok(now.modified_ns)
     }
 
     /// Tells the manager all that it does not know.

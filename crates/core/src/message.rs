@@ -452,6 +452,19 @@ pub enum ManagerRequest {
     },
     /// What time it is there: by that grants end.
     Time,
+    /// A file was written to by who asks, at this time by his clock. Its time of the last write rises: to that, but not past
+    /// the manager's time, and by a nanosecond at least. Answered with what is known of the file then.
+    Wrote {
+        /// The file.
+        handle: Handle,
+        /// Nanoseconds since 1970.
+        modified_ns: u64,
+    },
+    /// Sets the time of the last write to the manager's. Who may write may do that, too.
+    Touch {
+        /// Which file or directory.
+        path: String,
+    },
 }
 
 impl ManagerRequest {
@@ -477,6 +490,8 @@ impl ManagerRequest {
             | Self::SetAttributes { .. }
             | Self::SetDefaultLayout { .. }
             | Self::SetExtended { .. }
+            | Self::Wrote { .. }
+            | Self::Touch { .. }
             | Self::AddServer { .. }
             | Self::NewServer => true,
         }

@@ -11,4 +11,4 @@ mod system;
 pub use directory::Directory;
 pub use engine::DEFAULT_THREADS;
 pub use local::LocalDisk;
-pub use system::MonotonicClock;
+pub use system::{MonotonicClock, umask};

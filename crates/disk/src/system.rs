@@ -24,6 +24,15 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// The bits that new files and directories of this process do not get. It is read, since to ask the system is to set it,
+/// for other threads too.
+pub fn umask() -> u32 {
+    const USUAL: u32 = 0o022;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let digits = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(USUAL)
+}
+
 /// An operating system error as one of ours.
 pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
     let (kind, fix) = match error.raw_os_error() {

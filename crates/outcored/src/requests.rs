@@ -138,6 +138,8 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Create { .. } => "create",
         ManagerRequest::Renew { .. } => "renew",
         ManagerRequest::Time => "time",
+        ManagerRequest::Wrote { .. } => "wrote",
+        ManagerRequest::Touch { .. } => "touch",
         ManagerRequest::Stat { .. } => "stat",
         ManagerRequest::List { .. } => "list",
         ManagerRequest::MakeDirectory { .. } => "make_directory",

@@ -116,27 +116,29 @@ impl Pool {
         Volume(self.client.clone())
     }
 
-    /// Opens a file; with `length`, makes it. `unit_bytes`, `count` and `base` of a new file are the pool's, where they
-    /// are not given.
-    #[pyo3(signature = (path, writable, length = None, unit_bytes = None, count = None, base = None, others = vec![]))]
+    /// Opens a file that is there.
+    fn open(&self, py: Python<'_>, path: &str, writable: bool) -> PyResult<PoolFile> {
+        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let file = py.detach(|| self.client.open(path, mode));
+        file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
+    }
+
+    /// Makes an empty file with permission bits, but for those of the umask. `unit_bytes`, `count` and `base` are the
+    /// directory's and then the pool's, where they are not given.
+    #[pyo3(signature = (path, mode = 0o666, unit_bytes = None, count = None, base = None, others = vec![]))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
-    fn open(
+    fn create(
         &self,
         py: Python<'_>,
         path: &str,
-        writable: bool,
-        length: Option<u64>,
+        mode: u32,
         unit_bytes: Option<u64>,
         count: Option<u64>,
         base: Option<u64>,
         others: Vec<(String, String)>,
     ) -> PyResult<PoolFile> {
         let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
-        let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let file = py.detach(|| match length {
-            Some(length) => self.client.create_with(path, length, false, hints),
-            None => self.client.open(path, mode),
-        });
+        let file = py.detach(|| self.client.create_as(path, hints, mode));
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
     }
 
@@ -184,6 +186,11 @@ impl Pool {
         py.detach(|| self.client.set_attributes(path, wanted)).or_raise(py)
     }
 
+    /// Sets the time of the last write to now.
+    fn touch(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| self.client.touch(path)).or_raise(py)
+    }
+
     fn extended(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<Cow<'static, [u8]>> {
         py.detach(|| self.client.extended(path, name)).or_raise(py).map(Cow::Owned)
     }
@@ -199,8 +206,10 @@ impl Pool {
         py.detach(|| self.client.set_extended(path, name, value)).or_raise(py)
     }
 
-    fn make_directory(&self, py: Python<'_>, path: &str) -> PyResult<()> {
-        py.detach(|| self.client.make_directory(path)).or_raise(py)
+    /// Makes a directory with permission bits, but for those of the umask.
+    #[pyo3(signature = (path, mode = 0o777))]
+    fn make_directory(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
+        py.detach(|| self.client.make_directory_as(path, mode)).or_raise(py)
     }
 
     /// Says how new files in a directory are laid out, where they are not told otherwise.

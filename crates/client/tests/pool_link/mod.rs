@@ -270,6 +270,16 @@ impl MemoryLink {
                 };
                 Ok(ManagerReply::Known { known: handles.into_iter().map(known).collect(), more: false })
             }
+            ManagerRequest::Wrote { handle, modified_ns } => {
+                let inode = names.inodes.values_mut().find(|inode| inode.handle == handle);
+                let inode = inode.ok_or_else(|| missing("a file that was written"))?;
+                inode.modified_ns = modified_ns.max(inode.modified_ns + 1);
+                Ok(ManagerReply::Inode(Box::new(inode.clone())))
+            }
+            ManagerRequest::Touch { path } => {
+                names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?.modified_ns = 1000;
+                Ok(ManagerReply::Done)
+            }
             ManagerRequest::SetAttributes { path, modified_ns, .. } => {
                 let inode = names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?;
                 inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);

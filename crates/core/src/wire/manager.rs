@@ -33,6 +33,8 @@ choice!(ManagerRequest {
     19 = Paths { handles },
     20 = Look { path, after, most },
     21 = Time,
+    22 = Wrote { handle, modified_ns },
+    23 = Touch { path },
 });
 
 choice!(Known {

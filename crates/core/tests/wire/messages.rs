@@ -235,6 +235,9 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
     prop_oneof![
         Just(ManagerRequest::Servers),
         Just(ManagerRequest::Time),
+        (handle(), any::<u64>())
+            .prop_map(|(handle, modified_ns)| ManagerRequest::Wrote { handle, modified_ns }),
+        path().prop_map(|path| ManagerRequest::Touch { path }),
         (path(), flag()).prop_map(|(path, write)| ManagerRequest::Open { path, write }),
         (path(), hints(), number()).prop_map(|(path, hints, mode)| ManagerRequest::Create {
             path,

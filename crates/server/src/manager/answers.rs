@@ -132,6 +132,7 @@ fn is_noted(request: &ManagerRequest) -> bool {
             | ManagerRequest::SetAttributes { .. }
             | ManagerRequest::SetDefaultLayout { .. }
             | ManagerRequest::SetExtended { .. }
+            | ManagerRequest::Touch { .. }
     )
 }
 

@@ -1,12 +1,13 @@
 //! Owner, group, mode and times changed; default layouts; extended attributes.
 
-use outcore_core::{Error, ErrorKind, Hints, ManagerReply, Result};
+use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, Result};
 
 use super::access::{READ, WRITE, allows, check_mode, require, require_owner};
 use super::files::check_is_directory;
 use super::layouts::understood;
 use super::paths::MAX_NAME_BYTES;
 use super::step::Step;
+use super::walk::not_found;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
@@ -28,11 +29,12 @@ impl<S: Store> Step<'_, S> {
     fn set_attributes(&mut self, path: &str, wanted: &Wanted) -> Result<()> {
         let mut node = self.find_guarded(path)?;
         let who = self.who;
+        // POSIX.1-2017, chmod(), chown() and utimensat(): EPERM, also where nothing would change.
+        require_owner(&node.inode, who, "change the attributes of", path)?;
         if let Some(mode) = wanted.mode {
             check_mode(mode)?;
-            require_owner(&node.inode, who, "change the mode of", path)?;
         }
-        // POSIX.1-2017, chown(): as with _POSIX_CHOWN_RESTRICTED, files are not given away.
+        // chown(): as with _POSIX_CHOWN_RESTRICTED, files are not given away.
         if wanted.owner.is_some_and(|owner| owner != node.inode.owner) && !who.is_root {
             return Err(Error::new(
                 ErrorKind::Denied,
@@ -42,21 +44,15 @@ impl<S: Store> Step<'_, S> {
                 ),
             ));
         }
-        if let Some(group) = wanted.group.filter(|&group| group != node.inode.group) {
-            require_owner(&node.inode, who, "change the group of", path)?;
-            if !who.is_root && !who.gids.contains(&group) {
-                return Err(Error::new(
-                    ErrorKind::Denied,
-                    format!(
-                        "need to be a member of group {group} to give it {path:?}, have groups {:?}; choose one of these",
-                        who.gids
-                    ),
-                ));
-            }
-        }
-        // Whoever may change the content may say when that was.
-        if wanted.modified_ns.is_some() && !allows(&node.inode, who, WRITE) {
-            require_owner(&node.inode, who, "set the time of", path)?;
+        let other_group = wanted.group.filter(|&group| group != node.inode.group && !who.is_root);
+        if let Some(group) = other_group.filter(|group| !who.gids.contains(group)) {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "need to be a member of group {group} to give it {path:?}, have groups {:?}; choose one of these",
+                    who.gids
+                ),
+            ));
         }
         let inode = &mut node.inode;
         inode.mode = wanted.mode.unwrap_or(inode.mode);
@@ -66,6 +62,29 @@ impl<S: Store> Step<'_, S> {
         inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);
         Ok(())
+    }
+
+    /// utimensat() without times, which who may write may do too.
+    fn touch_path(&mut self, path: &str) -> Result<()> {
+        let mut node = self.find_guarded(path)?;
+        if !allows(&node.inode, self.who, WRITE) {
+            require_owner(&node.inode, self.who, "set the time of", path)?;
+        }
+        node.inode.modified_ns = self.now.unix_ns;
+        node.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(())
+    }
+
+    /// The time rises, so that no two contents have the same, but it does not run ahead of this machine's.
+    fn wrote(&mut self, handle: Handle, modified_ns: u64) -> Result<Inode> {
+        self.check_renewal(handle, true)?;
+        let mut node = self.get_node(handle)?.ok_or_else(|| not_found("a file that was written"))?;
+        let least = node.inode.modified_ns.saturating_add(1);
+        node.inode.modified_ns = modified_ns.min(self.now.unix_ns).max(least);
+        node.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(node.inode)
     }
 
     fn set_default_layout(&mut self, path: &str, hints: &Hints) -> Result<()> {
@@ -157,6 +176,22 @@ impl<S: Store> Manager<S> {
     ) -> Result<ManagerReply> {
         self.change(now, who, |step| step.set_attributes(path, wanted))?;
         Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn touch(&mut self, now: Now, who: &User, path: &str) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.touch_path(path))?;
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn wrote(
+        &mut self,
+        now: Now,
+        who: &User,
+        handle: Handle,
+        modified_ns: u64,
+    ) -> Result<ManagerReply> {
+        let inode = self.change(now, who, |step| step.wrote(handle, modified_ns))?;
+        Ok(ManagerReply::Inode(Box::new(inode)))
     }
 
     pub(super) fn set_default_layout(

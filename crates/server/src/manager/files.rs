@@ -14,8 +14,8 @@ use crate::store::Store;
 /// The extended attributes that keep hints which nobody here knows begin with this.
 pub const HINT_PREFIX: &str = "hint.";
 
-/// What directories on the way to something new get: as that, and searched by who may read it, and used by its owner.
-fn mode_on_the_way(mode: u32) -> u32 {
+/// What directories on the way to a new name get: as what has it, and searched by who may read it, and used by its owner.
+pub(super) fn mode_on_the_way(mode: u32) -> u32 {
     (mode | 0o300 | (mode & 0o444) >> 2) & 0o777
 }
 
@@ -37,9 +37,14 @@ pub(super) fn check_is_directory(node: &Node, path: &str) -> Result<()> {
     Err(Error::invalid(format!("need a directory, have a file at {path:?}; give the path of a directory")))
 }
 
-/// Read and write come together: who may write a file through a grant may read it.
-fn wanted(write: bool) -> u32 {
-    if write { READ | WRITE } else { READ }
+/// Read and write come together: who may write a file through a grant may read it. So who may only write cannot, but for
+/// the owner, who could change the mode.
+fn wanted(inode: &Inode, who: &User, write: bool) -> u32 {
+    match (write, who.uid == inode.owner) {
+        (true, true) => WRITE,
+        (true, false) => READ | WRITE,
+        (false, _) => READ,
+    }
 }
 
 impl<S: Store> Step<'_, S> {
@@ -69,18 +74,18 @@ impl<S: Store> Step<'_, S> {
     fn open(&mut self, path: &str, write: bool) -> Result<Inode> {
         let node = self.find(path)?;
         check_is_file(&node, path)?;
-        require(&node.inode, self.who, wanted(write), path)?;
+        require(&node.inode, self.who, wanted(&node.inode, self.who, write), path)?;
         Ok(node.inode)
     }
 
     /// Whether an open file may stay open: as when it was opened, by the directories that it is in now.
-    fn check_renewal(&mut self, handle: Handle, write: bool) -> Result<()> {
+    pub(super) fn check_renewal(&mut self, handle: Handle, write: bool) -> Result<()> {
         let path = format!("the open file {}", handle.0);
         let node = self.look::<Node>(&keys::inode(handle))?.ok_or_else(|| not_found(&path))?;
         check_is_file(&node, &path)?;
         // Owners could change the mode: they made files that they may not write, and write them.
         if self.who.uid != node.inode.owner {
-            require(&node.inode, self.who, wanted(write), &path)?;
+            require(&node.inode, self.who, wanted(&node.inode, self.who, write), &path)?;
         }
         let mut above = node.parent;
         loop {

@@ -193,6 +193,8 @@ impl<S: Store> Manager<S> {
                 let wanted = attributes::Wanted { mode, owner, group, modified_ns };
                 self.set_attributes(now, who, &path, &wanted)
             }
+            ManagerRequest::Wrote { handle, modified_ns } => self.wrote(now, who, handle, modified_ns),
+            ManagerRequest::Touch { path } => self.touch(now, who, &path),
             ManagerRequest::SetDefaultLayout { path, hints } => {
                 self.set_default_layout(now, who, &path, &hints)
             }

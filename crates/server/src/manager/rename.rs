@@ -3,14 +3,12 @@
 use outcore_core::{Error, ErrorKind, ManagerReply, Result};
 
 use super::access::{WRITE, require, require_unstuck};
+use super::files::mode_on_the_way;
 use super::record::{Node, Orphan};
 use super::step::Step;
 use super::walk::above;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
-
-/// Directories made on the way to a new name: their user's own, and readable as most are.
-const MODE_ON_THE_WAY: u32 = 0o755;
 
 impl<S: Store> Step<'_, S> {
     /// Renames. Gives the file that had the new name, if there was one.
@@ -25,7 +23,7 @@ impl<S: Store> Step<'_, S> {
                 "need a place for {from:?} outside of itself, have {to:?}; choose another"
             )));
         }
-        let new = self.place(to, Some(MODE_ON_THE_WAY), "rename to")?;
+        let new = self.place(to, Some(mode_on_the_way(entry.inode.mode)), "rename to")?;
         if new.entry.as_ref().is_some_and(|target| target.handle() == entry.handle()) {
             return Ok(None);
         }

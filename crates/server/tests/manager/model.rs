@@ -161,8 +161,7 @@ impl Model {
 
     fn make(&mut self, who: &User, path: &str, mode: u32, now: u64, is_directory: bool) -> Done<&mut Entry> {
         let (above, last) = split(path);
-        let on_the_way = (mode | 0o300 | ((mode & 0o444) / 4)) & 0o777;
-        let parent = self.directory(who, &above, Some((on_the_way, now)))?;
+        let parent = self.directory(who, &above, Some((on_the_way(mode), now)))?;
         parent.need(who, W)?;
         if parent.children().contains_key(last) {
             return Err(ErrorKind::Exists);
@@ -244,7 +243,7 @@ impl Model {
             if entry.is_directory() && to.starts_with(&format!("{from}/")) {
                 return Err(ErrorKind::Invalid);
             }
-            let new_parent = model.directory(who, &to_above, Some((0o755, now)))?;
+            let new_parent = model.directory(who, &to_above, Some((on_the_way(entry.mode), now)))?;
             if from == to {
                 return Ok(vec![]);
             }
@@ -286,10 +285,9 @@ impl Model {
         let entry = self.find(who, path)?;
         let is_owner = who.is_root || who.uid == entry.owner;
         let group_is_own = group.is_none_or(|group| who.is_root || who.gids.contains(&group));
-        let allowed = (mode.is_none() || is_owner)
+        let allowed = is_owner
             && (owner.is_none_or(|owner| owner == entry.owner) || who.is_root)
-            && (group.is_none_or(|group| group == entry.group) || is_owner && group_is_own)
-            && (modified_ns.is_none() || is_owner || entry.may(who, W));
+            && (group.is_none_or(|group| group == entry.group) || group_is_own);
         if !allowed {
             return Err(ErrorKind::Denied);
         }
@@ -354,4 +352,9 @@ impl Model {
         }
         found
     }
+}
+
+/// Of directories above a new name, by the mode of what has it.
+fn on_the_way(mode: u32) -> u32 {
+    (mode | 0o300 | ((mode & 0o444) / 4)) & 0o777
 }

@@ -27,7 +27,6 @@ fn table() -> Vec<Case> {
         // specified by oflag are denied, or the file does not exist and write permission is denied for the parent
         // directory of the file to be created".
         case(|| open_file("top/in/file", false), &[("top", X), ("top/in", X), ("top/in/file", R)]),
-        case(|| open_file("top/in/file", true), &[("top", X), ("top/in", X), ("top/in/file", R | W)]),
         case(|| create("top/in/new"), &[("top", X), ("top/in", W | X)]),
         // mkdir(), also of the directories above.
         case(|| make_directory("top/in/new", 0o755), &[("top", X), ("top/in", W | X)]),
@@ -138,17 +137,24 @@ fn root_needs_nothing() {
 #[test]
 fn attributes_are_changed_by_those_who_may() {
     let time = |path: &str| set_time(path, 5);
+    let touch = |path: &str| ManagerRequest::Touch { path: path.into() };
     let hints = || ManagerRequest::SetDefaultLayout { path: "d".into(), hints: Hints::default() };
     let table: Vec<(ManagerRequest, u32, [bool; 4])> = vec![
         (set_mode("d/f", 0o700), 0o777, [true, false, false, true]),
         (set_owner("d/f", Some(8), None), 0o777, [false, false, false, true]),
-        (set_owner("d/f", Some(7), None), 0o777, [true, true, true, true]),
+        // chown(): "the effective user ID does not match the owner of the file" is EPERM, whatever is to be changed.
+        (set_owner("d/f", Some(7), None), 0o777, [true, false, false, true]),
+        (set_owner("d/f", None, Some(70)), 0o777, [true, false, false, true]),
+        (set_owner("d/f", None, None), 0o777, [true, false, false, true]),
         // A group that owner and member are in, and one that no user is in.
         (set_owner("d/f", None, Some(71)), 0o777, [true, false, false, true]),
         (set_owner("d/f", None, Some(99)), 0o777, [false, false, false, true]),
         (time("d/f"), 0o755, [true, false, false, true]),
-        (time("d/f"), 0o775, [true, true, false, true]),
-        (time("d/f"), 0o057, [true, false, true, true]),
+        (time("d/f"), 0o777, [true, false, false, true]),
+        // utimensat() without times: "or has write access".
+        (touch("d/f"), 0o755, [true, false, false, true]),
+        (touch("d/f"), 0o775, [true, true, false, true]),
+        (touch("d/f"), 0o057, [true, false, true, true]),
         (hints(), 0o777, [true, false, false, true]),
     ];
     let users: [User; 4] = [user(7, &[70, 71]), user(8, &[70, 71]), user(9, &[9]), root()];
@@ -165,6 +171,59 @@ fn attributes_are_changed_by_those_who_may() {
             assert!(result.is_ok() || kind(result) == ErrorKind::Denied);
         }
     }
+}
+
+/// open(): to write alone takes the right to write. A grant to write is one to read, too, so here only the owner, who could
+/// give himself that right, opens a file that he may only write.
+#[test]
+fn files_that_are_only_written_are_their_owners() {
+    let users = [user(7, &[70]), user(8, &[70]), user(9, &[9]), root()];
+    for (mode, may) in [
+        (0o222, [true, false, false, true]),
+        (0o444, [false, false, false, true]),
+        (0o266, [true, true, true, true]),
+        (0o060, [false, true, false, true]),
+        (0o006, [false, false, true, true]),
+    ] {
+        for (who, may) in users.iter().zip(may) {
+            let mut pool = pool();
+            ask(&mut pool, &root(), create_as("d/f", mode)).unwrap();
+            ask(&mut pool, &root(), set_mode("d", 0o777)).unwrap();
+            ask(&mut pool, &root(), set_owner("d/f", Some(7), Some(70))).unwrap();
+            let result = ask(&mut pool, who, open_file("d/f", true));
+            assert_eq!(result.is_ok(), may, "{mode:o} {who:?}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn who_may_write_says_when_and_nobody_runs_ahead() {
+    let (owner, member, other) = (user(7, &[70]), user(8, &[70]), user(9, &[9]));
+    let mut pool = pool();
+    let file = opened(ask(&mut pool, &owner, create_as("d/f", 0o664)).unwrap()).inode;
+    let wrote = |handle, modified_ns| ManagerRequest::Wrote { handle, modified_ns };
+    let now_ns = file.modified_ns + 1000;
+    let mut last_ns = file.modified_ns;
+    // By the client's clock, which may be late or early, but by a nanosecond at least.
+    for (at_ns, expected_ns) in [
+        (now_ns - 10, now_ns - 10),
+        (5, now_ns - 9),
+        (now_ns + 9, now_ns),
+        (u64::MAX, now_ns + 1),
+        (0, now_ns + 2),
+    ] {
+        let found = inode(ask_at(&mut pool, now_ns, &member, wrote(file.handle, at_ns)).unwrap());
+        assert_eq!((found.modified_ns, found.changed_ns), (expected_ns, now_ns));
+        assert!(found.modified_ns > last_ns);
+        last_ns = found.modified_ns;
+    }
+    assert_eq!(kind(ask(&mut pool, &other, wrote(file.handle, 5))), ErrorKind::Denied);
+    ask(&mut pool, &owner, set_mode("d/f", 0o444)).unwrap();
+    assert_eq!(kind(ask(&mut pool, &member, wrote(file.handle, 5))), ErrorKind::Denied);
+    ask(&mut pool, &owner, wrote(file.handle, 5)).unwrap();
+    assert_eq!(kind(ask(&mut pool, &root(), wrote(Handle(999), 5))), ErrorKind::NotFound);
+    ask_at(&mut pool, 77, &owner, ManagerRequest::Touch { path: "d/f".into() }).unwrap();
+    assert_eq!(inode(ask(&mut pool, &root(), stat("d/f")).unwrap()).modified_ns, 77);
 }
 
 /// Sticky directories, as /tmp: POSIX.1-2017, unlink() and rename(), EPERM.
