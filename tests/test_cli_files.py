@@ -111,6 +111,23 @@ def test_directories_are_made(served_here: Served) -> None:
     ]  # fmt: skip
     assert "make it first" not in refusal("mkdir", "plain/q/z")
     assert Path("plain/z").is_dir()
+    lines("mkdir", "--hint", "striping_unit=64KiB", "--hint", "other=1", f"{url}/laid")
+    lines("mkdir", "-p", "--hint", "stripe_unit_bytes=4096", f"{url}/d")
+    Path("small").write_bytes(b"1")
+    for name, unit in (("laid", 65536), ("d", 4096)):
+        lines("cp", "small", f"{url}/{name}")
+        entry = document("stat", f"{url}/{name}/small")["entries"][0]
+        assert entry["stripe_unit_bytes"] == unit
+    assert document("stat", f"{url}/laid/small")["entries"][0]["attributes"] == ["hint.other"]
+    assert "--hint is for directories of a pool" in refusal("mkdir", "--hint", "base=1", "plain/h")
+    assert not Path("plain/h").exists()
+    assert "NAME=VALUE" in refusal("mkdir", "--hint", "base", f"{url}/h", code=2)
+    before = os.umask(0o077)
+    try:
+        lines("mkdir", f"{url}/mine")
+    finally:
+        os.umask(before)
+    assert lines("ls", "-ld", f"{url}/mine")[0].startswith("drwx------")
 
 
 def test_rights_are_changed(served_here: Served) -> None:

@@ -250,6 +250,9 @@ def test_hints_say_how_a_file_lies(pool: oc.Pool) -> None:
                                "cb_buffer_size": 4}).close()  # fmt: skip
     found = pool.stat("f")
     assert (found.stripe_unit_bytes, found.servers, found.nbytes) == (1 << 20, (1,), 0)
+    # Those that nobody here knows are kept.
+    assert pool.listxattr("f") == ["hint.cb_buffer_size"]
+    assert pool.getxattr("f", "hint.cb_buffer_size") == b"4"
     with pytest.raises(InvalidError, match="stripe_count"):
         pool.open("g", "w", hints={"stripe_count": 0})
 

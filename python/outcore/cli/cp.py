@@ -6,20 +6,9 @@ from typing import Any
 import click
 
 from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import ANY_PATH, TARGET, key_option
+from outcore.cli.places import ANY_PATH, TARGET, key_option, read_hints
 from outcore.files.copy import copy_files
 from outcore.volumes import AnyPath, PathLike
-
-
-def read_hints(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
-) -> dict[str, Any]:
-    """Read ``NAME=VALUE``."""
-    pairs = [each.partition("=") for each in given]
-    for (name, equals, _), text in zip(pairs, given, strict=True):
-        if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 @click.command("cp", short_help="Copy files and directories to, from and within pools.")

@@ -2,15 +2,17 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from outcore.cli.invocation import json_option
-from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.errors import ExistsError, NotFoundError
+from outcore.cli.places import Failures, key_option, paths_argument, read_hints
+from outcore.errors import ExistsError, InvalidError, NotFoundError
 from outcore.files.attributes import set_mode
 from outcore.files.modes import changed_mode, check_mode, current_umask
 from outcore.files.status import cannot
+from outcore.hints import hints_of
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath, is_there
 
@@ -21,24 +23,42 @@ _MOST_NEW = 16
 @paths_argument
 @click.option("-p", "--parents", is_flag=True, help="Those above too; one that is there is fine.")
 @click.option("-m", "--mode", metavar="MODE", help="Its mode, as chmod takes it.")
+@click.option(
+    "--hint", "hints", metavar="NAME=VALUE", multiple=True, callback=read_hints,
+    help="How new files below it in a pool are laid out, such as striping_unit=1MiB; with -p of a "
+    "directory that is there, too.",
+)  # fmt: skip
 @key_option
 @json_option
-def command(paths: tuple[AnyPath, ...], parents: bool, mode: str | None, as_json: bool) -> None:
+def command(
+    paths: tuple[AnyPath, ...],
+    parents: bool,
+    mode: str | None,
+    hints: dict[str, Any],
+    as_json: bool,
+) -> None:
     """Make a directory at each PATH."""
     if mode is not None:
         check_mode(mode)
+    layout = hints_of(hints)
     failures = Failures(as_json=as_json)
     made: list[str] = []
     for path in paths:
         with failures.noted(path):
             if is_there(path) and not (parents and path.is_dir()):
                 raise ExistsError(f"{path} exists; choose another name")
+            if hints and not isinstance(path, PoolPath):
+                raise InvalidError(
+                    f"--hint is for directories of a pool, have {path}; leave it out"
+                )
             if not is_there(path):
                 _make(path, parents)
                 if mode is not None:
                     bits = changed_mode(mode, 0o777, is_directory=True, umask=current_umask())
                     set_mode(path, bits)
                 made.append(os.fspath(path))
+            if hints and isinstance(path, PoolPath):
+                path.root.core.set_default_layout(path.inside, **layout)
     failures.end({"made": made})
 
 

@@ -106,3 +106,14 @@ class Failures:
             print_json(document | {"errors": self._found})
         if self._found:
             raise click.exceptions.Exit(1)
+
+
+def read_hints(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Read ``NAME=VALUE``."""
+    pairs = [each.partition("=") for each in given]
+    for (name, equals, _), text in zip(pairs, given, strict=True):
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
