@@ -51,6 +51,14 @@ def test_a_command_line_that_is_not_understood_is_a_document_too(
     assert error["message"].splitlines()[0] in result.stderr
 
 
+@pytest.mark.parametrize("verb", ["status", "down"])
+def test_addresses_are_not_directories_of_daemons(verb: str) -> None:
+    for address in ("outcore://pc1:7171", "outcore+tls://pc1:7171/"):
+        result = outcore("pool", verb, address)
+        assert result.exit_code == 2
+        assert f"'outcore df {address}'" in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [

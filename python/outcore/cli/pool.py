@@ -11,11 +11,23 @@ from outcore.cli import pool_check
 from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError
 from outcore.local_pool import DaemonProcess
+from outcore.pool_path import is_url
 
 MOST_ID = 2**32 - 2
 """Of users and groups; the last number means nobody."""
 
-DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+
+def _on_this_machine(context: click.Context, parameter: click.Parameter, given: str) -> Path:
+    """Take a directory, not the address of a pool."""
+    if is_url(given):
+        raise click.BadParameter(
+            f"need the first directory of a pool on this machine, have the address {given}; "
+            f"'outcore df {given}' tells of its servers"
+        )
+    return Path(given)
+
+
+DIRECTORY = click.argument("directory", callback=_on_this_machine)
 
 
 @click.group("pool", short_help="Start, look at, stop, and check the daemons of a pool.")
