@@ -230,5 +230,5 @@ def test_bad_plans_are_refused() -> None:
         oc.plan("cholesky", n=10, dtype="i4", rates=RATES)
     with pytest.raises(InvalidError, match="at least 1"):
         oc.plan("cholesky", n=0, rates=RATES)
-    with pytest.raises(InvalidError, match="no option 'lower'"):
-        oc.plan("cholesky", n=100, memory="1 MiB", rates=RATES, lower=True)
+    with pytest.raises(InvalidError, match="no option 'upper'"):
+        oc.plan("cholesky", n=100, memory="1 MiB", rates=RATES, upper=True)

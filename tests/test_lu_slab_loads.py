@@ -125,7 +125,7 @@ def test_a_process_that_dies_while_it_copies(tmp_path: Path) -> None:
     def run() -> oc.linalg.LUFactor:
         return lu_factor(path, memory=memory, method="slabs", threads=1, progress=False)
 
-    assert kill_at_line(60, run, ("lu/slab_copy.py",))
+    assert kill_at_line(60, run, ("tile_copy.py",))
     assert (tmp_path / "Z.lu").exists()
     lu = run()
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])

@@ -44,8 +44,8 @@ class Plan:
         Disk space for the factors, beyond the matrix.
     bytes_read, bytes_written
         Bytes that will be moved: exact for a matrix with ``order="F"`` and default chunks whose
-        order is a multiple of the tile's rows, else a few more for the ragged edge. Of LU by slabs
-        exact for any layout, on disks.
+        order is a multiple of the tile's rows, else a few more for the ragged edge. Of LU by slabs,
+        Cholesky and QR exact for any layout, on disks.
     words_lower_bound
         Least words that any algorithm must move with this memory; `None` if not known.
     flops
@@ -212,7 +212,11 @@ def plan(
     rhs
         Right-hand sides.
     options
-        Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``.
+        Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``;
+        and how the matrix lies on disk, as ``order=`` and ``chunks=``. Without these it lies as its
+        verb likes it: with default chunks, in order F for factorizations, `solve` and products, in
+        order C for iterative methods and those that read rows. `create_array` has order C unless
+        told otherwise: plan with ``order="C"`` for what it made.
         ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
         of a matrix, ``skip_disk=`` as of the call, and ``path=`` and ``servers=`` for an array that
         is not there yet; see `outcore.collective_plan.plan_collective`.

@@ -10,8 +10,8 @@ from outcore.linalg.rows.gram_plan import gram_cost
 from outcore.linalg.rows.lstsq_plan import lstsq_cost
 from outcore.linalg.rows.qr_plan import qr_cost
 from outcore.linalg.rows.svd_plan import svd_cost
+from outcore.linalg.slab_qr.cost import slab_qr_cost
 from outcore.linalg.slab_qr.form_q import form_q_cost
-from outcore.linalg.slab_qr.plan import slab_qr_cost
 from outcore.linalg.systems.plan import solve_cost
 
 PLANNERS: dict[str, Planner] = {

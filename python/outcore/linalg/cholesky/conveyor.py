@@ -4,6 +4,7 @@ Finished panels leave for the disk, and panels of the next part come in where th
 has another height and width, so its panels lie elsewhere than those of this one.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Ticket
+from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg.cholesky.loads import TriangleLoads
 from outcore.linalg.cholesky.pieces import Piece
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.matrix import Matrix
@@ -44,22 +46,27 @@ class _Coming(NamedTuple):
     start: int
     stop: int
     piece: Piece
-    boxes: tuple[tuple[slice, slice], ...]
+    boxes: list[tuple[slice, slice]]
+
+
+class Source(NamedTuple):
+    """Where slabs come from: a file, how they are loaded, and whether it has the transpose."""
+
+    file: ArrayFile
+    loads: TriangleLoads
+    is_transposed: bool
 
 
 class Conveyor:
     """Memory for one slab, or one part of it, between a matrix and its factor."""
 
-    def __init__(self, g: CholeskyGeometry, storage: CholeskyStorage, call: LongCall) -> None:
+    def __init__(
+        self, g: CholeskyGeometry, storage: CholeskyStorage, call: LongCall, source: Source
+    ) -> None:
         self._g, self._storage, self._trace = g, storage, call.trace
         memory = call.arena.allocate(g.slab_bytes)
         self._memory: npt.NDArray[Any] = np.frombuffer(memoryview(memory), g.dtype)
-        self._chunk_rows, chunk_columns = storage.chunk
-        # Columns of a chunk that has them side by side are read together, lest the chunk be read
-        # for each of them.
-        self._at_once = 1
-        if storage.metadata.order != ("F" if storage.lower else "C"):
-            self._at_once = max(chunk_columns // g.columns, 1)
+        self._source = source
         self._held: list[_Held] = []
         # Of each panel that leaves, in their order.
         self._leaving: deque[tuple[int, list[Ticket]]] = deque()
@@ -184,16 +191,15 @@ class Conveyor:
         if part is None:
             return
         at = 0
-        for panels, tiles in g.pieces(part, self._chunk_rows):
+        loads = itertools.groupby(self._source.loads.of(part), lambda load: load.piece)
+        for (panels, tiles), of_piece in loads:
             first, end = g.extent(panels[0])[0], g.extent(panels[-1])[1]
             height, width = len(tiles) * g.rows, len(panels) * g.columns
             data = self._memory[at : at + height * width].reshape((height, width), order="F")
             piece, panel_words = Piece(first, end, tiles.start * g.rows, data), height * g.columns
-            for i in range(0, len(panels), self._at_once):
-                some = panels[i : i + self._at_once]
-                start = at + i * panel_words
+            for some, _, boxes in of_piece:
+                start = at + (some[0] - panels[0]) * panel_words
                 stop = start + len(some) * panel_words
-                boxes = tuple(g.matrix_boxes(tiles, some, self._chunk_rows))
                 self._coming.append(_Coming(some, start, stop, piece, boxes))
             at += height * width
             self._next.append(_Held(piece, panels, panel_words, at))
@@ -216,9 +222,9 @@ class Conveyor:
     def _arrive(self, coming: _Coming) -> None:
         for rows, columns in coming.boxes:
             start, target = [rows.start, columns.start], coming.piece.part(rows, columns)
-            if not self._storage.lower:
+            if self._source.is_transposed:
                 start, target = start[::-1], target.T
-            ticket = self._storage.matrix.submit_read(start, [1, 1], target)
+            ticket = self._source.file.submit_read(start, [1, 1], target)
             self._arriving.append((coming.panels[0], ticket))
 
 

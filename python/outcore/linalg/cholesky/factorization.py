@@ -30,7 +30,7 @@ from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.checks import Sums
-from outcore.linalg.cholesky.conveyor import Conveyor
+from outcore.linalg.cholesky.conveyor import Conveyor, Source
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg.cholesky.pieces import Piece, apply_blocks, factor_panel, solve_panel
 from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
@@ -121,7 +121,7 @@ def cho_factor(
         ) as call:  # fmt: skip
             try:
                 storage.open(call)
-                sums = _Factorization(storage, call).run()
+                sums = _Factorization(storage, call, _source(storage, call)).run()
                 return storage.finish(call, left, sums)
             except KeyboardInterrupt:
                 raise Interrupted(
@@ -139,10 +139,19 @@ def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:
     )
 
 
+def _source(storage: CholeskyStorage, call: LongCall) -> Source:
+    """Where slabs come from: the matrix, or its copy in tiles, which is made now."""
+    loads, is_transposed = storage.loads, not storage.lower
+    if not loads.is_copied:
+        return Source(storage.matrix, loads, is_transposed)
+    storage.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
+    return Source(storage.factors, loads, is_transposed=False)
+
+
 class _Factorization:
     """The loops of the algorithm."""
 
-    def __init__(self, storage: CholeskyStorage, call: LongCall) -> None:
+    def __init__(self, storage: CholeskyStorage, call: LongCall, source: Source) -> None:
         g = storage.geometry
         self.storage, self.call, self.g = storage, call, g
         self.kernels = kernels(g.dtype)
@@ -153,7 +162,7 @@ class _Factorization:
         self.sums = Sums(g.n, g.dtype, lower=storage.lower)
         if storage.journal.records:
             self.sums.go_on(storage.journal.records[-1].extremes)
-        self.conveyor = Conveyor(g, storage, call)
+        self.conveyor = Conveyor(g, storage, call, source)
 
     def run(self) -> Sums:
         g = self.g

@@ -254,6 +254,15 @@ class CholeskyGeometry(Tiled):
             for at in range(left, right, step):
                 yield rows, slice(at, min(at + step, right))
 
+    def whole_box(self, tiles: range, panels: range, *, is_padded: bool) -> tuple[slice, slice]:
+        """Give what panels need in some tiles as one box, in a file of whole tiles with padding."""
+        bottom = tiles.stop * self.rows
+        rows = slice(
+            max(self.first_tile(panels[0]), tiles.start) * self.rows,
+            bottom if is_padded else min(bottom, self.n),
+        )
+        return rows, slice(self.extent(panels[0])[0], self.extent(panels[-1])[1])
+
     def _matrix_rows(
         self, tiles: range, panel: int, chunk_rows: int
     ) -> Iterator[tuple[slice, int]]:
@@ -271,10 +280,9 @@ class CholeskyGeometry(Tiled):
                 yield rows, step
 
     def matrix_bytes_read(self, first_panel: int = 0, chunk_rows: int = 0) -> int:
-        """Bytes of A read in factoring from `first_panel` on.
+        """About what is read of A in order F, in chunks of so many rows; if 0, of those by default.
 
-        Exact for an A in ``order="F"``, in chunks of `chunk_rows` (if 0, those it gets by default)
-        whose order is such that columns end with a block of the disk; else a few more.
+        `TriangleLoads` says what is read of any A.
         """
         chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
         total = 0

@@ -11,7 +11,9 @@ import numpy as np
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cholesky.cuts import Triangle, cut_slabs
 from outcore.linalg.cholesky.geometry import ROUNDING_BYTES, CholeskyGeometry, Part
+from outcore.linalg.cholesky.loads import TriangleLoads
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import DTYPES
 from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
@@ -265,9 +267,12 @@ def cholesky_cost(problem: Problem) -> Cost:
     # The last panel of a slab leaves, or of a part, and the next one's comes in, with nothing to do
     # meanwhile.
     ends = sum((g.tiles - g.first_tile(slab.last - 1)) * g.tile_bytes for slab in g.slabs())
+    layout = layout_of(problem)
+    lower = problem.option("lower", default=True)
+    loads = TriangleLoads(g, layout if lower else layout.transposed(), problem.disk())
     phase = Phase(
         dtype=dtype,
-        bytes_read=g.matrix_bytes_read() + g.factor_bytes_read(),
+        bytes_read=g.factor_bytes_read(),
         bytes_written=g.factor_bytes_written(),
         flops=flops(n, dtype),
         gemm_flops=_gemm_flops(g),
@@ -277,11 +282,11 @@ def cholesky_cost(problem: Problem) -> Cost:
     )
     spare = g.slab_panels * g.tiles
     return Cost(
-        method=g.method,
+        method=loads.method(g.method),
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=(spare if overwrite_a else g.stored_tiles()) * g.tile_bytes,
         words_lower_bound=g.words_lower_bound(),
-        phases=(phase,),
+        phases=loads.phases(phase),
     )
 
 

@@ -2,11 +2,14 @@
 
 import dataclasses
 
+from outcore.disk_reads import DiskReads
 from outcore.linalg.cholesky.checks import Sums
 from outcore.linalg.cholesky.geometry import CholeskyGeometry
+from outcore.linalg.cholesky.loads import TriangleLoads
 from outcore.linalg.cholesky.lower_tiles import keep_lower
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.lu.segments import Layout
 from outcore.longcall import LongCall
 
 
@@ -21,10 +24,11 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
         return self.journal.header.lower
 
     @property
-    def chunk(self) -> tuple[int, int]:
-        """Chunk shape of the matrix, or of its transpose: of what is read as lower triangle."""
-        rows, columns = self.metadata.chunks
-        return (rows, columns) if self.lower else (columns, rows)
+    def loads(self) -> TriangleLoads:
+        """How its slabs are loaded."""
+        layout = Layout.of(self.metadata)
+        disk = DiskReads(*self.matrix.read_granularity)
+        return TriangleLoads(self.geometry, layout if self.lower else layout.transposed(), disk)
 
     def finish(self, call: LongCall, flops_done: float, sums: Sums) -> CholeskyFactor:
         """Complete the factor on disk and return it, with the report."""
@@ -33,13 +37,15 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
         metadata = self.lay_out()
         if self.journal.header.overwrite_a:
             keep_lower(self.target.below(self.kind.array), metadata)
-        planned = g.matrix_bytes_read(first, self.chunk[0]) + g.factor_bytes_read(first)
+        loads = self.loads
+        read, written = loads.bytes_moved(first)
         report = self.report(
             call,
             flops_done=flops_done,
-            planned_bytes_read=planned,
-            method=g.method,
-            notes=sums.notes(),
+            planned_bytes_read=read + g.factor_bytes_read(first),
+            planned_bytes_written=written + g.factor_bytes_written(first),
+            method=loads.method(g.method),
+            notes=sums.notes() + loads.notes(lower=self.lower),
         )
         self.complete(metadata, report, {"norm1": sums.norm1})
         return dataclasses.replace(CholeskyFactor.open(self.target), report=report)

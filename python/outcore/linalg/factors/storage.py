@@ -13,7 +13,8 @@ from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Journal, Record
-from outcore.linalg.lu.plan import Slab
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
+from outcore.linalg.tile_copy import TileCopy
 from outcore.longcall import LongCall
 from outcore.report import Report
 from outcore.streams import wait
@@ -57,6 +58,7 @@ class FactorStorage(Generic[G]):
         self._pending: tuple[Ticket, Record] | None = None
         self._note: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="outcore-journal")
+        self._aside = (0, 0)
         self._matrix: ArrayFile | None = None
         self._factors: ArrayFile | None = None
 
@@ -193,7 +195,32 @@ class FactorStorage(Generic[G]):
         """Bytes read and written by this call so far."""
         # The files are counted apart unless they are one.
         counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
-        return sum(c[0] for c in counted), sum(c[1] for c in counted)
+        read, written = self._aside
+        return read + sum(c[0] for c in counted), written + sum(c[1] for c in counted)
+
+    def copy_to_tiles(self, copy: TileCopy, call: LongCall, *, is_transposed: bool = False) -> None:
+        """Copy what is not factored yet of the matrix, to where its factors will be written.
+
+        `copy` describes the matrix, or its transpose. What is moved is counted; all memory is back
+        when it is done.
+        """
+        g, shape = self.geometry, (self.metadata.shape[0], copy.end)
+        if is_transposed:
+            shape = copy.end, self.metadata.shape[1]
+        grid = dataclasses.replace(self.metadata, shape=shape).grid()
+        matrix = ArrayFile(
+            self._source.volume, self._source.name, grid, False, call.arena, TILE_BOUNCE_BYTES,
+            call.trace, 0,
+        )  # fmt: skip
+        tiles = open_tiles(
+            self._target, self.kind, self._grid(range(g.panels)), call.arena, call.trace,
+            writable=True, bounce_bytes=g.bounce_bytes,
+        )  # fmt: skip
+        copy.run(matrix, tiles, self.first_panel, call, is_transposed=is_transposed)
+        self._aside = matrix.counters()[0], tiles.counters()[1]
+        # Their buffers go with them.
+        del matrix, tiles
+        call.wait_for_memory()
 
     def report(
         self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any

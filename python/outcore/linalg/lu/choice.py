@@ -15,11 +15,12 @@ from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.block_columns_cost import partial_cost, tournament_cost
 from outcore.linalg.lu.block_columns_plan import partial_geometry, tournament_geometry
 from outcore.linalg.lu.plan import DTYPES, lu_geometry
 from outcore.linalg.lu.segments import Layout
-from outcore.linalg.lu.slabs_cost import layout_of, lu_cost, lu_geometry_of, slabs_cost
+from outcore.linalg.lu.slabs_cost import lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata

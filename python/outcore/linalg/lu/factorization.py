@@ -45,7 +45,6 @@ from outcore.linalg.lu.partial import PartialFactorization
 from outcore.linalg.lu.partial_geometry import PartialGeometry
 from outcore.linalg.lu.plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.segments import Layout
-from outcore.linalg.lu.slab_copy import copy_to_tiles
 from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
@@ -182,7 +181,7 @@ def _by_slabs(storage: LuStorage, call: LongCall) -> None:
     g, loads = storage.geometry, storage.loads
     source = Source(storage.matrix, g.n, storage.metadata.chunks)
     if loads.is_copied:
-        copy_to_tiles(storage, loads, call)
+        storage.copy_to_tiles(loads.copy, call)
         source = Source(storage.factors, g.height, (g.rows, g.columns))
     SlabFactorization(storage, call, g, source).run()
 

@@ -47,6 +47,10 @@ class Layout(NamedTuple):
         """Take it from the metadata."""
         return cls(metadata.order, metadata.chunks)
 
+    def transposed(self) -> "Layout":
+        """Layout of the transpose."""
+        return Layout("F" if self.order == "C" else "C", self.chunks[::-1])
+
     def has_rows(self, n: int, dtype: np.dtype[Any]) -> bool:
         """Whether lists of its rows are read as well as those of segments."""
         across = self.chunks[1] * dtype.itemsize

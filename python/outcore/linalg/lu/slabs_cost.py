@@ -2,10 +2,11 @@
 
 from outcore.disk_reads import DiskReads
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import LuGeometry, flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slab_loads import SlabLoads
-from outcore.zarr_format import default_chunks, tile_shape
+from outcore.zarr_format import tile_shape
 
 # Shares of the speed of a large matrix product that the other steps of LU reach, measured with
 # OpenBLAS 0.3.30; they are a twentieth of the operations, so they need not be exact.
@@ -14,17 +15,6 @@ TRIANGLE_SHARE = 0.35
 
 # Seconds per byte: a row swap moves each element of a slab once per row of L, at random.
 _SWAP_S_PER_BYTE = 0.6e-9
-
-
-LAYOUT_OPTIONS = ("order", "chunks")
-"""Options that say how the matrix lies on disk; by default as LU likes it."""
-
-
-def layout_of(problem: Problem) -> Layout:
-    """Give the layout of the matrix, by the options of `LAYOUT_OPTIONS`."""
-    order, chunks = problem.option("order", "F"), problem.option("chunks", None)
-    n = problem.n
-    return Layout(order, tuple(chunks or default_chunks((n, n), problem.dtype.itemsize, order)))
 
 
 def lu_geometry_of(problem: Problem) -> LuGeometry:
@@ -47,26 +37,25 @@ def slabs_cost(
     loads = SlabLoads(g, layout, disk)
     # The first panel must be read before, and the last written after, everything else.
     panel = g.height * g.columns * g.dtype.itemsize
-    read, written = loads.bytes_moved()
-    copied = loads.copy_bytes()
     phase = Phase(
         dtype=g.dtype,
-        bytes_read=read - copied[0] + g.factor_bytes_read(),
-        bytes_written=written - copied[1] + g.factor_bytes_written(),
+        bytes_read=g.factor_bytes_read(),
+        bytes_written=g.factor_bytes_written(),
         flops=flops(g.n, g.dtype),
         gemm_flops=gemm_flops(g),
         other_seconds=memory_seconds(g),
         ends_read_bytes=panel * g.slab_panels,
         ends_written_bytes=panel,
     )
-    first = "the matrix copied to tiles, then " if loads.is_copied else ""
     return Cost(
-        method=f"{first}slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), "
-        f"tiles of {g.rows} x {g.columns}",
+        method=loads.method(
+            f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), "
+            f"tiles of {g.rows} x {g.columns}"
+        ),
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
         words_lower_bound=g.words_lower_bound(),
-        phases=(Phase(g.dtype, *copied), phase) if loads.is_copied else (phase,),
+        phases=loads.phases(phase),
     )
 
 

@@ -2,20 +2,18 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile, Grid
 from outcore.create import create_array
 from outcore.disk_reads import DiskReads
-from outcore.linalg.factors.factor import LU, LUFactor, open_tiles
+from outcore.linalg.factors.factor import LU, LUFactor
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes
-from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, LuGeometry
+from outcore.linalg.lu.plan import LuGeometry
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slab_loads import SlabLoads
 from outcore.longcall import LongCall
@@ -100,37 +98,12 @@ class LuStorage(LuFiles[LuGeometry]):
     """The files of one LU by slabs."""
 
     method = "slabs"
-    _aside = (0, 0)
 
     @property
     def loads(self) -> SlabLoads:
         """How its slabs are loaded."""
         disk = DiskReads(*self.matrix.read_granularity)
         return SlabLoads(self.geometry, Layout.of(self.metadata), disk)
-
-    def move_aside(
-        self, call: LongCall, grid: Grid, move: Callable[[ArrayFile, ArrayFile], None]
-    ) -> None:
-        """Call `move` with the matrix laid out so, and the factors; then all memory is back."""
-        g = self.geometry
-        matrix = ArrayFile(
-            self._source.volume, self._source.name, grid, False, call.arena, TILE_BOUNCE_BYTES,
-            call.trace, 0,
-        )  # fmt: skip
-        factors = open_tiles(
-            self.target, self.kind, self._grid(range(g.panels)), call.arena, call.trace,
-            writable=True, bounce_bytes=g.bounce_bytes,
-        )  # fmt: skip
-        move(matrix, factors)
-        self._aside = matrix.counters()[0], factors.counters()[1]
-        # Their buffers go with them.
-        del matrix, factors
-        call.wait_for_memory()
-
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read and written by this call so far."""
-        read, written = super().bytes_moved()
-        return read + self._aside[0], written + self._aside[1]
 
     def planned_bytes(self) -> tuple[int, int]:
         """Give what the plan says that this call reads and writes."""

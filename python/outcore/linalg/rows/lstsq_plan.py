@@ -10,10 +10,12 @@ import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import DTYPES
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import lstsq_bytes, stored_layout, tsqr_phase
+from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, factor_phase, slab_qr_geometry
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
 
@@ -91,14 +93,15 @@ def lstsq_cost(problem: Problem) -> Cost:
     if isinstance(way, SlabQrGeometry):
         tiles = Tiles((m, n), dtype, (way.rows, way.columns))
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
+        loads = ColumnLoads(way, layout_of(problem, (m, n), "C"), problem.disk())
         return Cost(
-            method=f"QR by {way.method}",
+            method=f"QR by {loads.method(way.method)}",
             peak_memory_bytes=max(
                 way.memory_bytes, tiles.fixed_bytes(PROBES) + tiles.width_bytes(group)
             ),
             disk_bytes=way.factor_bytes_written(),
             words_lower_bound=float(m * n),
-            phases=(factor_phase(way), solve_phase(tiles, k, group)),
+            phases=(*loads.phases(factor_phase(way)), solve_phase(tiles, k, group)),
         )
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",

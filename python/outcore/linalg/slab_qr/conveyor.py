@@ -5,12 +5,12 @@ Finished panels leave for the disk, and panels of the next slab come in where th
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Ticket
+from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import Slab
@@ -20,11 +20,23 @@ from outcore.longcall import LongCall
 from outcore.streams import wait
 
 
+class Source(NamedTuple):
+    """Where slabs come from: a file, the rows that are read of it, and how many panels at once."""
+
+    file: ArrayFile
+    rows: int
+    at_once: int
+
+
 class Conveyor:
     """Memory for one slab between a matrix and its factors."""
 
     def __init__(
-        self, g: SlabQrGeometry, storage: FactorStorage[SlabQrGeometry], call: LongCall
+        self,
+        g: SlabQrGeometry,
+        storage: FactorStorage[SlabQrGeometry],
+        call: LongCall,
+        source: Source,
     ) -> None:
         self._g, self._storage, self._trace = g, storage, call.trace
         width = g.slab_panels * g.columns
@@ -34,8 +46,7 @@ class Conveyor:
         )
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.m :] = 0
-        # Panels that share a chunk of the matrix are read together, lest it be read for each.
-        self._at_once = max(min(storage.metadata.chunks[1] // g.columns, g.slab_panels), 1)
+        self._source = source
         self._leaving: deque[Ticket] = deque()
         # Panels of memory that hold something which is still to leave.
         self._occupied = range(0)
@@ -50,8 +61,8 @@ class Conveyor:
         if slab:
             self._base = slab.first
             width = slab.last - slab.first
-            starts = range(0, width, self._at_once)
-            self._coming = deque(range(i, min(i + self._at_once, width)) for i in starts)
+            step = self._source.at_once
+            self._coming = deque(range(i, min(i + step, width)) for i in range(0, width, step))
         self._fill()
 
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
@@ -131,7 +142,7 @@ class Conveyor:
                 continue
             left, right = panels[0] * g.columns, (panels[-1] + 1) * g.columns
             base = self._base * g.columns
-            target = self._memory[: g.m, left : min(right, g.n - base)]
-            ticket = self._storage.matrix.submit_read([0, base + left], [1, 1], target)
+            target = self._memory[: self._source.rows, left : min(right, g.n - base)]
+            ticket = self._source.file.submit_read([0, base + left], [1, 1], target)
             self._arriving.append((self._base + panels[0], ticket))
         self._coming = waiting

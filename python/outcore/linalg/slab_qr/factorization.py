@@ -29,7 +29,7 @@ from outcore.linalg.factors.journal import Record
 from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.slab_qr.conveyor import Conveyor
+from outcore.linalg.slab_qr.conveyor import Conveyor, Source
 from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import (
     SlabQrGeometry,
@@ -131,7 +131,7 @@ def qr_factor(
         ) as call:  # fmt: skip
             try:
                 storage.open(call)
-                _Factorization(storage, call).run()
+                _Factorization(storage, call, _source(storage, call)).run()
                 return storage.finish(call, left)
             except KeyboardInterrupt:
                 raise Interrupted(
@@ -151,10 +151,19 @@ def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:
     )
 
 
+def _source(storage: SlabQrStorage, call: LongCall) -> Source:
+    """Where slabs come from: the matrix, or its copy in tiles, which is made now."""
+    loads, file = storage.loads, storage.matrix
+    if loads.is_copied:
+        storage.copy_to_tiles(loads.copy, call)
+        file = storage.factors
+    return Source(file, loads.rows, loads.at_once)
+
+
 class _Factorization:
     """The loops of the algorithm."""
 
-    def __init__(self, storage: SlabQrStorage, call: LongCall) -> None:
+    def __init__(self, storage: SlabQrStorage, call: LongCall, source: Source) -> None:
         g = storage.geometry
         self.storage, self.call, self.g = storage, call, g
         self.taus = storage.taus()
@@ -163,7 +172,7 @@ class _Factorization:
             least_bytes=g.tile_bytes,
         )  # fmt: skip
         self.reflections = Reflections(g.dtype, g.columns, g.slab_panels * g.columns, call.arena)
-        self.conveyor = Conveyor(g, storage, call)
+        self.conveyor = Conveyor(g, storage, call, source)
 
     def run(self) -> None:
         slabs = self.g.slabs(self.storage.first_panel)

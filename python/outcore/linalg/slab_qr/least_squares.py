@@ -87,7 +87,8 @@ def solve_by_slabs(
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
     # The least that any way must move: A, once. Factors are this way's own.
     report.words_lower_bound = float(g.m * g.n)
-    report.method = f"QR by {g.method}" if ready is None else "QR factors that were there"
+    made = "QR factors that were there"
+    report.method = made if qr.report is None else f"QR by {qr.report.method}"
     return found, report
 
 

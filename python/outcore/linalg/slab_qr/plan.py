@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
+from outcore.linalg.cost import SCAN_S_PER_BYTE, Phase, flop_weight
 from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import (
@@ -27,7 +27,6 @@ from outcore.zarr_format import (
     MAX_TILES,
     SLOT_ALIGN_BYTES,
     TILE_BYTES,
-    default_chunks,
     full_columns,
 )
 
@@ -119,7 +118,7 @@ class SlabQrGeometry(Tiled):
         return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
+        """Bytes of A in the panels from `first_panel` on; `ColumnLoads` says what is read."""
         return self.m * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
 
     def words_moved(self) -> int:
@@ -289,35 +288,18 @@ def _fit(
 
 
 def factor_phase(g: SlabQrGeometry) -> Phase:
-    """Predict a factorization."""
+    """Predict a factorization, but for what is loaded."""
     # The first panel must be read before, and the last written after, everything else.
     panel = g.height * g.columns * g.dtype.itemsize
     return Phase(
         dtype=g.dtype,
-        bytes_read=g.matrix_bytes_read() + g.factor_bytes_read(),
+        bytes_read=g.factor_bytes_read(),
         bytes_written=g.factor_bytes_written(),
         flops=flops(g.m, g.n, g.dtype),
         gemm_flops=_gemm_flops(g),
         other_seconds=g.m * g.n * g.dtype.itemsize * SCAN_S_PER_BYTE,
         ends_read_bytes=panel,
         ends_written_bytes=panel,
-    )
-
-
-def slab_qr_cost(problem: Problem) -> Cost:
-    """Plan `qr_factor`."""
-    shape, dtype = (problem.m or problem.n, problem.n), problem.dtype
-    overwrite_a = problem.option("overwrite_a", False)
-    # Factors that take the space of a matrix have its chunks for tiles.
-    rows, columns = default_chunks(shape, dtype.itemsize, "F")
-    tile = (rows, columns) if overwrite_a else None
-    g = slab_qr_geometry(shape, dtype, problem.memory_bytes, tile)
-    return Cost(
-        method=g.method,
-        peak_memory_bytes=g.memory_bytes,
-        disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
-        words_lower_bound=g.words_lower_bound(),
-        phases=(factor_phase(g),),
     )
 
 

@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.create import create_array
+from outcore.disk_reads import DiskReads
 from outcore.linalg.factors.factor import QR, QRFactor
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.segments import Layout
+from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
 from outcore.longcall import LongCall
 
@@ -19,6 +22,12 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
     """The files of one QR; see `FactorStorage`."""
 
     kind = QR
+
+    @property
+    def loads(self) -> ColumnLoads:
+        """How its slabs are loaded."""
+        disk = DiskReads(*self.matrix.read_granularity)
+        return ColumnLoads(self.geometry, Layout.of(self.metadata), disk)
 
     def taus(self) -> list[npt.NDArray[Any]]:
         """Factors of the reflections of the panels that are done."""
@@ -56,15 +65,17 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
         with create_array(self.target.path / "tau", tau.shape, g.dtype, overwrite=True) as file:
             file[...] = tau
             file.flush()
+        notes = [f"exactly singular: diagonal number {extremes.info} of R is zero"]
+        loads = self.loads
+        read, written = loads.bytes_moved(first)
         report = self.report(
             call,
             flops_done=flops_done,
-            planned_bytes_read=g.matrix_bytes_read(first) + g.factor_bytes_read(first),
+            planned_bytes_read=read + g.factor_bytes_read(first),
+            planned_bytes_written=written + g.factor_bytes_written(first),
             m=g.m,
-            method=g.method,
-            notes=[f"exactly singular: diagonal number {extremes.info} of R is zero"]
-            if extremes.info
-            else [],
+            method=loads.method(g.method),
+            notes=(notes if extremes.info else []) + loads.notes(),
         )
         known = {"m": g.m, "norm1": extremes.norm1, "info": extremes.info}
         self.complete(metadata, report, known)

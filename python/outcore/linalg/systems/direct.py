@@ -1,15 +1,19 @@
 """The way of `solve` by factors in the type of the matrix: LU, or Cholesky."""
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from outcore.array_metadata import read_metadata
+from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.factorization import cho_factor
 from outcore.linalg.cholesky.solve import solve_and_report as solve_with_cholesky
 from outcore.linalg.cost import Phase, Problem
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
+from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.solve import solve_and_report as solve_with_lu
@@ -18,6 +22,7 @@ from outcore.linalg.systems.residual import check
 from outcore.linalg.systems.solving import Solving
 from outcore.rates import NOMINAL, stored
 from outcore.report import Report
+from outcore.volumes import Place
 
 F = TypeVar("F", LUFactor, CholeskyFactor)
 
@@ -48,8 +53,11 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     ready = ready_factors(where, job.source, job.dtype, way.kind, overwrite=job.overwrite)
     *made, solved, checked = _phases(job, kind, ready)
     factoring, substituting, checking = job.parts(made, [solved], [checked])
+    make = way.factor
+    if kind is CHOLESKY:
+        make = functools.partial(make, lower=_lower(job, where, overwrite_a=overwrite_a))
     with own_factors(
-        where, job.A, ready, way.factor, memory_bytes=job.memory_bytes, keep=job.keep,
+        where, job.A, ready, make, memory_bytes=job.memory_bytes, keep=job.keep,
         overwrite_a=overwrite_a, overwrite=job.overwrite, resume=job.resume, threads=job.threads,
         progress=factoring,
     ) as factors:  # fmt: skip
@@ -66,6 +74,17 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
             look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking)
             report = report.followed_by(look)
     return x, dataclasses.replace(report, verb="solve", method=kind.title)
+
+
+def _lower(job: Solving, where: Place, *, overwrite_a: bool) -> bool:
+    """Which triangle Cholesky reads, of a matrix that has both: a stopped run's, or as it lies."""
+    begun = None
+    if where.exists() and job.resume and not overwrite_a:
+        with contextlib.suppress(OutcoreError):
+            begun = read_journal(where)
+    if begun is not None:
+        return begun.header.lower
+    return overwrite_a or read_metadata(job.source).order == "F"
 
 
 def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -> Sequence[Phase]:

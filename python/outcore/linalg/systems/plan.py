@@ -14,9 +14,10 @@ from outcore.linalg.cholesky.plan import (
     cholesky_solve_bytes_read,
 )
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
+from outcore.linalg.layouts import LAYOUT_OPTIONS
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
-from outcore.linalg.lu.slabs_cost import LAYOUT_OPTIONS, lu_cost
+from outcore.linalg.lu.slabs_cost import lu_cost
 from outcore.linalg.systems.refine_plan import refine_geometry
 from outcore.sizes import format_bytes, format_seconds
 
@@ -46,7 +47,9 @@ def solve_cost(problem: Problem) -> Cost:
     if low is not None:
         return _refined_cost(problem, low)
     if assume_a == "pos":
-        factoring = cholesky_cost(problem)
+        # Of a matrix that has both triangles, the one that lies well is read.
+        options = {**problem.options, "lower": problem.option("order", "F") == "F"}
+        factoring = cholesky_cost(dataclasses.replace(problem, options=options))
         g = cholesky_geometry_of(problem)
         tile = g.rows, g.columns
     else:

@@ -1,0 +1,164 @@
+"""What reading boxes of a matrix in any layout takes from the disk: exact.
+
+A disk reads a short gap rather than leaving it out, and what goes through a buffer begins and ends
+with a block. So boxes that are narrow across the way of a layout read far more than they have.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outcore.disk_reads import DiskReads
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.segments import Layout
+from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
+
+# How requests are cut: these mean the same in `crates/core/src/cut.rs` and
+# `crates/client/src/piece.rs`.
+_SHORT_BYTES = 64 << 10
+_MOST_PIECE_BYTES = TILE_BYTES
+_MOST_EXTENTS = 4096
+_MOST_RUNS = 256
+
+
+class Part(NamedTuple):
+    """First and number of rows, or columns, that are read of a chunk."""
+
+    first: int
+    size: int
+
+
+class BoxReads(NamedTuple):
+    """How boxes of a matrix come to column-major memory.
+
+    Attributes
+    ----------
+    layout, dtype
+        Of the matrix.
+    bounce_bytes
+        Memory for what is not read in place.
+    disk
+        How reads of it grow.
+    """
+
+    layout: Layout
+    dtype: "np.dtype[Any]"
+    bounce_bytes: int
+    disk: DiskReads
+
+    def bytes_of(self, rows: "Counter[Part]", columns: "Counter[Part]", height: int) -> int:
+        """Bytes read for all pairs of such rows and columns, to memory of so many rows."""
+        high, wide = self.layout.chunks
+        chunk_bytes = high * wide * self.dtype.itemsize
+        most = _bounce_piece_bytes(chunk_bytes, self.bounce_bytes, self.disk.block_bytes)
+        return sum(
+            times * other * _read_bytes(self.layout, self.dtype, i, j, height, most, self.disk)
+            for i, times in rows.items()
+            for j, other in columns.items()
+        )
+
+    def bytes_of_box(self, rows: slice, columns: slice, height: int) -> int:
+        """Bytes read for one box."""
+        high, wide = self.layout.chunks
+        return self.bytes_of(
+            parts([(rows.start, rows.stop)], high),
+            parts([(columns.start, columns.stop)], wide),
+            height,
+        )
+
+
+def parts(ranges: Iterable[tuple[int, int]], chunk: int) -> "Counter[Part]":
+    """Cut ranges where chunks end, and count parts that are alike."""
+    found: Counter[Part] = Counter()
+    for first, end in ranges:
+        inside = first % chunk
+        if first < end and (inside or end - first < chunk):
+            size = min(chunk - inside, end - first)
+            found[Part(inside, size)] += 1
+            first += size
+        if first < end:
+            whole, rest = divmod(end - first, chunk)
+            if whole:
+                found[Part(0, chunk)] += whole
+            if rest:
+                found[Part(0, rest)] += 1
+    return found
+
+
+def _bounce_piece_bytes(chunk_bytes: int, bounce_bytes: int, block_bytes: int) -> int:
+    around = 2 * block_bytes
+    wanted = min(_MOST_PIECE_BYTES, pages(chunk_bytes)) + around
+    return pages(min(wanted, max(bounce_bytes, 2 * around))) - around
+
+
+@functools.lru_cache(1 << 14)
+def _read_bytes(
+    layout: Layout,
+    dtype: "np.dtype[Any]",
+    rows: Part,
+    columns: Part,
+    height: int,
+    piece_bytes: int,
+    disk: DiskReads,
+) -> int:
+    """Bytes read for a box in one chunk, into column-major memory of so many rows."""
+    is_row_major = layout.order == "C"
+    fast, slow = (columns, rows) if is_row_major else (rows, columns)
+    length, itemsize = layout.chunks[1 if is_row_major else 0], dtype.itemsize
+    line = length * itemsize
+    start, extent = (slow.first * length + fast.first) * itemsize, fast.size * itemsize
+    gap = line - extent if slow.size > 1 else 0
+    if gap > disk.gap_bytes:
+        return sum(
+            _apart_bytes(start + first * line, extent, count, piece_bytes, disk)
+            for first, count in _groups(slow.size, _most_extents(extent, piece_bytes))
+        )
+    # Elements next to each other on disk lie a column apart in memory, if the chunk is row-major.
+    runs = fast.size * slow.size
+    if not is_row_major:
+        runs = 1 if fast.size == length == height else slow.size
+    total = 0
+    for at, nbytes, lines in _lines(start, extent, slow.size, line, _MOST_PIECE_BYTES):
+        if gap == 0 and nbytes < _SHORT_BYTES and runs * lines // slow.size <= _MOST_RUNS:
+            total += nbytes
+            continue
+        run = nbytes if lines == 1 else extent
+        for first, part, _ in _lines(at, run, lines, line, piece_bytes):
+            total += disk.whole_blocks(first, part)
+    return total
+
+
+def _lines(
+    start: int, extent: int, count: int, line: int, most: int
+) -> Iterator[tuple[int, int, int]]:
+    """Cut lines of a chunk into pieces of so many bytes: first byte, bytes, lines."""
+    if extent > most:
+        step = max(most // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES, 1)
+        for i in range(count):
+            for done in range(0, extent, step):
+                yield start + i * line + done, min(step, extent - done), 1
+        return
+    for first, lines in _groups(count, 1 + (most - extent) // line):
+        yield start + first * line, (lines - 1) * line + extent, lines
+
+
+def _most_extents(extent: int, piece_bytes: int) -> int:
+    if extent > _SHORT_BYTES:
+        return 1
+    return max(min(min(_MOST_PIECE_BYTES, piece_bytes) // extent, _MOST_EXTENTS), 1)
+
+
+def _apart_bytes(start: int, extent: int, count: int, piece_bytes: int, disk: DiskReads) -> int:
+    """Bytes of lines that are too far apart to be read as one."""
+    if count > 1 or extent < _SHORT_BYTES:
+        return count * extent
+    parts = _lines(start, extent, 1, extent, piece_bytes)
+    return sum(disk.whole_blocks(at, nbytes) for at, nbytes, _ in parts)
+
+
+def _groups(count: int, most: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, count, most):
+        yield first, min(most, count - first)

@@ -1,0 +1,86 @@
+"""What loading the slabs of one triangle reads from the disk: exact, for any layout."""
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from outcore.linalg.box_reads import BoxReads
+from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg.loads import Loads
+from outcore.linalg.lu.segments import Layout
+
+_MANY = 1.0
+"""Words for each element of the matrix, of which half is needed, that are noted."""
+
+
+class Load(NamedTuple):
+    """Panels that are loaded together.
+
+    Attributes
+    ----------
+    panels
+        Which.
+    piece
+        Panels and tiles of the piece of a slab that they are of.
+    boxes
+        Rows and columns that are read, each pair at once.
+    """
+
+    panels: range
+    piece: tuple[range, range]
+    boxes: list[tuple[slice, slice]]
+
+
+class TriangleLoads(Loads[CholeskyGeometry]):
+    """How the slabs of a Cholesky factorization, or their parts, are loaded.
+
+    `layout` is that of what is read as a lower triangle: of the matrix, or of its transpose.
+    """
+
+    is_lower = True
+
+    def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
+        """Bytes that the conveyor reads."""
+        return _load_bytes(self.geometry, reads, first_panel, is_copy=is_copy)
+
+    def of(self, part: Part) -> Iterator[Load]:
+        """Give what is read for a part, in this order."""
+        return _part_loads(self.geometry, part, self.source_layout, is_copy=self.is_copied)
+
+    def notes(self, *, lower: bool) -> list[str]:
+        """Tell who reads a triangle across its layout how to read it as it lies."""
+        words = sum(self.bytes_moved()) / self.geometry.dtype.itemsize / self.geometry.n**2
+        if self.layout.order == "F" or words < _MANY:
+            return []
+        order, triangle = ("C", "upper") if lower else ("F", "lower")
+        return [
+            f"the {'lower' if lower else 'upper'} triangle of a matrix in order {order!r} took "
+            f"{words:.2g} n^2 words to load; the {triangle} one, lower={not lower}, takes about 0.5"
+        ]
+
+
+def _part_loads(
+    g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
+) -> Iterator[Load]:
+    """Cut what a part needs of a matrix in some layout into what is read together."""
+    # Columns of a chunk that has them side by side are read together, lest the chunk be read for
+    # each of them.
+    at_once = 1 if layout.order == "F" else max(layout.chunks[1] // g.columns, 1)
+    for panels, tiles in g.pieces(part, layout.chunks[0]):
+        for i in range(0, len(panels), at_once):
+            some = panels[i : i + at_once]
+            boxes = [g.whole_box(tiles, some, is_padded=is_copy)]
+            if layout.order == "F" and not is_copy:
+                boxes = list(g.matrix_boxes(tiles, some, layout.chunks[0]))
+            yield Load(some, (panels, tiles), boxes)
+
+
+@functools.lru_cache(1 << 8)
+def _load_bytes(g: CholeskyGeometry, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
+    return sum(
+        reads.bytes_of_box(rows, columns, len(load.piece[1]) * g.rows)
+        for slab in g.slabs(first_panel)
+        for part in g.parts(slab)
+        for load in _part_loads(g, part, reads.layout, is_copy=is_copy)
+        for rows, columns in load.boxes
+    )

@@ -1,0 +1,27 @@
+"""How the matrix of a plan lies on disk."""
+
+from outcore.errors import InvalidError
+from outcore.linalg.cost import Problem
+from outcore.linalg.lu.segments import Layout
+from outcore.zarr_format import default_chunks
+
+LAYOUT_OPTIONS = ("order", "chunks")
+"""Options that say how it does; by default with default chunks."""
+
+
+def layout_of(problem: Problem, shape: tuple[int, int] | None = None, order: str = "F") -> Layout:
+    """Give the layout of a matrix, by the options of `LAYOUT_OPTIONS`; or else of this order.
+
+    Raises
+    ------
+    InvalidError
+        If there is no such layout.
+    """
+    order, chunks = problem.option("order", order), problem.option("chunks", None)
+    if order not in ("C", "F"):
+        raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
+    shape = shape or (problem.m or problem.n, problem.n)
+    found = tuple(chunks or default_chunks(shape, problem.dtype.itemsize, order))
+    if len(found) != 2 or not all(isinstance(size, int) and size > 0 for size in found):
+        raise InvalidError(f"chunks must be rows and columns, such as (512, 512), have {chunks!r}")
+    return Layout(order, found)

@@ -1,0 +1,107 @@
+"""How slabs come into memory: from the matrix as it lies, or from a copy of it in tiles.
+
+Narrow slabs read far more of a matrix in C order than they need. Where a copy in tiles costs less,
+the matrix is copied first (`outcore.linalg.tile_copy`), into the room of the factors.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from outcore.disk_reads import DiskReads
+from outcore.linalg.box_reads import BoxReads
+from outcore.linalg.cost import Phase
+from outcore.linalg.factors.geometry import Geometry
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu.segments import Layout
+from outcore.linalg.tile_copy import TileCopy, copy_memory
+
+G = TypeVar("G", bound=Geometry)
+
+
+@dataclass(frozen=True)
+class Loads(ABC, Generic[G]):
+    """How the slabs of a matrix are loaded. Each kind of factors has its own class.
+
+    Attributes
+    ----------
+    geometry
+        How it is cut; not a part of a larger matrix.
+    layout
+        Of the matrix.
+    disk
+        How reads of it grow.
+    is_lower
+        Whether only what is on and below the diagonal is loaded.
+    """
+
+    geometry: G
+    layout: Layout
+    disk: DiskReads
+    is_lower: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return self.geometry.n, self.geometry.n
+
+    @abstractmethod
+    def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
+        """Bytes of the matrix, or of its copy, that slabs from `first_panel` on read. Exact."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy in tiles moves fewer bytes than slabs that come from the matrix itself."""
+        return self.copy.block.rows > 0 and sum(self._copied(0)) < self._direct(0)
+
+    @property
+    def copy(self) -> TileCopy:
+        """How it is copied, if it is."""
+        g = self.geometry
+        return TileCopy(
+            self.shape, g.dtype, self.layout, (g.rows, g.columns),
+            copy_memory(g.budget_bytes, g.bounce_bytes), self.disk.block_bytes, self.is_lower,
+        )  # fmt: skip
+
+    @property
+    def source_layout(self) -> Layout:
+        """Layout of what slabs come from."""
+        return self._tiles if self.is_copied else self.layout
+
+    def bytes_moved(self, first_panel: int = 0) -> tuple[int, int]:
+        """Bytes read and written by a run that begins with a panel, but for the factors. Exact."""
+        return self._copied(first_panel) if self.is_copied else (self._direct(first_panel), 0)
+
+    def phases(self, factoring: Phase) -> tuple[Phase, ...]:
+        """Give the phases of a factorization, given one that moves the factors only."""
+        (read, written), copied = self.bytes_moved(), self._copying(0)
+        if not self.is_copied:
+            copied = 0, 0
+        loading = dataclasses.replace(
+            factoring,
+            bytes_read=factoring.bytes_read + read - copied[0],
+            bytes_written=factoring.bytes_written + written - copied[1],
+        )
+        return (Phase(factoring.dtype, *copied), loading) if self.is_copied else (loading,)
+
+    def method(self, itself: str) -> str:
+        """How the matrix is factored, for people, given how that is done without a copy."""
+        return f"{itself}, from the matrix copied to tiles first" if self.is_copied else itself
+
+    @property
+    def _tiles(self) -> Layout:
+        return Layout("F", (self.geometry.rows, self.geometry.columns))
+
+    def _copying(self, first_panel: int) -> tuple[int, int]:
+        return self.copy.bytes_read(first_panel), self.geometry.factor_bytes_written(first_panel)
+
+    def _copied(self, first_panel: int) -> tuple[int, int]:
+        read, written = self._copying(first_panel)
+        reads = BoxReads(self._tiles, self.geometry.dtype, TILE_BOUNCE_BYTES, self.disk)
+        return read + self.slab_bytes(reads, first_panel, is_copy=True), written
+
+    def _direct(self, first_panel: int) -> int:
+        g = self.geometry
+        reads = BoxReads(self.layout, g.dtype, g.bounce_bytes, self.disk)
+        return self.slab_bytes(reads, first_panel, is_copy=False)
