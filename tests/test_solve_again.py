@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stopping import DECISIVE, after_notes, at_line, interrupt, kill_at_line
 
 import outcore as oc
-from outcore import progress
-from outcore.errors import ExistsError, InvalidError
+from outcore import catalog, progress
+from outcore.errors import ExistsError, Interrupted, InvalidError
 from outcore.linalg.systems import direct as direct_solve
 
 N = 200
@@ -73,6 +74,52 @@ def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
             break
         assert ["call again with the same arguments" in note for note in notes] == [True]
     assert raising > 40
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
+    matrix: oc.Array, assume_a: str
+) -> None:
+    """Also between the moment when factors are whole and the next line."""
+    matrix.close()
+    a = matrix_of(assume_a)
+    oc.from_array(a, matrix.path, order="F", overwrite=True).close()
+
+    def solve() -> None:
+        options = {"memory": "300 kB", "threads": 1, "assume_a": assume_a, "progress": False}
+        x, _ = oc.linalg.solve(matrix.path, np.ones(N), **options)
+        assert np.allclose(a @ x, 1)
+
+    pages = (*DECISIVE, "factors/own.py", "factors/temporary.py", "systems/direct.py")
+    with at_line(-1, lambda: None, pages) as count:
+        solve()
+    total = int(count[0])
+    assert total > 300
+    killed = whole = 0
+    # How many lines there are depends a little on how long blocks take.
+    for number in (*range(10, total, total // 12), *range(total - 60, total, 3)):
+        killed += kill_at_line(number, solve, pages)
+        left = [entry.state for entry in catalog.find(matrix.path.parent)[0]]
+        whole += left.count("whole") > 1
+        solve()
+        assert [p.name for p in matrix.path.parent.iterdir()] == ["A"], number
+    assert killed > 25
+    assert whole, "some were killed when the factors were whole"
+
+
+def matrix_of(assume_a: str) -> np.ndarray:
+    values = np.random.default_rng(0).standard_normal((N, N))
+    return values @ values.T + np.eye(N) if assume_a == "pos" else values
+
+
+def test_factors_of_a_stopped_call_that_the_user_makes_whole_stay(matrix: oc.Array) -> None:
+    with after_notes(1, interrupt), pytest.raises(Interrupted):
+        oc.linalg.solve(matrix, np.ones(N), memory="110 kB", progress=False)
+    factors = oc.linalg.lu_factor(matrix, memory="110 kB", progress=False)
+    assert factors.report
+    assert any("resumed" in note for note in factors.report.notes), factors.report.notes
+    oc.linalg.solve(matrix, np.ones(N), progress=False)
+    assert factors.path.exists()
 
 
 def test_factors_that_the_user_made_stay(matrix: oc.Array) -> None:

@@ -30,7 +30,6 @@ from outcore.linalg.cholesky.lower_tiles import create_lower
 from outcore.linalg.factors.changes import settle, version_of
 from outcore.linalg.factors.factor import (
     KINDS,
-    TEMPORARY,
     Kind,
     read_any_group,
     tile_grid,
@@ -40,6 +39,7 @@ from outcore.linalg.factors.factor import (
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
+from outcore.linalg.factors.temporary import MARK, mark_as_made
 from outcore.longcall import check_threads
 from outcore.pool_path import LOCK_FILE
 from outcore.volumes import (
@@ -61,7 +61,7 @@ _SECTOR_BYTES = 512
 
 _PARTS = {
     "journal": frozenset[str](),
-    TEMPORARY: frozenset[str](),
+    MARK: frozenset[str](),
     **{kind.array: frozenset({"c", "zarr.json"}) for kind in KINDS.values()},
     **{
         name: frozenset({"c", "zarr.json", "outcore.generation"})
@@ -153,6 +153,7 @@ def open_storage(
             journal = _begin(
                 method, source, metadata, target, fresh, overwrite_a=overwrite_a, threads=threads
             )
+        mark_as_made(target)
         if method.again is not None:
             g = method.again(n, metadata.dtype, memory_bytes, journal.header)
         else:

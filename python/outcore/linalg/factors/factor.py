@@ -23,9 +23,6 @@ from outcore.report import Report
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata, group_json
 
-TEMPORARY = "outcore.temporary"
-"""A file in the directory of factors that `solve` made for itself."""
-
 _INCOMPLETE = frozenset({"n", "dtype", "tile", "source"})
 _COMPLETE = _INCOMPLETE | {"places", "norm1", "generation", "modified_ns"}
 

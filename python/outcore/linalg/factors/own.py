@@ -1,6 +1,5 @@
 """Factors that a call makes for itself, or finds ready."""
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +9,10 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore.array import Array
-from outcore.errors import ExistsError, OutcoreError, SingularMatrixError
+from outcore.errors import ExistsError, SingularMatrixError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import (
     LU,
-    TEMPORARY,
     CholeskyFactor,
     LUFactor,
     QRFactor,
@@ -22,6 +20,7 @@ from outcore.linalg.factors.factor import (
     read_group,
 )
 from outcore.linalg.factors.journal import read_journal
+from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark, unmark
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place
 
@@ -89,10 +88,10 @@ def own_factors(
 
     Factors that turn out singular go as well, unless they are kept.
     """
-    keep = keep or (ready is not None and not where.exists(TEMPORARY))
+    keep = keep or (ready is not None and not is_marked(where))
     factors = ready
     if factors is None:
-        with warnings.catch_warnings(), _marked_if_made(where, keep=keep):
+        with warnings.catch_warnings(), made_for_itself(keep=keep):
             # A singular matrix is the caller's to deal with.
             warnings.simplefilter("ignore", LinAlgWarning)
             factors = make(
@@ -101,33 +100,6 @@ def own_factors(
             )  # fmt: skip
     with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
         yield factors
-
-
-@contextmanager
-def _marked_if_made(where: Place, *, keep: bool) -> Iterator[None]:
-    """Mark factors that became whole although making them ended in an error.
-
-    So it is where the function that is told of progress raises at the very end.
-    """
-    before = _complete(where)
-    try:
-        yield
-    except BaseException:
-        if not keep and _complete(where) not in (None, before):
-            _mark(where)
-        raise
-
-
-def _complete(where: Place) -> dict[str, Any] | None:
-    """Return what is said of complete factors; `None` if there are none."""
-    with contextlib.suppress(OutcoreError):
-        group = read_any_group(where)[1]
-        return group if group["state"] == "complete" else None
-    return None
-
-
-def _mark(where: Place) -> None:
-    where.volume.replace_small(where.inside(TEMPORARY), b"made by a call for itself\n")
 
 
 @contextmanager
@@ -140,9 +112,9 @@ def removed_at_end(
     ready, and by the mark knows that it is to remove them.
     """
     if not keep:
-        _mark(where)
-    elif where.exists(TEMPORARY):
-        where.volume.remove(where.inside(TEMPORARY))
+        mark(where)
+    else:
+        unmark(where)
     try:
         yield
     except useless:

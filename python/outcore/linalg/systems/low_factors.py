@@ -21,8 +21,9 @@ from outcore.array import open_array
 from outcore.array_metadata import read_metadata
 from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
 from outcore.linalg.factors.changes import version_of
-from outcore.linalg.factors.factor import LU, TEMPORARY, LUFactor, read_group, write_group
+from outcore.linalg.factors.factor import LU, LUFactor, read_group, write_group
 from outcore.linalg.factors.own import ready_factors, removed_at_end
+from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import lu_geometry
 from outcore.linalg.systems.low_copy import (
@@ -87,7 +88,7 @@ def low_factors(
     TooLowError
         If A cannot be represented in lower precision, or is singular in it.
     """
-    keep = job.keep or (ready is not None and not where.exists(TEMPORARY))
+    keep = job.keep or (ready is not None and not is_marked(where))
     lu = ready or _make(job, where, low, progress, reports)
     with removed_at_end(where, keep=keep, useless=(TooLowError,)):
         if lu.info:
@@ -111,7 +112,7 @@ def _make(
                 make_copy(A, copy, low, (g.rows, g.columns), job.memory_bytes, job.threads, copying)
             )
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), made_for_itself(keep=job.keep):
             # Of pivots that grew and of singularity, refinement takes care.
             warnings.simplefilter("ignore", LinAlgWarning)
             warnings.simplefilter("ignore", GrowthWarning)
@@ -140,7 +141,7 @@ def _make(
 def _adopt(job: Solving, where: Place, copy: Place) -> None:
     """Make factors of the copy factors of A, and remove what is left of the copy."""
     if not job.keep:
-        where.volume.replace_small(where.inside(TEMPORARY), b"made by solve\n")
+        mark(where)
     now = version_of(job.source)
     values = read_group(where) | {"source": str(job.source.path), **now._asdict()}
     del values["kind"], values["state"]

@@ -1,0 +1,48 @@
+"""Factors that a call makes for itself: a mark in their directory tells them from a user's.
+
+They have it from the beginning, so that a call that is killed at any moment leaves none that pass
+for the user's.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from outcore.volumes import Place
+
+MARK = "outcore.temporary"
+"""A file in the directory of factors that a call made for itself."""
+
+_FOR_ITSELF = ContextVar("_FOR_ITSELF", default=False)
+
+
+@contextmanager
+def made_for_itself(*, keep: bool = False) -> Iterator[None]:
+    """Have factors marked that are begun, or gone on with, meanwhile; with `keep`, not."""
+    token = _FOR_ITSELF.set(not keep)
+    try:
+        yield
+    finally:
+        _FOR_ITSELF.reset(token)
+
+
+def mark_as_made(where: Place) -> None:
+    """Mark factors as those of the call that makes them, or as the user's."""
+    mark(where) if _FOR_ITSELF.get() else unmark(where)
+
+
+def is_marked(where: Place) -> bool:
+    """Whether a call made factors for itself."""
+    return where.exists(MARK)
+
+
+def mark(where: Place) -> None:
+    """Mark factors as made by a call for itself."""
+    if not is_marked(where):
+        where.volume.replace_small(where.inside(MARK), b"made by a call for itself\n")
+
+
+def unmark(where: Place) -> None:
+    """Make factors the user's."""
+    if is_marked(where):
+        where.volume.remove(where.inside(MARK))
