@@ -1,6 +1,7 @@
 """Q from reflections on disk, against LAPACK's orgqr on the same reflections."""
 
 import itertools
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 from linpack import Matrix, names_below, on_disk, one_thread
 from qr_factors import q_and_r
-from stopping import interrupt
+from stopping import interrupt, kill_at_line
 from tall import DTYPES, tall
 
 import outcore as oc
 from outcore import progress
 from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError
-from outcore.linalg import QRFactor, form_q, lu_factor, qr_factor
+from outcore.linalg import QRFactor, form_q, lu_factor, open_factor, qr_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -91,6 +92,29 @@ def test_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         form_q(qr, memory=TINY, progress=watch)
     assert names_below(tmp_path) == before, "nothing is kept"
     assert form_q(qr, memory=TINY, progress=False)[0].shape == (333, 200)
+
+
+def test_a_killed_call_is_recognised_and_begun_anew(tmp_path: Path) -> None:
+    path = factored(tmp_path / "Z", tall(333, 200, "f8")).path
+    before, out = sorted(p.name for p in tmp_path.iterdir()), tmp_path / "Q"
+    pages, seen = ("result.py", "slab_qr/form_q.py"), set()
+
+    def make() -> oc.Array:
+        return form_q(open_factor(path), out=out, memory=TINY, threads=1, progress=False)[0]
+
+    for line in itertools.count(1, 12):
+        if not kill_at_line(line, make, pages):
+            break
+        try:
+            oc.open_array(out).close()
+        except oc.OutcoreError as error:
+            seen.add(error.kind)
+            Q = make()
+            np.testing.assert_allclose(Q[...].T @ Q[...], np.eye(200), atol=1e-13)
+        shutil.rmtree(out)
+        assert sorted(p.name for p in tmp_path.iterdir()) == before
+    assert line > 200
+    assert seen == {"incomplete", "not_found"}
 
 
 def test_reflections_that_are_none(tmp_path: Path) -> None:
