@@ -66,6 +66,7 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, low: str, n: int) 
         Figure(
             f"{name}: backward error over that in {dtype}",
             [_ratio(mixed.backward_error, double.backward_error)],
+            Target("≤", 2),
             ours=f"{mixed.backward_error:.1e}",
             rival=f"{double.backward_error:.1e}",
         ),

@@ -205,7 +205,7 @@ def test_many_right_hand_sides_and_steps(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_report_can_be_printed_and_saved() -> None:
     _, report = solve(tall(50, 3, "f8"), np.ones(50))
     assert re.search(r"lstsq, m = 50, n = 3, float64\n", str(report))
-    assert re.search(r"rank +3, condition number", str(report))
+    assert re.search(r"condition +about [^\n]*(.|\n)*rank +3", str(report))
     assert report.to_dict()["rank"] == 3
 
 

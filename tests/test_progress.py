@@ -2,15 +2,18 @@
 
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from linpack import on_disk, random_matrix
 from stopping import stop_after
 
-from outcore import progress
+import outcore as oc
+from outcore import linalg, progress
+from outcore.errors import InvalidError
 from outcore.linalg import solve
 from outcore.progress import Meter
 
@@ -68,3 +71,32 @@ def test_a_resumed_solve_begins_where_it_was(tmp_path: Path) -> None:
     told: list[float] = []
     solve(A, np.ones(N), memory=400_000, progress=lambda done, left: told.append(done))
     assert told[0] > 0.1
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_what_is_no_choice_is_refused(tmp_path: Path, given: Any) -> None:
+    a = random_matrix(20, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    out = tmp_path / "there"
+    options: dict[str, Any] = {"overwrite": True, "progress": given}
+    oc.from_array(a, out)
+    calls: list[Callable[[], object]] = [
+        lambda: solve(A, np.ones(20), progress=given),
+        lambda: linalg.lu_factor(A, out=out, **options),
+        lambda: linalg.cho_factor(A, out=out, **options),
+        lambda: linalg.qr_factor(A, out=out, **options),
+        lambda: linalg.qr(A, mode="economic", out=out, **options),
+        lambda: linalg.svd(A, 3, out=out, **options),
+        lambda: linalg.gram(a, out=out, **options),
+        lambda: linalg.lstsq(a, np.ones(20), progress=given),
+        lambda: linalg.matmul(A, A, out=out, **options),
+        lambda: linalg.gmres(A, np.ones(20), progress=given),
+        lambda: oc.from_array(a, out, **options),
+        lambda: oc.export_array(A, tmp_path / "a.npy", progress=given),
+        lambda: oc.verify(out, progress=given),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidError, match=f"progress must be True, False or .* {given!r}"):
+            call()
+        assert {p.name for p in tmp_path.iterdir()} == {"Z", "there"}
+        np.testing.assert_array_equal(oc.open_array(out)[...], a)

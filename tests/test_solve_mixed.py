@@ -1,5 +1,6 @@
 """Factors in lower precision: refinement, GMRES, and what happens where neither does."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from outcore.errors import BudgetError, InvalidError, NonFiniteError, SingularMa
 from outcore.linalg import lu_factor, lu_solve, open_factor, solve
 from outcore.linalg.factors.journal import Journal
 from outcore.linalg.systems import plan as solve_plan
+from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.refine_plan import refine_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -57,15 +59,16 @@ def test_as_good_as_full_precision(
     assert (x.shape, x.dtype) == (b.shape, a.dtype)
     assert hpl_residual(a, x, b) < 16
     assert backward_error(a, x, b) < 16 * EPS
-    assert report.method == f"LU in {np.dtype(LOW[dtype])}, 2 steps of refinement"
+    low = np.dtype(LOW[dtype])
+    assert re.fullmatch(rf"LU in {low}, [23] steps of refinement", report.method)
     assert report.backward_error == report.history[-1] < N * EPS
-    assert len(report.history) == 3
+    assert len(report.history) in (3, 4)
     assert 1e-9 < report.history[0] < 1e-5, "the first solution is in single precision"
     assert report.history == sorted(report.history, reverse=True)
     assert report.verb == "solve"
     assert report.dtype == dtype
     assert report.peak_memory_bytes <= TINY
-    assert f"{report.backward_error:.2e}, the last of 3" in str(report)
+    assert f"{report.backward_error:.2e}, the last of {len(report.history)}" in str(report)
 
 
 def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_scales_beyond_single_precision(tmp_path: Path) -> None:
     b = random_matrix(N, "f8", 1)[:, :4] * np.array([1e-300, 1e250, 1e-100, 1])
     x, report = mixed(A, b)
     assert backward_error(a, x, b) < 16 * EPS
-    assert report.method == "LU in float32, 2 steps of refinement"
+    assert re.fullmatch(r"LU in float32, [23] steps of refinement", report.method)
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [("f8", 1), ("f8", 90), ("c16", 3)])
@@ -148,6 +151,27 @@ def test_the_disk_space_is_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
     planned = oc.plan("solve", n=n, memory=memory, path=tmp_path, factor_dtype="f4")
     assert planned.disk_bytes <= max(taken) - before < planned.disk_bytes + 70_000
     assert planned.disk_bytes < 8 * n * n
+
+
+def test_steps_go_on_while_they_gain_a_digit() -> None:
+    """By factors of 0.97 A, each step leaves 0.03 of the error; by n eps two more are to be had."""
+    n = 4000
+    b = np.linspace(1, 2, n)[:, None]
+    X, R, D = (np.zeros((n, 1), dtype, order="F") for dtype in ("f8", "f8", "f4"))
+
+    def load(R: Matrix) -> None:
+        R[...] = b
+
+    def subtract(X: Matrix, R: Matrix) -> None:
+        R -= X
+
+    def solve(D: Matrix) -> None:
+        D *= np.float32(0.97)
+
+    refinement = Refinement(X, R, D, load, subtract, solve, norm_a=1.0, tolerance=n * EPS)
+    assert len(refinement.refine()) == 0
+    assert refinement.errors.max() < 2 * EPS
+    np.testing.assert_allclose(X, b, rtol=4 * EPS)
 
 
 # Where refinement fails.
@@ -208,7 +232,8 @@ def test_too_little_memory_for_gmres(tmp_path: Path) -> None:
 
 def test_hilbert(tmp_path: Path) -> None:
     a = scipy.linalg.hilbert(N)
-    x, report = mixed(on_disk(tmp_path / "Z", a), a.sum(axis=1))
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
+        x, report = mixed(on_disk(tmp_path / "Z", a), a.sum(axis=1))
     assert backward_error(a, x[:, None], a.sum(axis=1)[:, None]) < N * EPS
     assert "refinement" in report.method or "after one in float32" in report.method
 
@@ -217,7 +242,8 @@ def test_singular_in_single_precision_only(tmp_path: Path) -> None:
     a = np.triu(random_matrix(N, "f8") / N) + np.eye(N)
     a[60, 60] = 1e-50
     b = random_matrix(N, "f8", 1)[:, 0]
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="condition number is about .*e[+]5"):
+        x, report = mixed(on_disk(tmp_path / "Z", a), b)
     assert backward_error(a, x, b) < N * EPS
     assert any("A is singular in float32: diagonal number 61" in note for note in report.notes)
 
@@ -234,7 +260,8 @@ def test_singular(tmp_path: Path) -> None:
 def test_too_large_for_single_precision(tmp_path: Path, large: float) -> None:
     a, b = random_matrix(N, "f8"), random_matrix(N, "f8", 1)[:, :2]
     a[201, 17] = large
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="badly scaled"):
+        x, report = mixed(on_disk(tmp_path / "Z", a), b)
     assert hpl_residual(a, x, b) < 16
     assert report.method == "LU in float64, after one in float32"
     assert f"float32 did not do: A[201, 17] = {large:.3g} is too large for float32" in report.notes
@@ -246,7 +273,8 @@ def test_too_large_for_single_precision(tmp_path: Path, large: float) -> None:
 def test_too_small_for_single_precision(tmp_path: Path, dtype: str, what: str) -> None:
     a, b = random_matrix(N, dtype), random_matrix(N, dtype, 1)[:, :2]
     (a if what == "row" else a.T)[123] *= 1e-60
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="badly scaled"):
+        x, report = mixed(on_disk(tmp_path / "Z", a), b)
     exact = scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), b)
     assert np.linalg.norm(x - exact) < 1e-6 * np.linalg.norm(exact)
     assert any(f"{what} 123 of A has no element large enough" in note for note in report.notes)

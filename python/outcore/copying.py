@@ -20,7 +20,7 @@ from outcore.create import array_metadata, make_array
 from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
-from outcore.progress import ProgressLike
+from outcore.progress import ProgressLike, check_progress
 from outcore.sources import InMemory, Source
 from outcore.streams import Box
 from outcore.targets import ArrayTarget, Target, array_side, writing
@@ -209,6 +209,7 @@ def copy_to_array(
     )  # fmt: skip
     metadata.grid()  # refuses chunks that cannot be
     side = array_side(metadata, in_parts=source.gridded)
+    check_progress(progress)
     memory_bytes = budget.resolve(memory)
     plan = plan_copy(source.side, side, source.itemsize, memory_bytes)
     where = place(path)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from outcore.errors import InvalidError
 from outcore.sizes import format_seconds
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
@@ -18,6 +19,15 @@ What such a function raises ends the call as Ctrl-C does, and goes to the caller
 """
 
 SHOW_AFTER_S = 2.0
+
+
+def check_progress(progress: ProgressLike) -> None:
+    """Refuse what is neither a choice nor a function."""
+    if not (isinstance(progress, bool) or callable(progress)):
+        raise InvalidError(
+            f"progress must be True, False or a function of (fraction, seconds left), have "
+            f"{progress!r}"
+        )
 
 
 def is_shown(progress: ProgressLike) -> bool:
@@ -50,6 +60,7 @@ class Meter:
     """
 
     def __init__(self, title: str, total: float, progress: ProgressLike, done: float = 0.0) -> None:
+        check_progress(progress)
         self._total = max(total, 1e-300)
         self._first = self._done = done
         self._report = progress if callable(progress) else None

@@ -52,6 +52,9 @@ class Report:
         Largest element of U over the largest of A.
     backward_error
         ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), largest over the right-hand sides.
+    condition
+        Condition number of A, as it was estimated while solving: ‖A‖₁ ‖A⁻¹‖, with A⁻¹ in the
+        Frobenius norm.
     history
         Residuals of an iterative method, one for each sweep or step; see its function.
     kernels, threads
@@ -88,6 +91,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     arrays: list[str] = field(default_factory=list)
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
+    condition: float | None = None
 
     def array_name(self, number: int) -> str:
         """Name an array in the spans."""
@@ -132,6 +136,7 @@ class Report:
             peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
             growth=self.growth if self.growth is not None else later.growth,
             backward_error=later.backward_error,
+            condition=later.condition if later.condition is not None else self.condition,
             history=[*self.history, *later.history],
             notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
             spans=np.concatenate(spans) if spans else None,
@@ -205,6 +210,8 @@ class Report:
             rows.append(("pivot growth", f"{self.growth:.3g}"))
         if self.backward_error is not None:
             rows.append(("backward error", f"{self.backward_error:.2e}"))
+        if self.condition is not None:
+            rows.append(("condition", f"about {self.condition:.1e}"))
         if self.history:
             rows.append(("residual", f"{self.history[-1]:.2e}, the last of {len(self.history)}"))
         if self.kernels:

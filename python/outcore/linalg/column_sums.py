@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena
-from outcore.errors import NonFiniteError
+from outcore.errors import InvalidError, NonFiniteError
 from outcore.linalg.iterative.strips import Box, Tile
 from outcore.linalg.matrix import Matrix
 
@@ -43,6 +43,8 @@ class ColumnSums:
             (n,), np.float64, memoryview(arena.allocate(sums))
         )
         self._sums[:] = 0
+        # Beyond it, products with the matrix may overflow.
+        self._most = float(np.finfo(dtype).max)
         self._piece = np.ndarray(
             (piece * self._parts // dtype.itemsize,),
             np.empty(0, dtype).real.dtype,
@@ -62,6 +64,8 @@ class ColumnSums:
         ------
         NonFiniteError
             If there is a NaN or an infinity in it, with its index.
+        InvalidError
+            If a sum overflows.
         """
         if not self._is_half:
             self._add(data, (tile.rows, tile.cols), is_mirrored=False)
@@ -80,14 +84,15 @@ class ColumnSums:
             sizes = np.abs(part, out=self._piece[: part.size].reshape(part.shape))
             here = slice(of_lines.start + first, of_lines.start + first + len(part))
             # The matrix's columns are the lines of a tile in F order.
-            if self._is_f or is_mirrored:
-                sums = np.add.reduce(sizes, axis=1, dtype=np.float64)
-                self._sums[here] += sums
-                is_good = np.isfinite(sums).all()
-            if not self._is_f or is_mirrored:
-                sums = np.add.reduce(sizes, axis=0, dtype=np.float64)
-                self._sums[across] += sums.reshape(-1, self._parts).sum(axis=1)
-                is_good = np.isfinite(sums).all()
+            is_good = True
+            with np.errstate(over="ignore"):
+                if self._is_f or is_mirrored:
+                    self._sums[here] += np.add.reduce(sizes, axis=1, dtype=np.float64)
+                    is_good &= bool((self._sums[here] <= self._most).all())
+                if not self._is_f or is_mirrored:
+                    sums = np.add.reduce(sizes, axis=0, dtype=np.float64)
+                    self._sums[across] += sums.reshape(-1, self._parts).sum(axis=1)
+                    is_good &= bool((self._sums[across] <= self._most).all())
             if not is_good:
                 self._refuse(T, rows.start, cols.start)
 
@@ -101,6 +106,7 @@ class ColumnSums:
                     "it, or look for an error in the assembly",
                     (row, column),
                 )
+        raise InvalidError(f"numbers as large as those of A overflow {T.dtype}; scale it")
 
 
 def scratch_bytes(

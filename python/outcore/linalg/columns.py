@@ -4,6 +4,7 @@ Sums are in double precision, and in pieces of rows, so that nothing as tall as 
 allocated.
 """
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,9 @@ from outcore.linalg.matrix import Matrix
 Numbers: TypeAlias = npt.NDArray[Any]
 
 _ROWS = 8192
+
+_LEAST = 1e-140
+"""Numbers with such a norm have squares that are lost."""
 
 
 def dots(X: Matrix, Y: Matrix) -> Numbers:
@@ -28,11 +32,13 @@ def dots(X: Matrix, Y: Matrix) -> Numbers:
     return found
 
 
-def squares(X: Matrix) -> npt.NDArray[np.float64]:
-    """Squared 2-norms of the columns."""
+def squares(X: Matrix, scale: float = 1.0) -> npt.NDArray[np.float64]:
+    """Squared 2-norms of the columns, which are scaled before where that is needed."""
     found = np.zeros(X.shape[1])
     for first in range(0, len(X), _ROWS):
         parts = X[first : first + _ROWS].T.view(X.real.dtype)
+        if scale != 1.0:
+            parts = parts * parts.dtype.type(scale)
         found += np.einsum("ij,ij->i", parts, parts, dtype=np.float64)
     return found
 
@@ -41,7 +47,16 @@ def norms(X: Matrix) -> npt.NDArray[np.float64]:
     """2-norms of the columns. Infinite or NaN if an element is."""
     with np.errstate(over="ignore", invalid="ignore"):
         found: npt.NDArray[np.float64] = np.sqrt(squares(X))
+        for j in np.flatnonzero(~((found > _LEAST) & (found < np.inf))):
+            # Their squares may be beyond the range.
+            scale = power_of_two(float(largest(X[:, j : j + 1])[0]))
+            found[j] = scale * math.sqrt(squares(X[:, j : j + 1], 1 / scale)[0])
     return found
+
+
+def power_of_two(x: float) -> float:
+    """Find a power of two near a number, whose inverse is finite too; 1 for zero or infinity."""
+    return math.ldexp(1.0, min(max(math.frexp(x)[1], -1000), 1000)) if 0 < x < math.inf else 1.0
 
 
 def largest(X: Matrix) -> npt.NDArray[np.float64]:

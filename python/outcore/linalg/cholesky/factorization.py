@@ -40,7 +40,7 @@ from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall, long_call
-from outcore.progress import ProgressLike
+from outcore.progress import ProgressLike, check_progress
 from outcore.streams import BlockStream, kept, timed
 from outcore.volumes import PathLike
 
@@ -106,6 +106,7 @@ def cho_factor(
     Interrupted
         After Ctrl-C or SIGTERM; calling again goes on.
     """
+    check_progress(progress)
     memory_bytes = budget.resolve(memory)
     if overwrite_a and not lower:
         raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")

@@ -18,10 +18,10 @@ from outcore.lapack import kernels
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
 from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks
-from outcore.linalg.lu.solve import stopping_cleanly
-from outcore.linalg.lu.sweeps import cut_sweep, tile_bytes
+from outcore.linalg.lu.solve import cut_group, stopping_cleanly
+from outcore.linalg.lu.sweeps import tile_bytes
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.systems.columns import fitted
+from outcore.linalg.systems.condition import Probes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solutions import solution, system_of
@@ -96,12 +96,11 @@ def solve_and_report(
     progress: ProgressLike,
     *,
     resume: bool = True,
+    probes: int = 0,
 ) -> tuple[Any, Report]:
-    """Do what `cho_solve` does, and report on it."""
-    room, (block_tiles, most) = fitted(
-        rhs,
-        memory_bytes,
-        lambda r: cut_sweep(c, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes),
+    """Do what `cho_solve` does, and report on it; with `probes`, on the condition of A too."""
+    probes, (room, (block_tiles, most)) = with_probes(
+        probes, lambda probes: cut_group(c, rhs, memory_bytes, probes)
     )
     system = None if rhs.out is None else system_of("cho_solve", c, rhs)
     with (
@@ -115,24 +114,34 @@ def solve_and_report(
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             file = c.open_tiles(call.arena, call.trace)
-            moved = solve_groups(
-                rhs, into, groups, lambda X, _: _Passes(c, file, X, call, block_tiles).solve(),
-                call, room,
-            )  # fmt: skip
+            probing = Probes(c.n, probes, c.dtype, call)
+
+            def solve(X: Matrix, _: slice) -> None:
+                beside = probing.take()
+                matrices = [X] if beside is None else [X, beside]
+                _Passes(c, file, matrices, call, block_tiles).solve()
+
+            moved = solve_groups(rhs, into, groups, solve, call, room)
             report = report_on(
-                "cho_solve", c, rhs, groups, file.counters()[:2], planned, moved, call
-            )
+                "cho_solve", c, rhs, groups, file.counters()[:2], planned, moved, call,
+                condition=probing.condition(c.norm1),
+            )  # fmt: skip
     return into.x, report
 
 
 class _Passes:
-    """The two passes, on X in place."""
+    """The two passes, on matrices of the factor's type in place."""
 
     def __init__(
-        self, c: CholeskyFactor, file: ArrayFile, X: Matrix, call: LongCall, most_tiles: int
+        self,
+        c: CholeskyFactor,
+        file: ArrayFile,
+        matrices: list[Matrix],
+        call: LongCall,
+        most_tiles: int,
     ) -> None:
-        self.c, self.file, self.X, self.call, self.most_tiles = c, file, X, call, most_tiles
-        self.kernels = kernels(c.dtype)
+        self.c, self.file, self.call, self.most_tiles = c, file, call, most_tiles
+        self.matrices, self.kernels = matrices, kernels(c.dtype)
         self.panels = range(-(-c.n // c.tile[1]))
 
     def solve(self) -> None:
@@ -142,24 +151,24 @@ class _Passes:
 
     def forward(self) -> None:
         """X <- L⁻¹ X."""
-        X = self.X
         for (o, e), first, L in self.blocks(self.panels):
-            if first == o:
-                self.kernels.trsm(L[: e - o], X[o:e], lower=True, unit=False)
-                first, L = e, L[e - o :]
-            self.kernels.gemm(L, X[o:e], X[first : first + L.shape[0]], alpha=-1, beta=1)
+            below, M = (e, L[e - o :]) if first == o else (first, L)
+            for X in self.matrices:
+                if first == o:
+                    self.kernels.trsm(L[: e - o], X[o:e], lower=True, unit=False)
+                self.kernels.gemm(M, X[o:e], X[below : below + M.shape[0]], alpha=-1, beta=1)
 
     def backward(self) -> None:
         """X <- L⁻ᴴ X."""
-        X = self.X
         for (o, e), first, L in self.blocks(self.panels[::-1]):
             below = max(first, e)
             M = L[below - first :]
-            self.kernels.gemm(
-                M, X[below : below + M.shape[0]], X[o:e], alpha=-1, beta=1, trans_a="C"
-            )
-            if first == o:
-                self.kernels.trsm(L[: e - o], X[o:e], lower=True, trans="C", unit=False)
+            for X in self.matrices:
+                self.kernels.gemm(
+                    M, X[below : below + M.shape[0]], X[o:e], alpha=-1, beta=1, trans_a="C"
+                )
+                if first == o:
+                    self.kernels.trsm(L[: e - o], X[o:e], lower=True, trans="C", unit=False)
 
     def blocks(self, panels: range) -> Iterator[tuple[tuple[int, int], int, Matrix]]:
         """Read panels block by block, from the top, or backward from the bottom.

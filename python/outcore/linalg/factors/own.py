@@ -14,6 +14,7 @@ from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import (
     LU,
     CholeskyFactor,
+    FactorOverflowError,
     LUFactor,
     QRFactor,
     read_any_group,
@@ -98,7 +99,7 @@ def own_factors(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
                 overwrite=overwrite, resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
-    with removed_at_end(where, keep=keep, useless=(SingularMatrixError,)):
+    with removed_at_end(where, keep=keep, useless=(SingularMatrixError, FactorOverflowError)):
         yield factors
 
 

@@ -120,7 +120,8 @@ class Convergence:
         if math.isfinite(h[-1]) and not is_growing:
             return
         steps = min(len(h) - 1 - h.index(min(h)), 4)
-        ratio = (h[-1] / h[-1 - steps]) ** (1 / steps) if steps else math.inf
+        is_known = steps and h[-1 - steps] > 0
+        ratio = (h[-1] / h[-1 - steps]) ** (1 / steps) if is_known else math.inf
         fix = "use oc.linalg.solve, which is direct"
         if self._is_stationary:
             fix = f"use oc.linalg.gmres(A, b, preconditioner='sweep'), or {fix[4:]}"

@@ -276,9 +276,13 @@ class Iteration:
         return joined
 
     def _powers_of_2(self, B: Matrix) -> npt.NDArray[np.float64]:
-        """Powers of 2 about as large as the right-hand sides; 1 for one of zeros."""
+        """Powers of 2 about as large as the right-hand sides; 1 for one of zeros.
+
+        They and their inverses are in the range of the type.
+        """
         sizes = columns.largest(B).reshape(self.rhs.parts, -1).max(axis=0)
-        exponents = np.frexp(sizes)[1]
+        most = np.finfo(B.dtype).maxexp - 3
+        exponents = np.clip(np.frexp(sizes)[1], -most, most)
         return np.tile(np.ldexp(1.0, exponents), self.rhs.parts)
 
 

@@ -97,7 +97,7 @@ class Krylov:
             h[:-1] += more[:, 0]
         size = float(columns.norms(w)[0])
         # What is left of a product that lies in the space is rounding.
-        is_over = size <= 10 * np.finfo(w.dtype).eps * float(np.linalg.norm(h))
+        is_over = size <= 10 * np.finfo(w.dtype).eps * float(columns.norms(h[:, None])[0])
         h[-1] = 0 if is_over else size
         columns.scale(w, np.array([0 if is_over else 1 / size]))
         self._rotate(c, h)

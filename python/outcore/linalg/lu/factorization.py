@@ -50,7 +50,7 @@ from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 from outcore.longcall import LongCall, long_call
-from outcore.progress import ProgressLike
+from outcore.progress import ProgressLike, check_progress
 from outcore.volumes import PathLike, place
 
 
@@ -124,6 +124,7 @@ def lu_factor(
     GrowthWarning
         If the pivots grew so much that half of the digits may be lost.
     """
+    check_progress(progress)
     memory_bytes = budget.resolve(memory)
     algorithm, why = chosen(method, A, out, memory_bytes, overwrite_a=overwrite_a, resume=resume)
     begin = functools.partial(

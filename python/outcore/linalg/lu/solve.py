@@ -1,5 +1,6 @@
 """Solving with LU factors on disk: all right-hand sides in one pass over L and one over U."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,11 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, SingularMatrixError
-from outcore.linalg.factors.factor import Factor, LUFactor, refuse_others
+from outcore.linalg.factors.factor import Factor, FactorOverflowError, LUFactor, refuse_others
 from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
-from outcore.linalg.systems.columns import fitted
+from outcore.linalg.systems.columns import ColumnRoom, fitted
+from outcore.linalg.systems.condition import Probes, probe_bytes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
 from outcore.linalg.systems.right_hand_side import RightHandSide, Which
 from outcore.linalg.systems.solutions import solution, system_of
@@ -88,13 +90,12 @@ def solve_and_report(
     progress: ProgressLike,
     *,
     resume: bool = True,
+    probes: int = 0,
 ) -> tuple[Any, Report]:
-    """Do what `lu_solve` does, and report on it."""
+    """Do what `lu_solve` does, and report on it; with `probes`, on the condition of A too."""
     refuse_singular(lu)
-    room, (block_tiles, most) = fitted(
-        rhs,
-        memory_bytes,
-        lambda r: cut_sweep(lu, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes),
+    probes, (room, (block_tiles, most)) = with_probes(
+        probes, lambda probes: cut_group(lu, rhs, memory_bytes, probes)
     )
     system = None if rhs.out is None else system_of("lu_solve", lu, rhs)
     with (
@@ -108,14 +109,30 @@ def solve_and_report(
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             sweeps = Sweeps(lu, call, block_tiles)
+            probing = Probes(lu.n, probes, lu.dtype, call)
             moved = solve_groups(
-                rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans), call, room
-            )
+                rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
+                room,
+            )  # fmt: skip
             report = report_on(
                 "lu_solve", lu, rhs, groups, sweeps.counters()[:2], planned, moved, call,
-                growth=lu.growth,
+                growth=lu.growth, condition=probing.condition(lu.norm1),
             )  # fmt: skip
     return into.x, report
+
+
+def cut_group(
+    factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int
+) -> tuple[ColumnRoom, tuple[int, int]]:
+    """Share memory between right-hand sides, probes and factors, as `cut_sweep` does."""
+    beside_bytes = probe_bytes(factor.n, factor.dtype, probes)
+    return fitted(
+        rhs,
+        memory_bytes,
+        lambda r: cut_sweep(
+            factor, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes + beside_bytes
+        ),
+    )
 
 
 def refuse_singular(lu: LUFactor) -> None:
@@ -125,7 +142,11 @@ def refuse_singular(lu: LUFactor) -> None:
     ------
     SingularMatrixError
         If U has an exactly zero diagonal element.
+    FactorOverflowError
+        If U has elements that are not finite.
     """
+    if not math.isfinite(lu.growth):
+        raise FactorOverflowError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
     if lu.info:
         raise SingularMatrixError(
             f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "

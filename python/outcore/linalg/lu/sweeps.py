@@ -90,13 +90,13 @@ class Sweeps:
         self.lu, self.call, self.block_tiles = lu, call, block_tiles
         self.file = lu.open_tiles(call.arena, call.trace)
 
-    def solve(self, X: Matrix, trans: Trans = "N") -> None:
-        """Solve in place: X <- A⁻¹ X, or with A transposed.
+    def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
+        """Solve in place: X <- A⁻¹ X, or with A transposed; and the same for what is `beside` X.
 
         X may be of a wider type than the factors. The arithmetic is done in that type, and takes
         memory for one more block, in it.
         """
-        solver = _Solver(self.lu, X, trans)
+        solver = _Solver(self.lu, [X] if beside is None else [X, beside], trans)
         passes = [solver.forward_l, solver.backward_u]
         if trans != "N":
             passes = [solver.forward_u_transposed, solver.backward_l_transposed]
@@ -170,10 +170,11 @@ class _BlockStream:
 
 
 class _Solver:
-    """The four passes, on X in place."""
+    """The four passes, on matrices of the same type, in place."""
 
-    def __init__(self, lu: LUFactor, X: Matrix, trans: Trans) -> None:
-        self.lu, self.X, self.kernels, self.trans = lu, X, kernels(X.dtype), trans
+    def __init__(self, lu: LUFactor, matrices: list[Matrix], trans: Trans) -> None:
+        self.lu, self.matrices, self.trans = lu, matrices, trans
+        self.kernels = kernels(matrices[0].dtype)
         self.panels = -(-lu.n // lu.tile[1])
         self.tiles = -(-lu.n // lu.tile[0])
 
@@ -189,48 +190,60 @@ class _Solver:
         columns = self.lu.tile[1]
         return K * columns, min((K + 1) * columns, self.lu.n)
 
-    def _subtract(self, T: Matrix, X: Matrix, Y: Matrix, trans: Trans = "N") -> None:
-        """Y <- Y - op(T) X."""
-        self.kernels.gemm(T, X, Y, alpha=-1, beta=1, trans_a=trans)
+    def _subtract(self, T: Matrix, rows: slice, target: slice, trans: Trans = "N") -> None:
+        """X[target] <- X[target] - op(T) X[rows]."""
+        for X in self.matrices:
+            self.kernels.gemm(T, X[rows], X[target], alpha=-1, beta=1, trans_a=trans)
+
+    def _substitute(
+        self, T: Matrix, rows: slice, *, lower: bool, unit: bool, trans: Trans = "N"
+    ) -> None:
+        """X[rows] <- op(T)⁻¹ X[rows]."""
+        for X in self.matrices:
+            self.kernels.trsm(T, X[rows], lower=lower, unit=unit, trans=trans)
+
+    def _swap(self, K: int, *, reverse: bool = False) -> None:
+        """Do the row interchanges of a panel."""
+        piv, first = self.lu.panel_piv(K), self._extent(K)[0]
+        for X in self.matrices:
+            self.kernels.laswp(X[first:], piv, 0, len(piv), reverse=reverse)
 
     def forward_l(self, stream: _BlockStream) -> None:
         """X <- E X."""
         for block in stream.go(range(self.panels), self._below):
-            (o, e), X, first = self._extent(block.panel), self.X, block.first
+            (o, e), first = self._extent(block.panel), block.first
             if first <= o:
-                piv = self.lu.panel_piv(block.panel)
-                self.kernels.laswp(X[o:], piv, 0, len(piv))
-                self.kernels.trsm(block.part(o, e), X[o:e], lower=True, unit=True)
+                self._swap(block.panel)
+                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True)
                 first = e
-            self._subtract(block.part(first, block.end), X[o:e], X[first : block.end])
+            self._subtract(block.part(first, block.end), slice(o, e), slice(first, block.end))
 
     def backward_u(self, stream: _BlockStream) -> None:
         """X <- U⁻¹ X."""
         for block in stream.go(range(self.panels)[::-1], self._above):
-            (o, e), X, end = self._extent(block.panel), self.X, block.end
+            (o, e), end = self._extent(block.panel), block.end
             if end >= e:
-                self.kernels.trsm(block.part(o, e), X[o:e], lower=False, unit=False)
+                self._substitute(block.part(o, e), slice(o, e), lower=False, unit=False)
                 end = o
-            self._subtract(block.part(block.first, end), X[o:e], X[block.first : end])
+            self._subtract(block.part(block.first, end), slice(o, e), slice(block.first, end))
 
     def forward_u_transposed(self, stream: _BlockStream) -> None:
         """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
         for block in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
-            (o, e), X = self._extent(block.panel), self.X
-            end = min(block.end, o)
-            self._subtract(block.part(block.first, end), X[block.first : end], X[o:e], self.trans)
+            (o, e), trans = self._extent(block.panel), self.trans
+            above = slice(block.first, min(block.end, o))
+            self._subtract(block.part(above.start, above.stop), above, slice(o, e), trans)
             if block.end >= e:
-                self.kernels.trsm(
-                    block.part(o, e), X[o:e], lower=False, unit=False, trans=self.trans
+                self._substitute(
+                    block.part(o, e), slice(o, e), lower=False, unit=False, trans=trans
                 )
 
     def backward_l_transposed(self, stream: _BlockStream) -> None:
         """X <- Eᵀ X (or Eᴴ X)."""
         for block in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
-            (o, e), X = self._extent(block.panel), self.X
-            first = max(block.first, e)
-            self._subtract(block.part(first, block.end), X[first : block.end], X[o:e], self.trans)
+            (o, e), trans = self._extent(block.panel), self.trans
+            below = slice(max(block.first, e), block.end)
+            self._subtract(block.part(below.start, below.stop), below, slice(o, e), trans)
             if block.first <= o:
-                self.kernels.trsm(block.part(o, e), X[o:e], lower=True, unit=True, trans=self.trans)
-                piv = self.lu.panel_piv(block.panel)
-                self.kernels.laswp(X[o:], piv, 0, len(piv), reverse=True)
+                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True, trans=trans)
+                self._swap(block.panel, reverse=True)

@@ -28,6 +28,7 @@ from outcore.linalg.rows.stream import (
     Transform,
     allocated,
     check_finite,
+    refuse_overflow,
     side_by_side,
     streams,
 )
@@ -103,7 +104,7 @@ def gram(
     Raises
     ------
     InvalidError
-        If `A` is no matrix that can be used.
+        If `A` is no matrix that can be used, or the result overflows.
     BudgetError
         If the budget does not hold the result, and that is needed: for a result in memory, for an
         iterator, whose rows pass only once, and for a `transform`, which needs whole rows.
@@ -261,6 +262,7 @@ class _Product:
                 self._rows = first + len(blocks[0])
         self._read += sum(source.bytes_read() for source in narrowed)
         self._finish(part, inside)
+        refuse_overflow(inside)
         return C
 
     def _finish(self, part: Part, C: Matrix) -> None:

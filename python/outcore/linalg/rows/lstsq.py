@@ -19,6 +19,7 @@ from outcore import budget
 from outcore._core import column_extremes
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
+from outcore.linalg.columns import norms
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.plan import RowPlan
@@ -33,7 +34,7 @@ from outcore.linalg.rows.source import (
     work_dtype,
 )
 from outcore.linalg.rows.stream import allocated, check_finite, side_by_side, streams
-from outcore.linalg.rows.tsqr import TallQR, column_squares
+from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
@@ -69,7 +70,7 @@ class LeastSquaresReport(Report):
         largest = max(self.residual_norms, default=0.0)
         return (
             f"{super().__str__()}\n"
-            f"  {'rank':<15} {self.rank}, condition number {self.condition:.2g}\n"
+            f"  {'rank':<15} {self.rank}\n"
             f"  {'residual':<15} {largest:.6g} in the 2-norm"
         )
 
@@ -232,9 +233,8 @@ class _Problem:
         found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
         return found.x, LeastSquaresReport(
-            **figures | {"verb": "lstsq"},
+            **figures | {"verb": "lstsq", "condition": found.report.condition or math.inf},
             rank=self.n,
-            condition=found.condition or math.inf,
             residual_norms=[float(norm) for norm in found.residual_norms],
         )
 
@@ -250,15 +250,16 @@ class _Problem:
                 factor.add(rows, right)
                 call.meter.advance(len(rows) * row_work)
         factor.finish()
-        x, rank, condition, squares = solve_triangle(factor.triangle(), factor.c, self.cond, call)
-        squares += factor.rest
+        x, rank, condition, sizes = solve_triangle(factor.triangle(), factor.c, self.cond, call)
+        sizes = np.hypot(sizes, factor.rest)
         if self.damp:
-            # What the rows damp * I add to the sum.
-            squares = np.maximum(squares - self.damp**2 * column_squares(x), 0)
+            # Without what the rows damp * I add to the sum of squares.
+            share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
+            sizes *= np.sqrt(np.maximum(1 - share**2, 0))
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
-            residual_norms=[float(norm) for norm in np.sqrt(squares)],
+            residual_norms=[float(size) for size in sizes],
             **figures_of(
                 call, "lstsq", (factor.rows, self.n), self.dtype,
                 method=f"QR of rows as they are read, {plans[0].height} at once",
@@ -288,8 +289,8 @@ def solve_triangle(
         Number of singular values above `cond` times the largest.
     condition : float
         Estimate of R's condition number in the 1-norm.
-    squares : numpy.ndarray
-        ‖c - R x‖₂² of each column.
+    sizes : numpy.ndarray
+        ‖c - R x‖₂ of each column.
     """
     n = len(R)
     if not np.isfinite(column_extremes(R, True)[0]):
@@ -310,4 +311,4 @@ def solve_triangle(
         raise InvalidError("the singular values of A did not converge; scale its columns")
     residual = c
     kernels(R.dtype).gemm(R, x, residual, alpha=-1, beta=1)
-    return x, int(rank), condition, column_squares(residual)
+    return x, int(rank), condition, norms(residual)

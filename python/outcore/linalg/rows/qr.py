@@ -15,7 +15,7 @@ from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.qr_plan import QrGeometry, qr_geometry, r_blocks
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
-from outcore.linalg.rows.stream import check_finite, streams
+from outcore.linalg.rows.stream import check_finite, refuse_overflow, streams
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
@@ -94,7 +94,7 @@ def qr(
     Raises
     ------
     InvalidError
-        If `A` is no matrix that can be used.
+        If `A` is no matrix that can be used, or the result overflows.
     BudgetError
         If the triangles and blocks of a few rows do not fit into the budget; `qr_factor`, with
         `form_q` for Q, does with less.
@@ -159,6 +159,7 @@ def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix,
             call.meter.advance(len(data) * row_work)
     factor.finish()
     R = factor.triangle()[: min(factor.rows, n)]
+    refuse_overflow(R)
     report = Report(
         **figures_of(
             call, "qr", (factor.rows, n), dtype,
@@ -193,6 +194,7 @@ def _with_q(
             file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
             q = TallQ(g.q, call)
             _reduce(source, g, call, q, file)
+            refuse_overflow(q.factor.R)
             build_from_disk(
                 q, file, call, lambda first, _, block: file.submit_write([first, 0], [1, 1], block)
             )

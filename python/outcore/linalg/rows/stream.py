@@ -219,6 +219,21 @@ def allocated(
     return matrix
 
 
+def refuse_overflow(found: Matrix) -> None:
+    """Refuse a result, column-major, that is not finite though what it is made of was.
+
+    Raises
+    ------
+    InvalidError
+        If it is not.
+    """
+    # One fast look at sums, which may overflow themselves.
+    if np.isfinite(column_extremes(found, False)[0]):
+        return
+    if not all(np.isfinite(found[:, j]).all() for j in range(found.shape[1])):
+        raise InvalidError(f"numbers as large as those of A overflow {found.dtype}; scale it")
+
+
 def check_finite(
     name: str, first: int, block: Matrix, first_column: int = 0, *, transposed: bool = False
 ) -> None:

@@ -10,6 +10,7 @@ Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of
 from the reflections of the rows (`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -184,6 +185,8 @@ class _Svd:
                 self._Z[:, j] += 1j * draw.standard_normal(g.n)
                 self._Z[:, j] *= 0.5**0.5
         self._W = allocated(call, (g.n, g.q.n), g.q.dtype)
+        # Elements of A Z are about 2 to this power.
+        self._exponent = 0
 
     def solve(
         self, u: MemoryU | DiskU
@@ -206,15 +209,15 @@ class _Svd:
         moved, planned = u.bytes_moved(), g.bytes_moved()
         report = SvdReport(
             passes=g.passes,
-            error_bound=float(10 * np.sqrt(2 / np.pi * squares.max())),
-            frobenius_error=float(np.sqrt(squares.mean())),
+            error_bound=math.ldexp(10 * math.sqrt(2 / np.pi * squares.max()), self._exponent),
+            frobenius_error=math.ldexp(math.sqrt(squares.mean()), self._exponent),
             **figures_of(
                 self._call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
                 moved=(self._read + moved[0], moved[1]), planned=planned,
                 arrays=("A", "reflections", "U"),
             ),
         )  # fmt: skip
-        return U, s[:k], V.T, report
+        return U, np.ldexp(s[:k], self._exponent), V.T, report
 
     def _iterate(self) -> None:
         """Z <- orthonormal basis of Aᴴ A Z."""
@@ -222,10 +225,12 @@ class _Svd:
         Z, W = self._Z[:, : g.q.n], self._W
         W[...] = 0
         product = allocated(call, (g.q.height, g.q.n), g.q.dtype)
+        self._exponent = -_most_exponent(W.dtype)
         by_row = g.rows.order == "C"
         for rows in self._rows():
             Y = product[: len(rows)]
             times(self._kernels, rows, Z, Y)
+            self._scale(Y, W)
             if by_row:
                 # The BLAS gets the transpose of a block, and can transpose but not conjugate it.
                 np.conjugate(Y, out=Y)
@@ -244,6 +249,17 @@ class _Svd:
         np.fill_diagonal(Z, 1)
         self._kernels.unmqr(W, tau, Z, work)
 
+    def _scale(self, Y: Matrix, W: Matrix) -> None:
+        """Scale a part of A Z by such a power of 2 that its products with A are about 1.
+
+        If they were larger than those so far, these are scaled, too.
+        """
+        found = exponent(Y)
+        if found > self._exponent:
+            shift(W, 2 * (self._exponent - found))
+            self._exponent = found
+        shift(Y, -2 * self._exponent)
+
     def _project(self, q: TallQ, u: MemoryU | DiskU) -> None:
         """Go through the rows of A Z, and of A times the other vectors."""
         g = self._g
@@ -253,6 +269,8 @@ class _Svd:
             Y, probes = u.rows(first, len(rows)), others[: len(rows)]
             times(self._kernels, rows, self._Z[:, : g.q.n], Y)
             times(self._kernels, rows, self._Z[:, g.q.n :], probes)
+            for part in (Y, probes):
+                shift(part, -self._exponent)
             q.add(Y, probes)
             u.keep(first)
             self._call.meter.advance(len(rows) * 2.0 * g.n * (g.q.n + g.q.k))
@@ -279,7 +297,29 @@ class _Svd:
         g = self._Z[:, :n].conj().T @ self._Z[:, n:]
         g = right.conj().T @ (right @ g)
         inside = np.asfortranarray(q.factor.c - R @ g)
-        return column_squares(inside) + q.factor.rest
+        found: npt.NDArray[np.float64] = column_squares(inside) + q.factor.rest**2
+        return found
+
+
+def exponent(Y: Matrix) -> int:
+    """Find the power of 2 that the largest element is about, in few steps; 0 for most matrices."""
+    largest, most = column_extremes(Y, False)[1], _most_exponent(Y.dtype)
+    if not np.isfinite(largest):
+        return 0
+    step = most // 5
+    return max(round(math.frexp(largest)[1] / step) * step, -most) if largest else -most
+
+
+def _most_exponent(dtype: np.dtype[Any]) -> int:
+    """Exponents that numbers may be scaled by twice."""
+    return int(np.finfo(dtype).maxexp) // 8 * 5
+
+
+def shift(X: Matrix, power: int) -> None:
+    """X <- 2^power X, column-major."""
+    if power:
+        parts = X.T.view(X.real.dtype)
+        np.ldexp(parts, power, out=parts)
 
 
 def times(kernels: Kernels, rows: Matrix, Z: Matrix, Y: Matrix) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.lapack import kernels
+from outcore.linalg.columns import norms
 from outcore.linalg.grains import cut
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.stream import allocated
@@ -43,7 +44,7 @@ class TallQR:
     c
         (n, k): Qᴴ b.
     rest
-        (k,) float64: sums of squares of what of Qᴴ b is below `c`.
+        (k,) float64: 2-norms of what of Qᴴ b is below `c`.
     rows
         Rows so far.
     """
@@ -123,7 +124,7 @@ class TallQR:
         self._kernels.tpqrt(self.R, A, self._t, self._work)
         if b.size:
             self._kernels.tpmqrt(A, self._t, self.c, b, self._work, trans="C")
-            self.rest += column_squares(b)
+            self.rest = np.hypot(self.rest, norms(b))
         self.rows += len(A)
         block, n = self._t.shape
         taus: npt.NDArray[Any] = self._t[np.arange(n) % block, np.arange(n)]

@@ -41,7 +41,7 @@ from outcore.linalg.slab_qr.plan import (
 from outcore.linalg.slab_qr.reflections import Reflections
 from outcore.linalg.slab_qr.storage import SlabQrStorage
 from outcore.longcall import LongCall, long_call
-from outcore.progress import ProgressLike
+from outcore.progress import ProgressLike, check_progress
 from outcore.streams import BlockStream
 from outcore.volumes import PathLike, place
 
@@ -111,6 +111,7 @@ def qr_factor(
     storage-efficient WY representation for products of Householder transformations*, SIAM J. Sci.
     Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
     """
+    check_progress(progress)
     memory_bytes = budget.resolve(memory)
     m = read_metadata(A.place if isinstance(A, Array) else place(A)).shape[0]
 

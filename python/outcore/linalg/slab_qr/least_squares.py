@@ -102,7 +102,7 @@ def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
 
 def _refuse_deficient(found: Solved, g: SlabQrGeometry, cond: float) -> None:
     """Refuse a matrix that is certainly not of full rank, and note if it may not be."""
-    condition = found.condition or 0.0
+    condition = found.report.condition or 0.0
     # The condition in the Frobenius norm is at most n times that in the 2-norm.
     if cond * condition / g.n >= 1:
         raise SingularMatrixError(

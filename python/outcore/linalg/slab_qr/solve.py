@@ -18,13 +18,14 @@ from outcore import budget
 from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.lapack import kernels
-from outcore.linalg.columns import squares
+from outcore.linalg.columns import norms, power_of_two, squares
 from outcore.linalg.factors.factor import QRFactor, refuse_others
 from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.slab_qr.reflections import Reflections
-from outcore.linalg.slab_qr.solve_plan import Tiles, solve_flops
+from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_flops
 from outcore.linalg.systems.columns import ColumnRoom, fitted
+from outcore.linalg.systems.condition import Probes, warn_if_singular, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solutions import solution
@@ -87,8 +88,12 @@ def qr_solve(
     rhs = RightHandSide.read(
         qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n, reads=[qr.path]
     )  # fmt: skip
-    found = solve_and_report(qr, rhs, budget.resolve(memory), threads, progress)
+    memory_bytes = budget.resolve(memory)
+    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
+    found = solve_and_report(qr, rhs, memory_bytes, threads, progress, probes)
     keep(found.report, found.x)
+    warn_if_singular(found.report.condition, qr.dtype)
     return found.x
 
 
@@ -131,14 +136,11 @@ class Solved:
         The solution, and what was done.
     residual_norms
         ‖b - A x‖₂ of each right-hand side.
-    condition
-        Estimate of ‖R‖ ‖R⁻¹‖ in the Frobenius norm; `None` without probes.
     """
 
     x: Any
     report: Report
     residual_norms: npt.NDArray[np.float64]
-    condition: float | None
 
 
 def solve_and_report(
@@ -151,8 +153,8 @@ def solve_and_report(
 ) -> Solved:
     """Do what `qr_solve` does, and report on it.
 
-    With `probes`, so many random vectors z are solved for beside the first right-hand sides: the
-    mean of ‖R⁻¹z‖² is an unbiased estimate of ‖R⁻¹‖² in the Frobenius norm (Kenney & Laub 1994).
+    So many `probes` are solved for beside the first right-hand sides, which tell the condition of R
+    in the Frobenius norm.
     """
     if qr.info:
         raise SingularMatrixError(
@@ -166,7 +168,7 @@ def solve_and_report(
     with stopping_cleanly("solving with", qr), solution(rhs) as into:
         groups = Groups.of(rhs, most)
         planned = len(groups) * tiles.pass_bytes()
-        norms = np.zeros(rhs.columns)
+        residuals = np.zeros(rhs.columns)
         with long_call(
             f"solving with {qr.path.name}", memory_bytes=memory_bytes, work=planned,
             threads=threads, progress=progress,
@@ -175,16 +177,16 @@ def solve_and_report(
 
             def solve(X: Matrix, columns: slice) -> None:
                 passes.solve(X)
-                below = squares(X[qr.n :]) if qr.m > qr.n else np.zeros(X.shape[1])
-                norms[columns] = np.sqrt(below.reshape(rhs.parts, -1).sum(axis=0))
+                below = norms(X[qr.n :]) if qr.m > qr.n else np.zeros(X.shape[1])
+                residuals[columns] = np.hypot.reduce(below.reshape(rhs.parts, -1), axis=0)
 
             moved = solve_groups(rhs, into, groups, solve, call, room)
             flops = solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
-                m=qr.m, flops=flops,
+                m=qr.m, flops=flops, condition=passes.condition(),
             )  # fmt: skip
-    return Solved(into.x, report, norms, passes.condition() if probes else None)
+    return Solved(into.x, report, residuals)
 
 
 class _Passes:
@@ -199,8 +201,9 @@ class _Passes:
             least_bytes=tiles.tile_bytes,
         )  # fmt: skip
         self.reflections = Reflections(qr.dtype, tiles.tile[1], width, call.arena)
-        self.probes = _probes(qr, probes, call)
-        self.unsolved = probes > 0
+        self.probes = Probes(qr.n, probes, qr.dtype, call)
+        # Such numbers as A has can be squared only when they are scaled.
+        self.scale = 1.0 if 1e-100 < qr.norm1 < 1e100 else power_of_two(1 / qr.norm1)
         self.squares_of_r = 0.0
 
     def solve(self, X: Matrix) -> None:
@@ -211,36 +214,33 @@ class _Passes:
         for K in range(t.panels):
             o, e = self.extent(K)
             self.reflections.apply(self.blocks(K), self.qr.tau[o:e], X[o:])
+        beside = self.probes.take()
         for K in range(t.panels)[::-1]:
             for tile in t.above(K):
-                self.substitute(K, tile, X)
-        self.unsolved = False
+                self.substitute(K, tile, X, beside)
 
-    def substitute(self, K: int, tile: int, X: Matrix) -> None:
+    def substitute(self, K: int, tile: int, X: Matrix, beside: Matrix | None) -> None:
         """Take a tile of R: solve with its diagonal block, subtract with what is above that."""
         (o, e), first = self.extent(K), tile * self.tiles.tile[0]
         data = self.stream.take().data
         start_ns = self.call.trace.now_ns()
         above = data[: max(min(o - first, len(data)), 0), : e - o]
         triangle = data[o - first : e - first, : e - o] if first <= o < first + len(data) else None
-        for Y in [X, self.probes] if self.unsolved else [X]:
+        for Y in [X] if beside is None else [X, beside]:
             if triangle is not None:
                 self.kernels.trsm(triangle, Y[o:e], lower=False, unit=False)
             self.kernels.gemm(above, Y[o:e], Y[first : first + len(above)], alpha=-1)
-        if self.unsolved:
+        if beside is not None:
             columns = [above] if len(above) else []
             if triangle is not None:
                 columns += [triangle[: j + 1, j : j + 1] for j in range(e - o)]
-            self.squares_of_r += sum(squares(part).sum() for part in columns)
+            self.squares_of_r += sum(squares(part, self.scale).sum() for part in columns)
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(self.tiles.tile_bytes)
 
-    def condition(self) -> float:
-        """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; infinite if they overflow."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            inverse = squares(self.probes).sum() / self.probes.shape[1]
-        found = math.sqrt(self.squares_of_r) * math.sqrt(inverse) if inverse >= 0 else math.inf
-        return found if math.isfinite(found) else math.inf
+    def condition(self) -> float | None:
+        """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; `None` without these."""
+        return self.probes.condition(math.sqrt(self.squares_of_r) / self.scale)
 
     def extent(self, K: int) -> tuple[int, int]:
         """First column of a panel, and the one after its last."""
@@ -264,16 +264,3 @@ class _Passes:
             # No name is left for the tile here: its memory goes back after its second use.
             yield top - o, self.stream.take().data[top - first : self.qr.m - first, : e - o]
             self.call.meter.advance(self.tiles.tile_bytes)
-
-
-def _probes(qr: QRFactor, count: int, call: LongCall) -> Matrix:
-    """Draw random vectors, (n, count)."""
-    shape = qr.n, count
-    if not count:
-        return np.empty(shape, qr.dtype, order="F")
-    memory = memoryview(call.arena.allocate(qr.n * count * qr.dtype.itemsize))
-    drawn: Matrix = np.ndarray(shape, qr.dtype, buffer=memory, order="F")
-    draw = np.random.default_rng(0)
-    for j in range(count):
-        drawn[:, j] = draw.standard_normal(qr.n)
-    return drawn

@@ -17,6 +17,7 @@ from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.solve import solve_and_report as solve_with_lu
+from outcore.linalg.systems.condition import PROBES, UNKNOWN
 from outcore.linalg.systems.plan import passes, solve_cost
 from outcore.linalg.systems.residual import check
 from outcore.linalg.systems.solving import Solving
@@ -62,8 +63,11 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
         progress=factoring,
     ) as factors:  # fmt: skip
         x, report = way.solve(
-            factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume
-        )
+            factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
+            probes=PROBES,
+        )  # fmt: skip
+        if report.condition is None and job.columns:
+            report.notes.append(UNKNOWN)
         if factors.report:
             report = factors.report.followed_by(report)
         else:

@@ -13,7 +13,6 @@ better conditioned than A (E. Carson, N. J. Higham, SIAM J. Sci. Comput. 39 (201
 Each product and each solve is a pass over what is on disk, for all columns at once.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore.linalg.columns import power_of_two
 from outcore.linalg.matrix import Matrix
 
 MOST_STEPS = 10
@@ -31,11 +31,11 @@ KRYLOV = 20
 
 LEAST_KRYLOV = 5
 
-_FAST_GAIN = 1e-2
-"""While steps gain this much, refinement goes on to `_GOAL`, where other solvers end too."""
+_FAST_GAIN = 0.1
+"""While steps gain a digit, refinement goes on to `_GOAL`, where LU in the type of A ends too."""
 
-_GOAL = 16.0
-"""Backward error that cannot be improved much, in units of the roundoff of the type of A."""
+_GOAL = 2.0
+"""Backward error that need not be improved, in units of the roundoff of the type of A."""
 
 _MOST_CORRECTIONS = 5
 _GMRES_TOLERANCE = 1e-6
@@ -138,7 +138,7 @@ class Refinement:
         Residuals are scaled by powers of two, since theirs may be beyond the range of that type.
         """
         D = self.D[:, : len(columns)]
-        scales = [_power_of_two(self.R[:, j]) for j in columns]
+        scales = [_scale_of(self.R[:, j]) for j in columns]
         for i, (j, scale) in enumerate(zip(columns, scales, strict=True)):
             np.multiply(self.R[:, j], 1 / scale, out=D[:, i], casting="same_kind")
         self.solve(D)
@@ -207,13 +207,9 @@ def _norms1(X: Matrix) -> Errors:
     return np.array([np.abs(X[:, j]).sum() for j in range(X.shape[1])], np.float64)
 
 
-def _power_of_two(x: npt.NDArray[Any]) -> float:
+def _scale_of(x: npt.NDArray[Any]) -> float:
     """Find a power of two near the largest element; 1 if there is none."""
-    largest = float(np.abs(x).max(initial=0))
-    if not 0 < largest < np.inf:
-        return 1.0
-    # Its inverse must be finite too.
-    return math.ldexp(1.0, min(max(math.frexp(largest)[1], -1000), 1000))
+    return power_of_two(float(np.abs(x).max(initial=0)))
 
 
 def _normalise(x: npt.NDArray[Any]) -> float:

@@ -6,7 +6,7 @@ on; if that stalls too, LU in the precision of the matrix begins.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,15 @@ from outcore.linalg.lu.plan import lu_geometry
 from outcore.linalg.lu.sweeps import Sweeps
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
+from outcore.linalg.systems.condition import (
+    PROBES,
+    UNKNOWN,
+    Probes,
+    condition_of,
+    is_singular,
+    probe_bytes,
+    with_probes,
+)
 from outcore.linalg.systems.direct import BY_LU, solve_directly
 from outcore.linalg.systems.low_copy import TooLowError
 from outcore.linalg.systems.low_factors import find_low_factors, low_factors
@@ -88,18 +97,18 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
 
 
 def _geometry(job: Solving, low: np.dtype[Any], tile: tuple[int, int]) -> RefineGeometry:
-    return _fitted(job, low, tile)[1]
+    return _fitted(job, low, tile, 0)[1]
 
 
 def _fitted(
-    job: Solving, low: np.dtype[Any], tile: tuple[int, int]
+    job: Solving, low: np.dtype[Any], tile: tuple[int, int], probes: int
 ) -> tuple[ColumnRoom, RefineGeometry]:
     rhs = job.rhs
 
     def cut(room: ColumnRoom) -> RefineGeometry:
         return refine_geometry(
             job.n, job.dtype, low, tile, job.memory_bytes, rhs.columns, parts=rhs.parts,
-            beside_bytes=room.beside_bytes,
+            beside_bytes=room.beside_bytes + probe_bytes(job.n, low, probes),
         )  # fmt: skip
 
     return fitted(rhs, job.memory_bytes, cut)
@@ -113,8 +122,11 @@ def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
 class _Passes:
     """Passes over A and the factors, counted."""
 
-    def __init__(self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry) -> None:
+    def __init__(
+        self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry, probes: int
+    ) -> None:
         self.call, self.A, self.lu = call, A, lu
+        self.probes = Probes(lu.n, probes, lu.dtype, call)
         self.of_a = MatrixPasses(A, call, g.ring_bytes)
         self.sweeps = Sweeps(lu, call, g.block_tiles)
         self.multiplied: list[int] = []
@@ -127,7 +139,8 @@ class _Passes:
 
     def solve(self, D: Matrix) -> None:
         self.solved.append(D.shape[1])
-        self.sweeps.solve(D)
+        # The probes are as the first correction: of the type of the factors.
+        self.sweeps.solve(D, beside=self.probes.take())
 
     def planned(self, n: int) -> Phase:
         """Tell what the passes that were made should have cost."""
@@ -138,7 +151,9 @@ class _Passes:
 
 def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Report]) -> Any:
     rhs = job.rhs
-    columns_room, g = _fitted(job, lu.dtype, lu.tile)
+    probes, (columns_room, g) = with_probes(
+        PROBES, lambda probes: _fitted(job, lu.dtype, lu.tile, probes)
+    )
     groups = range(0, rhs.columns, g.columns)
     work = _planned(job, lu, g).bytes_read
     with (
@@ -148,10 +163,11 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
             threads=job.threads, progress=progress,
         ) as call,
     ):  # fmt: skip
-        passes = _Passes(A, lu, call, g)
+        passes = _Passes(A, lu, call, g, probes)
         room = _room(call, job, lu, g)
         moved = Columns(rhs, call, columns_room)
         refined: list[Refinement] = []
+        condition: float | None = None
         try:
             with solution(rhs) as into:
                 for first in groups:
@@ -159,9 +175,11 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
                     refined.append(_begin(job, passes, moved, room, columns))
                     _refine_group(refined[-1], passes, g)
                     moved.store(into.x, columns, refined[-1].X)
+                    if not first:
+                        condition = _condition(job, passes, g, room)
                 moved.sync()
         finally:
-            done.append(_report(job, passes, moved, refined))
+            done.append(_report(job, passes, moved, refined, condition))
     return into.x
 
 
@@ -187,11 +205,22 @@ def _begin(
     X, R, D = (matrix[:, : (columns.stop - columns.start) * rhs.parts] for matrix in room)
     moved.load(rhs.b, columns, R)
     rhs.refuse_non_finite(R)
+    return _refinement(job, passes, X, R, D, lambda R: moved.load(rhs.b, columns, R))
+
+
+def _refinement(
+    job: Solving,
+    passes: _Passes,
+    X: Matrix,
+    R: Matrix,
+    D: Matrix,
+    load_b: Callable[[Matrix], None],
+) -> Refinement:
     return Refinement(
         X=X,
         R=R,
         D=D,
-        load_b=lambda R: moved.load(rhs.b, columns, R),
+        load_b=load_b,
         subtract_product=passes.subtract_product,
         solve=passes.solve,
         norm_a=passes.lu.norm1,
@@ -214,7 +243,41 @@ def _refine_group(group: Refinement, passes: _Passes, g: RefineGeometry) -> None
         raise TooLowError(f"{at}, and GMRES at {group.history[-1]:.1e}")
 
 
-def _report(job: Solving, passes: _Passes, moved: Columns, refined: list[Refinement]) -> Report:
+def _condition(
+    job: Solving, passes: _Passes, g: RefineGeometry, room: tuple[Matrix, Matrix, Matrix]
+) -> float | None:
+    """Estimate the condition of A.
+
+    Factors in lower precision tell it as far as that goes. What is singular in it may be so in the
+    higher precision too, where a right-hand side that happens to fit has many solutions, of which
+    one is found. So a random one is refined, too.
+
+    Raises
+    ------
+    TooLowError
+        If its solution does not converge.
+    """
+    lu = passes.lu
+    found = passes.probes.condition(lu.norm1)
+    if not is_singular(found, lu.dtype):
+        return found
+    X, R, D = (matrix[:, :1] for matrix in room)
+
+    def load(R: Matrix) -> None:
+        R[:, 0] = np.random.default_rng(1).standard_normal(job.n)
+
+    probe = _refinement(job, passes, X, R, D, load)
+    _refine_group(probe, passes, g)
+    return condition_of(lu.norm1, X)
+
+
+def _report(
+    job: Solving,
+    passes: _Passes,
+    moved: Columns,
+    refined: list[Refinement],
+    condition: float | None,
+) -> Report:
     phase = passes.planned(job.n)
     counters = [file.counters() for file in (passes.of_a.file, passes.sweeps.file)]
     read, written = moved.counters()
@@ -240,6 +303,8 @@ def _report(job: Solving, passes: _Passes, moved: Columns, refined: list[Refinem
         planned_bytes_written=moved.asked[1],
         growth=passes.lu.growth,
         backward_error=float(max((group.errors.max() for group in refined), default=0.0)),
+        condition=condition,
+        notes=[UNKNOWN] if refined and not passes.probes.count else [],
         method=method,
         history=history,
         **passes.call.figures(),

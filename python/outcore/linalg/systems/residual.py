@@ -68,8 +68,10 @@ class MatrixPasses:
 
 def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, norms_b: Any) -> Any:
     """Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) of each solution; NaN if it is not finite."""
+    most = float(np.finfo(X.dtype).max)
     with np.errstate(invalid="ignore", over="ignore"):
-        scale = norm_a * rhs.norms1(X) + norms_b
+        # Norms that overflow themselves would hide any error.
+        scale = np.minimum(min(norm_a, most) * rhs.norms1(X) + norms_b, most)
         return rhs.norms1(R) / np.where(scale > 0, scale, 1)
 
 

@@ -183,7 +183,8 @@ class RightHandSide(NamedTuple):
         norms = np.empty(half)
         for j in range(half):
             column = np.hypot(X[:, j], X[:, half + j]) if self.is_split else np.abs(X[:, j])
-            norms[j] = column.sum(dtype=np.float64)
+            with np.errstate(over="ignore"):
+                norms[j] = column.sum(dtype=np.float64)
         return norms
 
 

@@ -13,6 +13,7 @@ from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import KINDS, LU
 from outcore.linalg.factors.own import are_begun
+from outcore.linalg.systems.condition import warn_if_singular
 from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
 from outcore.linalg.systems.hermitian import why_not_positive
 from outcore.linalg.systems.plan import ASSUMPTIONS, lower
@@ -84,6 +85,13 @@ def solve(
     report : Report
         Of the whole call; ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the largest
         of the columns looked at. It is `None` after ``overwrite_a``, when A is gone.
+        ``report.condition`` is an estimate of the condition number, ‖A‖₁ times ‖A⁻¹‖ in the
+        Frobenius norm, which takes no pass of its own.
+
+    Warns
+    -----
+    scipy.linalg.LinAlgWarning
+        If A is singular to working precision: its condition number is above 1/ε.
 
     Raises
     ------
@@ -156,6 +164,7 @@ def solve(
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
     if isinstance(x, Array):
         x.report = report
+    warn_if_singular(report.condition, dtype)
     return x, report
 
 

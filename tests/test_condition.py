@@ -1,0 +1,157 @@
+"""What solvers say of systems that are singular to working precision, and of all others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from linpack import Matrix, on_disk, one_thread, random_matrix
+
+import outcore as oc
+from outcore.linalg import lu_factor, lu_solve, open_factor, qr_factor, qr_solve, solve
+from outcore.linalg.lu.plan import solve_bytes_read
+from outcore.linalg.lu.solve import solve_and_report
+from outcore.linalg.lu.sweeps import ring_bytes
+from outcore.linalg.systems.condition import PROBES, UNKNOWN, condition_of
+from outcore.linalg.systems.right_hand_side import RightHandSide
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+N, TINY = 200, 400_000
+LOW = {"float64": "f4", "complex128": "c8"}
+WAYS: dict[str, dict[str, Any]] = {
+    "gen": {},
+    "f4": {"factor_dtype": "f4"},
+    "auto": {"assume_a": "auto"},
+    "pos": {"assume_a": "pos"},
+}
+
+
+def of_condition(condition: float, dtype: Any = "f8", is_definite: bool = False) -> Matrix:
+    """A matrix of this 2-norm condition."""
+    q, r = (np.linalg.qr(random_matrix(N, dtype, seed))[0] for seed in (1, 2))
+    made = (q * np.geomspace(1, 1 / condition, N)) @ (q.conj().T if is_definite else r)
+    return ((made + made.conj().T) / 2 if is_definite else made).astype(dtype)
+
+
+def exact_condition(a: Matrix) -> float:
+    inverse = np.linalg.inv(a.astype(np.result_type(a.dtype, "f8")))
+    return float(np.linalg.norm(a, 1) * np.linalg.norm(inverse))
+
+
+def of_rank_5(is_definite: bool) -> Matrix:
+    b, c = random_matrix(N, "f8")[:, :5], random_matrix(N, "f8", 1)[:5]
+    return b @ (b.T if is_definite else c)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fits", [False, True])
+def test_of_low_rank(tmp_path: Path, way: str, fits: bool) -> None:
+    """Also with a right-hand side that has solutions: of these, any one is found."""
+    a = of_rank_5(is_definite=way in ("auto", "pos"))
+    b = a @ np.ones(N) if fits else random_matrix(N, "f8", 3)[:, 0]
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
+        _, report = solve(on_disk(tmp_path / "Z", a), b, memory=TINY, progress=False, **WAYS[way])
+    assert report.condition is not None
+    assert report.condition > 1e15
+    assert f"condition       about {report.condition:.1e}" in str(report)
+    assert not any(UNKNOWN in note for note in report.notes)
+
+
+def test_least_squares_of_low_rank(tmp_path: Path) -> None:
+    a = of_rank_5(is_definite=False)
+    qr = qr_factor(on_disk(tmp_path / "Z", a), memory=TINY, progress=False)
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
+        qr_solve(qr, np.ones(N), memory=TINY, progress=False)
+    report = oc.last_report()
+    assert report is not None
+    assert report.condition is not None
+    assert report.condition > 1e15
+
+
+@pytest.mark.parametrize("condition", [1e1, 1e4, 1e9])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_the_estimate_is_near_the_truth(
+    tmp_path: Path, dtype: str, way: str, condition: float
+) -> None:
+    eps = np.finfo(dtype).eps
+    if condition * eps > 1e-2:
+        condition = 1e-2 / eps
+    options = WAYS[way]
+    if "factor_dtype" in options:
+        options = {"factor_dtype": LOW.get(np.dtype(dtype).name, dtype)}
+    a = of_condition(condition, dtype, way in ("auto", "pos"))
+    A, b = on_disk(tmp_path / "Z", a), random_matrix(N, dtype, 3)[:, 0]
+    _, report = solve(A, b, memory=TINY, progress=False, **options)
+    assert report.condition is not None
+    # In complex types ‖A‖₁ is known within √2. Of systems that need GMRES, one vector tells.
+    assert exact_condition(a) / 20 < report.condition < 5 * exact_condition(a)
+
+
+def test_no_pass_more_than_without(tmp_path: Path) -> None:
+    a = random_matrix(N, "f8")
+    A, b = on_disk(tmp_path / "Z", a), random_matrix(N, "f8", 1)[:, :3]
+    lu = lu_factor(A, out=tmp_path / "lu", memory=TINY, progress=False)
+    rhs = RightHandSide.read(N, lu.dtype, b, "N", None, overwrite=False)
+    x, report = solve_and_report(lu, rhs, TINY, None, False, probes=PROBES)
+    assert report.condition is not None
+    assert report.bytes_read == solve_bytes_read(N, lu.dtype, lu.tile)
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.peak_memory_bytes <= TINY
+    np.testing.assert_array_equal(x, lu_solve(lu, b, memory=TINY, progress=False))
+    assert "condition" not in str(oc.last_report()), "other solvers have no vectors of their own"
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+def test_right_hand_sides_on_disk_in_groups(tmp_path: Path, assume_a: Any) -> None:
+    a = of_condition(1e4, is_definite=True)
+    A, b = on_disk(tmp_path / "Z", a), random_matrix(N, "f8", 3)[:, :150]
+    B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
+    _, alone = solve(A, b[:, 0], assume_a=assume_a, memory=TINY, progress=False)
+    x, report = solve(A, B, assume_a=assume_a, memory=TINY, progress=False)
+    assert report.condition == pytest.approx(alone.condition, rel=1e-6)
+    assert report.peak_memory_bytes <= TINY
+    assert np.abs(a @ x[...] - b).max() < 1e-10 * np.abs(x[...]).max()
+
+
+def test_memory_without_room_for_the_vectors(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "Z", random_matrix(N, "f8"))
+    lu = lu_factor(A, out=tmp_path / "lu", memory=TINY, progress=False)
+    least = ring_bytes(lu, 1)
+    _, report = solve(A, np.ones(N), factors=tmp_path / "lu", memory=least, progress=False)
+    assert report.condition is None
+    assert UNKNOWN in report.notes
+    assert report.peak_memory_bytes <= least
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e290])
+@pytest.mark.parametrize("way", ["gen", "pos", "qr"])
+def test_scaled_matrices_have_the_same_condition(tmp_path: Path, scale: float, way: str) -> None:
+    found = []
+    for factor in (1.0, scale):
+        a = of_condition(1e3, is_definite=True) * factor
+        A, b = on_disk(tmp_path / f"Z{factor}", a), np.full(N, factor)
+        if way == "qr":
+            qr_solve(qr_factor(A, memory=TINY, progress=False), b, memory=TINY, progress=False)
+            found.append(oc.last_report())
+        else:
+            options = {"assume_a": way, "memory": TINY, "progress": False}
+            found.append(solve(A, b, **options)[1])
+    assert found[1].condition == pytest.approx(found[0].condition, rel=1e-6)
+
+
+def test_vectors_that_overflow() -> None:
+    for bad in (np.inf, np.nan, 0.0):
+        assert condition_of(1.0, np.full((3, 2), bad)) == np.inf
+    assert condition_of(2.0, np.full((4, 1), 1e200)) == pytest.approx(4e200)
+
+
+def test_factors_that_are_there_already(tmp_path: Path) -> None:
+    a = of_rank_5(is_definite=False)
+    A = on_disk(tmp_path / "Z", a + 1e-17 * np.eye(N))
+    lu_factor(A, out=tmp_path / "lu", memory=TINY, progress=False)
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision"):
+        solve(A, np.ones(N), factors=tmp_path / "lu", memory=TINY, progress=False)
+    assert open_factor(tmp_path / "lu").n == N
