@@ -11,7 +11,8 @@ from linpack import Matrix, on_disk, one_thread, random_matrix
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg import LUFactor, cond_est, lu_factor
+from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor
+from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.cond_est import norm1_estimate
 from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
 
@@ -65,6 +66,32 @@ def test_as_lapack_and_no_more_than_the_truth(
         assert report.bytes_read == report.planned_bytes_read
         assert report.peak_memory_bytes <= TINY
     assert found_all >= 2, "the vectors are LAPACK's, but for the last one with other row numbers"
+
+
+@pytest.mark.parametrize("norm", [1, np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_of_a_cholesky_factor(tmp_path: Path, dtype: str, norm: Any) -> None:
+    condition = 1e3
+    q = np.linalg.qr(random_matrix(N, dtype, 7))[0]
+    a = (q * np.geomspace(1, 1 / condition, N)) @ q.conj().T
+    a = ((a + a.conj().T) / 2).astype(dtype)
+    A = on_disk(tmp_path / "Z", a)
+    c = cho_factor(A, out=tmp_path / "c", memory=TINY, progress=False)
+    norm_a = float(np.linalg.norm(a, 1))
+    found, report = cond_est(c, norm, norm_a=norm_a, memory=TINY, progress=False)
+    (pocon,) = scipy.linalg.get_lapack_funcs(("pocon",), (a,))
+    lapack = 1 / float(pocon(np.asfortranarray(np.linalg.cholesky(a).conj().T), norm_a)[0])
+    exact = float(np.linalg.cond(a.astype(np.result_type(dtype, "f8")), 1))
+    slack = 1 + 10 * np.finfo(dtype).eps * condition
+    assert exact / 3 < found <= exact * slack
+    assert found > lapack * 0.99 / slack
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.bytes_read % cholesky_solve_bytes_read(N, c.dtype, c.tile) == 0
+    assert report.peak_memory_bytes <= TINY
+    assert "as many passes over L, and over Lᴴ" in report.notes[0]
+    # By the norm that the factor knows, for complex types within √2.
+    known, _ = cond_est(c, norm, memory=TINY, progress=False)
+    assert found / 1.5 < known < found * 1.5
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

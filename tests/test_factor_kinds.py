@@ -29,7 +29,7 @@ USES: list[tuple[Callable[..., Any], set[str], bool]] = [
     (cho_solve, {"Cholesky"}, True),
     (qr_solve, {"QR"}, True),
     (export_lapack, {"LU"}, False),
-    (cond_est, {"LU"}, False),
+    (cond_est, {"LU", "Cholesky"}, False),
     (slogdet, {"LU", "Cholesky"}, False),
 ]
 

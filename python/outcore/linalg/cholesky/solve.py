@@ -119,7 +119,7 @@ def solve_and_report(
             def solve(X: Matrix, _: slice) -> None:
                 beside = probing.take()
                 matrices = [X] if beside is None else [X, beside]
-                _Passes(c, file, matrices, call, block_tiles).solve()
+                Passes(c, file, matrices, call, block_tiles).solve()
 
             moved = solve_groups(rhs, into, groups, solve, call, room)
             report = report_on(
@@ -129,7 +129,7 @@ def solve_and_report(
     return into.x, report
 
 
-class _Passes:
+class Passes:
     """The two passes, on matrices of the factor's type in place."""
 
     def __init__(

@@ -17,7 +17,9 @@ from outcore import budget
 from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
-from outcore.linalg.factors.factor import LUFactor, refuse_others
+from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg.cholesky.solve import Passes
+from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, refuse_others
 from outcore.linalg.factors.own import ready_factors
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.solve import stopping_cleanly
@@ -41,7 +43,7 @@ _STRIP_BYTES = 256 << 10
 
 
 def cond_est(
-    lu: LUFactor,
+    factor: LUFactor | CholeskyFactor,
     norm: Norm = 1,
     *,
     norm_a: float | None = None,
@@ -53,13 +55,14 @@ def cond_est(
 
     Parameters
     ----------
-    lu
-        Factors from `lu_factor` or `open_factor`.
+    factor
+        Factors from `lu_factor`, `cho_factor` or `open_factor`.
     norm
-        1, or `numpy.inf` (or ``"inf"``).
+        1, or `numpy.inf` (or ``"inf"``). For Cholesky factors both are the same.
     norm_a
         That norm of A. By default the 1-norm is the one that the factors know, for complex types
-        within √2 of the truth, and the ∞-norm is computed in one pass over A.
+        within √2 of the truth, and the ∞-norm is computed in one pass over A, if that is not
+        Hermitian.
     memory
         Budget; by default half of the available memory.
     threads, progress
@@ -70,7 +73,7 @@ def cond_est(
     condition : float
         A lower bound, rarely less than a third of the truth; infinite if A is singular.
     report : Report
-        Its notes say how many passes there were: each solve is one over L and one over U.
+        Its notes say how many passes there were: each solve is one over L and one over U or Lᴴ.
 
     Raises
     ------
@@ -79,7 +82,7 @@ def cond_est(
     BudgetError
         If not even two vectors and a block of the factors fit in memory.
     """
-    refuse_others(lu, LUFactor)
+    refuse_others(factor, LUFactor, CholeskyFactor)
     names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
     if not isinstance(norm, int | float | str) or norm not in names:
         raise InvalidError(f"norm must be 1 or numpy.inf, have {norm!r}")
@@ -88,51 +91,92 @@ def cond_est(
         raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
     memory_bytes = budget.resolve(memory)
     # Two columns, and what numpy takes for an expression with one.
-    vectors = 4 * lu.n * lu.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
-    block_tiles, _ = cut_sweep(lu, memory_bytes, 0, 2, vectors)
-    A = _matrix_of(lu) if is_inf and norm_a is None else None
-    each = solve_bytes_read(lu.n, lu.dtype, lu.tile)
+    vectors = 4 * factor.n * factor.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
+    block_tiles, _ = cut_sweep(factor, memory_bytes, 0, 2, vectors)
+    A, is_singular = None, False
+    if isinstance(factor, LUFactor):
+        A = _matrix_of(factor) if is_inf and norm_a is None else None
+        is_singular = factor.info > 0
+    each = _bytes_of_solve(factor)
     # Usual are two steps, of two solves, and one solve before.
     work = 5 * each + (A.nbytes if A else 0)
-    with stopping_cleanly("the condition of", lu), long_call(
-        f"condition of {lu.path.name}", memory_bytes=memory_bytes, work=work, threads=threads,
+    with stopping_cleanly("the condition of", factor), long_call(
+        f"condition of {factor.path.name}", memory_bytes=memory_bytes, work=work, threads=threads,
         progress=progress,
     ) as call:  # fmt: skip
         planned, bytes_read = 0, 0
         if A is not None:
             norm_a, bytes_read = _norm_inf(A, call, ring_bytes(A, memory_bytes - vectors))
             planned = A.nbytes
-        X = matrix_in(call, lu.n, 2, lu.dtype)
-        sweeps = Sweeps(lu, call, block_tiles)
-        columns: list[int] = []
-
-        def solve(X: Matrix, adjoint: bool) -> None:
-            trans: Trans = "N" if adjoint == is_inf else "C" if lu.dtype.kind == "c" else "T"
-            sweeps.solve(X, trans)
-            columns.append(X.shape[1])
-
+        X = matrix_in(call, factor.n, 2, factor.dtype)
+        solves = _Solves(factor, call, block_tiles, is_inf)
         inverse = math.inf
-        if not lu.info:
+        if not is_singular:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                inverse = norm1_estimate(solve, X)
-        scale = lu.norm1 if norm_a is None else norm_a
+                inverse = norm1_estimate(solves.solve, X)
+        scale = factor.norm1 if norm_a is None else norm_a
         condition = math.inf if math.isinf(inverse) else scale * inverse
-        passes = f"{len(columns)} solves: as many passes over L, and over U"
+        count = len(solves.columns)
+        passes = f"{count} solves: as many passes over L, and over {solves.second}"
         if A is not None:
             passes += "; and one over A"
         return condition, Report(
             verb="cond_est",
-            n=lu.n,
-            dtype=lu.dtype.name,
-            flops=solve_flops(lu.n, lu.dtype, sum(columns)),
-            bytes_read=bytes_read + sweeps.counters()[0],
+            n=factor.n,
+            dtype=factor.dtype.name,
+            flops=solve_flops(factor.n, factor.dtype, sum(solves.columns)),
+            bytes_read=bytes_read + solves.bytes_read(),
             bytes_written=0,
-            planned_bytes_read=planned + len(columns) * each,
+            planned_bytes_read=planned + count * each,
             planned_bytes_written=0,
-            growth=lu.growth,
-            notes=[passes] if not lu.info else ["A is exactly singular"],
+            growth=factor.growth if isinstance(factor, LUFactor) else None,
+            notes=[passes] if not is_singular else ["A is exactly singular"],
             **call.figures(),
         )
+
+
+class _Solves:
+    """Solves with factors, or with those of the transpose, counted.
+
+    Attributes
+    ----------
+    columns
+        Columns of each solve.
+    second
+        What a solve goes over after L.
+    """
+
+    def __init__(
+        self, factor: LUFactor | CholeskyFactor, call: LongCall, block_tiles: int, transposed: bool
+    ) -> None:
+        self._factor, self._call, self._block_tiles = factor, call, block_tiles
+        self._transposed = transposed
+        self.columns: list[int] = []
+        if isinstance(factor, LUFactor):
+            self._sweeps = Sweeps(factor, call, block_tiles)
+            self._file, self.second = self._sweeps.file, "U"
+        else:
+            self._file, self.second = factor.open_tiles(call.arena, call.trace), "Lᴴ"
+
+    def solve(self, X: Matrix, adjoint: bool) -> None:
+        """X <- A⁻¹ X, or with Aᴴ."""
+        if isinstance(self._factor, LUFactor):
+            is_complex = self._factor.dtype.kind == "c"
+            trans: Trans = "N" if adjoint == self._transposed else "C" if is_complex else "T"
+            self._sweeps.solve(X, trans)
+        else:
+            Passes(self._factor, self._file, [X], self._call, self._block_tiles).solve()
+        self.columns.append(X.shape[1])
+
+    def bytes_read(self) -> int:
+        """Bytes of the factors that were read."""
+        return int(self._file.counters()[0])
+
+
+def _bytes_of_solve(factor: LUFactor | CholeskyFactor) -> int:
+    """Bytes that one solve reads."""
+    count = solve_bytes_read if isinstance(factor, LUFactor) else cholesky_solve_bytes_read
+    return count(factor.n, factor.dtype, factor.tile)
 
 
 def norm1_estimate(solve: Solve, X: Matrix) -> float:

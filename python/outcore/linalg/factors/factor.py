@@ -233,8 +233,8 @@ class QRFactor(Factor):
         return factor
 
 
-def refuse_others(given: object, wanted: type[Factor]) -> None:
-    """Refuse what is not factors of the wanted kind.
+def refuse_others(given: object, *wanted: type[Factor]) -> None:
+    """Refuse what is not factors of a wanted kind.
 
     Raises
     ------
@@ -242,9 +242,10 @@ def refuse_others(given: object, wanted: type[Factor]) -> None:
         If it is something else.
     """
     if not isinstance(given, wanted):
-        kind = wanted.kind
+        titles = " or ".join(each.kind.title for each in wanted)
+        functions = ", ".join(each.kind.function for each in wanted)
         raise InvalidError(
-            f"need {kind.title} factors, of {kind.function} or open_factor, have "
+            f"need {titles} factors, of {functions} or open_factor, have "
             f"{type(given).__name__}; factors of LU are for lu_solve, those of Cholesky for "
             "cho_solve, those of QR for qr_solve"
         )
