@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use outcore_core::crash_disk::{MemoryBuffer, Random};
 use outcore_core::{
-    Grant, GrantTime, Handle, IoRequest, Layout, Level, Nested, Regions, Sent, ServerId, Stripes, Target,
-    Unsynced,
+    Grant, GrantTime, Handle, IoRequest, Layout, Level, ManagerRequest, Nested, Regions, Sent, ServerId,
+    Stripes, Target, Unsynced,
 };
 
 use outcore_server::io_server::Caller;
 
 use crate::collective::{Next, Rank};
 use crate::model::{FileModel, WriteId, pattern};
+use crate::node::RequestKey;
 
 /// A file that clients share, and what it may be.
 pub struct SimFile {
@@ -27,6 +28,8 @@ pub struct SimFile {
     pub parts: Vec<u64>,
     /// Whether its data files are as long as they must be.
     pub is_made: bool,
+    /// Whether somebody removes its name.
+    pub is_leaving: bool,
 }
 
 impl SimFile {
@@ -96,8 +99,46 @@ pub struct Op {
     pub has_failed: bool,
     /// Its calls that are not answered, by their numbers.
     pub calls: BTreeMap<u64, Call>,
+    /// How many others wait for a new grant.
+    pub renewing: u32,
     /// What it does in a collective.
     pub rank: Option<Box<Rank>>,
+}
+
+/// What a client asks the manager, and has no answer to.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// What it asks.
+    pub request: ManagerRequest,
+    /// What it does with the answer.
+    pub purpose: Purpose,
+}
+
+/// Why a client asks the manager.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// For a new grant, before it does the next thing.
+    Renew(Handle),
+    /// For a new grant, since a server has refused that of a request.
+    Again {
+        /// The request.
+        key: RequestKey,
+        /// Which run of the server refused it.
+        incarnation: u64,
+        /// The same.
+        call: Box<Call>,
+    },
+    /// To remove the name of a file.
+    Unname(usize),
+    /// To make a new file of that name.
+    Name {
+        /// Which file.
+        number: usize,
+        /// The right to remove the old one.
+        grant: Grant,
+    },
+    /// To forget a file whose data files are gone.
+    Forget,
 }
 
 /// See the module.
@@ -109,6 +150,10 @@ pub struct Client {
     pub left: u64,
     /// What it does now.
     pub op: Option<Op>,
+    /// Numbers of requests to the manager that were used.
+    pub last_asked: u64,
+    /// What it asks the manager, by these.
+    pub asks: BTreeMap<u64, Ask>,
     /// What it was answered and has not synced.
     pub unsynced: Unsynced,
     /// Its grants, and until when it takes them to be good.
@@ -116,6 +161,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Whether it does nothing.
+    pub fn is_idle(&self) -> bool {
+        self.op.is_none() && self.asks.is_empty()
+    }
+
     /// Begins an operation.
     pub fn begin(
         &mut self,
@@ -169,6 +219,7 @@ impl Client {
             begun_ns: now_ns,
             has_failed: false,
             calls,
+            renewing: 0,
             rank: None,
         })
     }

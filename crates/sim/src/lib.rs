@@ -6,6 +6,7 @@
 pub mod client;
 pub mod collective;
 pub mod elements;
+pub mod manager_node;
 pub mod metadata;
 pub mod model;
 pub mod node;

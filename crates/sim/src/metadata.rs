@@ -1,17 +1,14 @@
-//! A manager that loses power, and its clients: what one of them was told stays so. It answers as `outcored` has it do: what
-//! comes while its disk makes a commit durable is the next one.
+//! A manager that loses power, and its clients: what one of them was told stays so.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{
-    Error, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Origin, ServerAddress, ServerId,
-};
-use outcore_server::grants::Key;
-use outcore_server::manager::{Asked, Config, Manager, Now, User};
+use outcore_core::{Error, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest};
+use outcore_server::manager::Now;
 
-use crate::power_store::PowerStore;
+use crate::manager_node::{ManagerNode, ManagerWish};
+use crate::node::RequestKey;
 use crate::wall_clock::WallClock;
 use crate::world::Finding;
 
@@ -33,9 +30,6 @@ pub enum Plant {
     /// Who only looks does not wait for the disk.
     ReadEarly,
 }
-
-/// A client and its number for the request.
-type RequestKey = (usize, u64);
 
 /// What a client does, one thing after the other. Each has a directory of its own, in which nobody else writes.
 #[derive(Clone, Debug)]
@@ -72,21 +66,9 @@ enum Happening {
     Start,
 }
 
-/// A run of the manager.
-struct Running {
-    manager: Manager<PowerStore>,
-    /// Requests of which it knows; with the answers that were given.
-    sessions: BTreeMap<RequestKey, Option<ManagerReply>>,
-    waiting: Vec<(RequestKey, ManagerRequest)>,
-    works: bool,
-    /// Answers that wait for the disk.
-    done: Vec<(RequestKey, ManagerReply)>,
-}
-
 /// See the module.
 pub struct Metadata {
     random: Random,
-    plant: Option<Plant>,
     now_ns: u64,
     /// The wall clock of the manager, which jumps.
     clock: WallClock,
@@ -94,9 +76,7 @@ pub struct Metadata {
     next: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
-    store: PowerStore,
-    run: u64,
-    running: Option<Running>,
+    manager: ManagerNode,
     clients: Vec<Client>,
     /// How often the power went.
     pub crashes: u64,
@@ -104,11 +84,6 @@ pub struct Metadata {
 
 fn said(error: Error) -> Finding {
     format!("{:?}: {error}", error.kind)
-}
-
-fn asked(key: RequestKey, request: ManagerRequest) -> Asked {
-    let origin = Some(Origin { client: key.0 as u128, number: key.1 });
-    Asked { who: User { uid: 0, gids: vec![0], is_root: true }, origin, request }
 }
 
 fn path(client: usize, number: usize) -> String {
@@ -124,20 +99,19 @@ impl Metadata {
             .collect();
         let mut world = Self {
             random,
-            plant,
             now_ns: 0,
             clock: WallClock::default(),
             clock_random: Random::new(!seed),
             next: 0,
             queue: BinaryHeap::new(),
             happenings: HashMap::new(),
-            store: PowerStore::default(),
-            run: 0,
-            running: None,
+            manager: ManagerNode::new(1),
             clients,
             crashes: 0,
         };
-        world.start()?;
+        world.manager.answers_early = plant == Some(Plant::AnswerEarly);
+        world.manager.reads_early = plant == Some(Plant::ReadEarly);
+        world.manager.start().map_err(said)?;
         let at = world.random.between(1, 100) * MS;
         world.later(at, Happening::Crash);
         for client in 0..world.clients.len() {
@@ -154,19 +128,8 @@ impl Metadata {
         self.happenings.insert(self.next, what);
     }
 
-    fn start(&mut self) -> Result<(), Finding> {
-        let mut manager =
-            Manager::open(self.store.clone(), Key::new([7; 32]), Config::new(1)).map_err(said)?;
-        manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] }).map_err(said)?;
-        let (sessions, waiting, done) = (BTreeMap::new(), vec![], vec![]);
-        self.running = Some(Running { manager, sessions, waiting, works: false, done });
-        Ok(())
-    }
-
     fn crash(&mut self) {
-        self.run += 1;
-        self.running = None;
-        self.store.crash(&mut self.random);
+        self.manager.crash(&mut self.random);
         self.crashes += 1;
     }
 
@@ -193,8 +156,15 @@ impl Metadata {
             Happening::Think { client } => self.think(client),
             Happening::Patience { key } => self.send(key),
             Happening::Arrives { key } => self.arrives(key),
-            Happening::Works { run } if run == self.run => return self.works(),
-            Happening::Synced { run, groups } if run == self.run => self.synced(groups),
+            Happening::Works { run } if run == self.manager.run => {
+                let now = self.now();
+                let wishes = self.manager.works(now).map_err(said)?;
+                self.fulfil(wishes);
+            }
+            Happening::Synced { run, groups } if run == self.manager.run => {
+                let wishes = self.manager.synced(groups);
+                self.fulfil(wishes);
+            }
             Happening::Works { .. } | Happening::Synced { .. } => {}
             Happening::Answered { key, reply } => return self.answered(key, &reply),
             Happening::Crash => {
@@ -203,7 +173,7 @@ impl Metadata {
                 self.later(down, Happening::Start);
                 self.later(down + up, Happening::Crash);
             }
-            Happening::Start => return self.start(),
+            Happening::Start => return self.manager.start().map_err(said),
         }
         Ok(())
     }
@@ -225,14 +195,14 @@ impl Metadata {
             }
             _ => Op::Make,
         });
-        let key = (client, one.requests);
+        let key = RequestKey { client, number: one.requests };
         self.send(key);
     }
 
     /// Sends a request that is not answered, again if need be.
     fn send(&mut self, key: RequestKey) {
-        let client = &self.clients[key.0];
-        if client.op.is_some() && client.requests == key.1 {
+        let client = &self.clients[key.client];
+        if client.op.is_some() && client.requests == key.number {
             let after = self.random.between(MS / 50, 2 * MS);
             self.later(after, Happening::Arrives { key });
             self.later(PATIENCE_NS, Happening::Patience { key });
@@ -259,80 +229,24 @@ impl Metadata {
     }
 
     fn arrives(&mut self, key: RequestKey) {
-        let is_late = self.clients[key.0].requests != key.1;
-        let Some(request) = self.request(key.0).filter(|_| !is_late) else { return };
+        let is_late = self.clients[key.client].requests != key.number;
+        let Some(request) = self.request(key.client).filter(|_| !is_late) else { return };
         let now = self.now();
-        let Some(running) = &mut self.running else { return };
-        match running.sessions.get(&key) {
-            Some(Some(reply)) => {
-                let reply = reply.clone();
-                self.reply(key, reply);
-            }
-            Some(None) => {}
-            None => {
-                running.sessions.insert(key, None);
-                if self.plant == Some(Plant::ReadEarly) && !request.is_change() {
-                    let asked = asked(key, request);
-                    let (replies, _) = running.manager.begin_many(now, vec![asked]);
-                    self.tell(replies.into_iter().map(|reply| (key, reply)).collect());
-                    return;
-                }
-                running.waiting.push((key, request));
-                let works = std::mem::replace(&mut running.works, true);
-                if !works {
-                    self.later(MS / 10, Happening::Works { run: self.run });
+        let wishes = self.manager.arrives(now, key, request);
+        self.fulfil(wishes);
+    }
+
+    fn fulfil(&mut self, wishes: Vec<ManagerWish>) {
+        let run = self.manager.run;
+        for wish in wishes {
+            match wish {
+                ManagerWish::Answer(key, reply) => self.reply(key, reply),
+                ManagerWish::Work => self.later(MS / 10, Happening::Works { run }),
+                ManagerWish::Sync(groups) => {
+                    let after = self.random.between(MS / 10, 20 * MS);
+                    self.later(after, Happening::Synced { run, groups });
                 }
             }
-        }
-    }
-
-    /// The manager does what waits, in one commit.
-    fn works(&mut self) -> Result<(), Finding> {
-        let now = self.now();
-        let Some(running) = &mut self.running else { return Ok(()) };
-        let (keys, requests): (Vec<_>, Vec<_>) =
-            running.waiting.drain(..).map(|(key, request)| (key, asked(key, request))).unzip();
-        let (replies, is_change) = running.manager.begin_many(now, requests);
-        let answers: Vec<_> = keys.into_iter().zip(replies).collect();
-        if !is_change {
-            self.tell(answers);
-            self.goes_on();
-            return Ok(());
-        }
-        running.manager.commit_many().map_err(said)?;
-        let (run, groups) = (self.run, self.store.sync_begins());
-        if self.plant == Some(Plant::AnswerEarly) {
-            self.tell(answers);
-        } else {
-            running.done = answers;
-        }
-        let after = self.random.between(MS / 10, 20 * MS);
-        self.later(after, Happening::Synced { run, groups });
-        Ok(())
-    }
-
-    fn synced(&mut self, groups: usize) {
-        self.store.sync_ended(groups);
-        let answers = self.running.as_mut().map(|running| std::mem::take(&mut running.done));
-        self.tell(answers.unwrap_or_default());
-        self.goes_on();
-    }
-
-    /// What came meanwhile is done next.
-    fn goes_on(&mut self) {
-        let Some(running) = &mut self.running else { return };
-        running.works = !running.waiting.is_empty();
-        if running.works {
-            self.later(MS / 10, Happening::Works { run: self.run });
-        }
-    }
-
-    fn tell(&mut self, answers: Vec<(RequestKey, ManagerReply)>) {
-        for (key, reply) in answers {
-            if let Some(running) = &mut self.running {
-                running.sessions.insert(key, Some(reply.clone()));
-            }
-            self.reply(key, reply);
         }
     }
 
@@ -345,7 +259,7 @@ impl Metadata {
     }
 
     fn answered(&mut self, key: RequestKey, reply: &ManagerReply) -> Result<(), Finding> {
-        let (client, number) = key;
+        let RequestKey { client, number } = key;
         if self.clients[client].requests != number {
             return Ok(());
         }
@@ -403,18 +317,17 @@ impl Metadata {
     /// The power goes once more, and what the clients were told is there.
     fn judge(&mut self) -> Result<(), Finding> {
         self.crash();
-        self.start()?;
+        self.manager.start().map_err(said)?;
         for client in 0..self.clients.len() {
             for number in 0..self.clients[client].made.len() {
                 let (handle, reply) = (self.clients[client].made[number], self.stat(&path(client, number)));
-                let is_there = matches!(&reply, Some(ManagerReply::Inode(inode)) if inode.handle == handle);
+                let is_there = matches!(&reply, ManagerReply::Inode(inode) if inode.handle == handle);
                 if !is_there {
                     return Err(format!("file {number} of client {client} was made, and is {reply:?}"));
                 }
             }
-            if let (Some(reply), least) = (self.stat(&path(client, 0)), self.clients[client].known) {
-                self.looked(client, least, &reply, "at the end")?;
-            }
+            let (reply, least) = (self.stat(&path(client, 0)), self.clients[client].known);
+            self.looked(client, least, &reply, "at the end")?;
         }
         Ok(())
     }
@@ -427,11 +340,9 @@ impl Metadata {
         Now { unix_ns: self.clock.now_ns(BEGIN_NS + self.now_ns) }
     }
 
-    fn stat(&mut self, path: &str) -> Option<ManagerReply> {
-        let who = User { uid: 0, gids: vec![0], is_root: true };
-        let request = ManagerRequest::Stat { path: path.into() };
+    fn stat(&mut self, path: &str) -> ManagerReply {
         let now = self.now();
-        Some(self.running.as_mut()?.manager.handle(now, &who, request))
+        self.manager.ask(now, ManagerRequest::Stat { path: path.into() })
     }
 }
 

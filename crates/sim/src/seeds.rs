@@ -16,7 +16,7 @@ pub fn faults_of(seed: u64) -> Faults {
     }
 }
 
-/// Runs the pool of a seed, and a manager that loses power; with `trace`, everything that happens in the pool is printed.
+/// Runs the pool of a seed, and another manager that loses power, with clients that do nothing else than ask it; with `trace`, everything that happens in the pool is printed.
 pub fn simulate(seed: u64, trace: bool) -> Result<World, Finding> {
     Metadata::run(seed, None).map_err(|finding| format!("the manager: {finding}"))?;
     World::run(seed, faults_of(seed), None, trace)
@@ -82,6 +82,12 @@ mod tests {
     fn grants_that_are_not_renewed_are_found() {
         let faults = Faults { clocks: true, ..Faults::default() };
         assert!(is_found(Plant::KeepGrants, faults));
+    }
+
+    #[test]
+    fn a_manager_that_answers_before_it_is_durable_is_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::AnswerEarly, faults));
     }
 
     #[test]

@@ -3,26 +3,23 @@
 mod clients;
 mod clocks;
 mod judge;
+mod manager;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
 use outcore_core::wire::{decode, encode};
-use outcore_core::{
-    Error, ErrorKind, Hints, IoReply, ManagerReply, ManagerRequest, Regions, ServerAddress, ServerId,
-};
+use outcore_core::{Error, ErrorKind, Handle, IoReply, ManagerReply, Regions, ServerId};
 use outcore_net::session::Begin;
 use outcore_server::grants::Key;
 use outcore_server::io_server::Limits;
-use outcore_server::manager::{Config, Manager, Now, User};
-use outcore_server::store::MemoryStore;
 
 use crate::client::{Call, Client, Kind, SimFile};
 use crate::collective::Collective;
-use crate::model::FileModel;
-use crate::node::{Node, POOL, RequestKey, Wish};
+use crate::manager_node::ManagerNode;
+use crate::node::{Node, RequestKey, Wish};
 use crate::wall_clock::Clocks;
 
 /// When the simulation begins: some day.
@@ -38,7 +35,7 @@ const MOST_EVENTS: u64 = 2_000_000;
 /// What may go wrong in a run, and what is broken on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Servers lose power.
+    /// Servers and the manager lose power.
     pub crashes: bool,
     /// Messages are late, lost, and sent again.
     pub network: bool,
@@ -69,6 +66,8 @@ pub enum Plant {
     OwnClock,
     /// Clients do not renew grants that were refused.
     KeepGrants,
+    /// The manager answers before its disk has what it says.
+    AnswerEarly,
 }
 
 /// A message on its way to a server.
@@ -95,6 +94,7 @@ enum Happening {
     GiveUp { client: usize, begun_ns: u64 },
     Jump,
     Asked { server: usize, incarnation: u64 },
+    Manager(manager::Event),
 }
 
 /// A failed run: what was seen, for people.
@@ -114,7 +114,9 @@ pub struct World {
     files: Vec<SimFile>,
     /// Files without a name, whose data files are still there.
     orphans: Vec<SimFile>,
-    manager: Manager<MemoryStore>,
+    manager: ManagerNode,
+    /// All that files were ever given.
+    handles: BTreeSet<Handle>,
     clocks: Clocks,
     next_write: u64,
     /// One that not all of its clients have begun with.
@@ -128,6 +130,8 @@ pub struct World {
     pub operations: u64,
     /// How often a server lost power.
     pub crashes: u64,
+    /// How often the manager did.
+    pub manager_crashes: u64,
     /// How many collectives ended well for a client.
     pub collectives: u64,
     /// How often somebody's clock jumped.
@@ -165,11 +169,11 @@ impl World {
         };
         let removals = if plant == Some(Plant::ForgetRemovals) { 0 } else { limits.removals };
         let limits = Limits { removals, ..limits };
-        let store = MemoryStore::new();
-        let mut manager = Manager::open(store, key.clone(), Config::new(POOL)).map_err(said)?;
+        let mut manager = ManagerNode::new(servers as u32);
+        manager.answers_early = plant == Some(Plant::AnswerEarly);
+        manager.start().map_err(said)?;
         let mut nodes = Vec::new();
         for id in (0..servers as u32).map(ServerId) {
-            manager.add_server(ServerAddress { id, addresses: vec!["sim".into()] }).map_err(said)?;
             let mut node = Node::new(id, key.clone(), limits);
             node.skips_sync = plant == Some(Plant::SkipSync);
             nodes.push(node);
@@ -188,6 +192,7 @@ impl World {
             files: vec![],
             orphans: vec![],
             manager,
+            handles: BTreeSet::new(),
             clocks: Clocks::new(servers as usize, clients),
             next_write: 0,
             collective: None,
@@ -196,13 +201,18 @@ impl World {
             trace: false,
             operations: 0,
             crashes: 0,
+            manager_crashes: 0,
             collectives: 0,
             jumps: 0,
             refusals: 0,
         };
         SKIPS_CHECKSUMS.set(plant == Some(Plant::SkipChecksum));
         for number in 0..world.random.between(1, 3) {
-            let file = world.new_file(number as usize)?;
+            let request = world.make_request(number as usize);
+            let ManagerReply::Opened(opened) = world.ask(request) else {
+                return Err("a file cannot be made".into());
+            };
+            let file = world.new_file(*opened)?;
             world.files.push(file);
         }
         for server in 0..world.nodes.len() {
@@ -213,6 +223,10 @@ impl World {
                 world.later(at, Happening::Crash { server });
             }
         }
+        if faults.crashes {
+            let at = world.random.between(1, 400) * MS;
+            world.later(at, Happening::Manager(manager::Event::Crash));
+        }
         if faults.clocks {
             world.later(MS, Happening::Jump);
         }
@@ -220,63 +234,6 @@ impl World {
             world.clients[client].left = world.random.between(10, 60);
         }
         Ok(world)
-    }
-
-    /// Asks the manager, as root.
-    fn ask(&mut self, request: ManagerRequest) -> ManagerReply {
-        let root = User { uid: 0, gids: vec![0], is_root: true };
-        let unix_ns = self.clocks.manager.now_ns(self.now_ns);
-        self.manager.handle(Now { unix_ns }, &root, request)
-    }
-
-    fn new_file(&mut self, number: usize) -> Result<SimFile, Finding> {
-        let units = [700, 4096, 5000, 65_536, 100_000];
-        let hints = Hints {
-            stripe_unit_bytes: Some(*self.random.pick(&units)),
-            stripe_count: Some(self.random.between(1, self.nodes.len() as u64)),
-            ..Hints::default()
-        };
-        let request = ManagerRequest::Create { path: format!("f{number}"), hints, mode: 0o644 };
-        let ManagerReply::Opened(opened) = self.ask(request) else {
-            return Err("a file cannot be made".into());
-        };
-        let length = self.random.between(1, 300_000);
-        let mut parts: Vec<u64> = (0..self.random.below(8)).map(|_| self.random.between(1, length)).collect();
-        parts.push(length);
-        parts.sort_unstable();
-        parts.dedup();
-        Ok(SimFile {
-            handle: opened.inode.handle,
-            layout: opened.inode.layout.ok_or("a file without a layout")?,
-            grant: opened.grant,
-            model: FileModel::new(length),
-            parts,
-            is_made: false,
-        })
-    }
-
-    /// Removes a file, and makes a new one of its name.
-    fn replace(&mut self, client: usize, number: usize) -> Result<(), Finding> {
-        let request = ManagerRequest::Remove { path: format!("f{number}"), recursive: false };
-        let ManagerReply::Orphans(orphans) = self.ask(request) else {
-            return Err("a file cannot be removed".into());
-        };
-        let mut file = self.new_file(number)?;
-        if self.plant == Some(Plant::ReuseHandle) {
-            file.handle = self.files[number].handle;
-            file.grant = self.files[number].grant;
-            file.layout = self.files[number].layout.clone();
-        }
-        let mut old = std::mem::replace(&mut self.files[number], file);
-        let [orphan] = &orphans[..] else { return Err(format!("the orphans are {orphans:?}")) };
-        if orphan.inode.handle != old.handle {
-            return Err(format!("the orphan is {orphan:?}, not {:?}", old.handle));
-        }
-        old.grant = orphan.grant;
-        self.orphans.push(old);
-        let all = Regions::contiguous(0, self.files[number].model.length()).map_err(said)?;
-        self.begin(client, number, Kind::Make, all);
-        Ok(())
     }
 
     fn later(&mut self, after_ns: u64, what: Happening) {
@@ -290,12 +247,12 @@ impl World {
         for file in 0..self.files.len() {
             let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
             self.begin(0, file, Kind::Make, all);
-            self.go_on(|world| world.clients[0].op.is_none())?;
+            self.go_on(|world| world.clients[0].is_idle())?;
         }
         for client in 0..self.clients.len() {
             self.later(1, Happening::Think { client });
         }
-        self.go_on(|world| world.clients.iter().all(|client| client.left == 0 && client.op.is_none()))
+        self.go_on(|world| world.clients.iter().all(|client| client.left == 0 && client.is_idle()))
     }
 
     fn go_on(&mut self, is_done: impl Fn(&Self) -> bool) -> Result<(), Finding> {
@@ -366,6 +323,7 @@ impl World {
             }
             Happening::GiveUp { client, begun_ns } => self.give_up(client, begun_ns),
             Happening::Jump => self.jump(),
+            Happening::Manager(event) => self.manager_happens(event)?,
             Happening::Asked { server, incarnation } => self.tell_time(server, incarnation),
             Happening::Tick { server } => {
                 let wishes = self.nodes[server].tick(now);

@@ -3,7 +3,7 @@
 use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, ManagerRequest, Regions};
 
 use super::{BEGIN_NS, Finding, Happening, MS, Plant, World};
-use crate::client::{Call, Kind, SimFile, random_regions};
+use crate::client::{Call, Kind, Purpose, SimFile, random_regions};
 use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
@@ -29,7 +29,7 @@ impl World {
     pub(super) fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let opened = (files[file].handle, files[file].grant);
-        let grant = self.grant(client, opened, &kind);
+        let grant = self.grant(client, opened);
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let op = self.clients[client].begin((&files[file], grant), file, kind, regions, self.now_ns);
         let numbers: Vec<u64> = op.calls.keys().copied().collect();
@@ -49,7 +49,10 @@ impl World {
 
     /// A client begins its next operation.
     pub(super) fn think(&mut self, client: usize) -> Result<(), Finding> {
-        if self.clients[client].op.is_some() || self.joins(client) || self.clients[client].left == 0 {
+        if !self.clients[client].is_idle() || self.renews(client) || self.joins(client) {
+            return Ok(());
+        }
+        if self.clients[client].left == 0 {
             return Ok(());
         }
         self.clients[client].left -= 1;
@@ -79,17 +82,19 @@ impl World {
         }
         if self.collective.as_ref().is_some_and(|collective| collective.file == number) {
             // What others are going to read or write together is left as it is.
-        } else if self.collective.is_none() && self.random.once_in(12) {
+        } else if self.collective.is_none() && !self.files[number].is_leaving && self.random.once_in(12) {
             self.draw_collective(client, number);
             return Ok(());
         }
         let is_awaited = self.collective.as_ref().is_some_and(|collective| collective.file == number);
         let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
         if !is_awaited
+            && !self.files[number].is_leaving
             && self.random.once_in(20)
             && others.all(|op| op.file != number || goes_on_without_it(&op.kind))
         {
-            return self.replace(client, number);
+            self.replace(client, number);
+            return Ok(());
         }
         let file = &self.files[number];
         let (kind, start, end) = match self.random.below(10) {
@@ -120,7 +125,7 @@ impl World {
         self.next_write += u64::from(write.is_some());
         let at_work = |&other: &usize| {
             let other = &self.clients[other];
-            other.left > 0 || other.op.is_some()
+            other.left > 0 || !other.is_idle()
         };
         let mut clients: Vec<usize> = (0..self.clients.len()).filter(at_work).collect();
         if !clients.contains(&client) {
@@ -138,7 +143,7 @@ impl World {
             return false;
         };
         let (number, kind) = (collective.file, Kind::Collective(collective.write));
-        let grant = self.grant(client, (self.files[number].handle, self.files[number].grant), &kind);
+        let grant = self.grant(client, (self.files[number].handle, self.files[number].grant));
         let file = &mut self.files[number];
         let Some((rank, nexts)) = Rank::join(&collective, client, file, grant) else { return false };
         if let Some(write) = collective.write.filter(|_| collective.missing.len() == collective.clients.len())
@@ -197,12 +202,27 @@ impl World {
         let client = &mut self.clients[key.client];
         let Some(op) = &mut client.op else { return Ok(()) };
         let Some(call) = op.calls.remove(&key.number) else { return Ok(()) };
-        let Some(reply) = self.refused(key, &call, &reply)? else { return Ok(()) };
+        if self.is_refused(key, incarnation, &call, &reply)? {
+            return Ok(());
+        }
+        self.concluded(key, call, incarnation, reply, bytes)
+    }
+
+    /// A client goes on with the answer to a request.
+    pub(super) fn concluded(
+        &mut self,
+        key: RequestKey,
+        call: Call,
+        incarnation: u64,
+        reply: IoReply,
+        bytes: &[u8],
+    ) -> Result<(), Finding> {
         let client = &mut self.clients[key.client];
         let Some(op) = &mut client.op else { return Ok(()) };
         let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
         // Of what was removed while somebody still used it, nothing is said but that.
-        let is_gone = kind != Kind::Remove && op.handle != self.files[file].handle;
+        let is_gone =
+            kind != Kind::Remove && (op.handle != self.files[file].handle || self.files[file].is_leaving);
         if self.trace {
             println!(
                 "{:>10.3} ms  {key:?} is answered: {reply:?}",
@@ -221,7 +241,7 @@ impl World {
         let rank = op.rank.clone();
         op.calls.retain(|_, call| rank.as_ref().is_none_or(|rank| rank.waits_for(&call.request)));
         let is_refused = client.unsynced.answered(call.sent.clone(), Incarnation(run), &reply);
-        let (is_done, has_failed) = (op.calls.is_empty(), op.has_failed);
+        let (is_done, has_failed) = (op.calls.is_empty() && op.renewing == 0, op.has_failed);
         if is_done {
             client.op = None;
             self.operations += 1;
@@ -235,7 +255,8 @@ impl World {
                 Kind::Make => self.files[file].is_made = true,
                 Kind::Remove => {
                     let gone = self.orphans.remove(file).handle;
-                    self.ask(ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 });
+                    let request = ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 };
+                    self.ask_for(key.client, request, Purpose::Forget);
                 }
                 _ => {}
             }

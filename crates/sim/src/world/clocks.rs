@@ -1,9 +1,9 @@
 //! Clocks that jump, grants that are over by one of them, and clients that renew them.
 
-use outcore_core::{ErrorKind, Grant, GrantTime, Handle, IoReply, ManagerReply, ManagerRequest};
+use outcore_core::{ErrorKind, Grant, GrantTime, Handle, IoReply, ManagerRequest};
 
 use super::{Finding, Happening, MS, Plant, World};
-use crate::client::{Call, Kind};
+use crate::client::{Call, Kind, Purpose, SimFile};
 use crate::node::RequestKey;
 
 /// No request is refused so often, each time with a new grant.
@@ -27,7 +27,8 @@ impl World {
             return;
         }
         let own_s = self.clocks.servers[server].now_s(self.now_ns);
-        let is_lost = self.faults.network && !self.is_calm && self.random.once_in(10);
+        let is_lost =
+            !self.manager.is_up() || self.faults.network && !self.is_calm && self.random.once_in(10);
         let manager_s = match self.plant {
             Some(Plant::OwnClock) => Some(own_s),
             _ => Some(self.clocks.manager.now_s(self.now_ns)).filter(|_| !is_lost),
@@ -36,50 +37,39 @@ impl World {
         self.fulfil(server, wishes);
     }
 
-    /// The grant that a client has for a file, renewed if its clock says so.
-    pub(super) fn grant(&mut self, client: usize, (handle, opened): (Handle, Grant), kind: &Kind) -> Grant {
+    /// The grant that a client has for a file, which the one who made it has opened for all.
+    pub(super) fn grant(&mut self, client: usize, (handle, opened): (Handle, Grant)) -> Grant {
         let now_s = self.clocks.clients[client].now_s(self.now_ns);
-        let grants = &mut self.clients[client].grants;
-        let (grant, time) = *grants.entry(handle).or_insert((opened, GrantTime::new(&opened, now_s)));
-        if time.is_due(now_s) && self.plant != Some(Plant::KeepGrants) {
-            // Of what has been removed meanwhile, the servers say so.
-            return self.renewed(client, handle, kind).unwrap_or(grant);
-        }
-        grant
+        self.clients[client].grants.entry(handle).or_insert((opened, GrantTime::new(&opened, now_s))).0
     }
 
-    /// A new grant, unless the file is gone.
-    fn renewed(&mut self, client: usize, handle: Handle, kind: &Kind) -> Option<Grant> {
-        let grant = if *kind == Kind::Remove {
-            let after = Handle(handle.0 - 1);
-            match self.ask(ManagerRequest::Orphans { gone: vec![], after, most: 1 }) {
-                ManagerReply::Orphans(orphans) => orphans.first().map(|orphan| orphan.grant),
-                _ => None,
-            }
-        } else {
-            match self.ask(ManagerRequest::Renew { handle, write: true }) {
-                ManagerReply::Granted(grant) => Some(grant),
-                _ => None,
-            }
+    /// A client whose clock says that a grant is to be renewed asks for a new one first. Whether it does.
+    pub(super) fn renews(&mut self, client: usize) -> bool {
+        let now_s = self.clocks.clients[client].now_s(self.now_ns);
+        let is_due = |file: &&SimFile| {
+            let found = self.clients[client].grants.get(&file.handle);
+            !file.is_leaving && found.is_some_and(|(_, time)| time.is_due(now_s))
         };
-        let grant = grant.filter(|grant| grant.handle == handle)?;
-        let now_s = self.clocks.clients[client].now_s(self.now_ns);
-        self.clients[client].grants.insert(handle, (grant, GrantTime::new(&grant, now_s)));
-        Some(grant)
+        if self.plant == Some(Plant::KeepGrants) {
+            return false;
+        }
+        let Some(handle) = self.files.iter().find(is_due).map(|file| file.handle) else { return false };
+        self.ask_for(client, ManagerRequest::Renew { handle, write: true }, Purpose::Renew(handle));
+        true
     }
 
-    /// A server refused the grant of a request: it is made again with a new one. `Some` if there is none, and the answer
-    /// that the client goes on with.
-    pub(super) fn refused(
+    /// A server refused the grant of a request: it is made again when there is a new one. Whether it is.
+    pub(super) fn is_refused(
         &mut self,
         key: RequestKey,
+        incarnation: u64,
         call: &Call,
         reply: &IoReply,
-    ) -> Result<Option<IoReply>, Finding> {
+    ) -> Result<bool, Finding> {
         let is_denied = matches!(reply, IoReply::Failed(error) if error.kind == ErrorKind::Denied);
-        let op = self.clients[key.client].op.as_ref();
+        let op = self.clients[key.client].op.as_mut();
         let Some(op) = op.filter(|_| is_denied && self.plant != Some(Plant::KeepGrants)) else {
-            return Ok(Some(reply.clone()));
+            return Ok(false);
         };
         self.refusals += 1;
         if call.refusals == MOST_REFUSALS {
@@ -87,15 +77,15 @@ impl World {
                 "request {key:?} was refused {MOST_REFUSALS} times, with a new grant each: {reply:?}"
             ));
         }
-        if op.rank.as_ref().is_some_and(|rank| !rank.waits_for(&call.request)) {
-            return Ok(Some(IoReply::Done));
-        }
-        let (handle, kind) = (op.handle, op.kind.clone());
-        let Some(grant) = self.renewed(key.client, handle, &kind) else {
-            return Ok(Some(IoReply::Failed(super::gone())));
+        op.renewing += 1;
+        let handle = op.handle;
+        let request = if op.kind == Kind::Remove {
+            ManagerRequest::Orphans { gone: vec![], after: Handle(handle.0 - 1), most: 1 }
+        } else {
+            ManagerRequest::Renew { handle, write: true }
         };
-        let number = self.clients[key.client].again(call.clone(), grant);
-        self.send(RequestKey { number, ..key });
-        Ok(None)
+        let call = Box::new(call.clone());
+        self.ask_for(key.client, request, Purpose::Again { key, incarnation, call });
+        Ok(true)
     }
 }

@@ -12,7 +12,7 @@ impl World {
     /// The power fails everywhere once more; what is there then must be what was promised, and stay.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         self.is_calm = true;
-        self.go_on(|world| world.nodes.iter().all(Node::is_up))?;
+        self.go_on(|world| world.manager.is_up() && world.nodes.iter().all(Node::is_up))?;
         for kind in [Kind::Read, Kind::Sync, Kind::Read] {
             for file in 0..self.files.len() {
                 if self.whole(file, kind.clone())? && self.whole(file, kind.clone())? {
@@ -29,6 +29,7 @@ impl World {
         self.go_on(|world| world.queue.is_empty())?;
         (0..self.nodes.len()).try_for_each(|server| self.scrub(server))?;
         self.clean_up()?;
+        self.judge_names()?;
         (0..self.nodes.len()).try_for_each(|server| self.strays(server))
     }
 
@@ -36,7 +37,7 @@ impl World {
     fn clean_up(&mut self) -> Result<(), Finding> {
         while !self.orphans.is_empty() {
             self.begin(0, 0, Kind::Remove, Regions::default());
-            self.go_on(|world| world.clients[0].op.is_none())?;
+            self.go_on(|world| world.clients[0].is_idle())?;
         }
         self.go_on(|world| world.queue.is_empty())?;
         if self.faults.crashes {
@@ -105,7 +106,7 @@ impl World {
         let before = self.clients[0].unsynced.losses(handle);
         let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
         self.begin(0, file, kind, all);
-        self.go_on(|world| world.clients[0].op.is_none())?;
+        self.go_on(|world| world.clients[0].is_idle())?;
         Ok(self.clients[0].unsynced.losses(handle) > before)
     }
 }
