@@ -30,6 +30,8 @@ pub struct SimFile {
     pub is_made: bool,
     /// Whether somebody removes its name.
     pub is_leaving: bool,
+    /// Whether somebody died who was writing to it: what was on its way may come at any time.
+    pub is_haunted: bool,
 }
 
 impl SimFile {
@@ -63,6 +65,13 @@ pub enum Kind {
     Remove,
     /// Writes or reads an array in the file with other clients.
     Collective(Option<WriteId>),
+}
+
+impl Kind {
+    /// Whether it changes what is in the file.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Write(_) | Self::Collective(Some(_)))
+    }
 }
 
 /// A part of an operation: a request to one server.
@@ -148,6 +157,8 @@ pub struct Client {
     pub last_number: u64,
     /// Operations that are still to come.
     pub left: u64,
+    /// Whether it has died.
+    pub is_dead: bool,
     /// What it does now.
     pub op: Option<Op>,
     /// Numbers of requests to the manager that were used.

@@ -11,13 +11,15 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut operations = 0;
-    let (mut crashes, mut of_manager, mut collectives, mut jumps, mut refusals) = (0, 0, 0, 0, 0);
+    let (mut crashes, mut of_manager, mut deaths, mut collectives, mut jumps, mut refusals) =
+        (0, 0, 0, 0, 0, 0);
     for seed in first..first.saturating_add(count) {
         match simulate(seed, count == 1) {
             Ok(world) => {
                 operations += world.operations;
                 crashes += world.crashes;
                 of_manager += world.manager_crashes;
+                deaths += world.deaths;
                 collectives += world.collectives;
                 jumps += world.jumps;
                 refusals += world.refusals;
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {crashes} crashes, {of_manager} of the manager, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
+        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {crashes} crashes, {of_manager} of the manager, {deaths} clients died, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
     );
     ExitCode::SUCCESS
 }

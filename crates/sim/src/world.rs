@@ -35,7 +35,7 @@ const MOST_EVENTS: u64 = 2_000_000;
 /// What may go wrong in a run, and what is broken on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Servers and the manager lose power.
+    /// Servers and the manager lose power, and clients die.
     pub crashes: bool,
     /// Messages are late, lost, and sent again.
     pub network: bool,
@@ -92,6 +92,7 @@ enum Happening {
     Start { server: usize },
     Tick { server: usize },
     GiveUp { client: usize, begun_ns: u64 },
+    Dies { client: usize },
     Jump,
     Asked { server: usize, incarnation: u64 },
     Manager(manager::Event),
@@ -118,6 +119,8 @@ pub struct World {
     /// All that files were ever given.
     handles: BTreeSet<Handle>,
     clocks: Clocks,
+    /// How many clients there were at first, of whom each has its own parts of files.
+    owners: usize,
     next_write: u64,
     /// One that not all of its clients have begun with.
     collective: Option<Collective>,
@@ -132,6 +135,8 @@ pub struct World {
     pub crashes: u64,
     /// How often the manager did.
     pub manager_crashes: u64,
+    /// How many clients died.
+    pub deaths: u64,
     /// How many collectives ended well for a client.
     pub collectives: u64,
     /// How often somebody's clock jumped.
@@ -194,6 +199,7 @@ impl World {
             manager,
             handles: BTreeSet::new(),
             clocks: Clocks::new(servers as usize, clients),
+            owners: clients,
             next_write: 0,
             collective: None,
             is_calm: false,
@@ -202,6 +208,7 @@ impl World {
             operations: 0,
             crashes: 0,
             manager_crashes: 0,
+            deaths: 0,
             collectives: 0,
             jumps: 0,
             refusals: 0,
@@ -226,6 +233,11 @@ impl World {
         if faults.crashes {
             let at = world.random.between(1, 400) * MS;
             world.later(at, Happening::Manager(manager::Event::Crash));
+            // One stays, to look at what is left.
+            for client in 1..clients {
+                let at = world.random.between(1, 1000) * MS;
+                world.later(at, Happening::Dies { client });
+            }
         }
         if faults.clocks {
             world.later(MS, Happening::Jump);
@@ -322,6 +334,7 @@ impl World {
                 }
             }
             Happening::GiveUp { client, begun_ns } => self.give_up(client, begun_ns),
+            Happening::Dies { client } => self.dies(client),
             Happening::Jump => self.jump(),
             Happening::Manager(event) => self.manager_happens(event)?,
             Happening::Asked { server, incarnation } => self.tell_time(server, incarnation),

@@ -3,10 +3,11 @@
 use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, ManagerRequest, Regions};
 
 use super::{BEGIN_NS, Finding, Happening, MS, Plant, World};
-use crate::client::{Call, Kind, Purpose, SimFile, random_regions};
+use crate::client::{Call, Client, Kind, Op, Purpose, SimFile, random_regions};
 use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
+use crate::wall_clock::WallClock;
 
 /// What no collective takes that gets on.
 const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
@@ -49,7 +50,11 @@ impl World {
 
     /// A client begins its next operation.
     pub(super) fn think(&mut self, client: usize) -> Result<(), Finding> {
-        if !self.clients[client].is_idle() || self.renews(client) || self.joins(client) {
+        if self.clients[client].is_dead
+            || !self.clients[client].is_idle()
+            || self.renews(client)
+            || self.joins(client)
+        {
             return Ok(());
         }
         if self.clients[client].left == 0 {
@@ -101,7 +106,7 @@ impl World {
             0..5 => {
                 // Its own parts of the file, so that writes never meet.
                 let own: Vec<usize> =
-                    (0..file.parts.len()).filter(|part| part % self.clients.len() == client).collect();
+                    (0..file.parts.len()).filter(|part| part % self.owners == client).collect();
                 if own.is_empty() {
                     (Kind::Read, 0, file.model.length())
                 } else {
@@ -121,7 +126,8 @@ impl World {
 
     /// The clients that still work are going to do something with a file together; this one begins.
     fn draw_collective(&mut self, client: usize, number: usize) {
-        let write = self.random.once_in(2).then_some(self.next_write + 1);
+        let is_write = self.random.once_in(2) && !self.files[number].is_haunted;
+        let write = is_write.then_some(self.next_write + 1);
         self.next_write += u64::from(write.is_some());
         let at_work = |&other: &usize| {
             let other = &self.clients[other];
@@ -178,6 +184,29 @@ impl World {
         for number in self.clients[client].add(&servers, nexts) {
             self.send(RequestKey { client, number });
         }
+    }
+
+    /// A client dies, in the middle of what it does, and another one comes. What it sent is on its way.
+    pub(super) fn dies(&mut self, client: usize) {
+        let one = &self.clients[client];
+        let is_replacing = |op: &Op| matches!(op.kind, Kind::Make | Kind::Remove);
+        if self.is_calm || one.op.as_ref().is_none_or(is_replacing) || !one.asks.is_empty() {
+            return;
+        }
+        self.deaths += 1;
+        self.say(|| format!("client {client} dies; client {} comes", self.clients.len()));
+        let next = Client { left: one.left, ..Client::default() };
+        let dead =
+            std::mem::replace(&mut self.clients[client], Client { is_dead: true, ..Client::default() });
+        for file in &mut self.files {
+            let is_its = |op: &Op| op.handle == file.handle && op.kind.writes();
+            file.is_haunted |= dead.op.as_ref().is_some_and(is_its);
+        }
+        // Who has begun with what it was to be a part of waits for it, and gives up.
+        self.collective.take_if(|collective| collective.missing.contains(&client));
+        self.clients.push(next);
+        self.clocks.clients.push(WallClock::default());
+        self.later(MS, Happening::Think { client: self.clients.len() - 1 });
     }
 
     /// A client that is in a collective for too long gives up: servers that start again and again know nothing of it.
@@ -306,6 +335,8 @@ impl World {
             ErrorKind::DiskFull if self.faults.full => None,
             // Of a collective, whose servers may know nothing of it after they lost power.
             _ if is_collective && (self.faults.full || self.flipped || self.crashes > 0) => None,
+            // Nor does one come to its end of which a client has died.
+            _ if is_collective && self.deaths > 0 => None,
             _ => Some("without reason"),
         }
     }

@@ -236,6 +236,7 @@ impl World {
             parts,
             is_made: false,
             is_leaving: false,
+            is_haunted: false,
         })
     }
 
