@@ -145,8 +145,17 @@ class _Search:
             first, top = end, top + t.group_tiles
 
     def above_groups(self, first: int, last: int) -> int:
-        """Tiles above the groups of a slab's panels."""
-        return sum(len(panels) * top for panels, top in self.groups(first, last))
+        """Tiles above the groups of a slab's panels, in closed form: there are many candidates."""
+        t = self.t
+        top, height = t.first_tile(first), t.group_tiles
+        width = height * self.per_tile
+        end = (top + height) * self.per_tile
+        if last <= end:
+            return (last - first) * top
+        # Of the groups that follow, so many are whole, and one may not be.
+        whole, rest = divmod(last - end, width)
+        tops = whole * top + height * whole * (whole + 1) // 2
+        return (end - first) * top + width * tops + rest * (top + height * (whole + 1))
 
     def reach(self, first: int, blocks: int) -> int:
         """Find the panel after the last whose rows lie in a slab's first `blocks` blocks."""

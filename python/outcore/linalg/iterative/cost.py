@@ -24,7 +24,7 @@ from outcore.linalg.iterative.plan import (
     working_dtype,
 )
 from outcore.linalg.iterative.preconditioners import applied
-from outcore.zarr_format import default_chunks
+from outcore.linalg.layouts import layout_of
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:
@@ -102,13 +102,11 @@ def _setting(problem: Problem, assume_a: Any) -> Setting:
 def _geometry(
     problem: Problem, setting: Setting, choices: Callable[[MatrixLayout], list[Demands]]
 ) -> IterativeGeometry:
-    n, dtype, order = problem.n, problem.dtype, problem.option("order", "C")
+    n, dtype = problem.n, problem.dtype
     check_dtype(dtype)
-    if n < 1 or order not in ("C", "F"):
-        raise InvalidError(f"need n of at least 1 and order 'C' or 'F', have {n} and {order!r}")
+    order, (rows, cols) = layout_of(problem, order="C")
     wide = working_dtype(dtype, setting.storage)
     stored = dtype if setting.storage is None else narrow_dtype(wide)
-    rows, cols = default_chunks((n, n), dtype.itemsize, order)
     itself = MatrixLayout(n, dtype, wide, (rows, cols), order)
     layout = dataclasses.replace(itself, stored=stored)
     return iterative_geometry(
@@ -122,7 +120,7 @@ def _cost(
 ) -> Cost:
     """Add up passes; with a copy of the matrix, `checks` of those over all of it are over A."""
     layout, itself = g.layout, g.source_slot_bytes
-    tiles = len(g.tiles_of("all"))
+    tiles = g.tiles_in("all")
     phases = []
     steps = dict(times)
     read = 0

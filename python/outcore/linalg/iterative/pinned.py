@@ -28,17 +28,30 @@ def choose_pins(levels: Iterable[Sequence[Sequence[Tile]]], count: int) -> froze
     count
         How many; all if there are fewer.
     """
-    pins: list[Chunk] = []
-    for groups in levels:
-        left = count - len(pins)
-        size = sum(map(len, groups))
+    levels = list(levels)
+    groups = [group for level in levels for group in level]
+    shares = pinned_shares([[len(group) for group in level] for level in levels], count)
+    return frozenset(
+        group[k * len(group) // share].chunk
+        for group, share in zip(groups, shares, strict=True)
+        for k in range(share)
+    )
+
+
+def pinned_shares(levels: Iterable[Sequence[int]], count: int) -> list[int]:
+    """How many tiles of each group are kept, from the sizes of the groups of each level."""
+    shares: list[int] = []
+    left = count
+    for sizes in levels:
+        size = sum(sizes)
         taken, seen = 0, 0
-        for group in groups:
-            seen += len(group)
+        for of_group in sizes:
+            seen += of_group
             share = min(left, size) * seen // max(size, 1) - taken
             taken += share
-            pins += (group[k * len(group) // share].chunk for k in range(share))
-    return frozenset(pins)
+            shares.append(share)
+        left -= taken
+    return shares
 
 
 class PinnedTiles:

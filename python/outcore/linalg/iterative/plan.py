@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.counts import count_of
 from outcore.errors import BudgetError, InvalidError
@@ -15,8 +16,17 @@ from outcore.linalg import column_sums
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative import tile_product
 from outcore.linalg.iterative.diagonal_blocks import BlocksLayout
-from outcore.linalg.iterative.pinned import choose_pins
-from outcore.linalg.iterative.strips import Box, Chunk, Strips, Tile, way_through
+from outcore.linalg.iterative.pinned import choose_pins, pinned_shares
+from outcore.linalg.iterative.strips import Chunk, Strips, Tile, way_through
+from outcore.linalg.iterative.tile_counts import (
+    ABOVE,
+    BELOW,
+    INSIDE,
+    KINDS,
+    TileCounts,
+    kind_of,
+    tile_counts,
+)
 from outcore.linalg.lu.plan import DTYPES
 from outcore.sizes import format_bytes
 
@@ -139,18 +149,40 @@ class IterativeGeometry:
     @functools.cached_property
     def pins(self) -> frozenset[Chunk]:
         """Chunks that stay in memory."""
-        return choose_pins(_levels(self.strips, self.demands), self.pinned_tiles)
+        tiles = [(tile, kind_of(tile)) for tile in self.strips.all_tiles]
+        levels = [
+            [[tile for tile, kind in tiles if kind in group] for group in level]
+            for level in _levels(self.demands)
+        ]
+        return choose_pins(levels, self.pinned_tiles)
+
+    @functools.cached_property
+    def pinned_kinds(self) -> npt.NDArray[np.uint8]:
+        """Kinds of the chunks that stay in memory."""
+        levels = _levels(self.demands)
+        kinds = self.counts.kinds
+        groups = [kinds[np.isin(kinds, list(group))] for level in levels for group in level]
+        sizes = [[self.counts.count(group) for group in level] for level in levels]
+        shares = pinned_shares(sizes, self.pinned_tiles)
+        kept = [
+            group[np.arange(share) * len(group) // max(share, 1)]
+            for group, share in zip(groups, shares, strict=True)
+        ]
+        return np.concatenate(kept)
+
+    @functools.cached_property
+    def counts(self) -> TileCounts:
+        """Tiles of each kind."""
+        return tile_counts(self.strips)
 
     def tiles_of(self, kind: Pass) -> list[Tile]:
         """Tiles that a pass reads, in any order."""
-        return [tile for tile in self.strips.all_tiles if self.is_in(tile, kind)]
+        return [tile for tile in self.strips.all_tiles if self.is_in(kind_of(tile), kind)]
 
-    def is_in(self, tile: Tile, kind: Pass) -> bool:
-        """Whether a pass reads a tile."""
+    def is_in(self, tile: int, kind: Pass) -> bool:
+        """Whether a pass reads tiles of a kind of `tile_counts`."""
         is_half = self.demands.is_half
-        is_below, is_inside, is_above = (
-            part is not None for part in (tile.below, tile.inside, tile.above)
-        )
+        is_below, is_inside, is_above = (bool(tile & bit) for bit in (BELOW, INSIDE, ABOVE))
         if kind == "setup":
             return is_inside
         if kind == "lower" or (kind == "upper" and is_half):
@@ -164,35 +196,32 @@ class IterativeGeometry:
     def bytes_read(self, times: Mapping[Pass, int]) -> int:
         """Bytes of the matrix that are read in so many passes of each kind. Exact."""
         made = [kind for kind, count in times.items() if count]
-        kept = {
-            tile.chunk
-            for tile in self.strips.all_tiles
-            if tile.chunk in self.pins and any(self.is_in(tile, kind) for kind in made)
-        }
-        tiles = len(kept) + sum(times[kind] * self.unpinned(kind) for kind in made)
+        read = [tile for tile in KINDS if any(self.is_in(tile, kind) for kind in made)]
+        kept = int(np.isin(self.pinned_kinds, read).sum())
+        tiles = kept + sum(times[kind] * self.unpinned(kind) for kind in made)
         return tiles * self.layout.slot_bytes
+
+    def tiles_in(self, kind: Pass) -> int:
+        """How many tiles a pass reads, in memory or not."""
+        return self.counts.count(frozenset(tile for tile in KINDS if self.is_in(tile, kind)))
 
     def elements(self, kind: Pass) -> int:
         """Elements that take part in the products of a pass."""
         if kind == "setup":
             return 0
-        is_mirrored, total = self.demands.is_half and kind in ("upper", "all"), 0
-        for tile in self.strips.all_tiles:
-            below, inside, above = map(_size, (tile.below, tile.inside, tile.above))
-            if is_mirrored:
-                above = below
-            total += (
-                below * (kind != "upper") + inside * (kind == "all") + above * (kind != "lower")
-            )
-        return total
+        below, inside, above = self.counts.elements
+        if self.demands.is_half and kind in ("upper", "all"):
+            above = below
+        return below * (kind != "upper") + inside * (kind == "all") + above * (kind != "lower")
 
     def unpinned(self, kind: Pass) -> int:
         """Tiles that a pass reads whenever it is made."""
-        return sum(tile.chunk not in self.pins for tile in self.tiles_of(kind))
+        tiles = [tile for tile in KINDS if self.is_in(tile, kind)]
+        return self.tiles_in(kind) - int(np.isin(self.pinned_kinds, tiles).sum())
 
     def describe(self) -> str:
         """How it will be done, for people."""
-        tiles = len(self.strips.all_tiles)
+        tiles = len(self.counts.kinds)
         parts = [f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}"]
         if self.blocks:
             where = "a file" if self.blocks.is_in_file else "memory"
@@ -267,7 +296,8 @@ def _with_spare(g: IterativeGeometry, *, is_auto: bool) -> IterativeGeometry:
 
 def _useful(strips: Strips, demands: Demands) -> int:
     """Tiles that are ever read."""
-    return sum(len(group) for groups in _levels(strips, demands) for group in groups)
+    counts = tile_counts(strips)
+    return sum(counts.count(group) for level in _levels(demands) for group in level)
 
 
 def _ways_to_keep_blocks(
@@ -308,26 +338,31 @@ def _tiles_to_pin(pin: Pin, layout: MatrixLayout) -> int | None:
     return math.ceil(pin * tiles - 1e-9)
 
 
-def _levels(strips: Strips, demands: Demands) -> Sequence[Sequence[Sequence[Tile]]]:
-    """Group tiles by how much is saved by keeping them, most first."""
-    tiles = strips.all_tiles
+def _levels(demands: Demands) -> list[list[frozenset[int]]]:
+    """Group kinds of tiles by how much is saved by keeping them, most first."""
     is_half = demands.is_half
     if not demands.has_blocks:
-        return [[[tile for tile in tiles if tile.below or tile.inside or not is_half]]]
+        return [[_kinds(lambda below, inside, above: below or inside or not is_half)]]
     # Tiles that lie in a diagonal block are read before the first sweep and after the last.
-    rare = [[tile for tile in tiles if not tile.below and not tile.above]]
+    rare = [_kinds(lambda below, inside, above: not below and not above)]
     if is_half:
-        return [[[tile for tile in tiles if tile.below]], rare]
+        return [[_kinds(lambda below, inside, above: below)], rare]
     if not demands.by_triangle:
-        return [[[tile for tile in tiles if tile.below or tile.above]], rare]
+        return [[_kinds(lambda below, inside, above: below or above)], rare]
     return [
-        [[tile for tile in tiles if tile.below and tile.above]],
+        [_kinds(lambda below, inside, above: below and above)],
         [
-            [tile for tile in tiles if tile.below and not tile.above],
-            [tile for tile in tiles if tile.above and not tile.below],
+            _kinds(lambda below, inside, above: below and not above),
+            _kinds(lambda below, inside, above: above and not below),
         ],
         rare,
     ]
+
+
+def _kinds(holds: Callable[[bool, bool, bool], bool]) -> frozenset[int]:
+    """Give the kinds of which something holds."""
+    bits = BELOW, INSIDE, ABOVE
+    return frozenset(kind for kind in KINDS if kind and holds(*(bool(kind & bit) for bit in bits)))
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
@@ -347,7 +382,3 @@ def working_dtype(dtype: np.dtype[Any], storage: str | None) -> np.dtype[Any]:
 def narrow_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Type of single precision: float32 or complex64."""
     return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)
-
-
-def _size(box: Box | None) -> int:
-    return 0 if box is None else (box[0].stop - box[0].start) * (box[1].stop - box[1].start)
