@@ -12,6 +12,7 @@ from iterative_cases import dominant, least_budget, on_disk, random, residual
 from linpack import Matrix, names_below, one_thread
 
 import outcore as oc
+from outcore import catalog
 from outcore.errors import BusyError, DivergenceError, ExistsError
 from outcore.linalg import gauss_seidel
 from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
@@ -154,7 +155,7 @@ gauss_seidel("A", np.ones({N}), block=64, memory={memory})
     child = run_python(script)
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
-    left = {entry.path: entry for entry in oc.catalog.find(tmp_path)[0]}
+    left = {entry.path: entry for entry in catalog.find(tmp_path)[0]}
     assert left[str(tmp_path / "A.diagonal")].state == "incomplete"
     assert "can go" in left[str(tmp_path / "A.diagonal")].text
     gauss_seidel(A, b, block=64, memory=memory, progress=False)
