@@ -9,15 +9,20 @@ LAYOUT_OPTIONS = ("order", "chunks")
 """Options that say how it does; by default with default chunks."""
 
 
-def layout_of(problem: Problem, shape: tuple[int, int] | None = None, order: str = "F") -> Layout:
+def layout_of(
+    problem: Problem, shape: tuple[int, int] | None = None, order: str = "F", of: str = ""
+) -> Layout:
     """Give the layout of a matrix, by the options of `LAYOUT_OPTIONS`; or else of this order.
+
+    `of` is added to the names of options that are of one operand only, and go before the others.
 
     Raises
     ------
     InvalidError
         If there is no such layout.
     """
-    order, chunks = problem.option("order", order), problem.option("chunks", None)
+    order = problem.option(f"order{of}", problem.option("order", order))
+    chunks = problem.option(f"chunks{of}", problem.option("chunks", None))
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
     shape = shape or (problem.m or problem.n, problem.n)

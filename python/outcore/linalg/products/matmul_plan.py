@@ -11,10 +11,11 @@ import numpy as np
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, bounce_bytes, cut, pages
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
 from outcore.sizes import format_bytes
-from outcore.zarr_format import SLOT_ALIGN_BYTES, default_chunks
+from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 RING_PIECES = 3
 """Pieces of the streamed operand in memory: one in use, two being read."""
@@ -438,9 +439,10 @@ def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
 
 
 def matmul_cost(problem: Problem) -> Cost:
-    """Plan `matmul` of m x k by k x n to the disk, the operands in Fortran order, default chunks.
+    """Plan `matmul` of m x k by k x n to the disk; `m` and `k` are `n` where not given.
 
-    `m` and `k` are `n` where not given.
+    The operands are in Fortran order with default chunks, if the options ``order`` and ``chunks``
+    say nothing else of both, or ``order_a``, ``chunks_a``, ``order_b`` and ``chunks_b`` of one.
     """
     n, dtype = problem.n, problem.dtype
     m, k = problem.m or n, problem.k or n
@@ -448,7 +450,8 @@ def matmul_cost(problem: Problem) -> Cost:
     for name, shape in (("a", (m, k)), ("b", (k, n))):
         trans = read_trans(f"trans_{name}", problem.option(f"trans_{name}", "N"))
         stored = shape if trans == "N" else shape[::-1]
-        found = Grains.of(default_chunks(stored, dtype.itemsize, "F"), "F", dtype.itemsize)
+        layout = layout_of(problem, stored, of=f"_{name}")
+        found = Grains.of(layout.chunks, layout.order, dtype.itemsize)
         grains[name] = found if trans == "N" else found.transposed()
     product = Product(m, n, k, dtype, grains["a"], grains["b"], (m, n), is_stored=True)
     g = matmul_geometry(product, problem.memory_bytes)

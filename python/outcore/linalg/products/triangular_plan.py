@@ -11,6 +11,7 @@ import numpy as np
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, bounce_bytes, cut, pages
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.products.matmul_plan import RING_PIECES, Extent, piece_shapes
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
@@ -315,14 +316,16 @@ def _widest(one: TriangularGeometry) -> TriangularGeometry:
 
 
 def triangular_cost(problem: Problem) -> Cost:
-    """Plan `solve_triangular` to the disk, T and B in Fortran order with default chunks."""
+    """Plan `solve_triangular` to the disk, B in Fortran order with default chunks.
+
+    T as well, if the options ``order`` and ``chunks`` say nothing else.
+    """
     n, rhs, dtype = problem.n, problem.rhs, problem.dtype
     trans = read_trans("trans", problem.option("trans", "N"))
     is_lower = bool(problem.option("lower", False)) != (trans != "N")
-    t, b = (
-        Grains.of(default_chunks(shape, dtype.itemsize, "F"), "F", dtype.itemsize)
-        for shape in ((n, n), (n, rhs))
-    )
+    layout = layout_of(problem)
+    t = Grains.of(layout.chunks, layout.order, dtype.itemsize)
+    b = Grains.of(default_chunks((n, rhs), dtype.itemsize, "F"), "F", dtype.itemsize)
     t = t if trans == "N" else t.transposed()
     system = TriangularSystem(n, rhs, dtype, t, b, is_lower, (n, rhs), is_stored=True)
     g = triangular_geometry(system, problem.memory_bytes)

@@ -6,8 +6,8 @@ import numpy as np
 
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, pages
+from outcore.linalg.layouts import layout_of
 from outcore.linalg.rows.plan import RowLayout, RowPlan
-from outcore.zarr_format import default_chunks
 
 FACTOR_BYTES = 16 << 20
 """Rows are factored in blocks of about this size, which a cache of the processor holds."""
@@ -77,7 +77,6 @@ def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> P
 def stored_layout(problem: Problem) -> RowLayout:
     """Describe the matrix of a plan: on disk, in default chunks of the order that is asked for."""
     shape = problem.needed("m"), problem.n
-    order = problem.option("order", "C")
-    chunks = default_chunks(shape, problem.dtype.itemsize, order)
+    order, chunks = layout_of(problem, shape, "C")
     grains = Grains.of(chunks, order, problem.dtype.itemsize)
     return RowLayout(*shape, problem.dtype, order == "C", grains)
