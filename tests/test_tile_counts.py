@@ -111,8 +111,8 @@ def test_plans_of_iterations_make_no_tiles(
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("verb", sorted(set(PLANNERS) - {"gauss_seidel", "jacobi", "cg", "gmres"}))
 def test_plans_enumerate_little(verb: str, order: str) -> None:
-    n, options = LARGE, {} if verb == "form_q" else {"order": order}
-    if verb in ("form_q", "gram", "lstsq", "qr", "qr_factor", "svd"):
+    n, options = LARGE, {} if verb in ("form_q", "cho_solve", "qr_solve") else {"order": order}
+    if verb in ("form_q", "gram", "lstsq", "qr", "qr_factor", "qr_solve", "svd"):
         options |= {"m": LARGE}
     if verb in ("gram", "qr", "svd"):
         n = 2000

@@ -23,7 +23,7 @@ from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype
 
-_OBLONG = ("qr", "qr_factor", "form_q", "lstsq", "gram", "svd", "matmul")
+_OBLONG = ("qr", "qr_factor", "form_q", "qr_solve", "lstsq", "gram", "svd", "matmul")
 """Verbs whose matrix need not be square: they have ``m=``."""
 
 _INNER = ("matmul", "svd")
@@ -216,7 +216,9 @@ def plan(
         and how the matrix lies on disk, as ``order=`` and ``chunks=``. Without these it lies as its
         verb likes it: with default chunks, in order F for factorizations, `solve` and products, in
         order C for iterative methods and those that read rows. `create_array` has order C unless
-        told otherwise: plan with ``order="C"`` for what it made.
+        told otherwise: plan with ``order="C"`` for what it made. Operands of ``"matmul"`` that
+        differ have ``order_a=``, ``chunks_a=``, ``order_b=``, ``chunks_b=``. What is done with
+        factors takes ``tile=``; without it they are those that the same budget makes.
         ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
         of a matrix, ``skip_disk=`` as of the call, and ``path=`` and ``servers=`` for an array that
         is not there yet; see `outcore.collective_plan.plan_collective`.

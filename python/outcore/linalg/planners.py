@@ -2,6 +2,13 @@
 
 from outcore.linalg.cholesky.plan import cholesky_cost
 from outcore.linalg.cost import Planner
+from outcore.linalg.factors.plans import (
+    cho_solve_cost,
+    cond_est_cost,
+    lu_solve_cost,
+    qr_solve_cost,
+    slogdet_cost,
+)
 from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
 from outcore.linalg.lu.choice import lu_plan
 from outcore.linalg.products.matmul_plan import matmul_cost
@@ -20,6 +27,11 @@ PLANNERS: dict[str, Planner] = {
     "qr": qr_cost,
     "qr_factor": slab_qr_cost,
     "form_q": form_q_cost,
+    "lu_solve": lu_solve_cost,
+    "cho_solve": cho_solve_cost,
+    "qr_solve": qr_solve_cost,
+    "slogdet": slogdet_cost,
+    "cond_est": cond_est_cost,
     "lstsq": lstsq_cost,
     "gram": gram_cost,
     "svd": svd_cost,

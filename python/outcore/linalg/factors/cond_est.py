@@ -41,6 +41,9 @@ _MOST_STEPS = 5
 _STRIP_BYTES = 256 << 10
 """Elements whose absolute values are taken at once."""
 
+USUAL_SOLVES = 5
+"""Two steps, of two solves, and one solve before."""
+
 
 def cond_est(
     factor: LUFactor | CholeskyFactor,
@@ -90,16 +93,14 @@ def cond_est(
     if norm_a is not None and not 0 <= norm_a < np.inf:
         raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
     memory_bytes = budget.resolve(memory)
-    # Two columns, and what numpy takes for an expression with one.
-    vectors = 4 * factor.n * factor.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
+    vectors = vectors_bytes(factor.n, factor.dtype)
     block_tiles, _ = cut_sweep(factor, memory_bytes, 0, 2, vectors)
     A, is_singular = None, False
     if isinstance(factor, LUFactor):
         A = _matrix_of(factor) if is_inf and norm_a is None else None
         is_singular = factor.info > 0
     each = _bytes_of_solve(factor)
-    # Usual are two steps, of two solves, and one solve before.
-    work = 5 * each + (A.nbytes if A else 0)
+    work = USUAL_SOLVES * each + (A.nbytes if A else 0)
     with stopping_cleanly("the condition of", factor), long_call(
         f"condition of {factor.path.name}", memory_bytes=memory_bytes, work=work, threads=threads,
         progress=progress,
@@ -177,6 +178,11 @@ def _bytes_of_solve(factor: LUFactor | CholeskyFactor) -> int:
     """Bytes that one solve reads."""
     count = solve_bytes_read if isinstance(factor, LUFactor) else cholesky_solve_bytes_read
     return count(factor.n, factor.dtype, factor.tile)
+
+
+def vectors_bytes(n: int, dtype: np.dtype[Any]) -> int:
+    """Memory of two columns, and of what numpy takes for an expression with one."""
+    return 4 * n * dtype.itemsize + 2 * SLOT_ALIGN_BYTES
 
 
 def norm1_estimate(solve: Solve, X: Matrix) -> float:

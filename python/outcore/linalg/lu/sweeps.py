@@ -10,7 +10,7 @@ right-hand sides there are 2n²k flops (8n²k complex).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from outcore._core import ArrayFile
 from outcore.blas_calls import Trans
 from outcore.errors import BudgetError
 from outcore.lapack import kernels
-from outcore.linalg.factors.factor import Factor, LUFactor
+from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.lu.plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
@@ -32,18 +32,34 @@ from outcore.sizes import format_bytes
 from outcore.streams import BlockStream
 
 
-def tile_bytes(lu: Factor) -> int:
+class TiledFactors(Protocol):
+    """What of factors says how they are read."""
+
+    @property
+    def n(self) -> int:
+        """Order of the matrix."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+
+
+def tile_bytes(lu: TiledFactors) -> int:
     """Bytes of a tile on disk: whole pages."""
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def ring_bytes(lu: Factor, block_tiles: int) -> int:
+def ring_bytes(lu: TiledFactors, block_tiles: int) -> int:
     """Memory of a sweep beside its columns: blocks read ahead."""
     return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
 
 
 def cut_sweep(
-    lu: Factor, memory_bytes: int, column_bytes: int, columns: int, beside_bytes: int = 0
+    lu: TiledFactors, memory_bytes: int, column_bytes: int, columns: int, beside_bytes: int = 0
 ) -> tuple[int, int]:
     """Share memory between blocks of tiles and columns, by the rule that LU itself has.
 

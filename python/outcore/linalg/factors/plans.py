@@ -1,0 +1,124 @@
+"""Plans of what is done with factors on disk: those that the same budget makes, by default.
+
+Right-hand sides and solutions are in memory, in the type of the factors.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outcore.linalg.cholesky.plan import cholesky_geometry_of, cholesky_solve_bytes_read
+from outcore.linalg.cost import Cost, Phase, Problem
+from outcore.linalg.factors.cond_est import USUAL_SOLVES, vectors_bytes
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.choice import planned_lu
+from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
+from outcore.linalg.lu.sweeps import cut_sweep, ring_bytes
+from outcore.linalg.slab_qr.plan import slab_qr_geometry
+from outcore.linalg.slab_qr.solve_plan import Tiles, solve_phase
+
+
+class _Factors(NamedTuple):
+    """Order, type, and tiles of factors."""
+
+    n: int
+    dtype: np.dtype[Any]
+    tile: tuple[int, int]
+
+
+def lu_solve_cost(problem: Problem) -> Cost:
+    """Plan `lu_solve`."""
+    lu = _lu_factors(problem)
+    return _solving(problem, lu, solve_bytes_read(*lu), "one over L and one over U", lu.n**2)
+
+
+def cho_solve_cost(problem: Problem) -> Cost:
+    """Plan `cho_solve`."""
+    c = _cholesky_factors(problem)
+    return _solving(problem, c, cholesky_solve_bytes_read(*c), "two over L", c.n**2 / 2)
+
+
+def qr_solve_cost(problem: Problem) -> Cost:
+    """Plan `qr_solve`."""
+    shape, tile = (problem.m or problem.n, problem.n), problem.option("tile", None)
+    if tile is None:
+        g = slab_qr_geometry(shape, problem.dtype, problem.memory_bytes)
+        tile = g.rows, g.columns
+    tiles = Tiles(shape, problem.dtype, tuple(tile))
+    group = tiles.group(problem.memory_bytes, problem.rhs, 1, 0, 0)
+    return Cost(
+        method=f"one pass over Q and one over R for {group} columns at once",
+        peak_memory_bytes=tiles.fixed_bytes(0) + tiles.width_bytes(group),
+        disk_bytes=0,
+        words_lower_bound=float(shape[0] * shape[1]),
+        phases=(solve_phase(tiles, problem.rhs, group),),
+    )
+
+
+def cond_est_cost(problem: Problem) -> Cost:
+    """Plan `cond_est` in the 1-norm: as many solves as most matrices take.
+
+    With factors of LU, or with the option ``assume_a="pos"`` of Cholesky.
+    """
+    is_pos = problem.option("assume_a", "gen") == "pos"
+    factors = (_cholesky_factors if is_pos else _lu_factors)(problem)
+    each = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(*factors)
+    beside = vectors_bytes(factors.n, factors.dtype)
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, 2, beside)
+    return Cost(
+        method=f"{USUAL_SOLVES} solves, as most matrices take",
+        peak_memory_bytes=ring_bytes(factors, block_tiles) + beside,
+        disk_bytes=0,
+        words_lower_bound=None,
+        phases=(
+            Phase(
+                dtype=factors.dtype,
+                bytes_read=USUAL_SOLVES * each,
+                flops=solve_flops(factors.n, factors.dtype, USUAL_SOLVES),
+            ),
+        ),
+    )
+
+
+def slogdet_cost(problem: Problem) -> Cost:
+    """Plan `slogdet` of a matrix: its LU, and a look at the tiles with the diagonal."""
+    factoring, (rows, columns) = planned_lu(problem)
+    looked_at = -(-problem.n // columns) * pages(rows * columns * problem.dtype.itemsize)
+    look = Phase(dtype=problem.dtype, bytes_read=looked_at)
+    return dataclasses.replace(factoring, phases=(*factoring.phases, look))
+
+
+def _lu_factors(problem: Problem) -> _Factors:
+    tile = problem.option("tile", None)
+    if tile is None:
+        _, tile = planned_lu(problem)
+    return _Factors(problem.n, problem.dtype, tuple(tile))
+
+
+def _cholesky_factors(problem: Problem) -> _Factors:
+    tile = problem.option("tile", None)
+    if tile is None:
+        g = cholesky_geometry_of(problem)
+        tile = g.rows, g.columns
+    return _Factors(problem.n, problem.dtype, tuple(tile))
+
+
+def _solving(
+    problem: Problem, factors: _Factors, bytes_read: int, passes: str, least: float
+) -> Cost:
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs)
+    rows, columns = factors.tile
+    return Cost(
+        method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
+        peak_memory_bytes=ring_bytes(factors, block_tiles),
+        disk_bytes=0,
+        words_lower_bound=float(least),
+        phases=(
+            Phase(
+                dtype=factors.dtype,
+                bytes_read=bytes_read,
+                flops=solve_flops(factors.n, factors.dtype, problem.rhs),
+            ),
+        ),
+    )
