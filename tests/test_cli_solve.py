@@ -83,6 +83,18 @@ def test_json_has_plan_and_report() -> None:
     assert found["report"]["backward_error"] < 1e-13
 
 
+def test_the_plan_is_for_the_matrix_as_it_lies() -> None:
+    a = random_matrix(N, "f8")
+    oc.from_array(a @ a.T + N * np.eye(N), "R", order="C", chunks=(16, N), progress=False).close()
+    for more in ([], ["--assume-a", "pos"]):
+        said = solved("R", "b.npy", "-o", "x.npy", "--overwrite", "--json", *more).stdout
+        found = json.loads(said)
+        words = ("bytes_read", "bytes_written")
+        assert [found["plan"][name] for name in words] == [
+            found["report"][f"planned_{name}"] for name in words
+        ]
+
+
 def test_the_report_is_saved_with_its_timeline() -> None:
     said = solved("A", "b.npy", "-o", "x.npy", "--report", "run.report").stdout
     found = Report.load("run.report")

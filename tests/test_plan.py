@@ -175,6 +175,11 @@ def test_the_command_line_plans_too(tmp_path: Path) -> None:
     values = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
     assert values["n"] == 1000
     assert values["peak_memory_bytes"] <= 8 << 20
+    lying = ["--option", "order=C", "--option", "chunks=64,512", "--json"]
+    values = json.loads(CliRunner().invoke(main, [*arguments, *lying]).output)
+    assert values["bytes_read"] == oc.plan(
+        "lu", n=1000, dtype="c16", memory="8 MiB", path=tmp_path, order="C", chunks=(64, 512)
+    ).bytes_read  # fmt: skip
     refused = CliRunner().invoke(main, ["plan", "lu", "-n", "3000000", str(tmp_path)])
     assert refused.exit_code == 1
     assert "error: need" in refused.output

@@ -36,6 +36,8 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
+    if "," in text and all(part.isdecimal() for part in text.split(",")):
+        return tuple(map(int, text.split(",")))
     return text
 
 
@@ -53,7 +55,7 @@ def _value(text: str) -> Any:
 @click.option("--method", help="Of lu: auto, slabs, block-columns or tournament.  [default: auto]")
 @click.option(
     "--option", "options", metavar="NAME=VALUE", multiple=True, callback=_options,
-    help="Further arguments of the function, such as assume_a=pos or sweeps=50.",
+    help="Further arguments, such as assume_a=pos, sweeps=50, order=C or chunks=512,512.",
 )  # fmt: skip
 @click.option(
     "--compare", is_flag=True, help="Compare the methods that solve A x = b, fastest first."

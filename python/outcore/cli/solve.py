@@ -151,6 +151,7 @@ def _planned(
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
         return plan(
             "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,
-            path=as_path(factors or a).parent, **options,
+            path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,
+            **options,
         )  # fmt: skip
     return None
