@@ -16,7 +16,8 @@ from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.sweeps import cut_sweep, ring_bytes
 from outcore.linalg.slab_qr.plan import slab_qr_geometry
-from outcore.linalg.slab_qr.solve_plan import Tiles, solve_phase
+from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
+from outcore.linalg.systems.condition import with_probes
 
 
 class _Factors(NamedTuple):
@@ -46,10 +47,12 @@ def qr_solve_cost(problem: Problem) -> Cost:
         g = slab_qr_geometry(shape, problem.dtype, problem.memory_bytes)
         tile = g.rows, g.columns
     tiles = Tiles(shape, problem.dtype, tuple(tile))
-    group = tiles.group(problem.memory_bytes, problem.rhs, 1, 0, 0)
+    probes, group = with_probes(
+        PROBES, lambda probes: tiles.group(problem.memory_bytes, problem.rhs, 1, 0, probes)
+    )
     return Cost(
         method=f"one pass over Q and one over R for {group} columns at once",
-        peak_memory_bytes=tiles.fixed_bytes(0) + tiles.width_bytes(group),
+        peak_memory_bytes=tiles.fixed_bytes(probes) + tiles.width_bytes(group),
         disk_bytes=0,
         words_lower_bound=float(shape[0] * shape[1]),
         phases=(solve_phase(tiles, problem.rhs, group),),
