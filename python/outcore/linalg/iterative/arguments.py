@@ -7,6 +7,7 @@ import numpy as np
 
 from outcore.counts import is_count
 from outcore.errors import InvalidError
+from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
 from outcore.longcall import check_threads
@@ -19,7 +20,13 @@ Storage: TypeAlias = Literal["f4"] | None
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments that all iterative methods take, as `gauss_seidel` describes them."""
+    """Arguments that all iterative methods take, as `gauss_seidel` describes them.
+
+    Attributes
+    ----------
+    factors
+        What else a method reads.
+    """
 
     tol: float | None
     most: int
@@ -31,6 +38,9 @@ class Setting:
     block: int | None = None
     storage: Storage = None
     scratch: PathLike | None = None
+    out: PathLike | None = None
+    overwrite: bool = False
+    factors: LUFactor | None = None
 
     def check(self) -> None:
         """Refuse values that cannot be."""

@@ -42,6 +42,8 @@ def cg(
     max_iterations: int = 1000,
     scratch: PathLike | None = None,
     memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -52,7 +54,7 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
         As for `gauss_seidel`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
@@ -64,8 +66,8 @@ def cg(
 
     Returns
     -------
-    x : numpy.ndarray
-        The solution, of the shape of `b`.
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
         ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
         sides, with r as the recurrence has it. ``report.backward_error`` and the residual in
@@ -91,14 +93,15 @@ def cg(
         )
     check_omega(omega)
     setting = Setting(
-        tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch
-    )
+        tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
+        overwrite,
+    )  # fmt: skip
     needs = demands(preconditioner)
     with open_iteration("conjugate gradients", A, b, x0, lambda *_: [needs], setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
         _iterate(it, M)
         report = it.report("cg", M.times, notes=[], block_reads=M.block_reads)
-        return it.solution(), report
+        return it.result(report)
 
 
 def demands(preconditioner: ForHermitian) -> Demands:

@@ -36,6 +36,8 @@ def gauss_seidel(
     max_sweeps: int = 1000,
     scratch: PathLike | None = None,
     memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -50,8 +52,8 @@ def gauss_seidel(
     A
         (n, n) array on disk, or its path; float32, float64, complex64 or complex128.
     b
-        (n,) or (n, k) right-hand sides; those on disk are read into memory. All are worked on at
-        once, with one pass over A for a sweep.
+        (n,) or (n, k) right-hand sides; those on disk are read into the budget. All are worked on
+        at once, with one pass over A for a sweep.
     x0
         Solution to begin with, of the shape of `b`; by default 0.
     omega
@@ -82,6 +84,10 @@ def gauss_seidel(
         blocks, if they do not fit in memory, and with `storage` the copy of A.
     memory
         Budget; by default half of the available memory.
+    out
+        Directory of the solution on disk; by default it stays in memory.
+    overwrite
+        Replace an array that is at `out`.
     threads
         Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
         sides, whose products go at the speed of the memory.
@@ -90,8 +96,8 @@ def gauss_seidel(
 
     Returns
     -------
-    x : numpy.ndarray
-        The solution, of the shape of `b`.
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
         ``report.history`` has for each sweep ‖r‖₂ / ‖b‖₂, with r_i = b_i - (A x)_i for x as it was
         when the sweep reached block i, the largest of all right-hand sides.
@@ -108,10 +114,12 @@ def gauss_seidel(
         If `A`, `b` or an argument is unusable.
     BudgetError
         Before any work, if the budget does not suffice.
+    ExistsError
+        Before any work, if there is something at `out`.
     NonFiniteError
         If `A` has a NaN or an infinity, with its index.
     Interrupted
-        After Ctrl-C or SIGTERM, with the x that was reached as ``x``.
+        After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory.
 
     Warns
     -----
@@ -136,15 +144,16 @@ def gauss_seidel(
             "need both triangles at once"
         )
     setting = Setting(
-        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch
-    )
+        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
+        overwrite,
+    )  # fmt: skip
     needs = demands(direction, is_half=setting.mirror is not None)
     with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting) as it:
         times = _iterate(it, direction, omega)
         notes = narrowed(it)
         sweeps = len(it.convergence.history)
         report = it.report("gauss_seidel", times, notes=notes, block_reads=sweeps)
-        return it.solution(), report
+        return it.result(report)
 
 
 def demands(direction: Direction, *, is_half: bool) -> Demands:

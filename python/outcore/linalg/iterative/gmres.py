@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.counts import count_of
+from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
 from outcore.linalg.iterative.cg import check_omega
@@ -47,6 +48,8 @@ def gmres(
     max_iterations: int = 1000,
     scratch: PathLike | None = None,
     memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -57,7 +60,7 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
         As for `gauss_seidel`.
     preconditioner
         Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
@@ -79,8 +82,8 @@ def gmres(
 
     Returns
     -------
-    x : numpy.ndarray
-        The solution, of the shape of `b`.
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
         ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
         sides, as the least-squares problems have it. ``report.backward_error`` and the residual in
@@ -102,8 +105,9 @@ def gmres(
     if restart is not None:
         restart = count_of("restart", restart)
     setting = Setting(
-        tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch
-    )
+        tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
+        overwrite, preconditioner if isinstance(preconditioner, LUFactor) else None,
+    )  # fmt: skip
 
     def choices(layout: MatrixLayout, width: int, memory_bytes: int) -> list[Demands]:
         is_half = setting.mirror is not None
@@ -116,7 +120,7 @@ def gmres(
             "gmres", M.times, notes=[], block_reads=M.block_reads,
             others=(M.others_read, M.others_planned),
         )  # fmt: skip
-        return it.solution(), report
+        return it.result(report)
 
 
 def demands(

@@ -35,8 +35,10 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
 from outcore.linalg.systems.residual import backward_errors, matrix_in
 from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solutions import Solution, solution
 from outcore.longcall import LongCall, long_call
 from outcore.report import Report
 from outcore.volumes import PathLike, as_path, place
@@ -77,8 +79,11 @@ class Iteration:
         rhs: RightHandSide,
         setting: Setting,
         file: ArrayFile,
+        moved: Columns,
+        into: Solution | None,
     ) -> None:
         self.geometry, self.call, self.rhs = geometry, call, rhs
+        self._moved, self._into = moved, into
         self._name, self._setting = name, setting
         self.mirror = setting.mirror
         self._source_file = file
@@ -106,9 +111,8 @@ class Iteration:
         self.is_copied = geometry.source_slot_bytes is not None
         (self.B,) = self.vectors(1)
         self.X: Matrix = np.zeros(self.B.shape, layout.dtype, order="F")
-        for j in range(rhs.columns):
-            part = rhs.in_memory(slice(j, j + 1))
-            self.B[:, j :: rhs.columns] = part
+        moved.load(rhs.b, slice(0, rhs.columns), self.B)
+        rhs.refuse_non_finite(self.B)
         self._scales = self._powers_of_2(self.B)
         columns.scale(self.B, 1 / self._scales)
         self._norms = self._joined(columns.norms(self.B))
@@ -198,9 +202,28 @@ class Iteration:
         return self.convergence.accepts(self.true_residual)
 
     def solution(self) -> Any:
-        """Give the solution the scale, shape and type of b."""
-        columns.scale(self.X, self._scales)
+        """Give the solution the scale, shape and type of b, in memory."""
+        self._scale_back()
         return self.rhs.solution(self.X)
+
+    def result(self, report: Report) -> tuple[Any, Report]:
+        """Give the solution as the caller wants it, in memory or on disk, and the report."""
+        if self._into is not None:
+            self._into.x.report = report
+            return self._into.x, report
+        return self.solution(), report
+
+    def _store(self) -> None:
+        """Write the solution to where it is to be on disk."""
+        if self._into is not None:
+            self._scale_back()
+            self._moved.store(self._into.x, slice(0, self.rhs.columns), self.X)
+            self._moved.sync()
+
+    def _scale_back(self) -> None:
+        """Give the solution the scale of b, once."""
+        columns.scale(self.X, self._scales)
+        self._scales = np.ones_like(self._scales)
 
     def report(
         self,
@@ -213,6 +236,8 @@ class Iteration:
     ) -> Report:
         """Report on the call, and warn if the tolerance was not reached.
 
+        A solution on disk is written before.
+
         Parameters
         ----------
         times
@@ -222,6 +247,7 @@ class Iteration:
         others
             Bytes that were read of something else, and that were to be.
         """
+        self._store()
         g = self.geometry
         blocks_bytes = g.blocks.file_bytes if g.blocks else 0
         planned = [others[1] + block_reads * blocks_bytes, blocks_bytes]
@@ -230,7 +256,9 @@ class Iteration:
             tiles = len(g.tiles_of("all"))
             planned[0] += (1 + self._check.made) * tiles * g.source_slot_bytes
             planned[1] += tiles * g.layout.slot_bytes
+        planned = [p + asked for p, asked in zip(planned, self._moved.asked, strict=True)]
         moved = [file.counters()[:2] for file in self._files]
+        moved.append(self._moved.counters())
         if g.blocks:
             moved.append(self.blocks.bytes_moved())
         kernels, threads = blas_choice.in_use()
@@ -322,9 +350,11 @@ def open_iteration(
     check_dtype(metadata.dtype)
     n, memory_bytes = metadata.shape[0], budget.resolve(setting.memory)
     dtype = working_dtype(metadata.dtype, setting.storage)
-    # The right-hand sides are read into memory; `read` would give those on disk a solution there.
-    given = b[...] if isinstance(b, Array) else b
-    rhs = RightHandSide.read(n, dtype, given, "N", None, overwrite=False)
+    others = [x0] if isinstance(x0, Array) else []
+    reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
+    rhs = RightHandSide.read(
+        n, dtype, b, "N", setting.out, overwrite=setting.overwrite, reads=reads, stays=True
+    )
     if rhs.columns == 0:
         raise InvalidError(f"need at least one right-hand side, have shape {rhs.b.shape}")
     stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
@@ -332,11 +362,16 @@ def open_iteration(
     width, chunks = rhs.columns * rhs.parts, metadata.chunks
     layout = MatrixLayout(n, stored, dtype, (chunks[0], chunks[1]), metadata.order)
     itself = MatrixLayout(n, metadata.dtype, dtype, layout.chunks, layout.order)
-    g = iterative_geometry(
-        layout, choices(layout, width, memory_bytes), memory_bytes, width,
-        block=setting.block, pin=setting.pin,
-        source_slot_bytes=itself.slot_bytes if is_copied else None,
-    )  # fmt: skip
+
+    def cut(room: ColumnRoom) -> IterativeGeometry:
+        left = memory_bytes - room.beside_bytes
+        return iterative_geometry(
+            layout, choices(layout, width, left), memory_bytes, width, block=setting.block,
+            pin=setting.pin, source_slot_bytes=itself.slot_bytes if is_copied else None,
+            beside_bytes=room.beside_bytes,
+        )  # fmt: skip
+
+    room, g = fitted(rhs, memory_bytes, cut)
     scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
     with contextlib.ExitStack() as held:
         array = held.enter_context(open_array(source.path))
@@ -347,7 +382,8 @@ def open_iteration(
             )
         )  # fmt: skip
         file = array.open_file(call.arena, 1, trace=call.trace)
-        it = Iteration(name, g, call, rhs, setting, file)
+        into = held.enter_context(solution(rhs)) if rhs.out is not None else None
+        it = Iteration(name, g, call, rhs, setting, file, Columns(rhs, call, room), into)
         try:
             if x0 is not None:
                 it.begin_at(x0)

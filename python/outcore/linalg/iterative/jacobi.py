@@ -33,6 +33,8 @@ def jacobi(
     max_sweeps: int = 1000,
     scratch: PathLike | None = None,
     memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -44,7 +46,7 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
         As for `gauss_seidel`.
     omega
         Damping or over-relaxation ω, positive.
@@ -56,8 +58,8 @@ def jacobi(
 
     Returns
     -------
-    x : numpy.ndarray
-        The solution, of the shape of `b`.
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
         ``report.history`` has ‖b - Ax‖₂ / ‖b‖₂ after each sweep, the largest of all right-hand
         sides.
@@ -75,14 +77,15 @@ def jacobi(
     if not 0 < omega < np.inf:
         raise InvalidError(f"omega must be positive, have {omega!r}")
     setting = Setting(
-        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch
-    )
+        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
+        overwrite,
+    )  # fmt: skip
     needs = demands(is_half=setting.mirror is not None)
     with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
         _iterate(it, omega)
         sweeps = len(it.convergence.history)
         report = it.report("jacobi", {"setup": 1}, notes=narrowed(it), block_reads=sweeps)
-        return it.solution(), report
+        return it.result(report)
 
 
 def demands(*, is_half: bool) -> Demands:

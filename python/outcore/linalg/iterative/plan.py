@@ -239,6 +239,7 @@ def iterative_geometry(
     block: int | None = None,
     pin: Pin = "auto",
     source_slot_bytes: int | None = None,
+    beside_bytes: int = 0,
 ) -> IterativeGeometry:
     """Divide a budget.
 
@@ -256,6 +257,8 @@ def iterative_geometry(
         Share of the matrix to keep in memory, ``"auto"`` for as much as there is room for.
     source_slot_bytes
         Bytes of a tile of the matrix itself, if `layout` is that of a copy of it.
+    beside_bytes
+        What something else takes of the budget.
 
     Raises
     ------
@@ -265,7 +268,7 @@ def iterative_geometry(
     by, unit = way_through(layout.chunks, layout.order)
     _check_block(block, unit, by, layout.n)
     wanted = _tiles_to_pin(pin, layout)
-    least = math.inf
+    least, memory_bytes = math.inf, memory_bytes - beside_bytes
     for demands in choices:
         for rows, is_in_file in _ways_to_keep_blocks(layout, demands, memory_bytes, block, unit):
             strips = Strips(layout.n, layout.chunks, by, rows)
@@ -279,10 +282,11 @@ def iterative_geometry(
                 return _with_spare(g, is_auto=wanted is None)
             least = min(least, g.memory_bytes)
     kept = f" with {pin:.0%} of the matrix kept in memory" if wanted else ""
+    least, have = least + beside_bytes, memory_bytes + beside_bytes
     raise BudgetError(
         f"need {least} bytes ({format_bytes(least)}) of memory for {demands.name} of order "
-        f"{layout.n} with {columns} columns{kept}, have {memory_bytes} "
-        f"({format_bytes(memory_bytes)}); raise memory="
+        f"{layout.n} with {columns} columns{kept}, have {have} "
+        f"({format_bytes(have)}); raise memory="
     )
 
 

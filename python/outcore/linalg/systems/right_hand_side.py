@@ -46,10 +46,12 @@ class RightHandSide(NamedTuple):
         overwrite: bool,
         unknowns: int | None = None,
         reads: Sequence[AnyPath] = (),
+        stays: bool = False,
     ) -> "RightHandSide":
         """Check a right-hand side and where its solution is to go.
 
-        `reads` are what else the call works with, which the solution must not replace.
+        `reads` are what else the call works with, which the solution must not replace. Without
+        `out` the solution is in memory if `b` is, or if it `stays` there.
 
         Raises
         ------
@@ -68,7 +70,7 @@ class RightHandSide(NamedTuple):
             )
         if given.dtype.kind not in "biufc":
             raise InvalidError(f"a right-hand side is numbers, have {given.dtype}")
-        if out is None and isinstance(b, Array):
+        if out is None and isinstance(b, Array) and not stays:
             out = f"{b.path}.x"
         where = None if out is None else place(out)
         for path in [*reads, b.path] if isinstance(b, Array) else reads:
