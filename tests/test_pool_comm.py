@@ -14,7 +14,7 @@ from communicators import ThreadComm, ThreadJob, TorchComm
 from mpi_jobs import mpiexec
 
 import outcore as oc
-from outcore import pool_comm
+from outcore import _core, pool_comm
 from outcore.communicator import Communicator
 from outcore.errors import BusyError, DiskError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.pool_comm import check_launcher
@@ -110,6 +110,19 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path) -> None:
     # Nothing is held: with another directory it works.
     (tmp_path / "1").unlink()
     whole(ThreadJob(3).run(lambda comm: oc.Pool.from_comm(comm, tmp_path / "{rank}").close()))
+
+
+def test_a_retired_server_is_not_missed_and_its_number_is_not_given_again(tmp_path: Path) -> None:
+    oc.Pool.embedded([tmp_path / "0", tmp_path / "1"]).close()
+    _core.retire_server(str(tmp_path / "0"), 1)
+
+    def job(comm: ThreadComm) -> list[int]:
+        names = ["0", "new"]
+        with oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=20) as pool:
+            return [one.id for one in pool.servers()]
+
+    assert whole(ThreadJob(1).run(job)) == [[0]]
+    assert whole(ThreadJob(2).run(job)) == [[0, 2]] * 2
 
 
 def test_directories_must_be_those_of_one_pool(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from command_line import outcore
 
 import outcore as oc
-from outcore import local_pool
+from outcore import _core, local_pool
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
 
 SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
@@ -70,7 +71,7 @@ def test_a_pool_is_started_used_stopped_and_started_again(directories: list[Path
     daemons = up(directories)
     assert [(d["role"], d["server"]) for d in daemons] == [("manager", None), ("io", 0), ("io", 1)]
     status = json.loads(outcore("pool", "status", directories[0], "--json").stdout)["daemons"]
-    assert status == daemons
+    assert status == [each | {"is_retired": False} for each in daemons]
     assert all(daemon["is_alive"] for daemon in status)
     a = np.random.default_rng(0).random((150, 150))
     with connect(directories) as pool:
@@ -175,7 +176,7 @@ def test_what_is_missing_of_a_pool_is_started(directories: list[Path]) -> None:
         list(local_pool.start(directories))
     kill(daemons[2]["pid"])
     (directories[1] / "server.json").write_text("damaged\n")
-    with pytest.raises(OutcoreError, match="does not start"):
+    with pytest.raises(OutcoreError, match=f"{directories[1]}: server.json is damaged"):
         list(local_pool.start(directories))
     alive = [each.is_alive for each in local_pool.running(directories[0])]
     assert alive == [True, True, False, True, True], "the others go on"
@@ -282,6 +283,46 @@ def test_a_directory_that_is_left_out_is_told(directories: list[Path]) -> None:
     assert "belongs" not in result.stderr
 
 
+def test_a_new_disk_where_a_dead_one_was_has_a_number_of_its_own(directories: list[Path]) -> None:
+    up(directories)
+    dead = local_pool.running(directories[0])[2]
+    kill(dead.pid)
+    state = directories[0] / local_pool.STATE
+    # Nobody waits for long for the dead one.
+    core = _core.Pool.connect(
+        [f"unix:{state}/manager.sock"], key_file=str(state / local_pool.KEY), patience_s=0
+    )
+    core.retire(1)
+    core.close()
+    result = outcore("pool", "status", directories[0])
+    assert result.exit_code == 0, result.output
+    assert f"I/O server 1 in {directories[1]} was retired" in result.stdout
+    shutil.rmtree(directories[1])
+    up(directories)
+    found = local_pool.running(directories[0])
+    assert [each.server for each in found] == [None, 0, 2]
+    for each in found[1:]:
+        assert each.addresses[0] == f"unix:{directories[0]}/pool/io{each.server}.sock"
+    local_pool.stop(directories[0])
+    assert [each["server"] for each in up(directories)] == [None, 0, 2]
+
+
+def test_a_retired_directory_is_refused_and_not_missed(directories: list[Path]) -> None:
+    up(directories)
+    outcore("pool", "down", directories[0])
+    outcore("pool", "retire", directories[0], 1)
+    given = "--listen", "127.0.0.1:0", "--dirs", directories[0]
+    result = outcore("pool", "up", *given, directories[1])
+    assert result.exit_code == 1
+    assert "have I/O server 1, which is: its files count as gone" in result.stderr
+    # Neither an address of files nor the rest of the pool need it.
+    assert outcore("ls", f"outcore:{directories[0]}::").exit_code == 0
+    result = outcore("pool", "up", *given, directories[0].parent / "new")
+    assert result.exit_code == 0, result.output
+    assert "belongs to this pool" not in result.stderr
+    assert [each.server for each in local_pool.running(directories[0])] == [None, 0, 2]
+
+
 def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no pool was started"):
         local_pool.stop(tmp_path)
@@ -303,12 +344,16 @@ def test_what_cannot_be_is_refused(directories: list[Path], tmp_path: Path) -> N
     assert "none.conf" in result.stderr
     (tmp_path / "bad.conf").write_text('directory = "x"\nlisten = ["tcp:127.0.0.1:0"]\nkee = 1\n')
     assert outcore("serve", "manager", "--config", tmp_path / "bad.conf").exit_code == 1
+    os.mkfifo(tmp_path / "pipe")
+    result = outcore("serve", "manager", "--config", tmp_path / "pipe")
+    assert result.exit_code == 1
+    assert "pipe: it is a pipe, and no file" in result.stderr
 
 
 def test_a_daemon_that_cannot_start_takes_the_others_along(directories: list[Path]) -> None:
     directories[1].mkdir()
     (directories[1] / "server.json").write_text("damaged\n")
-    with pytest.raises(OutcoreError, match="does not start"):
+    with pytest.raises(OutcoreError, match=f"{directories[1]}: server.json is damaged"):
         list(local_pool.start(directories, "127.0.0.1:0"))
     assert not any(daemon.is_alive for daemon in local_pool.running(directories[0]))
 

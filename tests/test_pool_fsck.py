@@ -180,12 +180,13 @@ class FakePool:
     """One file, whose data file is as long as no disk of a test is."""
 
     servers = (0,)
+    retired = (4,)
 
     def data_files(self, server: int, after: int, most: int) -> tuple[list[Any], bool]:
         return [], False
 
     def files(self, after: int, most: int) -> tuple[list[Any], bool]:
-        return [(5, "file", 1 << 40, [7, 0])], False
+        return [(5, "file", 1 << 40, [7, 0, 4])], False
 
     def know(self, handles: list[int]) -> list[Any]:
         return self.files(0, 1)[0]
@@ -197,7 +198,7 @@ class FakePool:
 def test_a_length_that_no_file_can_have() -> None:
     checking = pool_fsck._Check(FakePool(), {})  # type: ignore[arg-type]
     found = [finding.kind for finding in checking.files(0)]
-    assert found == ["missing server", "impossible length"]
+    assert found == ["missing server", "impossible length", "retired server"]
 
 
 @pytest.mark.parametrize("unit", [1, 3, 10])

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from outcore import _core
 from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
 from outcore.volumes import exclusive, place
@@ -32,7 +33,9 @@ PORT = 7171
 """Of the manager, where none is given; the I/O servers take the ones after it."""
 
 _RUNNING = "running.json"
+_MARK = "server.json"
 _START_S = 120.0
+_LOOK_S = 10
 _STOP_S = 60.0
 
 
@@ -156,12 +159,9 @@ def _start_all(
     with contextlib.suppress(ExistsError):
         make_key(state / KEY)
     host, port = _host_and_port(listen)
-    # Without those that run, the directories are numbered as they are named.
-    numbers = _numbers(state) if alive else {}
     started: list[DaemonProcess] = []
 
-    def start_one(role: str, directory: Path) -> DaemonProcess:
-        number = None if role == "manager" else _number_of(directory, numbers)
+    def start_one(role: str, directory: Path, number: int | None, *, is_new: bool) -> DaemonProcess:
         name = "manager" if number is None else f"io{number}"
         its_port = (
             port if number is None else (None if listen is None else port and port + 1 + number)
@@ -171,21 +171,32 @@ def _start_all(
             "listen": _addresses(state / f"{name}.sock", way, host, its_port),
             "key_file": str(state / KEY),
         } | _metrics(metrics, 0 if number is None else 1 + number)
-        if alive and (before := _found(known, role, directory)) is not None:
+        before = _found(known, role, directory) if alive else None
+        if before is not None and before.server == number:
             # Where those that run, and clients, look for it.
             settings["listen"] = list(before.addresses)
             settings |= {} if before.metrics is None else {"metrics": before.metrics}
         if role == "io":
-            (manager,) = (each for each in (*started, *alive) if each.role == "manager")
-            settings["manager"] = list(manager.addresses[:1])
+            settings["manager"] = list(manager_of().addresses[:1])
+            settings |= {"server": number} if is_new else {}
         started.append(_start_one(state, name, role, settings))
         # What is stopped by kill -9 from here on can be found, and stopped.
         _write(state, _joined(known if alive else [], started))
         return started[-1]
 
+    def manager_of() -> DaemonProcess:
+        (manager,) = (each for each in (*started, *alive) if each.role == "manager")
+        return manager
+
     try:
         for role, directory in missing:
-            yield start_one(role, directory)
+            if role == "manager":
+                yield start_one(role, directory, None, is_new=False)
+                continue
+            number, is_new, is_retired = _number_of(directory, manager_of(), state)
+            if not (is_retired and directory == places[0]):
+                # That one is needed for the manager, all the same.
+                yield start_one(role, directory, number, is_new=is_new)
     except BaseException:
         for daemon in reversed(started):
             _stop_one(daemon)
@@ -217,10 +228,33 @@ def _numbers(state: Path) -> dict[str, int]:
     return found
 
 
-def _number_of(directory: Path, numbers: dict[str, int]) -> int:
-    """Give the number of a directory, a new one if it has none."""
-    new = max(numbers.values(), default=-1) + 1
-    return numbers.setdefault(str(directory), new)
+def _number_of(directory: Path, manager: DaemonProcess, state: Path) -> tuple[int, bool, bool]:
+    """Find the number of a directory's server, whether it is new, and whether it was retired."""
+    mark = _core.server_mark(str(directory))
+    with contextlib.closing(_connected(manager, state)) as pool:
+        if mark is None:
+            return pool.new_server(), True, False
+        return mark[1], False, mark[1] in pool.retired_ids
+
+
+def _connected(manager: DaemonProcess, state: Path) -> _core.Pool:
+    addresses = list(manager.addresses[:1])
+    return _core.Pool.connect(addresses, key_file=str(state / KEY), patience_s=_LOOK_S)
+
+
+def retired(first: Path) -> list[int]:
+    """List the I/O servers that were retired of the pool whose first directory this is.
+
+    There are none as far as its manager does not run, and say so.
+    """
+    for daemon in running(first):
+        if daemon.role == "manager" and daemon.is_alive and not daemon.is_stopped:
+            with (
+                contextlib.suppress(OutcoreError),
+                contextlib.closing(_connected(daemon, first / STATE)) as pool,
+            ):
+                return pool.retired_ids
+    return []
 
 
 def running(directory: Path) -> list[DaemonProcess]:
@@ -242,8 +276,9 @@ def running(directory: Path) -> list[DaemonProcess]:
 def directories(first: Path) -> list[Path]:
     """List the directories of the pool whose first this is, as its daemons were last started."""
     numbers = _numbers(first / STATE)
-    others = sorted(numbers, key=lambda directory: numbers[directory])
-    return list(dict.fromkeys([first, *map(Path, others)]))
+    others = map(Path, sorted(numbers, key=lambda directory: numbers[directory]))
+    # One that is empty is that of a disk which is not there: it would become a new server.
+    return list(dict.fromkeys([first, *(each for each in others if (each / _MARK).is_file())]))
 
 
 def left_out(given: Sequence[Path]) -> list[Path]:
@@ -253,7 +288,7 @@ def left_out(given: Sequence[Path]) -> list[Path]:
     """
     places = [Path(os.path.abspath(directory)) for directory in given]
     used = [*places, *(Path(each.directory) for each in running(places[0]) if each.is_alive)]
-    return [each for each in directories(places[0]) if each not in used and each.is_dir()]
+    return [each for each in directories(places[0]) if each not in used]
 
 
 def check_started(directory: Path) -> None:

@@ -55,7 +55,7 @@ class NamedPools:
             return pool
         if not (path / "manager").is_dir():
             raise NotFoundError(f"there is no pool in {path}; name its first directory")
-        return Pool.embedded(local_pool.directories(path))
+        return Pool._embedded(local_pool.directories(path), skips_retired=True)
 
 
 def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None:

@@ -69,8 +69,8 @@ class Pool:
         directories
             One for each server, best each on a disk of its own; they are made if they are not
             there. The first one has the names and layouts of all files too. A pool is opened with
-            all of its directories; one more, which is empty, becomes a new server, which new files
-            use.
+            all of its directories but those of servers that were retired; one more, which is empty,
+            becomes a new server, which new files use.
         threads
             Requests in work at once on each disk.
 
@@ -80,7 +80,15 @@ class Pool:
             If the pool is open already, in this process or another.
         InvalidError
             If a directory is of another pool, or one of this pool's is missing.
+        DeniedError
+            If a directory is of a server that was retired.
         """
+        return cls._embedded(directories, threads)
+
+    @classmethod
+    def _embedded(
+        cls, directories: Sequence[PathLike], threads: int = 4, *, skips_retired: bool = False
+    ) -> "Pool":
         if isinstance(directories, str | os.PathLike):
             raise InvalidError(f"need a list of directories, have {directories!r}")
         names = [os.path.abspath(os.fspath(directory)) for directory in directories]
@@ -88,7 +96,7 @@ class Pool:
             raise InvalidError(f"a pool cannot be in {names[0]}: its name has '::' in it")
         if names:
             check_directories([Path(name) for name in names])
-        core = _core.Pool.embedded(names, threads)
+        core = _core.Pool.embedded(names, threads, skips_retired)
         return cls(core, f"outcore:{os.path.realpath(names[0])}::")
 
     @classmethod
@@ -438,7 +446,7 @@ class Pool:
         return disk
 
     def servers(self, *, partial: bool = False) -> list[ServerStatus]:
-        """Ask each I/O server how it is.
+        """Ask each I/O server how it is; those that were retired are left out.
 
         Parameters
         ----------
@@ -451,6 +459,40 @@ class Pool:
             If one cannot be reached, unless `partial`.
         """
         return [ServerStatus(*each) for each in self._root.core.servers(partial)]
+
+    @property
+    def retired(self) -> list[int]:
+        """Numbers of the I/O servers that were retired."""
+        return self._root.core.retired_ids
+
+    def retire(self, server: int, *, undo: bool = False) -> None:
+        """Retire an I/O server whose disk is dead: what lay on it counts as gone.
+
+        New files lie on the others. A file that has a part there can still be removed, and read
+        where it lies on others; anything else is an error that names it. The server is refused
+        should it come back.
+
+        Parameters
+        ----------
+        server
+            Its number. It must not answer any more.
+        undo
+            Whether to take that back: then the server may come back, with all that lies on it.
+
+        Raises
+        ------
+        DeniedError
+            If the caller only has the key of a user.
+        BusyError
+            If the server answers; if `undo` needs the pool closed, since it is open without that
+            server's directory.
+        InvalidError
+            If the pool never had a server of this number.
+        """
+        number = operator.index(server)
+        if not 0 <= number < 1 << 32:
+            raise InvalidError(f"need the number of an I/O server, below 2^32, have {number}")
+        self._root.core.retire(number, undo)
 
     def close(self) -> None:
         """Let go of the pool: stop its servers, or the connections to them.

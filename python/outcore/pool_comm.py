@@ -118,7 +118,6 @@ class PoolJob:
         seats = self._all(lambda: _take_seat(directory.replace("{rank}", str(rank)), host))
         is_one_machine = len({seat.machine for seat in seats}) == 1
         managing = _managing_rank(seats)
-        numbers = _server_numbers(seats)
         key = self._comm.bcast(secrets.token_hex(32), 0)
         # Private to the user, and of a short name, as that of a socket must be.
         sockets = SocketDirectory()
@@ -137,6 +136,18 @@ class PoolJob:
             return found.addresses
 
         manager = self._all(start_manager)[managing]
+
+        def used() -> int:
+            # Numbers of servers that are retired are not given again.
+            if rank != managing:
+                return 0
+            core = _core.Pool.connect(manager, key=key)
+            try:
+                return max((*core.server_ids, *core.retired_ids), default=-1) + 1
+            finally:
+                core.close()
+
+        numbers = _server_numbers(seats, self._all(used)[managing])
 
         def start_server() -> None:
             if rank in numbers:
@@ -281,8 +292,11 @@ def _managing_rank(seats: list[_Seat]) -> int:
     return next(iter(found.values()), 0)
 
 
-def _server_numbers(seats: list[_Seat]) -> dict[int, int]:
-    """Choose the ranks that run I/O servers, one for each directory, and their numbers."""
+def _server_numbers(seats: list[_Seat], used: int) -> dict[int, int]:
+    """Choose the ranks that run I/O servers, one for each directory, and their numbers.
+
+    All those that the pool ever had are below `used`.
+    """
     running: dict[tuple[str, tuple[int, int]], int] = {}
     for rank, seat in enumerate(seats):
         running.setdefault((seat.machine, seat.identity), rank)
@@ -293,6 +307,6 @@ def _server_numbers(seats: list[_Seat]) -> dict[int, int]:
             f"the directories of the ranks {', '.join(map(str, numbers))} are of the I/O servers "
             f"{', '.join(map(str, numbers.values()))}: one is a copy of another; leave it out"
         )
-    following = max(numbers.values(), default=-1) + 1
+    following = max(used, *(number + 1 for number in numbers.values()), 0)
     fresh = [rank for rank in ranks if rank not in numbers]
     return numbers | {rank: following + place for place, rank in enumerate(fresh)}

@@ -19,7 +19,7 @@ from outcore.pool_unchecked import Unchecked, away, summary
 
 Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
-    "missing data", "missing checksums", "short data", "impossible length",
+    "retired server", "missing data", "missing checksums", "short data", "impossible length",
 ]  # fmt: skip
 """What can be wrong with a file."""
 
@@ -81,7 +81,8 @@ class Finding:
 class FsckReport:
     """What `fsck` found: servers, files and data files looked at, and what is wrong.
 
-    Of servers that are `unchecked`, and of what lies there, nothing is said.
+    Of servers that are `unchecked`, and of what lies there, nothing is said. Those that were
+    `retired` count as gone.
     """
 
     servers: int
@@ -89,6 +90,7 @@ class FsckReport:
     data_files: int
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...] = ()
+    retired: tuple[int, ...] = ()
 
     @property
     def unrepaired(self) -> tuple[Finding, ...]:
@@ -105,7 +107,7 @@ class FsckReport:
         found = f"{count} findings, {repaired} of them repaired" if count else "all is well"
         return (
             f"{self.files} files, {self.data_files} data files on {self.servers} servers: {found}"
-            f"{summary(self.unchecked)}"
+            f"{summary(self.unchecked, self.retired)}"
         )
 
 
@@ -136,7 +138,7 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
         findings = check.repaired(findings)
     return FsckReport(
         len(check.servers) - len(check.away), check.file_count, check.data_file_count,
-        tuple(findings), Unchecked.each(check.away),
+        tuple(findings), Unchecked.each(check.away), tuple(check.retired),
     )  # fmt: skip
 
 
@@ -145,7 +147,7 @@ class _Check:
 
     def __init__(self, core: PoolCheck, away: dict[int, str]) -> None:
         self._core = core
-        self.servers = core.servers
+        self.servers, self.retired = core.servers, core.retired
         self.away = away
         """Servers that are left out, and why."""
         self.file_count = self.data_file_count = 0
@@ -260,6 +262,13 @@ class _Check:
         ]
         length = max(least)
         for entry, server in enumerate(layout):
+            if server in self.retired:
+                text = (
+                    "the server was retired, and what lay there is gone; remove the file, and "
+                    "restore it from a copy"
+                )
+                yield Finding("retired server", digits, server, None, text)
+                continue
             if server not in self.servers:
                 yield Finding(
                     "missing server", digits, server, None, "the pool has no server of this number"

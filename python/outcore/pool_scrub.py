@@ -61,7 +61,8 @@ class Damage:
 class ScrubReport:
     """What `scrub` did: files and bytes compared, damage found, and how long it took.
 
-    Servers that are `unchecked` were not gone through to the end.
+    Servers that are `unchecked` were not gone through to the end; there is nothing to go through
+    of those that were `retired`.
     """
 
     servers: int
@@ -70,6 +71,7 @@ class ScrubReport:
     seconds: float
     damage: tuple[Damage, ...]
     unchecked: tuple[Unchecked, ...] = ()
+    retired: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -79,7 +81,7 @@ class ScrubReport:
         found = f"{len(self.damage)} places are damaged" if self.damage else "nothing is damaged"
         return (
             f"{self.files} data files on {self.servers} servers, {format_bytes(self.nbytes)} in "
-            f"{format_seconds(self.seconds)}: {found}{summary(self.unchecked)}"
+            f"{format_seconds(self.seconds)}: {found}{summary(self.unchecked, self.retired)}"
         )
 
 
@@ -129,7 +131,7 @@ def scrub(
     return ScrubReport(
         len(check.servers) - len(unchecked), sum(walk.files for walk in walks),
         sum(walk.nbytes for walk in walks), time.monotonic() - started,
-        tuple(_named(check, found)), Unchecked.each(unchecked),
+        tuple(_named(check, found)), Unchecked.each(unchecked), tuple(check.retired),
     )  # fmt: skip
 
 

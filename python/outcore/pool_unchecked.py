@@ -28,7 +28,9 @@ def away(pool: Pool) -> dict[int, str]:
     return {one.id: one.error for one in pool.servers(partial=True) if one.error is not None}
 
 
-def summary(unchecked: Sequence[Unchecked]) -> str:
-    """Say how many were left out, behind what was found on the others."""
-    numbers = ", ".join(str(one.server) for one in unchecked)
-    return f"; not checked: servers {numbers}" if unchecked else ""
+def summary(unchecked: Sequence[Unchecked], retired: Sequence[int] = ()) -> str:
+    """Say which were left out, behind what was found on the others."""
+    parts = (("not checked", [one.server for one in unchecked]), ("retired", retired))
+    return "".join(
+        f"; {what}: servers {', '.join(map(str, numbers))}" for what, numbers in parts if numbers
+    )

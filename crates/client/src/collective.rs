@@ -410,6 +410,6 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
             // Nobody listens any more only if its thread has panicked.
             let _ = sender.send(Event { entry, step, reply });
         });
-        self.pool.0.servers.send(self.file.layout.servers[entry], request, buffer, done);
+        self.pool.0.servers.send(self.file.layout.servers[entry], &self.file.path, request, buffer, done);
     }
 }

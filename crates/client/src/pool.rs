@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outcore_core::{
-    Entry, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Link, ManagerReply,
-    ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result, ServerId, Volume,
-    VolumeRequest,
+    Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Link,
+    ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result, ServerId,
+    Volume, VolumeRequest,
 };
 
 use outcore_disk::umask;
@@ -51,9 +51,14 @@ where
         self.0.servers.messages()
     }
 
-    /// The I/O servers that the pool had when it was opened.
-    pub fn server_ids(&self) -> &[ServerId] {
-        &self.0.ids
+    /// The I/O servers in use that the pool had when it was opened.
+    pub fn server_ids(&self) -> Vec<ServerId> {
+        self.0.numbers().in_use
+    }
+
+    /// Those that were retired.
+    pub fn retired_ids(&self) -> Vec<ServerId> {
+        self.0.numbers().retired
     }
 
     /// Makes a file laid out as `hints` say.
@@ -147,21 +152,43 @@ where
         self.0.names(&checked(path)?)
     }
 
-    /// The I/O servers that there were when the pool was opened.
-    pub fn servers(&self) -> &[ServerId] {
-        &self.0.ids
-    }
-
     /// What each I/O server says of itself, or why it does not.
     pub fn status(&self) -> Vec<(ServerId, Result<IoStatus>)> {
-        let asked = self.0.ids.iter().map(|&server| (server, IoRequest::Status)).collect();
+        self.status_of(self.server_ids())
+    }
+
+    fn status_of(&self, servers: Vec<ServerId>) -> Vec<(ServerId, Result<IoStatus>)> {
+        let asked = servers.iter().map(|&server| (server, IoRequest::Status)).collect();
         let replies = self.0.servers.wait_each(asked, &self.0.none);
-        let each = self.0.ids.iter().zip(replies).map(|(&id, reply)| match reply {
+        let each = servers.into_iter().zip(replies).map(|(id, reply)| match reply {
             Ok(IoReply::Status(status)) => (id, Ok(status)),
             Ok(reply) => (id, Err(unexpected(&reply))),
             Err(error) => (id, Err(error)),
         });
         each.collect()
+    }
+
+    /// Retires an I/O server that does not answer, or takes that back: it counts as gone, with all that lay on it.
+    pub fn retire(&self, server: ServerId, undo: bool) -> Result<()> {
+        let may_answer = !undo && self.server_ids().contains(&server);
+        if may_answer && self.status_of(vec![server]).iter().any(|(_, status)| status.is_ok()) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "need a server that is gone, I/O server {} answers: what lies there would count as lost; stop it first",
+                    server.0
+                ),
+            ));
+        }
+        self.0.retire(server, undo)
+    }
+
+    /// A number for a new I/O server, which nobody else gets.
+    pub fn new_server(&self) -> Result<ServerId> {
+        match self.0.manager(ManagerRequest::NewServer)? {
+            ManagerReply::NewServer(id) => Ok(id),
+            reply => Err(unexpected(&reply)),
+        }
     }
 
     /// Tells the manager when files were last written to from here, as far as it does not know.

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use outcore_core::{
-    Answer, Error, ErrorKind, Gather, Handle, IoReply, IoRequest, Link, OnAnswer, Result, ServerId, Unsynced,
+    Answer, Error, ErrorKind, Gather, Handle, Incarnation, IoReply, IoRequest, Link, OnAnswer, Result,
+    ServerId, Unsynced,
 };
 
 /// A message to one I/O server.
@@ -107,14 +108,18 @@ where
         lock(&self.unsynced).losses(handle)
     }
 
-    /// Sends one request, which changes nothing that a sync would be needed for.
+    /// Sends one request about a file, which changes nothing that a sync would be needed for.
     pub(crate) fn send(
         &self,
         server: ServerId,
+        path: &str,
         request: IoRequest,
         buffer: L::Buffer,
         done: OnAnswer<L::Buffer>,
     ) {
+        if self.link.is_retired(server) {
+            return done(unsent(buffer, gone(path, server)));
+        }
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.link.io(server, request, buffer, done);
     }
@@ -124,7 +129,6 @@ where
         if calls.is_empty() {
             return then(Outcome { replies: Ok(vec![]), started_ns: 0, finished_ns: 0 });
         }
-        self.messages.fetch_add(calls.len() as u64, Ordering::Relaxed);
         let pending = Arc::new(Mutex::new(Pending {
             replies: calls.iter().map(|_| None).collect(),
             left: calls.len(),
@@ -135,6 +139,12 @@ where
             then: Some(then),
         }));
         for (number, Call { server, path, request, buffer }) in calls.into_iter().enumerate() {
+            if self.link.is_retired(server) {
+                let answer = unsent(buffer, gone(&path, server));
+                Pending::answered(&pending, number, answer, None);
+                continue;
+            }
+            self.messages.fetch_add(1, Ordering::Relaxed);
             let (pending, unsynced) = (pending.clone(), self.unsynced.clone());
             let sent = lock(&unsynced).sent(server, &request);
             let done = Box::new(move |answer: Answer<L::Buffer>| {
@@ -167,7 +177,7 @@ where
         for (number, (server, request)) in requests.into_iter().enumerate() {
             let sender = sender.clone();
             let done = Box::new(move |answer: Answer<L::Buffer>| drop(sender.send((number, answer.reply))));
-            self.send(server, request, none.clone(), done);
+            self.send(server, "", request, none.clone(), done);
         }
         drop(sender);
         for (number, reply) in receiver {
@@ -182,6 +192,25 @@ where
 
 fn lock(unsynced: &Mutex<Unsynced>) -> MutexGuard<'_, Unsynced> {
     unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer to a call that is not sent.
+fn unsent<B>(buffer: B, error: Error) -> Answer<B> {
+    let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
+    Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 }
+}
+
+/// The error for a file of which a part lay on a server that is retired; with an empty path, for any.
+pub(crate) fn gone(path: &str, server: ServerId) -> Error {
+    let part =
+        if path.is_empty() { "what lay there".into() } else { format!("the part of {path} that lay there") };
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "I/O server {} was retired, and {part} is gone; remove the file, and restore it from a copy",
+            server.0
+        ),
+    )
 }
 
 /// The error for a sync before which servers were started again.

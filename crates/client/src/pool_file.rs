@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
-    Error, ErrorKind, Gather, Grant, GrantTime, Handle, IoReply, IoRequest, Layout, Opened, Regions, Result,
-    Target,
+    Error, ErrorKind, Gather, Grant, GrantTime, Handle, IoReply, IoRequest, Layout, Link, Opened, Regions,
+    Result, ServerId, Target,
 };
 
 use crate::pool_call::{Call, loss, unexpected};
@@ -167,6 +167,11 @@ impl PoolFile {
         })
     }
 
+    /// Of each of the file's servers, itself if it is retired.
+    pub(crate) fn retired<L: Link + ?Sized>(&self, link: &L) -> Vec<Option<ServerId>> {
+        self.layout.servers.iter().map(|&server| link.is_retired(server).then_some(server)).collect()
+    }
+
     /// Asks each server how long its data file is.
     pub(crate) fn length_calls<B: Gather>(&self, grant: Grant, none: &B) -> Vec<Call<B>> {
         self.calls(|target| Some((IoRequest::Length { target, grant }, none.clone())))
@@ -210,7 +215,7 @@ impl PoolFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outcore_core::{Inode, ServerId};
+    use outcore_core::Inode;
 
     fn file(expires_s: u64, now_s: u64) -> PoolFile {
         let inode = Inode {

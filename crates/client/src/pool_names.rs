@@ -203,6 +203,10 @@ where
         for Opened { inode, grant } in orphans {
             let Some(layout) = &inode.layout else { continue };
             for (&server, entry) in layout.servers.iter().zip(0..) {
+                // What lay there is gone. Should the server come back, it is found there as stray data.
+                if self.servers.link().is_retired(server) {
+                    continue;
+                }
                 let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
                 let request = IoRequest::Remove { target, grant: *grant };
                 calls.push(Call::new(server, request, self.none.clone()));

@@ -26,7 +26,7 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     /// An empty buffer, for messages without a payload.
     pub(crate) none: L::Buffer,
     pub(crate) pool: u128,
-    pub(crate) ids: Vec<ServerId>,
+    numbers: RwLock<Numbers>,
     files: RwLock<HashMap<FileId, Arc<PoolFile>>>,
     next: AtomicU64,
     /// The files that were written to from here since the manager was told.
@@ -45,28 +45,58 @@ struct Written {
     last_ns: u64,
 }
 
+/// The numbers of the I/O servers of a pool.
+#[derive(Clone)]
+pub(crate) struct Numbers {
+    pub(crate) in_use: Vec<ServerId>,
+    pub(crate) retired: Vec<ServerId>,
+}
+
+/// Asks which pool it is, and which servers it has.
+fn numbers<L: Link + ?Sized>(link: &L) -> Result<(u128, Numbers)> {
+    match link.manager(ManagerRequest::Servers)? {
+        ManagerReply::Servers { pool, servers, retired } => {
+            let in_use = servers.into_iter().map(|server| server.id).collect();
+            Ok((pool, Numbers { in_use, retired }))
+        }
+        ManagerReply::Failed(error) => Err(error),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
 impl<L: Link + ?Sized + 'static> Shared<L>
 where
     L::Buffer: Gather + Sync,
 {
     pub(crate) fn new(link: Arc<L>, clock: WallClock) -> Result<Self> {
-        let reply = link.manager(ManagerRequest::Servers)?;
-        let (pool, servers) = match reply {
-            ManagerReply::Servers { pool, servers } => (pool, servers),
-            ManagerReply::Failed(error) => return Err(error),
-            reply => return Err(unexpected(&reply)),
-        };
+        let (pool, numbers) = numbers(link.as_ref())?;
         Ok(Self {
             servers: Servers::new(link),
             clock,
             none: L::Buffer::allocate(1)?.gather([]),
             pool,
-            ids: servers.into_iter().map(|server| server.id).collect(),
+            numbers: RwLock::new(numbers),
             files: RwLock::default(),
             next: AtomicU64::new(1),
             written: Mutex::default(),
             telling: Mutex::default(),
         })
+    }
+
+    /// The servers that the pool had when it was opened, or one was last retired from here.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.numbers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Retires a server, or takes that back.
+    pub(crate) fn retire(&self, server: ServerId, undo: bool) -> Result<()> {
+        match self.manager(ManagerRequest::Retire { server, undo })? {
+            ManagerReply::Done => {}
+            reply => return Err(unexpected(&reply)),
+        }
+        let (_, numbers) = numbers(self.servers.link())?;
+        *self.numbers.write().unwrap_or_else(PoisonError::into_inner) = numbers;
+        Ok(())
     }
 
     pub(crate) fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {

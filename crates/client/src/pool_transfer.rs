@@ -7,7 +7,7 @@ use outcore_core::{
     Regions, Result,
 };
 
-use crate::pool_call::Outcome;
+use crate::pool_call::{Outcome, gone};
 use crate::pool_file::PoolFile;
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
@@ -89,7 +89,8 @@ where
         });
     }
 
-    /// Asks how long the file has become before a read past the length that is known.
+    /// Asks how long the file has become before a read past the length that is known. Of a file that lay on a retired
+    /// server too, it is as long as the others have it, at least.
     fn read_if_long_enough(
         self: &Arc<Self>,
         file: Arc<PoolFile>,
@@ -97,14 +98,28 @@ where
         transfer: Transfer<L::Buffer>,
     ) {
         let (shared, looking, looked_at) = (self.clone(), self.clone(), file.clone());
-        let calls = file.length_calls(grant, &self.none);
+        let retired = file.retired(self.servers.link());
+        let calls = file.calls(|target| {
+            let asks = retired[target.entry as usize].is_none();
+            asks.then(|| (IoRequest::Length { target, grant }, self.none.clone()))
+        });
         let finish = move |transfer: Transfer<L::Buffer>, replies: Result<Vec<IoReply>>, finished_ns| {
             let regions = &transfer.regions;
-            let length = replies.and_then(|replies| file.length_from(&replies));
+            let length = replies.and_then(|replies| {
+                let mut replies = replies.into_iter();
+                let each = retired.iter().map(|retired| match retired {
+                    Some(_) => Some(IoReply::Length(0)),
+                    None => replies.next(),
+                });
+                file.length_from(&each.flatten().collect::<Vec<_>>())
+            });
             let enough = length.and_then(|length| {
                 file.is_at_least(length);
                 if regions.end() <= length {
                     return Ok(());
+                }
+                if let Some(&server) = retired.iter().flatten().next() {
+                    return Err(gone(&file.path, server));
                 }
                 Err(Error::new(
                     ErrorKind::Truncated,

@@ -36,6 +36,12 @@ pub trait Link: Send + Sync {
         false
     }
 
+    /// Whether a server is retired, as far as is known here: then nothing is sent to it.
+    fn is_retired(&self, server: ServerId) -> bool {
+        let _ = server;
+        false
+    }
+
     /// Asks the manager, and waits. Rare and small: no data path does it.
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply>;
 }

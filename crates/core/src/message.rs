@@ -423,6 +423,13 @@ pub enum ManagerRequest {
     },
     /// A number for a new I/O server, which nobody else gets. Only root may.
     NewServer,
+    /// Retires an I/O server: it counts as gone, with all that lay on it, and new files lie on the others. Only root may.
+    Retire {
+        /// Which.
+        server: ServerId,
+        /// Whether it is to count as there again.
+        undo: bool,
+    },
     /// The files in the order of their handles, also those without a name whose data files may still be there. Only root
     /// may.
     Files {
@@ -493,7 +500,8 @@ impl ManagerRequest {
             | Self::Wrote { .. }
             | Self::Touch { .. }
             | Self::AddServer { .. }
-            | Self::NewServer => true,
+            | Self::NewServer
+            | Self::Retire { .. } => true,
         }
     }
 }
@@ -516,8 +524,10 @@ pub enum ManagerReply {
     Servers {
         /// Made once, at random, when the pool was.
         pool: u128,
-        /// Of every I/O server.
+        /// Of every I/O server that is not retired.
         servers: Vec<ServerAddress>,
+        /// Those that are.
+        retired: Vec<ServerId>,
     },
     /// Of `Open`, `Create`.
     Opened(Box<Opened>),

@@ -86,7 +86,7 @@ pub(crate) fn introduce(
     }
     if challenge.role != expected {
         return Err(Error::invalid(format!(
-            "need {expected:?} at this address, {:?} answers there; check the addresses of the pool's servers",
+            "need {expected} at this address, {} answers there; check the addresses of the pool's servers",
             challenge.role
         )));
     }

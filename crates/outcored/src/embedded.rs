@@ -1,7 +1,7 @@
 //! A pool inside this process: its manager and I/O servers, reached without a wire.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,30 +30,38 @@ pub struct EmbeddedLink {
 struct Parts {
     // Dropped in this order: the servers stop before the lock of the pool goes.
     servers: HashMap<ServerId, Runner<LocalDisk>>,
+    retired: RwLock<HashSet<ServerId>>,
     manager: Mutex<Manager<SqliteStore>>,
     user: User,
-    _lock: Mutex<Box<dyn Any + Send>>,
+    _lock: Held,
 }
 
 impl EmbeddedLink {
     /// Opens the pool in `directories`, or makes a new one, with `threads` requests in work at once on each disk. The
-    /// first directory has the metadata; the order of the others is of no matter. Empty ones become new servers.
-    pub fn open(directories: &[String], threads: usize) -> Result<Self> {
+    /// first directory has the metadata; the order of the others is of no matter. Empty ones become new servers. Those of
+    /// servers that were retired are refused, or with `skips_retired` left alone.
+    pub fn open(directories: &[String], threads: usize, skips_retired: bool) -> Result<Self> {
         let directories = distinct(directories)?;
-        let first = Directory::new(&directories[0])?;
-        let lock = Mutex::new(first.lock(&format!("{MANAGER}/lock"))?);
-        let store = SqliteStore::open(directories[0].join(MANAGER).join(METADATA))?;
-        let key = Key::new(*outcore_net::Key::random()?.bytes());
+        let (lock, mut manager, key) = open_manager(&directories[0])?;
         let user = this_user();
-        let config = manager::Config {
-            owner: user.uid,
-            group: user.gids.first().copied().unwrap_or(0),
-            ..manager::Config::new(new_pool()?)
-        };
-        let mut manager = Manager::open(store, key.clone(), config)?;
-        let known = servers_of(&mut manager, &user)?;
+        let (known, retired) = servers_of(&mut manager, &user)?;
         let mut servers = HashMap::new();
-        for (id, path) in assign(&directories, &known, &mut manager)? {
+        let mut assigned = assign(&directories, &known, &mut manager)?;
+        // The first directory is needed all the same.
+        assigned.retain(|(id, path)| !retired.contains(id) || (!skips_retired && *path != directories[0]));
+        if let Some((id, path)) = assigned.iter().find(|(id, _)| retired.contains(id)) {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "{0} is of I/O server {1}, which was retired; leave the directory out, or take that back with: outcore \
+                     pool retire {2} {1} --undo",
+                    path.display(),
+                    id.0,
+                    directories[0].display()
+                ),
+            ));
+        }
+        for (id, path) in assigned {
             let directory = Directory::new(&path)?;
             let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
             let config = io_server::Config {
@@ -75,7 +83,8 @@ impl EmbeddedLink {
                 manager.add_server(ServerAddress { id, addresses: vec![] })?;
             }
         }
-        let parts = Parts { servers, manager: Mutex::new(manager), user, _lock: lock };
+        let (retired, manager) = (RwLock::new(retired), Mutex::new(manager));
+        let parts = Parts { servers, retired, manager, user, _lock: lock };
         Ok(Self { parts: RwLock::new(Some(parts)), process: std::process::id() })
     }
 
@@ -140,13 +149,74 @@ impl Link for EmbeddedLink {
                 | ManagerRequest::Know { .. }
                 | ManagerRequest::Paths { .. }
                 | ManagerRequest::Orphans { .. }
+                | ManagerRequest::Retire { .. }
         );
         self.parts(|parts| {
             let mut manager = parts.manager.lock().unwrap_or_else(PoisonError::into_inner);
             let user = User { is_root: parts.user.is_root || is_check, ..parts.user.clone() };
-            Ok(manager.handle(now(), &user, request))
+            let retires = match request {
+                ManagerRequest::Retire { server, undo: true } if !parts.servers.contains_key(&server) => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        format!(
+                            "need the pool closed to take back that I/O server {0} was retired, have it open without that \
+                             one's directory; close it, and use: outcore pool retire DIR {0} --undo",
+                            server.0
+                        ),
+                    ));
+                }
+                ManagerRequest::Retire { .. } => true,
+                _ => false,
+            };
+            let reply = manager.handle(now(), &user, request);
+            if retires {
+                let (_, retired) = servers_of(&mut manager, &user)?;
+                *parts.retired.write().unwrap_or_else(PoisonError::into_inner) = retired;
+            }
+            Ok(reply)
         })
     }
+
+    fn is_retired(&self, server: ServerId) -> bool {
+        let is_retired = |parts: &Parts| {
+            Ok(parts.retired.read().unwrap_or_else(PoisonError::into_inner).contains(&server))
+        };
+        self.parts(is_retired).unwrap_or(false)
+    }
+}
+
+/// Retires an I/O server of the pool whose metadata is in a directory, and which nobody has open, or takes that back.
+pub fn retire_server(directory: &Path, server: ServerId, undo: bool) -> Result<()> {
+    if !directory.join(MANAGER).join(METADATA).is_file() {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("{} has no files of a manager; name the pool's first directory", directory.display()),
+        ));
+    }
+    let (_lock, mut manager, _) = open_manager(directory)?;
+    let user = User { is_root: true, ..this_user() };
+    match manager.handle(now(), &user, ManagerRequest::Retire { server, undo }) {
+        ManagerReply::Done => Ok(()),
+        ManagerReply::Failed(error) => Err(error),
+        reply => Err(Error::new(ErrorKind::Io, format!("the manager answered {reply:?}"))),
+    }
+}
+
+/// Held, and touched by nobody.
+type Held = Mutex<Box<dyn Any + Send>>;
+
+/// The manager whose files are in a directory, or a new one.
+fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
+    let lock = Mutex::new(Directory::new(directory)?.lock(&format!("{MANAGER}/lock"))?);
+    let store = SqliteStore::open(directory.join(MANAGER).join(METADATA))?;
+    let key = Key::new(*outcore_net::Key::random()?.bytes());
+    let user = this_user();
+    let config = manager::Config {
+        owner: user.uid,
+        group: user.gids.first().copied().unwrap_or(0),
+        ..manager::Config::new(new_pool()?)
+    };
+    Ok((lock, Manager::open(store, key.clone(), config)?, key))
 }
 
 /// The directories, made if they are not there, each by one name.
@@ -171,9 +241,12 @@ fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<Vec<ServerId>> {
+/// The I/O servers in use, and those that were retired.
+fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<(Vec<ServerId>, HashSet<ServerId>)> {
     match manager.handle(now(), user, ManagerRequest::Servers) {
-        ManagerReply::Servers { servers, .. } => Ok(servers.into_iter().map(|server| server.id).collect()),
+        ManagerReply::Servers { servers, retired, .. } => {
+            Ok((servers.into_iter().map(|server| server.id).collect(), retired.into_iter().collect()))
+        }
         ManagerReply::Failed(error) => Err(error),
         reply => Err(Error::new(ErrorKind::Io, format!("the manager answered {reply:?}"))),
     }
@@ -207,9 +280,11 @@ fn assign(
     if !missing.is_empty() {
         return Err(Error::invalid(format!(
             "need the directories of all {} servers of the pool, those of {} are missing; give all of them, the first one \
-             first",
+             first; if a disk is dead, use: outcore pool retire {} {}",
             known.len(),
-            missing.join(", ")
+            missing.join(", "),
+            directories[0].display(),
+            missing[0]
         )));
     }
     for path in fresh {
@@ -271,7 +346,7 @@ mod tests {
             let root = tempfile::tempdir().expect("a directory");
             let directories: Vec<String> =
                 (0..servers).map(|i| root.path().join(i.to_string()).display().to_string()).collect();
-            let link = EmbeddedLink::open(&directories, 2).expect("a new pool");
+            let link = EmbeddedLink::open(&directories, 2, false).expect("a new pool");
             let clock = Arc::new(|| now().unix_ns);
             let pool = PoolVolume::new(Arc::new(link), clock).expect("its volume");
             conformance::volume(&pool, &region, &|| std::thread::sleep(std::time::Duration::from_millis(20)));

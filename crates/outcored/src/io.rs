@@ -279,10 +279,12 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
     }
 }
 
-/// Whether the pool has a server of this number.
+/// Whether the pool has, or had, a server of this number.
 fn is_known(id: ServerId, manager: &NetLink) -> Result<bool> {
     match manager.manager(ManagerRequest::Servers)? {
-        ManagerReply::Servers { servers, .. } => Ok(servers.iter().any(|server| server.id == id)),
+        ManagerReply::Servers { servers, retired, .. } => {
+            Ok(retired.contains(&id) || servers.iter().any(|server| server.id == id))
+        }
         ManagerReply::Failed(error) => Err(error),
         _ => Err(Error::new(ErrorKind::Corrupt, "the manager does not say which servers there are")),
     }

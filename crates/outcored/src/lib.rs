@@ -13,7 +13,7 @@ mod notify;
 mod requests;
 mod settings;
 
-pub use embedded::EmbeddedLink;
+pub use embedded::{EmbeddedLink, retire_server};
 pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};
 pub use manager::{ManagerDaemon, ManagerSettings, serve_manager};

@@ -152,6 +152,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::SetExtended { .. } => "set_extended",
         ManagerRequest::AddServer { .. } => "add_server",
         ManagerRequest::NewServer => "new_server",
+        ManagerRequest::Retire { .. } => "retire",
         ManagerRequest::Files { .. } => "files",
         ManagerRequest::Know { .. } => "know",
         ManagerRequest::Paths { .. } => "paths",

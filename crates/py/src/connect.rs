@@ -56,6 +56,10 @@ impl Link for ServedLink {
         self.link().is_ok_and(|link| link.is_local(server))
     }
 
+    fn is_retired(&self, server: ServerId) -> bool {
+        self.link().is_ok_and(|link| link.is_retired(server))
+    }
+
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
         self.link()?.manager(request)
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use outcore_core::ServerId;
+use outcore_core::{Error, ServerId};
 use outcore_disk::Directory;
 use outcore_net::{Address, Key};
 use outcore_server::io_server::marked;
@@ -157,8 +157,18 @@ impl Daemon {
 /// The pool, in hexadecimal digits, and the number of the I/O server that a directory is of; `None` if it is nobody's.
 #[pyfunction]
 pub fn server_mark(py: Python<'_>, directory: PathBuf) -> PyResult<Option<(String, u32)>> {
-    let found = py.detach(|| marked(&Directory::new(&directory)?)).or_raise(py)?;
+    let named = |error: Error| Error::new(error.kind, format!("{}: {error}", directory.display()));
+    let found = py
+        .detach(|| Directory::new(&directory).and_then(|there| marked(&there)).map_err(named))
+        .or_raise(py)?;
     Ok(found.map(|(pool, server)| (format!("{pool:032x}"), server.0)))
+}
+
+/// Retires an I/O server of the pool whose first directory this is, and which nobody has open, or takes that back.
+#[pyfunction]
+#[pyo3(signature = (directory, server, undo = false))]
+pub fn retire_server(py: Python<'_>, directory: PathBuf, server: u32, undo: bool) -> PyResult<()> {
+    py.detach(|| outcored::retire_server(&directory, ServerId(server), undo)).or_raise(py)
 }
 
 fn addresses(texts: &[String]) -> outcore_core::Result<Vec<Address>> {

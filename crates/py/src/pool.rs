@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outcore_client::Attributes;
+use outcore_client::{Attributes, Listed as Listing};
 use outcore_core::{ErrorKind, Hints, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
 use outcore_memory::Region;
 use outcore_net::{Credentials, Key, User};
@@ -59,10 +59,15 @@ impl Pool {
 impl Pool {
     /// The pool in some directories of this machine, with its servers in this process.
     #[staticmethod]
-    #[pyo3(signature = (directories, threads = outcore_disk::DEFAULT_THREADS))]
-    fn embedded(py: Python<'_>, directories: Vec<String>, threads: usize) -> PyResult<Self> {
+    #[pyo3(signature = (directories, threads = outcore_disk::DEFAULT_THREADS, skips_retired = false))]
+    fn embedded(
+        py: Python<'_>,
+        directories: Vec<String>,
+        threads: usize,
+        skips_retired: bool,
+    ) -> PyResult<Self> {
         let opened = py.detach(|| {
-            let link = Arc::new(EmbeddedLink::open(&directories, threads)?);
+            let link = Arc::new(EmbeddedLink::open(&directories, threads, skips_retired)?);
             let closing = link.clone();
             Self::over(link, Box::new(move || closing.close()))
         });
@@ -106,10 +111,27 @@ impl Pool {
         self.client.messages()
     }
 
-    /// Numbers of the I/O servers that the pool had when it was opened.
+    /// Numbers of the I/O servers in use that the pool had when it was opened.
     #[getter]
     fn server_ids(&self) -> Vec<u32> {
         self.client.server_ids().iter().map(|id| id.0).collect()
+    }
+
+    /// Numbers of those that were retired.
+    #[getter]
+    fn retired_ids(&self) -> Vec<u32> {
+        self.client.retired_ids().iter().map(|id| id.0).collect()
+    }
+
+    /// Retires an I/O server that does not answer, or takes that back.
+    #[pyo3(signature = (server, undo = false))]
+    fn retire(&self, py: Python<'_>, server: u32, undo: bool) -> PyResult<()> {
+        py.detach(|| self.client.retire(ServerId(server), undo)).or_raise(py)
+    }
+
+    /// A number for a new I/O server, which nobody else gets.
+    fn new_server(&self, py: Python<'_>) -> PyResult<u32> {
+        py.detach(|| self.client.new_server()).or_raise(py).map(|id| id.0)
     }
 
     fn volume(&self) -> Volume {
@@ -164,8 +186,8 @@ impl Pool {
         partial: bool,
     ) -> PyResult<(Vec<Listed>, bool)> {
         let (listed, more) = py.detach(|| self.client.page(path, after, most)).or_raise(py)?;
-        let tuple = |each: outcore_client::Listed| {
-            let each = if partial { each } else { each.known()? };
+        let tuple = |each: Listing| {
+            let each = if partial { each } else { known(path, each)? };
             Ok((each.name, status(&each.inode), each.length, each.unknown.map(|error| error.message)))
         };
         Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))
@@ -266,6 +288,16 @@ impl Pool {
             (self.close)();
         });
     }
+}
+
+/// What `path`, or a name in it, is, if its length is known.
+fn known(path: &str, mut listed: Listing) -> outcore_core::Result<Listing> {
+    let names = [path, listed.name.as_str()].map(|part| part.trim_matches('/'));
+    let names: Vec<&str> = names.into_iter().filter(|part| !part.is_empty()).collect();
+    if let Some(error) = &mut listed.unknown {
+        error.message = format!("the length of {} is not known: {error}", names.join("/"));
+    }
+    listed.known()
 }
 
 fn status(inode: &Inode) -> Status {

@@ -34,10 +34,16 @@ impl PoolCheck {
         Self(pool.client())
     }
 
-    /// The numbers of the I/O servers.
+    /// The numbers of the I/O servers that are not retired.
     #[getter]
     fn servers(&self) -> Vec<u32> {
-        self.0.servers().iter().map(|id| id.0).collect()
+        self.0.server_ids().iter().map(|id| id.0).collect()
+    }
+
+    /// The numbers of those that are.
+    #[getter]
+    fn retired(&self) -> Vec<u32> {
+        self.0.retired_ids().iter().map(|id| id.0).collect()
     }
 
     /// Compares blocks of a server with their checksums, from a place on; first handle 0, byte 0.

@@ -25,7 +25,7 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
     What can still be written to files that go round all servers is told below them: the fullest
     server is where these end. Where there are several places, the last line is of all of them, each
     pool and each disk counted once. A server that does not answer is counted nowhere, and the exit
-    code is 1 then.
+    code is 1 then. Those that were retired are named below.
     """
     failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
@@ -58,6 +58,7 @@ def _pool(path: PoolPath) -> dict[str, Any]:
         "free_bytes": sum(one.free_bytes for one in there),
         "bytes_written": sum(one.bytes_written for one in there),
         "striped_bytes": path.root.volume.free_bytes() if is_complete else None,
+        "retired": path.root.core.retired_ids,
     }  # fmt: skip
 
 
@@ -98,4 +99,6 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
     )
     lines = in_columns(rows, right=(1, 2))
     tail = f"files that go round all servers: {size(found['striped_bytes'])}"
+    if found["retired"]:
+        tail += f"\nretired servers: {', '.join(map(str, found['retired']))}"
     return "\n".join([f"{found['path']}, pool {found['pool']}", *lines, tail])

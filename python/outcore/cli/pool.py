@@ -1,5 +1,6 @@
 """``outcore pool``: the daemons of a pool on this machine, and checks of any pool."""
 
+import contextlib
 import os
 import pwd
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 import click
 
 from outcore import _core, local_pool
-from outcore.cli import pool_check
+from outcore.cli import pool_check, pool_retire
 from outcore.cli.invocation import json_option, print_json
-from outcore.errors import InvalidError
+from outcore.errors import InvalidError, OutcoreError
 from outcore.local_pool import DaemonProcess
 from outcore.pool_path import is_url
 
@@ -37,6 +38,7 @@ def command() -> None:
 
 command.add_command(pool_check.scrub)
 command.add_command(pool_check.fsck)
+command.add_command(pool_retire.retire)
 
 
 @command.command("up", short_help="Start the daemons of a pool.")
@@ -76,6 +78,9 @@ def up(
         started.append(daemon)
         if not as_json:
             click.echo(_as_line(daemon))
+    if left_out:
+        gone = local_pool.retired(Path(directories[0]).absolute())
+        left_out = [each for each in left_out if _server_of(each) not in gone]
     url = local_pool.url_of(directories[0])
     key = str(Path(directories[0]).absolute() / local_pool.STATE / "key")
     if as_json:
@@ -98,18 +103,24 @@ def up(
 def status(directory: Path, as_json: bool) -> None:
     """Say which daemons run of the pool whose first directory is DIRECTORY.
 
-    The exit code is 1 if one does not run that was started, or was stopped by a signal.
+    The exit code is 1 if one does not run that was started, or was stopped by a signal; one that
+    was retired need not run.
     """
     local_pool.check_started(directory)
     daemons = local_pool.running(directory)
+    # The manager is asked only if there may be some.
+    is_whole = all(daemon.is_alive for daemon in daemons)
+    gone = [] if is_whole else local_pool.retired(directory)
     if as_json:
-        print_json({"daemons": [daemon.to_dict() for daemon in daemons]})
+        documents = [each.to_dict() | {"is_retired": each.server in gone} for each in daemons]
+        print_json({"daemons": documents})
     else:
         for daemon in daemons:
-            click.echo(_as_line(daemon))
+            click.echo(_as_line(daemon, is_retired=daemon.server in gone))
         if not daemons:
             click.echo(f"nothing runs in {directory}")
-    if not all(daemon.is_alive and not daemon.is_stopped for daemon in daemons):
+    needed = [daemon for daemon in daemons if daemon.server not in gone]
+    if not all(daemon.is_alive and not daemon.is_stopped for daemon in needed):
         raise click.exceptions.Exit(1)
 
 
@@ -201,9 +212,18 @@ def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, l
     return known.pw_uid if uid is None else uid, list(gids) or mine
 
 
-def _as_line(daemon: DaemonProcess) -> str:
+def _server_of(directory: Path) -> int | None:
+    mark = None
+    with contextlib.suppress(OutcoreError):
+        mark = _core.server_mark(str(directory))
+    return None if mark is None else mark[1]
+
+
+def _as_line(daemon: DaemonProcess, *, is_retired: bool = False) -> str:
     line = f"{daemon.name} in {daemon.directory}, process {daemon.pid}"
     where = " ".join(daemon.addresses)
+    if is_retired and not daemon.is_alive:
+        return f"{daemon.name} in {daemon.directory} was retired"
     if not daemon.is_alive:
         return f"{line}, IS GONE; see its log"
     if daemon.is_stopped:

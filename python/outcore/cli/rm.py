@@ -11,7 +11,7 @@ from outcore import catalog
 from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import key_option, paths_argument
-from outcore.errors import InvalidError
+from outcore.errors import DiskError, InvalidError
 from outcore.files.globbing import expanded
 from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
@@ -64,7 +64,10 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
 
 
 def _recognised(path: AnyPath) -> _Doomed:
-    entry = catalog.recognise(path)
+    entry = None
+    # What cannot be read is no less a file, or a directory, of its pool.
+    with contextlib.suppress(*[DiskError] if isinstance(path, PoolPath) else []):
+        entry = catalog.recognise(path)
     if entry is not None:
         return _Doomed(as_path(entry.path), entry.kind, _state(entry), entry)
     if not isinstance(path, PoolPath):
@@ -74,11 +77,14 @@ def _recognised(path: AnyPath) -> _Doomed:
     return _Doomed(path, "directory" if path.is_dir() else "file", "", None)
 
 
-def _bytes_of(path: AnyPath) -> int:
+def _bytes_of(path: AnyPath) -> int | None:
+    """Tell how much it is, as far as that is known."""
     try:
         return bytes_on_disk(path)
     except FileNotFoundError:
         return 0  # removed meanwhile
+    except DiskError:
+        return None
 
 
 def _remove(doomed: _Doomed) -> None:
@@ -93,8 +99,9 @@ def _state(entry: Entry) -> str:
     return f", {entry.state}: {entry.text}" if entry.text else ""
 
 
-def _as_line(doomed: _Doomed, nbytes: int) -> str:
-    return f"{doomed.kind} {doomed.path} ({format_bytes(nbytes)}){doomed.text}"
+def _as_line(doomed: _Doomed, nbytes: int | None) -> str:
+    size = "size not known" if nbytes is None else format_bytes(nbytes)
+    return f"{doomed.kind} {doomed.path} ({size}){doomed.text}"
 
 
 def _ask(what: list[str]) -> None:

@@ -20,23 +20,30 @@ from outcore.volumes import AnyPath
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Tell of each PATH its size, owner, mode, times, extended attributes, and layout in a pool."""
+    """Tell of each PATH its size, owner, mode, times, extended attributes, and layout in a pool.
+
+    If a server of a pool does not say what it has of a file, the size is not known, and the exit
+    code is 1.
+    """
     failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
     for path in expanded(paths):
         with failures.noted(path):
-            status = status_of(path)
+            status = status_of(path, partial=True)
             names = attribute_names(path) if status.kind != "link" else []
             if not as_json:
                 click.echo(("\n" if documents else "") + _as_text(status, names))
             documents.append(to_dict(status) | {"attributes": names})
+            if status.unknown is not None:
+                failures.note(path, f"{path}: its size is not known: {status.unknown}")
     failures.end({"entries": documents})
 
 
 def _as_text(status: FileStatus, names: list[str]) -> str:
+    size = f"{status.nbytes} ({format_bytes(status.nbytes)})"
     rows = [
         (status.kind, str(status.path)),
-        ("size", f"{status.nbytes} ({format_bytes(status.nbytes)})"),
+        ("size", size if status.unknown is None else "?"),
         ("mode", f"{status.mode:04o} ({as_letters(status.kind, status.mode)})"),
         ("owner", f"{status.owner} ({user_name(status.owner)})"),
         ("group", f"{status.group} ({group_name(status.group)})"),

@@ -191,7 +191,11 @@ impl MemoryLink {
         match request {
             ManagerRequest::Servers => {
                 let server = |id| ServerAddress { id: ServerId(id), addresses: vec![] };
-                Ok(ManagerReply::Servers { pool: 42, servers: (0..self.servers).map(server).collect() })
+                Ok(ManagerReply::Servers {
+                    pool: 42,
+                    servers: (0..self.servers).map(server).collect(),
+                    retired: vec![],
+                })
             }
             ManagerRequest::Open { path, write } => Ok(self.opened(&find(&names, &path)?, write)),
             ManagerRequest::Create { path, hints, mode: _ } => {

@@ -1,5 +1,7 @@
 //! How a connection begins: who is who, and that both have the key.
 
+use std::fmt;
+
 use crate::wire::record::{choice, structure};
 use crate::{Error, Incarnation, ServerId};
 
@@ -38,6 +40,15 @@ pub enum Role {
     Manager,
     /// An I/O server of it.
     IoServer(ServerId),
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manager => f.write_str("the manager"),
+            Self::IoServer(server) => write!(f, "I/O server {}", server.0),
+        }
+    }
 }
 
 /// The answer of a server.

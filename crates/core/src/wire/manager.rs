@@ -35,6 +35,7 @@ choice!(ManagerRequest {
     21 = Time,
     22 = Wrote { handle, modified_ns },
     23 = Touch { path },
+    24 = Retire { server, undo },
 });
 
 choice!(Known {
@@ -46,7 +47,7 @@ choice!(Known {
 
 choice!(ManagerReply {
     1 = Done,
-    2 = Servers { pool, servers },
+    2 = Servers { pool, servers, retired },
     3 = Opened(opened),
     4 = Granted(grant),
     5 = Inode(inode),

@@ -267,6 +267,8 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             server: ServerAddress { id: ServerId(id), addresses }
         }),
         Just(ManagerRequest::NewServer),
+        (number(), any::<bool>())
+            .prop_map(|(id, undo)| ManagerRequest::Retire { server: ServerId(id), undo }),
         (handle(), any::<u64>()).prop_map(|(after, most)| ManagerRequest::Files { after, most }),
         vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Know { handles }),
         vec(handle(), 0..4).prop_map(|handles| ManagerRequest::Paths { handles }),
@@ -284,8 +286,8 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
     let named = || (any::<String>(), inode()).prop_map(|(name, inode)| Named { name, inode });
     prop_oneof![
         Just(ManagerReply::Done),
-        (any::<u128>(), vec(server, 0..4))
-            .prop_map(|(pool, servers)| ManagerReply::Servers { pool, servers }),
+        (any::<u128>(), vec(server, 0..4), vec(any::<u32>().prop_map(ServerId), 0..3))
+            .prop_map(|(pool, servers, retired)| ManagerReply::Servers { pool, servers, retired }),
         opened().prop_map(|o| ManagerReply::Opened(Box::new(o))),
         grant().prop_map(ManagerReply::Granted),
         any::<u64>().prop_map(ManagerReply::Time),

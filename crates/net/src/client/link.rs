@@ -1,6 +1,6 @@
 //! The link: the manager and the I/O servers of one pool.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,6 +72,7 @@ struct Servers {
     addresses: HashMap<ServerId, Vec<Address>>,
     /// Made when they are first called.
     peers: HashMap<ServerId, Arc<Peer>>,
+    retired: HashSet<ServerId>,
 }
 
 impl NetLink {
@@ -108,8 +109,8 @@ impl NetLink {
 
     /// Asks the manager where the servers are, and returns which pool it is.
     fn refresh(&self) -> Result<u128> {
-        let (pool, servers) = match self.ask(ManagerRequest::Servers)? {
-            ManagerReply::Servers { pool, servers } => (pool, servers),
+        let (pool, servers, retired) = match self.ask(ManagerRequest::Servers)? {
+            ManagerReply::Servers { pool, servers, retired } => (pool, servers, retired),
             ManagerReply::Failed(error) => return Err(error),
             _ => {
                 return Err(Error::new(
@@ -133,6 +134,13 @@ impl NetLink {
             }
             known.addresses.insert(id, addresses);
         }
+        for id in &retired {
+            known.addresses.remove(id);
+            if let Some(peer) = known.peers.remove(id) {
+                peer.end(&is_retired(*id));
+            }
+        }
+        known.retired = retired.into_iter().collect();
         Ok(pool)
     }
 
@@ -142,6 +150,9 @@ impl NetLink {
             return Ok(peer.clone());
         }
         let addresses = known.addresses.get(&server).ok_or_else(|| {
+            if known.retired.contains(&server) {
+                return is_retired(server);
+            }
             Error::new(
                 ErrorKind::NotFound,
                 format!("I/O server {} is not one of the pool's; look at the manager's list", server.0),
@@ -227,7 +238,7 @@ impl NetLink {
         }
     }
 
-    /// Whether files of a reply lie on servers that are not known yet.
+    /// Whether files of a reply lie on servers that are not known yet, or are retired, which may have been undone.
     fn has_news(&self, reply: &ManagerReply) -> bool {
         let known = self.lock();
         let is_new = |layout: &Option<Layout>| {
@@ -239,6 +250,12 @@ impl NetLink {
             _ => false,
         }
     }
+}
+
+fn is_retired(server: ServerId) -> Error {
+    let text =
+        format!("I/O server {} was retired, and what lay there is gone; restore it from a copy", server.0);
+    Error::new(ErrorKind::Io, text)
 }
 
 fn check_control(control: &[u8]) -> Result<()> {
@@ -291,9 +308,14 @@ impl Link for NetLink {
         addresses.any(|address| matches!(address, Address::Unix(path) if path.exists()))
     }
 
+    fn is_retired(&self, server: ServerId) -> bool {
+        self.lock().retired.contains(&server)
+    }
+
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        let retires = matches!(request, ManagerRequest::Retire { .. });
         let reply = self.ask(request)?;
-        if self.has_news(&reply) {
+        if retires || self.has_news(&reply) {
             self.refresh()?;
         }
         Ok(reply)

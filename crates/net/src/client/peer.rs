@@ -126,10 +126,7 @@ impl Peer {
 
     /// Which server it is, for people.
     fn name(&self) -> String {
-        match self.role {
-            Role::Manager => "the manager".to_owned(),
-            Role::IoServer(server) => format!("I/O server {}", server.0),
-        }
+        self.role.to_string()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -293,13 +290,18 @@ impl Peer {
 
     /// Ends all channels. Calls that were not answered fail.
     pub(crate) fn close(&self) {
+        self.end(&closed());
+    }
+
+    /// As `close`; what waits to be sent fails with `why`.
+    pub(crate) fn end(&self, why: &Error) {
         let mut state = self.lock();
         state.is_closed = true;
         let waiting = std::mem::take(&mut state.queue);
         drop(state);
         self.wake.notify_all();
         for call in waiting {
-            self.finish(call, Err(closed()));
+            self.finish(call, Err(why.clone()));
         }
     }
 }

@@ -125,11 +125,11 @@ fn over_tcp_nobody_comes_without_a_key() {
 fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let pool = Pool::new(&tcp());
     let mut bytes = frame(Kind::Hello, b"in a way that is not known here");
-    bytes[4] = 4;
+    bytes[4] = 9;
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.send(&bytes);
     let error = raw.refusal();
-    assert!(error.message.contains("version 3") && error.message.contains("version 4"), "{error}");
+    assert!(error.message.contains("version 4") && error.message.contains("version 9"), "{error}");
 
     // A server of another version answers in its own way, of which the first six bytes are known.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -137,19 +137,19 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     std::thread::spawn(move || {
         use std::io::Write;
         while let Ok((mut stream, _)) = foreign.accept() {
-            stream.write_all(b"OUTC\x04\x00 and then something else, of another shape entirely").unwrap();
+            stream.write_all(b"OUTC\x09\x00 and then something else, of another shape entirely").unwrap();
             std::thread::sleep(Duration::from_millis(200));
         }
     });
     let error = NetLink::connect(&place, options()).err().unwrap();
-    assert!(error.message.contains("version 3") && error.message.contains("version 4"), "{error}");
+    assert!(error.message.contains("version 4") && error.message.contains("version 9"), "{error}");
 }
 
 #[test]
 fn an_address_of_another_server_is_noticed() {
     let pool = Pool::new(&tcp());
     let error = NetLink::connect(pool.server.addresses(), options()).err().unwrap();
-    assert!(error.message.contains("need Manager at this address"), "{error}");
+    assert!(error.message.contains("need the manager at this address"), "{error}");
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl Handler for Served {
                     id: SERVER,
                     addresses: self.0.addresses.lock().unwrap().clone(),
                 }],
+                retired: vec![],
             },
             ManagerRequest::MakeDirectory { .. } => {
                 let files = self.0.clone();

@@ -140,6 +140,23 @@ pub(super) fn all_servers() -> KeyRange {
     (b"s".to_vec(), b"t".to_vec())
 }
 
+/// That an I/O server is retired.
+pub(super) fn retired(id: ServerId) -> Vec<u8> {
+    let mut key = vec![b'r'];
+    key.extend(id.0.to_be_bytes());
+    key
+}
+
+/// All I/O servers that are retired.
+pub(super) fn all_retired() -> KeyRange {
+    (b"r".to_vec(), b"s".to_vec())
+}
+
+/// The server in a key of [`server`] or [`retired`].
+pub(super) fn server_in(key: &[u8]) -> Option<ServerId> {
+    Some(ServerId(u32::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +192,10 @@ mod tests {
             assert!(holds(&all_answers(), &key));
             assert_eq!(answer_in(&key), Some((Client(client), 15)));
         }
-        assert!(holds(&all_servers(), &server(ServerId(u32::MAX))));
+        for id in [0, 258, u32::MAX].map(ServerId) {
+            assert!(holds(&all_servers(), &server(id)) && !holds(&all_retired(), &server(id)));
+            assert!(holds(&all_retired(), &retired(id)) && !holds(&all_servers(), &retired(id)));
+            assert_eq!([server_in(&server(id)), server_in(&retired(id))], [Some(id); 2]);
+        }
     }
 }

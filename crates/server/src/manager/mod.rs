@@ -177,7 +177,8 @@ impl<S: Store> Manager<S> {
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
         match request {
             ManagerRequest::Servers => {
-                Ok(ManagerReply::Servers { pool: self.pool, servers: step::list_servers(&self.store)? })
+                let (servers, retired) = step::list_servers(&self.store)?;
+                Ok(ManagerReply::Servers { pool: self.pool, servers, retired })
             }
             ManagerRequest::Open { path, write } => self.open_file(now, who, &path, write),
             ManagerRequest::Create { path, hints, mode } => self.create(now, who, &path, &hints, mode),
@@ -204,6 +205,7 @@ impl<S: Store> Manager<S> {
             }
             ManagerRequest::AddServer { .. }
             | ManagerRequest::NewServer
+            | ManagerRequest::Retire { .. }
             | ManagerRequest::Files { .. }
             | ManagerRequest::Know { .. }
             | ManagerRequest::Paths { .. }
@@ -212,7 +214,7 @@ impl<S: Store> Manager<S> {
                 Err(Error::new(
                     ErrorKind::Denied,
                     format!(
-                        "need the pool's key, or who runs it, to add I/O servers and to check the pool, have user {}; use \
+                        "need the pool's key, or who runs it, to add and to retire I/O servers and to check the pool, have user {}; use \
                          the pool's key file",
                         who.uid
                     ),
@@ -223,6 +225,10 @@ impl<S: Store> Manager<S> {
                 Ok(ManagerReply::Done)
             }
             ManagerRequest::NewServer => self.new_server().map(ManagerReply::NewServer),
+            ManagerRequest::Retire { server, undo } => {
+                self.retire(now, server, undo)?;
+                Ok(ManagerReply::Done)
+            }
             ManagerRequest::Files { after, most } => self.files(now, who, after, most),
             ManagerRequest::Know { handles } => self.know(now, who, &handles),
             ManagerRequest::Paths { handles } => self.paths(now, who, &handles),

@@ -3,6 +3,8 @@
 use outcore_core::wire::{Record, Source, decode, encode};
 use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Layout, Result, ServerAddress, ServerId};
 
+use super::keys;
+
 /// Of every value.
 pub(super) const FORMAT: u8 = 1;
 
@@ -162,8 +164,12 @@ impl Record for Ways {
 /// An I/O server from its pair in the store.
 pub(super) fn server(key: &[u8], value: &[u8]) -> Result<ServerAddress> {
     let Ways(addresses) = read(key, value)?;
-    let id = key.get(1..).and_then(|id| Some(u32::from_be_bytes(id.try_into().ok()?)));
-    let id = id.ok_or_else(|| {
+    Ok(ServerAddress { id: server_in(key)?, addresses })
+}
+
+/// The id of an I/O server from its key.
+pub(super) fn server_in(key: &[u8]) -> Result<ServerId> {
+    keys::server_in(key).ok_or_else(|| {
         Error::new(
             ErrorKind::Corrupt,
             format!(
@@ -171,8 +177,7 @@ pub(super) fn server(key: &[u8], value: &[u8]) -> Result<ServerAddress> {
                 key.escape_ascii()
             ),
         )
-    })?;
-    Ok(ServerAddress { id: ServerId(id), addresses })
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The I/O servers of a pool: their numbers, and where they listen.
+//! The I/O servers of a pool: their numbers, where they listen, and which are retired.
 
-use outcore_core::{Error, MAX_STRIPE_COUNT, Result, ServerAddress, ServerId};
+use outcore_core::{Error, ErrorKind, MAX_STRIPE_COUNT, Result, ServerAddress, ServerId};
 
 use super::record::Ways;
+use super::step::Step;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
@@ -14,8 +15,26 @@ const MAX_ADDRESS_BYTES: usize = 255;
 /// Who changes the list of servers.
 const ROOT_USER: User = User { uid: 0, gids: vec![], is_root: true };
 
+impl<S: Store> Step<'_, S> {
+    /// Refuses a server that is retired: it must not be retired, or not any more, when the step is committed.
+    fn check_not_retired(&mut self, id: ServerId) -> Result<()> {
+        if self.get::<u64>(&keys::retired(id))?.is_none() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "need a server that is not retired, have I/O server {0}, which is: its files count as gone; leave it out, or \
+                 take that back with: outcore pool retire POOL {0} --undo",
+                id.0
+            ),
+        ))
+    }
+}
+
 impl<S: Store> Manager<S> {
-    /// Adds an I/O server, or changes where it listens. New files use it; old files stay where they are.
+    /// Adds an I/O server, or changes where it listens. New files use it; old files stay where they are. One that is
+    /// retired is refused.
     pub fn add_server(&mut self, server: ServerAddress) -> Result<()> {
         let ServerAddress { id, addresses } = server;
         let is_long = |address: &String| address.is_empty() || address.len() > MAX_ADDRESS_BYTES;
@@ -28,15 +47,19 @@ impl<S: Store> Manager<S> {
         }
         let ways = Ways(addresses);
         let now = Now { unix_ns: 0 };
-        let known = self.view(now, &ROOT_USER, |step| step.look::<Ways>(&keys::server(id)))?;
+        let known = self.view(now, &ROOT_USER, |step| {
+            step.check_not_retired(id)?;
+            step.look::<Ways>(&keys::server(id))
+        })?;
         if known.as_ref() == Some(&ways) {
             // Started again where it was: that takes no commit, for which the disk may be too full.
             return Ok(());
         }
         self.change(now, &ROOT_USER, |step| {
             let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);
+            step.check_not_retired(id)?;
             let known = step.get::<Ways>(&keys::server(id))?;
-            if known.is_none() && step.servers()?.len() >= MAX_STRIPE_COUNT {
+            if known.is_none() && step.all_servers()?.len() >= MAX_STRIPE_COUNT {
                 return Err(Error::invalid(format!(
                     "need at most {MAX_STRIPE_COUNT} I/O servers in a pool, have as many; make another pool"
                 )));
@@ -54,7 +77,7 @@ impl<S: Store> Manager<S> {
             // Guarded: a server with a number of its own choice may be added meanwhile.
             step.get::<u64>(keys::SERVERS_CHANGED)?;
             let given: u64 = step.get(keys::NEXT_SERVER)?.unwrap_or(0);
-            let after = step.servers()?.iter().map(|id| u64::from(id.0) + 1).max();
+            let after = step.all_servers()?.iter().map(|id| u64::from(id.0) + 1).max();
             let next = given.max(after.unwrap_or(0));
             let id = u32::try_from(next).map_err(|_| {
                 Error::invalid(format!(
@@ -63,6 +86,31 @@ impl<S: Store> Manager<S> {
             })?;
             step.put(keys::NEXT_SERVER.to_vec(), &(next + 1));
             Ok(ServerId(id))
+        })
+    }
+
+    /// Retires an I/O server, or takes that back. Its number stays its own.
+    pub(super) fn retire(&mut self, now: Now, id: ServerId, undo: bool) -> Result<()> {
+        self.change(now, &ROOT_USER, |step| {
+            let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);
+            if step.get::<Ways>(&keys::server(id))?.is_none() {
+                let all: Vec<String> = step.all_servers()?.iter().map(|id| id.0.to_string()).collect();
+                return Err(Error::invalid(format!(
+                    "need an I/O server of this pool, have {}, which it never had; choose among {}",
+                    id.0,
+                    all.join(", ")
+                )));
+            }
+            if step.get::<u64>(&keys::retired(id))?.is_some() != undo {
+                return Ok(());
+            }
+            if undo {
+                step.delete(keys::retired(id));
+            } else {
+                step.put(keys::retired(id), &(now.unix_ns / 1_000_000_000));
+            }
+            step.put(keys::SERVERS_CHANGED.to_vec(), &(changes + 1));
+            Ok(())
         })
     }
 }

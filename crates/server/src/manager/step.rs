@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use outcore_core::wire::Record;
-use outcore_core::{Error, ErrorKind, Handle, Result, ServerId};
+use outcore_core::{Error, ErrorKind, Handle, Result, ServerAddress, ServerId};
 
 use super::record::{self, Node};
 use super::{Now, User, keys};
-use crate::store::{Guard, Outcome, Store, Write};
+use crate::store::{Guard, MAX_RANGE, Outcome, Store, Write};
 
 /// Handles that no file was ever given, of which the store knows that they are taken.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Handles {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub handles: Handles,
-    /// The I/O servers in their order, as they were at this version of `SERVERS_CHANGED`.
+    /// The I/O servers that are not retired in their order, as they were at this version of `SERVERS_CHANGED`.
     pub servers: (u64, Vec<ServerId>),
     /// Whose turn it is to be the base of a file.
     pub turn: u64,
@@ -138,22 +138,39 @@ impl<'a, S: Store> Step<'a, S> {
         )
     }
 
-    /// The ids of the I/O servers, in their order.
+    /// The ids of the I/O servers that are not retired, in their order.
     pub(super) fn servers(&mut self) -> Result<&[ServerId]> {
         let version = self.store.get(keys::SERVERS_CHANGED)?.map_or(0, |found| found.version);
         if self.memory.servers.0 != version {
-            let found = list_servers(self.store)?;
+            let (found, _) = list_servers(self.store)?;
             self.memory.servers = (version, found.into_iter().map(|server| server.id).collect());
         }
         Ok(&self.memory.servers.1)
     }
+
+    /// The ids of all I/O servers that there ever were.
+    pub(super) fn all_servers(&self) -> Result<Vec<ServerId>> {
+        let (from, until) = keys::all_servers();
+        let found = self.store.range(&from, &until, MAX_RANGE)?;
+        found.iter().map(|(key, _)| record::server_in(key)).collect()
+    }
 }
 
-/// Every I/O server, in the order of their ids.
-pub(super) fn list_servers<S: Store>(store: &S) -> Result<Vec<outcore_core::ServerAddress>> {
+/// The I/O servers that are not retired, and those that are, in the order of their ids.
+pub(super) fn list_servers<S: Store>(store: &S) -> Result<(Vec<ServerAddress>, Vec<ServerId>)> {
+    let (from, until) = keys::all_retired();
+    let retired = store.range(&from, &until, MAX_RANGE)?;
+    let retired = retired.iter().map(|(key, _)| record::server_in(key)).collect::<Result<Vec<_>>>()?;
     let (from, until) = keys::all_servers();
-    let found = store.range(&from, &until, crate::store::MAX_RANGE)?;
-    found.iter().map(|(key, versioned)| record::server(key, &versioned.value)).collect()
+    let found = store.range(&from, &until, MAX_RANGE)?;
+    let mut servers = Vec::with_capacity(found.len());
+    for (key, versioned) in &found {
+        let server = record::server(key, &versioned.value)?;
+        if retired.binary_search(&server.id).is_err() {
+            servers.push(server);
+        }
+    }
+    Ok((servers, retired))
 }
 
 /// Takes the next handles for one manager: they are never given to another, even if this one loses them.

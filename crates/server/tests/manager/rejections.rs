@@ -147,8 +147,8 @@ fn servers_that_are_added_leave_old_files_where_they_are() {
     let moved = ServerAddress { id: ServerId(0), addresses: vec!["tcp:a:1".into(), "tcp:b:1".into()] };
     one.add_server(moved.clone()).unwrap();
     match ask(&mut other, &root(), ManagerRequest::Servers).unwrap() {
-        outcore_core::ManagerReply::Servers { pool, servers } => {
-            assert_eq!(pool, POOL);
+        outcore_core::ManagerReply::Servers { pool, servers, retired } => {
+            assert_eq!((pool, retired), (POOL, vec![]));
             assert_eq!(servers.iter().map(|server| server.id.0).collect::<Vec<_>>(), [0, 1, 9]);
             assert_eq!(servers[0], moved);
         }

@@ -51,6 +51,69 @@ fn those_who_ask_at_once_get_numbers_of_their_own() {
     assert_eq!(given.into_iter().collect::<BTreeSet<u32>>(), (0..40).collect());
 }
 
+fn retire(id: u32, undo: bool) -> ManagerRequest {
+    ManagerRequest::Retire { server: ServerId(id), undo }
+}
+
+/// The numbers of those in use, and of those that are retired.
+fn servers<S: Store>(manager: &mut Manager<S>) -> (Vec<u32>, Vec<u32>) {
+    match ask(manager, &user(1, &[1]), ManagerRequest::Servers).unwrap() {
+        ManagerReply::Servers { servers, retired, .. } => {
+            (servers.iter().map(|server| server.id.0).collect(), retired.iter().map(|id| id.0).collect())
+        }
+        other => panic!("answered by {other:?}"),
+    }
+}
+
+fn laid<S: Store>(manager: &mut Manager<S>, path: &str) -> BTreeSet<u32> {
+    let file = opened(ask(manager, &root(), create(path)).unwrap());
+    file.inode.layout.unwrap().servers.iter().map(|id| id.0).collect()
+}
+
+#[test]
+fn nothing_new_lies_on_a_retired_server_until_that_is_undone() {
+    let store = MemoryStore::new();
+    let (mut one, mut other) = (open(store.clone()), open(store.clone()));
+    add_servers(&mut one, 3);
+    assert_eq!(laid(&mut other, "old"), BTreeSet::from([0, 1, 2]));
+    ask(&mut one, &root(), retire(1, false)).unwrap();
+    assert_eq!(servers(&mut other), (vec![0, 2], vec![1]));
+    assert_eq!(laid(&mut other, "new"), BTreeSet::from([0, 2]), "the other manager knows");
+    let old = inode(ask(&mut one, &root(), stat("old")).unwrap()).layout.unwrap().servers;
+    assert_eq!(old.len(), 3, "what is there stays where it is");
+    // Once more is no error: a request may be sent again.
+    ask(&mut one, &root(), retire(1, false)).unwrap();
+    assert_eq!(kind(ask(&mut one, &root(), add(1))), ErrorKind::Denied, "it is refused");
+    assert_eq!(new_server(&mut one), 3);
+    let mut again = open(store);
+    assert_eq!(servers(&mut again), (vec![0, 2], vec![1]), "after a restart");
+    for _ in 0..2 {
+        ask(&mut again, &root(), retire(1, true)).unwrap();
+    }
+    assert_eq!(servers(&mut again), (vec![0, 1, 2], vec![]));
+    ask(&mut again, &root(), add(1)).unwrap();
+    assert_eq!(laid(&mut one, "later"), BTreeSet::from([0, 1, 2]));
+}
+
+#[test]
+fn numbers_of_retired_servers_are_not_given_again() {
+    let mut manager = open(MemoryStore::new());
+    ask(&mut manager, &root(), add(4)).unwrap();
+    ask(&mut manager, &root(), retire(4, false)).unwrap();
+    assert_eq!(new_server(&mut manager), 5);
+    assert_eq!(kind(ask(&mut manager, &root(), create("f"))), ErrorKind::Invalid, "none is left");
+}
+
+#[test]
+fn only_who_runs_the_pool_retires_servers_that_it_has() {
+    let mut manager = pool();
+    for undo in [false, true] {
+        assert_eq!(kind(ask(&mut manager, &user(1, &[1]), retire(0, undo))), ErrorKind::Denied);
+        assert_eq!(kind(ask(&mut manager, &root(), retire(4, undo))), ErrorKind::Invalid);
+    }
+    assert_eq!(servers(&mut manager), ((0..4).collect(), vec![]));
+}
+
 #[test]
 fn a_server_that_is_started_again_where_it_was_changes_nothing() {
     let store = MemoryStore::new();

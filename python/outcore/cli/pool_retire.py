@@ -1,0 +1,50 @@
+"""``outcore pool retire``."""
+
+from pathlib import Path
+
+import click
+
+from outcore import _core
+from outcore.cli.invocation import json_option, print_json
+from outcore.named_pool import connect_running
+from outcore.pool import Pool, connect
+
+
+@click.command("retire", short_help="Go on without an I/O server whose disk is dead.")
+@click.argument("target", metavar="URL|DIR")
+@click.argument("server", metavar="NUMBER", type=click.IntRange(0, 2**32 - 1))
+@click.option("--undo", is_flag=True, help="Take that back: the server may come back.")
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The pool's key; by default what OUTCORE_KEY names.",
+)
+@json_option
+def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool) -> None:
+    """Count I/O server NUMBER of a pool as gone, with all that lay on it.
+
+    New files lie on the others. Files that have a part there can be removed; fsck names them. The
+    server is refused should it come back, until that is undone. It must not answer any more.
+
+    Name the pool by its address, or by its first directory, if that is on this machine.
+    """
+    pool: Pool | None
+    if target.startswith(("outcore:", "outcore+tls:")):
+        pool = connect(target, key=key)
+    else:
+        pool = connect_running(Path(target), key)
+    if pool is None:
+        _core.retire_server(target, server, undo)
+    else:
+        with pool:
+            pool.retire(server, undo=undo)
+    if as_json:
+        print_json({"server": server, "is_retired": not undo})
+    elif undo:
+        click.echo(f"I/O server {server} is no longer retired; start it on its directory")
+    else:
+        click.echo(
+            f"I/O server {server} is retired; files that lay there too are named by: "
+            f"outcore pool fsck {target}"
+        )
