@@ -11,7 +11,7 @@ from served import Served
 
 import outcore as oc
 from outcore.cli import rm
-from outcore.errors import ExistsError, NotFoundError
+from outcore.errors import ExistsError, NotFoundError, OutcoreError
 from outcore.files.copy import copy_files
 from outcore.files.move import move_files
 
@@ -74,6 +74,23 @@ def test_what_is_no_file_is_not_replaced(served_here: Served) -> None:
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
     with pytest.raises(ExistsError, match="not replaced"):
         copy_files("file", "pipe", overwrite=True, progress=False)
+
+
+def test_an_array_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would wait for somebody who writes to it."""
+    monkeypatch.chdir(tmp_path)
+    Path("A").mkdir()
+    os.mkfifo("A/zarr.json")
+    with pytest.raises(OutcoreError, match="it is a pipe"):
+        oc.open_array("A")
+    assert "is nothing of outcore's" in refusal("info", "A")
+    oc.create_array("B", 5, chunks=(5,)).close()
+    (shard,) = (each for each in Path("B").rglob("*") if "c" in each.parts and each.is_file())
+    shard.unlink()
+    os.mkfifo(shard)
+    for mode in ("r", "r+"):
+        with pytest.raises(OutcoreError, match="it is a pipe"), oc.open_array("B", mode) as B:
+            B[...]
 
 
 def test_files_that_are_made_as_they_are_read_are_not_copied_as_empty(served_here: Served) -> None:

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use outcore_core::{Entry, Error, Result};
 
 use crate::freeing::{Freeing, LEAST_BYTES};
-use crate::system::{describe, free_bytes};
+use crate::system::{check_kind, describe, free_bytes};
 
 /// A directory tree. Paths are relative to its root; they cannot leave it.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Directory {
     /// The whole of a small file.
     pub fn read_small(&self, path: &str) -> Result<Vec<u8>> {
         let full = self.resolve(path)?;
-        fs::read(&full).map_err(|e| describe("read", &full, &e))
+        check_kind(&full).and_then(|()| fs::read(&full)).map_err(|e| describe("read", &full, &e))
     }
 
     /// Replaces a small file by writing anew, syncing, and renaming.

@@ -16,7 +16,7 @@ use crate::directory::Directory;
 use crate::engine::{Engine, Job};
 use crate::freeing::Freeing;
 use crate::short_reads::SHORT_BYTES;
-use crate::system::{MonotonicClock, describe, direct_alignment, drop_cached, reserve, transfer};
+use crate::system::{MonotonicClock, check_kind, describe, direct_alignment, drop_cached, reserve, transfer};
 
 /// Above this a transfer through the page cache drops its pages afterwards.
 const KEEP_CACHED_BYTES: usize = 1 << 20;
@@ -67,7 +67,8 @@ impl LocalDisk {
         };
         let mut options = OpenOptions::new();
         options.read(true).write(writable).create_new(matches!(mode, OpenMode::Create { .. }));
-        let buffered = options.open(&full).map_err(|e| describe("open", &full, &e))?;
+        let opened = check_kind(&full).and_then(|()| options.open(&full));
+        let buffered = opened.map_err(|e| describe("open", &full, &e))?;
         let size = match mode {
             OpenMode::Create { length, reserve } => Some((length, reserve)),
             OpenMode::Resize { length, reserve } => Some((length, reserve)),

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -31,6 +32,12 @@ pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let digits = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(USUAL)
+}
+
+/// Refuses what to open would be to wait for others: a pipe.
+pub(crate) fn check_kind(path: &Path) -> io::Result<()> {
+    let is_pipe = path.metadata().is_ok_and(|found| found.file_type().is_fifo());
+    if is_pipe { Err(io::Error::other("it is a pipe, and no file")) } else { Ok(()) }
 }
 
 /// An operating system error as one of ours.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use outcore_core::{Error, ErrorKind, Result};
@@ -122,6 +123,10 @@ impl Settings {
 /// A file, or more of it than it may have.
 fn read(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
+    // To open a pipe would be to wait for who writes to it.
+    if path.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::other("it is a pipe, and no file"));
+    }
     File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
         // It may have been cut within a character.
