@@ -23,7 +23,7 @@ from outcore.sizes import format_bytes, format_seconds
 
 ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
 
-PLANNED_STEPS = 3
+PLANNED_STEPS = 4
 """Steps of refinement that a plan assumes: what matrices of moderate condition need at most."""
 
 _COPY_S_PER_BYTE = 4 * SCAN_S_PER_BYTE
