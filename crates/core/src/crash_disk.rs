@@ -121,6 +121,12 @@ impl Content {
     }
 
     fn crash(&mut self, random: &mut Random) {
+        self.lose(random);
+        self.now.clone_from(&self.durable);
+    }
+
+    /// Of what is not durable, some becomes so, and the rest is not made durable any more.
+    fn lose(&mut self, random: &mut Random) {
         for change in std::mem::take(&mut self.changes) {
             match (random.below(3), change) {
                 (0, _) => {}
@@ -139,7 +145,6 @@ impl Content {
                 (_, change) => apply(&mut self.durable, &change),
             }
         }
-        self.now.clone_from(&self.durable);
     }
 }
 
@@ -208,6 +213,14 @@ impl CrashDisk {
         state.is_locked = false;
         for file in state.files.values() {
             lock(file).crash(random);
+        }
+    }
+
+    /// A sync of a file fails, as Linux has it: what was written is read until the power goes, and the next sync says nothing
+    /// of what this one could not make durable (Rebello et al. 2020, *Can Applications Recover from fsync Failures?*).
+    pub fn fail_sync(&self, file: FileId, random: &mut Random) {
+        if let Ok((node, _)) = self.node(file) {
+            lock(&node).lose(random);
         }
     }
 

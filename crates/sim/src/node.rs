@@ -176,16 +176,26 @@ impl Node {
     }
 
     /// Its disk has done a request, or failed with an error.
-    pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<Error>) -> Vec<Wish> {
+    pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<(Error, &mut Random)>) -> Vec<Wish> {
         let Some(request) = self.transfers.remove(&token) else { return vec![] };
         let completion = match fault {
-            Some(error) => Completion::failed(request.buffer, error, now_ns),
+            Some((error, random)) => {
+                if request.operation == Operation::Sync {
+                    self.disk.fail_sync(request.file, random);
+                }
+                Completion::failed(request.buffer, error, now_ns)
+            }
             None if self.skips_sync && request.operation == Operation::Sync => {
                 Completion { buffer: request.buffer, result: Ok(0), started_ns: now_ns, finished_ns: now_ns }
             }
             None => self.done(request),
         };
         self.step(now_ns, Event::Disk { token, completion })
+    }
+
+    /// Whether its disk is at a sync.
+    pub fn is_sync(&self, token: u64) -> bool {
+        self.transfers.get(&token).is_some_and(|request| request.operation == Operation::Sync)
     }
 
     /// Its disk has done an operation on names.

@@ -11,7 +11,11 @@ pub fn faults_of(seed: u64) -> Faults {
     match seed % 5 {
         0 => Faults { network: true, ..clocks },
         1 => Faults { flips: true, network: true, ..clocks },
-        2 => Faults { full: true, crashes: true, ..clocks },
+        2 => {
+            // What cannot be read after a crash is said to be damaged.
+            let errors = seed / 10 % 3 == 1;
+            Faults { full: true, crashes: true, errors, sync_errors: seed / 10 % 3 == 2, ..clocks }
+        }
         _ => Faults { crashes: true, network: true, ..clocks },
     }
 }

@@ -43,6 +43,10 @@ pub struct Faults {
     pub flips: bool,
     /// Disks refuse writes: they are full.
     pub full: bool,
+    /// Drives have errors in transfers.
+    pub errors: bool,
+    /// Drives have errors in syncs, which no later one makes up for.
+    pub sync_errors: bool,
     /// Wall clocks jump.
     pub clocks: bool,
 }
@@ -291,9 +295,8 @@ impl World {
             Happening::Arrives(sent) => self.arrives(*sent),
             Happening::Disk { server, incarnation, token } => {
                 if self.nodes[server].incarnation == incarnation {
-                    let is_full = self.faults.full && !self.is_calm && self.random.once_in(60);
-                    let full = || Error::new(ErrorKind::DiskFull, "the disk is full");
-                    let wishes = self.nodes[server].disk_done(now, token, is_full.then(full));
+                    let fault = self.disk_fault(server, token).map(|error| (error, &mut self.random));
+                    let wishes = self.nodes[server].disk_done(now, token, fault);
                     self.fulfil(server, wishes);
                 }
             }
@@ -347,6 +350,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn disk_fault(&mut self, server: usize, token: u64) -> Option<Error> {
+        let is_sync = self.nodes[server].is_sync(token);
+        let mut now_and_then = |may: bool| may && !self.is_calm && self.random.once_in(60);
+        if now_and_then(if is_sync { self.faults.sync_errors } else { self.faults.errors }) {
+            return Some(Error::new(ErrorKind::Io, "the drive has an error"));
+        }
+        now_and_then(self.faults.full).then(|| Error::new(ErrorKind::DiskFull, "the disk is full"))
     }
 
     fn say(&self, what: impl FnOnce() -> String) {

@@ -330,9 +330,12 @@ impl World {
     /// Why an error is none that may be; `None` if it may.
     fn excuse(&self, error: &Error, is_collective: bool) -> Option<&'static str> {
         match error.kind {
+            // What cannot be read after a crash or a failed write is said to be damaged.
+            ErrorKind::Io | ErrorKind::Corrupt if self.faults.errors => None,
             ErrorKind::Corrupt if self.flipped => None,
             ErrorKind::Corrupt => Some("though no disk changed a bit"),
             ErrorKind::DiskFull if self.faults.full => None,
+            ErrorKind::Io if self.faults.sync_errors => None,
             // Of a collective, whose servers may know nothing of it after they lost power.
             _ if is_collective && (self.faults.full || self.flipped || self.crashes > 0) => None,
             // Nor does one come to its end of which a client has died.

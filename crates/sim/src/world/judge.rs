@@ -69,7 +69,7 @@ impl World {
                     |layout: &outcore_core::Layout| layout.servers.contains(&ServerId(server as u32));
                 let is_fine = match &known {
                     Known::Inode(inode) => inode.layout.as_ref().is_some_and(is_here),
-                    Known::Gone(_) => self.faults.full,
+                    Known::Gone(_) => self.faults.full || self.faults.errors || self.faults.sync_errors,
                     _ => false,
                 };
                 if !is_fine {
@@ -92,7 +92,7 @@ impl World {
             let Some(IoReply::Scrubbed(found)) = self.nodes[server].ask(self.now_ns, request) else {
                 return Err(format!("server {server} cannot be scrubbed from {from:?} on"));
             };
-            if !self.flipped && !found.damage.is_empty() {
+            if !self.flipped && !self.faults.errors && !found.damage.is_empty() {
                 return Err(format!("a scrub of server {server} found {:?}", found.damage));
             }
             next = found.next;
