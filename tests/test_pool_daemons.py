@@ -1,6 +1,7 @@
 """The daemons of a pool on this machine: `outcore pool` and `outcore serve`."""
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -198,6 +199,19 @@ def test_a_daemon_that_was_stopped_by_a_signal_is_named(directories: list[Path])
     # It ends in order all the same.
     stopped = outcore("pool", "down", directories[0])
     assert stopped.stdout.splitlines() == ["stopped I/O server 1", "stopped manager"]
+
+
+def test_a_daemon_ends_by_a_signal_that_any_of_its_threads_gets(directories: list[Path]) -> None:
+    """The system chooses the thread, and one that was stopped need not be woken first."""
+    for daemon in reversed(up(directories)):
+        pid = daemon["pid"]
+        others = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+        others.remove(pid)
+        assert ctypes.CDLL(None).tgkill(pid, others[0], signal.SIGTERM) == 0
+        # Not by the signal: in order.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        assert (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
 
 
 def test_a_daemon_that_hangs_when_it_starts_is_given_up(

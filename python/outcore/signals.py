@@ -1,10 +1,13 @@
 """SIGTERM during a long call is treated like Ctrl-C."""
 
+import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Never
 
 
 @contextmanager
@@ -29,3 +32,22 @@ def stop_on_signals() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def wait_for_signals() -> Never:
+    """Wait until the handler of a signal raises.
+
+    `signal.pause` may sleep on: the system gives the signal to any thread, and Python runs its
+    handler in the main thread, when that wakes.
+    """
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    try:
+        while True:
+            select.select([woken], [], [])
+            os.read(woken, 1 << 10)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(wakes)

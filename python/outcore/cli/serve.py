@@ -1,7 +1,6 @@
 """``outcore serve``."""
 
 import contextlib
-import signal
 from pathlib import Path
 
 import click
@@ -9,6 +8,7 @@ import click
 from outcore import _core
 from outcore.cli.invocation import json_option, print_json
 from outcore.pool_path import check_text
+from outcore.signals import wait_for_signals
 
 
 @click.command("serve", short_help="Run the manager or an I/O server of a pool, until stopped.")
@@ -42,6 +42,5 @@ def command(role: str, config: Path, as_json: bool) -> None:
             metrics = f"; metrics at {daemon.metrics}" if daemon.metrics else ""
             where = " ".join(daemon.addresses)
             click.echo(f"{who} of pool {daemon.pool} listens on {where}{metrics}")
-        while True:
-            signal.pause()
+        wait_for_signals()
     daemon.stop()
