@@ -158,6 +158,14 @@ def test_an_option_that_a_plan_does_not_have_is_refused() -> None:
         oc.plan("lu", n=100, memory="1 MiB", rates=RATES, overwritea=True)
 
 
+@pytest.mark.parametrize(("function", "verb"), [("lu_factor", "lu"), ("cho_factor", "cholesky")])
+def test_functions_are_known_by_their_names(function: str, verb: str) -> None:
+    options = {"n": 5000, "memory": "20 MB", "rates": RATES}
+    assert oc.plan(function, **options).to_dict() == oc.plan(verb, **options).to_dict()
+    result = CliRunner().invoke(main, ["plan", function, "-n", "500", "--memory", "20MB", "--json"])
+    assert json.loads(result.stdout)["verb"] == verb
+
+
 def test_bad_plans_are_refused() -> None:
     with pytest.raises(InvalidError, match="there is a plan for"):
         oc.plan("nonsense", n=10, rates=RATES)

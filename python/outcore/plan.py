@@ -200,7 +200,8 @@ def plan(
     Parameters
     ----------
     verb
-        What is to be done: the name of the function, such as ``"lu"`` or ``"solve"``.
+        What is to be done: the name of the function, such as ``"solve"`` or ``"lu_factor"``, of
+        which ``"lu"`` will do, as ``"cholesky"`` will for ``"cho_factor"``.
     n, dtype
         Order (of one that is not square: columns) and element type of the matrix.
     m, k
@@ -241,9 +242,10 @@ def plan(
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
     # Here, and not above: they bring SciPy, which takes longer to import than all the rest.
-    from outcore.linalg.planners import PLANNERS
+    from outcore.linalg.planners import FUNCTIONS, PLANNERS
     from outcore.linalg.systems.plan import solve_notes
 
+    verb = FUNCTIONS.get(verb, verb)
     if verb not in PLANNERS:
         raise InvalidError(f"there is a plan for {' and '.join(PLANNERS)}, not for {verb!r}")
     if n is None:

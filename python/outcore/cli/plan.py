@@ -7,7 +7,7 @@ import click
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.linalg.cost import SWEEPS
-from outcore.linalg.planners import PLANNERS
+from outcore.linalg.planners import FUNCTIONS, PLANNERS
 from outcore.plan import plan
 from outcore.plan_methods import COMPARABLE, compare_methods
 from outcore.volumes import AnyPath
@@ -42,7 +42,7 @@ def _value(text: str) -> Any:
 
 
 @click.command("plan", short_help="Say what a job will need and take, before it starts.")
-@click.argument("verb", type=click.Choice(list(PLANNERS)))
+@click.argument("verb", type=click.Choice([*PLANNERS, *FUNCTIONS]))
 @click.option(
     "-n", "--order", "n", type=int, required=True, help="Order of the matrix, or its columns."
 )
@@ -94,6 +94,7 @@ def command(
         options = options | {"overwrite_a": True}
     if method is not None:
         options = options | {"method": method}
+    verb = FUNCTIONS.get(verb, verb)
     if compare:
         if verb not in COMPARABLE:
             raise click.UsageError(f"--compare is for {', '.join(COMPARABLE)}")

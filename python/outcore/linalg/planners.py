@@ -44,3 +44,6 @@ PLANNERS: dict[str, Planner] = {
     "solve_triangular": triangular_cost,
 }
 """Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
+
+FUNCTIONS = {"lu_factor": "lu", "cho_factor": "cholesky"}
+"""Verbs by the names of their functions, where these differ."""
