@@ -27,10 +27,6 @@ _INCOMPLETE = frozenset({"n", "dtype", "tile", "source"})
 _COMPLETE = _INCOMPLETE | {"places", "norm1", "generation", "modified_ns"}
 
 
-class FactorOverflowError(InvalidError):
-    """Factors have elements that are not finite, although the matrix has none."""
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of factors, as files and messages name it.

@@ -9,12 +9,11 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore.array import Array
-from outcore.errors import ExistsError, SingularMatrixError
+from outcore.errors import ExistsError, InvalidError, SingularMatrixError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import (
     LU,
     CholeskyFactor,
-    FactorOverflowError,
     LUFactor,
     QRFactor,
     read_any_group,
@@ -87,7 +86,7 @@ def own_factors(
 ) -> Iterator[F]:
     """Call `make` on the matrix unless factors are `ready`; remove at the end what was made here.
 
-    Factors that turn out singular go as well, unless they are kept.
+    Factors that turn out singular, or have overflowed, go as well, unless they are kept.
     """
     keep = keep or (ready is not None and not is_marked(where))
     factors = ready
@@ -99,7 +98,7 @@ def own_factors(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
                 overwrite=overwrite, resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
-    with removed_at_end(where, keep=keep, useless=(SingularMatrixError, FactorOverflowError)):
+    with removed_at_end(where, keep=keep, useless=(SingularMatrixError, InvalidError)):
         yield factors
 
 

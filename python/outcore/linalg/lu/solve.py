@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
-from outcore.errors import Interrupted, SingularMatrixError
-from outcore.linalg.factors.factor import Factor, FactorOverflowError, LUFactor, refuse_others
+from outcore.errors import Interrupted, InvalidError, SingularMatrixError
+from outcore.linalg.factors.factor import Factor, LUFactor, refuse_others
 from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
 from outcore.linalg.systems.columns import ColumnRoom, fitted
@@ -142,11 +142,11 @@ def refuse_singular(lu: LUFactor) -> None:
     ------
     SingularMatrixError
         If U has an exactly zero diagonal element.
-    FactorOverflowError
+    InvalidError
         If U has elements that are not finite.
     """
     if not math.isfinite(lu.growth):
-        raise FactorOverflowError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
+        raise InvalidError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
     if lu.info:
         raise SingularMatrixError(
             f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
