@@ -35,11 +35,16 @@ class DupComm(ThreadComm):
 
     def __init__(self, rank: int, shared: "ThreadJob") -> None:
         super().__init__(rank, shared)
-        self._duplicates = 0
+        self.duplicates: list[DupComm] = []
+        self.is_freed = False
 
     def Dup(self) -> "DupComm":  # noqa: N802 - as MPI has it
-        self._duplicates += 1
-        return DupComm(self.rank, self._shared.duplicate(self._duplicates))
+        fresh = DupComm(self.rank, self._shared.duplicate(len(self.duplicates) + 1))
+        self.duplicates.append(fresh)
+        return fresh
+
+    def Free(self) -> None:  # noqa: N802
+        self.is_freed = True
 
 
 class NonblockingComm(ThreadComm):

@@ -13,13 +13,19 @@ from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
 from outcore.background import BackgroundCheckpoint
 from outcore.checkpoints import Restart, State, read_back_bytes
-from outcore.collective_call import patience_of, seconds_of
+from outcore.collective_call import (
+    LEAST_MEMORY_BYTES,
+    MEMORY_BYTES,
+    patience_of,
+    seconds_of,
+)
 from outcore.communicator import TIMEOUT_S
 from outcore.counts import count_of
 from outcore.create import attributes_of, make_array
 from outcore.elements import array_of, elements
 from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
 from outcore.group_transfer import Own, Ranks, has_boxes
+from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.time_steps import GroupOnDisk
 from outcore.volumes import AnyPath, PathLike, place
@@ -84,7 +90,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         self._is_closed = False
         self._damaged: frozenset[int] = frozenset()
         self._background: BackgroundCheckpoint | None = None
-        self._background_ranks: Ranks | None = None
+        self._beside: list[tuple[Any, Ranks]] = []
 
         def check() -> tuple[dict[str, Metadata] | None, dict[str, Any]]:
             seconds_of(timeout)
@@ -322,8 +328,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             Copy the arrays, return, and write the copies while the program goes on. One is written
             at a time: the next call waits for it.
         memory
-            Budget in bytes of the copies, and of the chunks that are read back, on each rank; by
-            default half of what is available. Only in the background.
+            Budget in bytes of the copies, and of what is moved or read back at a time, on each
+            rank; by default half of what is available. Only in the background.
         comm, schema
             As of `timestep`.
         progress
@@ -349,24 +355,26 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
         metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
 
-        def check() -> tuple[dict[str, Any], dict[str, Any], dict[str, Own]]:
+        def check() -> tuple[dict[str, Any], dict[str, Any], dict[str, Own], int | None]:
             self._check_open()
             self._end_background()
             schemas = self._schemas(schema)
             arrays = self._arrays(local, schemas, ranks)
+            left = None
             if background:
-                _check_budget(arrays, metadata, memory)
-            return attributes_of(attributes), schemas, arrays
+                is_collective = isinstance(self._place.path, PoolPath)
+                left = _check_budget(arrays, metadata, memory, is_collective=is_collective)
+            return attributes_of(attributes), schemas, arrays, left
 
         doing = "checkpoint in the background" if background else "checkpoint"
-        more, schemas, arrays = ranks.each(check, doing)
+        more, schemas, arrays, left = ranks.each(check, doing)
         if background:
-            ranks = self._beside(ranks)
+            ranks = self._ranks_beside(ranks)
             arrays = ranks.each(
                 lambda: {name: _copies(one, local[name]) for name, one in arrays.items()}
             )
             progress = progress if callable(progress) else False
-        state = State(metadata, arrays, schemas, more)
+        state = State(metadata, arrays, schemas, more, left)
         write = self._writing(state, ranks, progress)
         if not background:
             return write()
@@ -378,13 +386,14 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         where, keep, damaged = self._checkpoints, self._keep, self._damaged
         return lambda: checkpoints.write(where, state, keep, damaged, ranks, progress)
 
-    def _beside(self, ranks: Ranks) -> Ranks:
-        """Duplicate the group's communicator, once; another one each time."""
-        if ranks is not self._ranks:
-            return ranks.duplicate()
-        if self._background_ranks is None:
-            self._background_ranks = ranks.duplicate()
-        return self._background_ranks
+    def _ranks_beside(self, ranks: Ranks) -> Ranks:
+        """Duplicate a communicator, once: MPI has few thousand of them."""
+        for given, beside in self._beside:
+            if given is ranks.given or given == ranks.given:
+                return beside
+        beside = ranks.duplicate()
+        self._beside.append((ranks.given, beside))
+        return beside
 
     def restart(
         self, *, comm: Any = None, schema: Any = None, progress: ProgressLike = True
@@ -450,7 +459,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             What that checkpoint failed with, if nobody was told.
         """
         self._is_closed = True
-        self._end_background()
+        try:
+            self._end_background()
+        finally:
+            for _, beside in self._beside:
+                beside.free()
+            self._beside.clear()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -482,14 +496,19 @@ def _check_budget(
     arrays: Mapping[str, Own],
     metadata: Mapping[str, Metadata],
     memory: int | str | None,
-) -> None:
-    """Refuse a snapshot that is larger than the budget."""
+    *,
+    is_collective: bool,
+) -> int | None:
+    """Refuse a snapshot that is larger than the budget; return what is left for a collective."""
     read_back = max(map(read_back_bytes, metadata.values()))
     copies = (each for own in arrays.values() for each in (own if isinstance(own, list) else [own]))
-    need = sum(each.nbytes for each in copies) + read_back
-    have = budget.resolve(memory)
+    copied = sum(each.nbytes for each in copies)
+    # What was written is read back when it is no more on its way.
+    beside = max(read_back, LEAST_MEMORY_BYTES) if is_collective else read_back
+    need, have = copied + beside, budget.resolve(memory)
     if need > have:
         raise BudgetError(
-            f"need {need} bytes for a copy of the arrays and {read_back} that are read back at a "
-            f"time, have {have}; give memory={need} or more, or background=False"
+            f"need {need} bytes for a copy of the arrays and {beside} that are moved or read back "
+            f"at a time, have {have}; give memory={need} or more, or background=False"
         )
+    return min(have - copied, MEMORY_BYTES) if is_collective else None

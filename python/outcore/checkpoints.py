@@ -76,6 +76,8 @@ class State:
     local: Mapping[str, Own]
     schema: Mapping[str, Any]
     attributes: dict[str, Any]
+    memory: int | None = None
+    """What may hold its parts on their way, in a pool; see `Array.write_all`."""
 
 
 def read_back_bytes(metadata: Metadata) -> int:
@@ -117,7 +119,7 @@ def write(
         begun = where.below(name)
         for array, metadata in state.metadata.items():
             of_rank = state.local[array], state.schema.get(array), ranks
-            _write_array(begun.below(array), metadata, *of_rank, part(metadata))
+            _write_array(begun.below(array), metadata, *of_rank, part(metadata), state.memory)
         mine, nbytes = _own(state.metadata, ranks), sum(map(_nbytes, state.metadata.values()))
         ranks.each(lambda: _record_checksums(begun, mine, part), nbytes=nbytes)
         ranks.first(lambda: _publish(where, begun, state, number))
@@ -166,10 +168,11 @@ def _write_array(
     schema: Any,
     ranks: Ranks,
     progress: ProgressLike,
+    memory: int | None,
 ) -> None:
     ranks.first(lambda: make_array(where, metadata, overwrite=False, reserve=True))
     with ranks.each(lambda: Array(where, metadata, "r+")) as array:
-        group_transfer.write(array, local, schema, ranks, progress)
+        group_transfer.write(array, local, schema, ranks, progress, memory)
 
 
 def _record_checksums(

@@ -1,6 +1,7 @@
 """Communicators: what outcore needs of mpi4py's, torch.distributed, or whatever is like them."""
 
 import pickle
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -152,6 +153,35 @@ class Communicator:
             return
         self._wait(start(), timeout_s - self._timeout_s)
 
+    def check_duplicable(self) -> None:
+        """Refuse one that cannot be duplicated, or must not be used by two threads."""
+        if not hasattr(self._comm, "Dup"):
+            raise InvalidError(
+                "a checkpoint in the background by several ranks needs a communicator with Dup, as "
+                "MPI's have; make it with background=False"
+            )
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and isinstance(self._comm, mpi.Comm):
+            _check_threads(mpi)
+
+    def duplicate(self) -> Any:
+        """Return a communicator of the same ranks with messages of its own.
+
+        The others are waited for as by `bcast` where it has ``Idup``; else as long as its ``Dup``
+        does.
+
+        Raises
+        ------
+        DiskError
+            If they did not come in time.
+        """
+        start = getattr(self._comm, "Idup", None)
+        if start is None:
+            return self._comm.Dup()
+        duplicate, request = start()
+        self._wait(request, 0.0, duplicate)
+        return duplicate
+
     def _wait(self, request: Any, more_s: float, memory: Any = None) -> None:
         """Wait for a request, of which this is the memory."""
         most_s, pause_s, began = self._timeout_s + more_s, _SOON_S, time.monotonic()
@@ -168,6 +198,14 @@ class Communicator:
         finally:
             if not is_done:
                 _given_up.append((request, memory))
+
+
+def _check_threads(mpi: Any) -> None:
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise InvalidError(
+            "a checkpoint in the background by several ranks needs MPI_THREAD_MULTIPLE, have less: "
+            "leave mpi4py.rc.thread_level as it is, or make it with background=False"
+        )
 
 
 def _packed(value: Any) -> tuple[bytearray, bytes]:

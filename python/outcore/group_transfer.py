@@ -56,14 +56,17 @@ class Ranks:
         InvalidError
             If the communicator cannot be duplicated.
         """
-        if self.size == 1:
+        if self._comm is None or self.size == 1:
             return Ranks()
-        if not hasattr(self.given, "Dup"):
-            raise InvalidError(
-                "a checkpoint in the background by several ranks needs a communicator with Dup, as "
-                "MPI's have; make it with background=False"
-            )
-        return Ranks(self.given.Dup(), self.timeout_s)
+        self._comm.check_duplicable()
+        self.check()
+        with self._noting_lost():
+            return Ranks(self._comm.duplicate(), self.timeout_s)
+
+    def free(self) -> None:
+        """Give a duplicate back, unless ranks are lost that would have to do so too."""
+        if self._lost is None and hasattr(self.given, "Free"):
+            self.given.Free()
 
     def progress(self, progress: ProgressLike) -> ProgressLike:
         """Progress as this rank has it: a bar is shown by the first."""
@@ -164,7 +167,12 @@ class Ranks:
 
 
 def write(
-    array: Array, local: Own, schema: Any, ranks: Ranks, progress: ProgressLike = False
+    array: Array,
+    local: Own,
+    schema: Any,
+    ranks: Ranks,
+    progress: ProgressLike = False,
+    memory: int | None = None,
 ) -> None:
     """Write what each rank has of a new array; it is durable on every rank when this returns.
 
@@ -175,6 +183,8 @@ def write(
     ----------
     progress
         See `outcore.progress.ProgressLike`. On a plain path an array counts when it is done.
+    memory
+        As of `Array.write_all`.
 
     Raises
     ------
@@ -185,7 +195,7 @@ def write(
         is_collective = isinstance(array.path, PoolPath)
         _check_schema(array, schema, ranks, local if is_collective else None)
         if is_collective:
-            write_all = functools.partial(array.write_all, timeout=ranks.timeout_s)
+            write_all = functools.partial(array.write_all, timeout=ranks.timeout_s, memory=memory)
             ranks.each(lambda: write_all(local, schema, ranks.given, progress=progress))
             return
     ranks.each(lambda: _write_own(array, local, schema, ranks, progress), nbytes=array.nbytes)
