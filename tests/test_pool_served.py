@@ -1,6 +1,7 @@
 """A pool that is served: the same from two clients at once, and who may write where."""
 
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from linpack import on_disk, one_thread, packed, random_matrix
 from served import make_key
 
 import outcore as oc
-from outcore.errors import BusyError, ClosedError, DeniedError, InvalidError, OutcoreError
+from outcore.errors import (
+    BusyError,
+    ClosedError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+)
 from outcore.volumes import being_made, exclusive, is_held, place
 
 __all__ = ["one_thread"]
@@ -99,6 +107,22 @@ def test_of_many_that_find_an_owner_gone_one_takes_the_name(served: tuple[str, P
     assert pools[0].ls() == []
     for pool in pools:
         pool.close()
+
+
+def test_of_two_that_give_up_a_name_one_finds_no_directory_any_more() -> None:
+    removed = []
+
+    def remove_one(path: str) -> None:
+        removed.append(path)
+        if path == "D":
+            raise NotFoundError("another was faster")
+
+    root = types.SimpleNamespace(core=types.SimpleNamespace(remove_one=remove_one))
+    lock: Any = types.SimpleNamespace(
+        root=root, inside="D/lock", parent=types.SimpleNamespace(inside="D")
+    )
+    oc.pool_path._remove(lock)
+    assert removed == ["D/lock", "D"]
 
 
 def host() -> bytes:

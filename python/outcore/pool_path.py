@@ -497,7 +497,8 @@ def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
 def _remove(lock: PoolPath) -> None:
     """Remove a lock, and its directory if there is nothing else in it."""
     lock.root.core.remove_one(lock.inside)
-    with contextlib.suppress(ExistsError):
+    # Another may use the directory, or have removed it just now.
+    with contextlib.suppress(ExistsError, NotFoundError):
         lock.root.core.remove_one(lock.parent.inside)
 
 
