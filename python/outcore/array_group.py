@@ -389,7 +389,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     def _ranks_beside(self, ranks: Ranks) -> Ranks:
         """Duplicate a communicator, once: MPI has few thousand of them."""
         for given, beside in self._beside:
-            if given is ranks.given or given == ranks.given:
+            if given == ranks.given:
                 return beside
         beside = ranks.duplicate()
         self._beside.append((ranks.given, beside))

@@ -58,6 +58,16 @@ class NamedPools:
         return Pool._embedded(local_pool.directories(path), skips_retired=True)
 
 
+def is_address(target: str) -> bool:
+    """Whether what names a pool is its address, and not a directory."""
+    return target.startswith(("outcore:", "outcore+tls:"))
+
+
+def connect_named(target: str, key: PathLike | None = None) -> Pool | None:
+    """Connect to the pool of an address, or as `connect_running` to that of a directory."""
+    return connect(target, key=key) if is_address(target) else connect_running(Path(target), key)
+
+
 def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None:
     """Connect to the pool whose daemons run on this machine; `None` if they do not.
 

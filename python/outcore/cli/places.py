@@ -54,6 +54,15 @@ class _Target(_AnyPath):
 TARGET = _Target()
 
 
+POOL_KEY = click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The pool's key; by default what OUTCORE_KEY names.",
+)
+"""The option ``--key`` of verbs that are about a whole pool."""
+
+
 def key_option(command: _Command) -> _Command:
     """Give a verb the option ``--key``, for pools that its paths are in."""
 

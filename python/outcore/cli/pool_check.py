@@ -6,24 +6,19 @@ from pathlib import Path
 import click
 
 from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
-from outcore.named_pool import connect_running
-from outcore.pool import Pool, connect
+from outcore.named_pool import connect_named, is_address
+from outcore.pool import Pool
 from outcore.pool_fsck import fsck as check
 from outcore.pool_scrub import scrub as compare
 
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
-_KEY = click.option(
-    "--key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The pool's key; by default what OUTCORE_KEY names.",
-)
 
 
 @click.command("scrub", short_help="Compare everything in a pool with its checksums.")
 @_TARGETS
-@_KEY
+@POOL_KEY
 @click.option(
     "--rate", metavar="BYTES/s", help="Most that each server reads for it, such as 50MB/s."
 )
@@ -50,7 +45,7 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
 
 @click.command("fsck", short_help="Compare what a pool knows of its files with what there is.")
 @_TARGETS
-@_KEY
+@POOL_KEY
 @click.option("--repair", is_flag=True, help="Remove data that no file owns, and finish removals.")
 @json_option
 def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool) -> None:
@@ -74,13 +69,11 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
 
 def _open(targets: Sequence[str], key: Path | None) -> Pool:
     """Open the pool that a command line names."""
-    if targets[0].startswith(("outcore:", "outcore+tls:")):
-        if len(targets) > 1:
-            raise InvalidError("need one address of a pool, or its directories")
-        return connect(targets[0], key=key)
-    directories = [Path(target) for target in targets]
-    if pool := connect_running(directories[0], key):
+    if is_address(targets[0]) and len(targets) > 1:
+        raise InvalidError("need one address of a pool, or its directories")
+    if pool := connect_named(targets[0], key):
         return pool
+    directories = [Path(target) for target in targets]
     for directory in directories:
         # An empty directory would become a new server.
         if not (directory / "server.json").is_file():

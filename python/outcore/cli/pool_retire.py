@@ -6,20 +6,15 @@ import click
 
 from outcore import _core
 from outcore.cli.invocation import json_option, print_json
-from outcore.named_pool import connect_running
-from outcore.pool import Pool, connect
+from outcore.cli.places import POOL_KEY
+from outcore.named_pool import connect_named
 
 
 @click.command("retire", short_help="Go on without an I/O server whose disk is dead.")
 @click.argument("target", metavar="URL|DIR")
 @click.argument("server", metavar="NUMBER", type=click.IntRange(0, 2**32 - 1))
 @click.option("--undo", is_flag=True, help="Take that back: the server may come back.")
-@click.option(
-    "--key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The pool's key; by default what OUTCORE_KEY names.",
-)
+@POOL_KEY
 @json_option
 def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool) -> None:
     """Count I/O server NUMBER of a pool as gone, with all that lay on it.
@@ -29,11 +24,7 @@ def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool
 
     Name the pool by its address, or by its first directory, if that is on this machine.
     """
-    pool: Pool | None
-    if target.startswith(("outcore:", "outcore+tls:")):
-        pool = connect(target, key=key)
-    else:
-        pool = connect_running(Path(target), key)
+    pool = connect_named(target, key)
     if pool is None:
         _core.retire_server(target, server, undo)
     else:
