@@ -186,7 +186,7 @@ class FakePool:
         return [], False
 
     def files(self, after: int, most: int) -> tuple[list[Any], bool]:
-        return [(5, "file", 1 << 40, [7, 0, 4])], False
+        return [(5, "file", 1 << 40, [7, 0, 4], [])], False
 
     def know(self, handles: list[int]) -> list[Any]:
         return self.files(0, 1)[0]

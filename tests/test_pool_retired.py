@@ -39,6 +39,7 @@ def fill(pool: oc.Pool) -> None:
     ):
         with pool.open(name, "w", hints=hints) as file:
             file.write(CONTENT)
+            file.sync()
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ _MOST_LENGTH = (1 << 63) - 1
 
 _Answer = TypeVar("_Answer")
 
+# Handle, state, stripe unit, servers, and bytes of their data files that are durable.
+_Record: TypeAlias = tuple[int, str, int, list[int], list[int]]
 # (bytes of the data file, bytes of its checksums, end of the checksums past its end)
 _State: TypeAlias = tuple[int | None, int | None, int]
 
@@ -176,7 +178,7 @@ class _Check:
 
     def _strays_of(self, server: int, handles: list[int]) -> Iterator[Finding]:
         odd: dict[int, tuple[Kind, str, str | None]] = {}
-        for handle, state, _, layout in self._core.know(handles):
+        for handle, state, _, layout, _ in self._core.know(handles):
             if state == "gone":
                 text = "no file has this handle any more"
                 odd[handle] = ("stray data", text, "remove the data file")
@@ -217,23 +219,23 @@ class _Check:
                 if suspects[handle] == again.get(handle):
                     yield from suspects[handle]
 
-    def _suspects(self, records: list[tuple[int, str, int, list[int]]]) -> dict[int, list[Finding]]:
+    def _suspects(self, records: list[_Record]) -> dict[int, list[Finding]]:
         """Find what is wrong with each of some files at this moment."""
         files = [record for record in records if record[1] == "file"]
         states: dict[tuple[int, int], _State] = {}
         for server in self.servers:
-            there = [handle for handle, _, _, layout in files if server in layout]
+            there = [handle for handle, _, _, layout, _ in files if server in layout]
             if there:
                 for handle, length, sums_length, past_end in (
                     self._of(server, self._core.inspect, there) or ()
                 ):
                     states[server, handle] = (length, sums_length, past_end)
         found = {}
-        for handle, _, unit, layout in files:
-            wrong = list(self._wrong(handle, unit, layout, states))
+        for handle, _, unit, layout, durable in files:
+            wrong = list(self._wrong(handle, unit, layout, durable, states))
             if wrong:
                 found[handle] = wrong
-        for handle, state, _, _ in records:
+        for handle, state, _, _, _ in records:
             if state == "removed":
                 text = "it was removed, and perhaps not all of its data files are gone"
                 found[handle] = [
@@ -249,7 +251,12 @@ class _Check:
         return found
 
     def _wrong(
-        self, handle: int, unit: int, layout: list[int], states: dict[tuple[int, int], _State]
+        self,
+        handle: int,
+        unit: int,
+        layout: list[int],
+        durable: list[int],
+        states: dict[tuple[int, int], _State],
     ) -> Iterator[Finding]:
         digits, count = _digits(handle), len(layout)
         lengths = {
@@ -277,9 +284,13 @@ class _Check:
             if server in self.away:
                 continue
             local, sums_length, past_end = states[server, handle]
+            known = durable[entry] if durable else 0
             if local is None:
                 # What is empty is made when it is written to.
-                if need := _local_length(entry, length, unit, count):
+                if known:
+                    text = f"its data file is lost, of which {known} bytes were durable"
+                    yield Finding("missing data", digits, server, None, text)
+                elif not durable and (need := _local_length(entry, length, unit, count)):
                     text = (
                         f"its data file of {need} bytes is not there: it is lost, or nothing was "
                         "written there; it reads as zeros"
@@ -292,6 +303,9 @@ class _Check:
             if sums_length is None:
                 text = f"there are no checksums of its data file of {local} bytes"
                 yield Finding("missing checksums", digits, server, None, text)
+            elif local < known:
+                text = f"its data file has {local} bytes, and {known} were durable"
+                yield Finding("short data", digits, server, None, text)
             elif past_end:
                 text = f"its data file has {local} bytes, and there are checksums up to {past_end}"
                 yield Finding("short data", digits, server, None, text)
@@ -327,7 +341,7 @@ class _Check:
                 self._core.finish_removals()
             for first in range(0, len(unfinished), _PAGE):
                 known = self._core.know(unfinished[first : first + _PAGE])
-                removed |= {(None, handle) for handle, state, _, _ in known if state == "gone"}
+                removed |= {(None, handle) for handle, state, _, _, _ in known if state == "gone"}
         return [
             replace(
                 finding,

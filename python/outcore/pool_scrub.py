@@ -202,7 +202,7 @@ def _named(check: PoolCheck, found: list[tuple[int, tuple[int, int, int, str]]])
     for first in range(0, len(handles), _PATHS):
         some = handles[first : first + _PATHS]
         paths |= zip(some, check.paths(some), strict=True)
-        for handle, state, unit, servers in check.know(some):
+        for handle, state, unit, servers, _ in check.know(some):
             if state == "file":
                 layouts[handle] = (unit, servers)
     named = []

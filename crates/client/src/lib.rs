@@ -11,6 +11,7 @@ mod pool;
 mod pool_attributes;
 mod pool_call;
 mod pool_check;
+mod pool_durable;
 mod pool_file;
 mod pool_listing;
 mod pool_names;

@@ -15,12 +15,14 @@ pub(crate) struct Call<B> {
     pub(crate) path: Arc<str>,
     pub(crate) request: IoRequest,
     pub(crate) buffer: B,
+    /// Which of the file's servers that is.
+    pub(crate) entry: u64,
 }
 
 impl<B> Call<B> {
     /// About no file that a user has open.
     pub(crate) fn new(server: ServerId, request: IoRequest, buffer: B) -> Self {
-        Self { server, path: "".into(), request, buffer }
+        Self { server, path: "".into(), request, buffer, entry: 0 }
     }
 }
 
@@ -138,7 +140,7 @@ where
             finished_ns: 0,
             then: Some(then),
         }));
-        for (number, Call { server, path, request, buffer }) in calls.into_iter().enumerate() {
+        for (number, Call { server, path, request, buffer, .. }) in calls.into_iter().enumerate() {
             if self.link.is_retired(server) {
                 let answer = unsent(buffer, gone(&path, server));
                 Pending::answered(&pending, number, answer, None);

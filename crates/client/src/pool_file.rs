@@ -9,6 +9,7 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Call, loss, unexpected};
+use crate::pool_durable::{Short, Tracked, lost};
 
 /// After a renewal that failed while the old grant is still good.
 const AGAIN_AFTER_S: u64 = 5;
@@ -25,6 +26,7 @@ pub(crate) struct PoolFile {
     length: AtomicU64,
     /// How often who uses it knows that writes to the file may be lost.
     losses: AtomicU64,
+    tracked: Mutex<Tracked>,
     rights: Mutex<Rights>,
 }
 
@@ -53,12 +55,29 @@ impl PoolFile {
             writable,
             length: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            tracked: Mutex::new(Tracked::new(opened.inode.durable)),
             rights: Mutex::new(rights),
         })
     }
 
     fn rights(&self) -> MutexGuard<'_, Rights> {
         self.rights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known to be durable of it.
+    pub(crate) fn tracked(&self) -> MutexGuard<'_, Tracked> {
+        self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error for a data file that is not as long as it was.
+    pub(crate) fn lost(&self, short: Short) -> Error {
+        lost(&self.path, &self.layout, short)
+    }
+
+    /// How long each data file is, of a file of so many bytes.
+    pub(crate) fn local_lengths(&self, length: u64) -> Vec<u64> {
+        let stripes = self.layout.stripes;
+        (0..stripes.count()).map(|entry| stripes.local_length(entry, length)).collect()
     }
 
     /// The grant, if it is good now.
@@ -148,7 +167,7 @@ impl PoolFile {
             .filter_map(|(&server, entry)| {
                 let target = Target { handle: self.handle, stripes: self.layout.stripes, entry };
                 let path = self.path.clone();
-                make(target).map(|(request, buffer)| Call { server, path, request, buffer })
+                make(target).map(|(request, buffer)| Call { server, path, request, buffer, entry })
             })
             .collect()
     }
@@ -177,6 +196,23 @@ impl PoolFile {
         self.calls(|target| Some((IoRequest::Length { target, grant }, none.clone())))
     }
 
+    /// Asks those that are not retired.
+    pub(crate) fn length_calls_of_others<B: Gather>(
+        &self,
+        grant: Grant,
+        retired: &[Option<ServerId>],
+        none: &B,
+    ) -> Vec<Call<B>> {
+        let mut calls = self.length_calls(grant, none);
+        calls.retain(|call| retired[call.entry as usize].is_none());
+        calls
+    }
+
+    /// Makes each data file durable.
+    pub(crate) fn sync_calls<B: Gather>(&self, grant: Grant, none: &B) -> Vec<Call<B>> {
+        self.calls(|target| Some((IoRequest::Sync { target, grant }, none.clone())))
+    }
+
     /// Sets the length of each data file, for a file of so many bytes.
     pub(crate) fn resize_calls<B: Gather>(
         &self,
@@ -194,12 +230,7 @@ impl PoolFile {
     /// The length of the file, from those of its data files.
     pub(crate) fn length_from(&self, replies: &[IoReply]) -> Result<u64> {
         let mut length = 0;
-        for (reply, entry) in replies.iter().zip(0..) {
-            let local = match reply {
-                IoReply::Length(local) => *local,
-                IoReply::Absent => 0,
-                reply => return Err(unexpected(reply)),
-            };
+        for (local, entry) in local_lengths_of(replies)?.into_iter().zip(0..) {
             let least = self.layout.stripes.length_from(entry, local).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Corrupt,
@@ -212,10 +243,20 @@ impl PoolFile {
     }
 }
 
+/// How long data files are, as servers say, or were when they were made durable.
+pub(crate) fn local_lengths_of(replies: &[IoReply]) -> Result<Vec<u64>> {
+    let length = |reply: &IoReply| match reply {
+        IoReply::Length(length) => Ok(*length),
+        IoReply::Absent => Ok(0),
+        reply => Err(unexpected(reply)),
+    };
+    replies.iter().map(length).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outcore_core::Inode;
+    use outcore_core::{Durable, Inode};
 
     fn file(expires_s: u64, now_s: u64) -> PoolFile {
         let inode = Inode {
@@ -226,6 +267,7 @@ mod tests {
             mode: 0o644,
             modified_ns: 0,
             changed_ns: 0,
+            durable: Durable::default(),
         };
         PoolFile::new("f".into(), Opened { inode, grant: grant(expires_s) }, true, now_s).unwrap()
     }

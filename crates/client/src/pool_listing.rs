@@ -80,7 +80,8 @@ where
             (*server, IoRequest::Lengths { handles: handles.clone(), grant, targets })
         };
         let replies = self.servers.wait_each(asked.iter().map(request).collect(), &self.none);
-        let unlooked = |Named { name, inode }| Listed { name, inode, length: 0, unknown: None };
+        let unlooked =
+            |Named { name, inode }| Listed { length: durable_length(&inode), name, inode, unknown: None };
         let mut listed: Vec<Listed> = names.into_iter().map(unlooked).collect();
         for ((_, targets), reply) in asked.iter().zip(replies) {
             let reply = match reply {
@@ -107,4 +108,11 @@ where
         }
         Ok(listed)
     }
+}
+
+/// How long a file is at least, whatever became of its data files: those who read it are told.
+fn durable_length(inode: &Inode) -> u64 {
+    let Some(layout) = &inode.layout else { return 0 };
+    let ends = inode.durable.lengths.iter().zip(0..);
+    ends.filter_map(|(&local, entry)| layout.stripes.length_from(entry, local)).max().unwrap_or(0)
 }

@@ -9,7 +9,7 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Call, unexpected};
-use crate::pool_file::PoolFile;
+use crate::pool_file::{PoolFile, local_lengths_of};
 use crate::pool_listing::Listed;
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
@@ -63,7 +63,11 @@ where
         // The first write makes its data file, as long as it is.
         let file = self.create(&fresh, 0, false, on_one_server())?;
         let path = crate::pool_shared::checked(path)?;
-        let replaced = self.write_durably(&file, 0, bytes).and_then(|()| self.rename(&file.path, &path));
+        let replaced = self.write_durably(&file, 0, bytes).and_then(|()| {
+            // Told with the new name, it is no commit of its own.
+            let durable = self.take_durable(file.handle);
+            self.rename_durable(&file.path, &path, durable)
+        });
         if replaced.is_err() {
             // The first error is the one to tell.
             let _ = self.remove(&file.path, false);
@@ -103,10 +107,11 @@ where
 
     /// Makes a file durable.
     pub(crate) fn settled(&self, file: &PoolFile) -> Result<()> {
-        self.granted(file, |grant| {
-            let calls = file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())));
-            self.servers.wait_all(calls)?.iter().try_for_each(is_done)
-        })
+        let turn = file.tracked().turn();
+        let replies =
+            self.granted(file, |grant| self.wait_there(file, file.sync_calls(grant, &self.none)))?;
+        self.note_synced(file, turn, &local_lengths_of(&replies)?);
+        Ok(())
     }
 
     /// All names in a directory, page by page.
@@ -155,7 +160,12 @@ where
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let request = ManagerRequest::Rename { from: from.into(), to: to.into() };
+        self.rename_durable(from, to, vec![])
+    }
+
+    /// Renames a file of which that is durable.
+    fn rename_durable(&self, from: &str, to: &str, durable: Vec<u64>) -> Result<()> {
+        let request = ManagerRequest::Rename { from: from.into(), to: to.into(), durable };
         self.remove_data(request, false)
     }
 

@@ -12,6 +12,7 @@ use outcore_disk::umask;
 
 use crate::pool::WallClock;
 use crate::pool_call::{Call, Servers, unexpected};
+use crate::pool_durable::AskedOf;
 use crate::pool_file::PoolFile;
 
 /// How often a request is made with a new grant where servers refuse it: a grant is over sooner than thought if clocks jump.
@@ -29,7 +30,7 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     numbers: RwLock<Numbers>,
     files: RwLock<HashMap<FileId, Arc<PoolFile>>>,
     next: AtomicU64,
-    /// The files that were written to from here since the manager was told.
+    /// What was written to files from here, and made durable, since the manager was told.
     written: Mutex<HashMap<Handle, Written>>,
     /// Held while the manager is told: else a time that somebody sets in between would be lost.
     telling: Mutex<()>,
@@ -42,7 +43,16 @@ pub(crate) const MOST_NS: u64 = i64::MAX as u64;
 #[derive(Clone, PartialEq)]
 struct Written {
     path: Arc<str>,
-    last_ns: u64,
+    /// When last; `None`: only what is durable is news.
+    last_ns: Option<u64>,
+    /// How long the data files are at least, and how often the file had been shortened before.
+    durable: Option<(u64, Vec<u64>)>,
+}
+
+impl Written {
+    fn new(file: &PoolFile) -> Self {
+        Self { path: file.path.clone(), last_ns: None, durable: None }
+    }
 }
 
 /// The numbers of the I/O servers of a pool.
@@ -127,7 +137,11 @@ where
     }
 
     pub(crate) fn stat(&self, path: &str) -> Result<Inode> {
-        match self.manager(ManagerRequest::Stat { path: path.into() })? {
+        self.inode(ManagerRequest::Stat { path: path.into() })
+    }
+
+    fn inode(&self, request: ManagerRequest) -> Result<Inode> {
+        match self.manager(request)? {
             ManagerReply::Inode(inode) => Ok(*inode),
             reply => Err(unexpected(&reply)),
         }
@@ -156,7 +170,7 @@ where
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
         // An empty file needs no data files: they are made when it is written to.
         if length > 0
-            && let Err(error) = self.set_length(&file, length, reserve)
+            && let Err(error) = self.resize(&file, length, reserve)
         {
             // The first error is the one to tell.
             let _ = self.remove(&file.path, false);
@@ -226,7 +240,24 @@ where
         }
     }
 
+    /// Makes a file longer or shorter. The manager is told before and after, since data files may become shorter than they
+    /// were known to be.
     pub(crate) fn set_length(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
+        let lengths = file.local_lengths(length);
+        let begun = self.inode(ManagerRequest::BeginCut { handle: file.handle, lengths })?;
+        file.tracked().cut_begins(begun.durable);
+        let resized = self.resize(file, length, reserve);
+        // What failed may be done yet: then nothing more is told of the file.
+        let ended = match resized {
+            Ok(()) => self.inode(ManagerRequest::EndCut { handle: file.handle }).map(Some),
+            Err(_) => Ok(None),
+        };
+        let durable = ended.as_ref().ok().cloned().flatten().map(|inode| inode.durable);
+        file.tracked().cut_ends(durable);
+        resized.and(ended.map(|_| ()))
+    }
+
+    fn resize(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
         self.granted(file, |grant| {
             let calls = file.resize_calls(grant, length, reserve, &self.none);
             self.servers.wait_all(calls)?.iter().try_for_each(is_done)
@@ -244,35 +275,60 @@ where
         Ok(length)
     }
 
-    /// Waits for the answers to calls about a file, which must be there if servers have nothing of it.
+    /// Waits for the answers to calls about a file, of which nothing must be lost, and which must be there if servers have
+    /// nothing of it.
     pub(crate) fn wait_there(&self, file: &PoolFile, calls: Vec<Call<L::Buffer>>) -> Result<Vec<IoReply>> {
+        let asked_of = file.tracked().asked_of(&calls);
         let replies = self.servers.wait_all(calls)?;
-        if replies.contains(&IoReply::Absent) {
-            self.check_is_there(file)?;
+        if asked_of.is_in_doubt(&replies) {
+            self.check_is_there(file, asked_of, &replies)?;
         }
         Ok(replies)
     }
 
-    /// Whether a file that a server has nothing of is there: one that was removed has nothing either.
-    fn check_is_there(&self, file: &PoolFile) -> Result<()> {
-        match self.manager(ManagerRequest::Renew { handle: file.handle, write: false }) {
-            Err(error) if error.kind == ErrorKind::NotFound => Err(Error::new(
-                ErrorKind::NotFound,
-                format!("{} was removed or replaced since it was opened; open it again", file.path),
-            )),
-            reply => reply.map(|_| ()),
+    /// Whether a file that a server has nothing of, or less than there was, is there: one that was removed has nothing
+    /// either, and one that somebody shortened has less.
+    fn check_is_there(&self, file: &PoolFile, mut asked_of: AskedOf, replies: &[IoReply]) -> Result<()> {
+        let mut short = asked_of.short(replies);
+        for _ in 0..TRIES {
+            let inode = match self.inode(ManagerRequest::Describe { handle: file.handle }) {
+                // Nothing of it needs to be durable any more.
+                Err(error) if error.kind == ErrorKind::NotFound && asked_of.is_sync => return Ok(()),
+                Err(error) if error.kind == ErrorKind::NotFound => {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("{} was removed or replaced since it was opened; open it again", file.path),
+                    ));
+                }
+                inode => inode?,
+            };
+            let Some(found) = short else { return Ok(()) };
+            // What was known when it was asked for counts, unless somebody has begun to shorten the file by now.
+            if inode.durable.cuts == asked_of.known.cuts {
+                return Err(file.lost(found));
+            }
+            asked_of.known = Arc::new(inode.durable);
+            file.tracked().was_cut(asked_of.known.clone());
+            let retired = file.retired(self.servers.link());
+            let entries = 0..file.layout.stripes.count();
+            asked_of.entries = entries.filter(|&entry| retired[entry as usize].is_none()).collect();
+            let calls = |grant| file.length_calls_of_others(grant, &retired, &self.none);
+            let lengths = self.granted(file, |grant| self.servers.wait_all(calls(grant)))?;
+            short = asked_of.short(&lengths);
         }
+        Ok(())
     }
 
-    /// Looks whether the file is there, if servers have nothing of it, and goes on with `then`. The manager is asked
+    /// Looks whether the file is there, if servers have nothing of it or too little, and goes on with `then`. The manager is asked
     /// from a thread of its own, since who has the replies must not wait.
     pub(crate) fn when_there(
         self: &Arc<Self>,
         file: &Arc<PoolFile>,
+        asked_of: AskedOf,
         replies: Result<Vec<IoReply>>,
         then: impl FnOnce(Result<Vec<IoReply>>) + Send + 'static,
     ) {
-        if !matches!(&replies, Ok(replies) if replies.contains(&IoReply::Absent)) {
+        if !matches!(&replies, Ok(replies) if asked_of.is_in_doubt(replies)) {
             return then(replies);
         }
         let (shared, file) = (self.clone(), file.clone());
@@ -280,7 +336,8 @@ where
         let look = {
             let then = then.clone();
             move || {
-                let replies = shared.check_is_there(&file).and(replies);
+                let replies = replies
+                    .and_then(|replies| shared.check_is_there(&file, asked_of, &replies).map(|()| replies));
                 if let Some(then) = take(&then) {
                     then(replies);
                 }
@@ -301,7 +358,7 @@ where
         // Files are closed from completions too, which must not wait for the manager. If no thread can be started, who
         // asks for the time tells it.
         let shared = self.clone();
-        let tell = move || drop(shared.tell_written(&file.path));
+        let tell = move || drop(shared.tell(file.handle));
         let _ = std::thread::Builder::new().name("outcore-close".into()).spawn(tell);
     }
 
@@ -312,34 +369,75 @@ where
     pub(crate) fn note_written(&self, file: &PoolFile) {
         let now_ns = (self.clock)().min(MOST_NS);
         let mut written = self.written();
-        let last_ns = written.get(&file.handle).map_or(0, |before| before.last_ns.saturating_add(1));
-        written.insert(file.handle, Written { path: file.path.clone(), last_ns: now_ns.max(last_ns) });
+        let news = written.entry(file.handle).or_insert_with(|| Written::new(file));
+        news.last_ns = Some(now_ns.max(news.last_ns.map_or(0, |before| before.saturating_add(1))));
+    }
+
+    /// A sync that began in that turn made so much of each data file durable.
+    pub(crate) fn note_synced(&self, file: &PoolFile, turn: Option<u64>, lengths: &[u64]) {
+        let news = file.tracked().synced(turn, lengths);
+        // Who may only read tells nothing.
+        let Some((cuts, lengths)) = news.filter(|_| file.writable) else { return };
+        let mut written = self.written();
+        let news = written.entry(file.handle).or_insert_with(|| Written::new(file));
+        match &mut news.durable {
+            Some((before, kept)) if *before == cuts => {
+                for (kept, length) in kept.iter_mut().zip(lengths) {
+                    *kept = (*kept).max(length);
+                }
+            }
+            Some((before, _)) if *before > cuts => {}
+            durable => *durable = Some((cuts, lengths)),
+        }
+    }
+
+    /// What is to be told of a file's data files, for who tells it: nobody else does then.
+    pub(crate) fn take_durable(&self, handle: Handle) -> Vec<u64> {
+        let durable = self.written().get_mut(&handle).and_then(|news| news.durable.take());
+        durable.map_or(vec![], |(_, lengths)| lengths)
     }
 
     /// Tells the manager when a file was last written to from here, if it does not know; returns what it knows then.
     pub(crate) fn tell_written(&self, path: &str) -> Result<u64> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let inode = self.stat(path)?;
-        let Some(last) = self.written().get(&inode.handle).cloned() else { return Ok(inode.modified_ns) };
-        // Never the same time for two contents, whatever the clocks say: the manager sees to that.
-        let request = ManagerRequest::Wrote { handle: inode.handle, modified_ns: last.last_ns };
-        let now = match self.manager(request)? {
-            ManagerReply::Inode(inode) => *inode,
-            reply => return Err(unexpected(&reply)),
+        if !self.written().contains_key(&inode.handle) {
+            return Ok(inode.modified_ns);
+        }
+        Ok(self.tell_now(inode.handle)?.map_or(inode.modified_ns, |told| told.modified_ns))
+    }
+
+    /// As `tell_written`, of a file whose name may be another's by now.
+    fn tell(&self, handle: Handle) -> Result<()> {
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tell_now(handle).map(|_| ())
+    }
+
+    fn tell_now(&self, handle: Handle) -> Result<Option<Inode>> {
+        let Some(news) = self.written().get(&handle).cloned() else { return Ok(None) };
+        let (cuts, durable) = news.durable.clone().unwrap_or_default();
+        let request = ManagerRequest::Wrote { handle, modified_ns: news.last_ns, cuts, durable };
+        let told = self.inode(request);
+        let is_over = match &told {
+            Ok(_) => true,
+            Err(error) => error.kind == ErrorKind::NotFound,
         };
         let mut written = self.written();
-        if written.get(&inode.handle) == Some(&last) {
-            written.remove(&inode.handle);
+        if is_over && written.get(&handle) == Some(&news) {
+            written.remove(&handle);
         }
-        Ok(now.modified_ns)
+        told.map(Some)
     }
 
     /// Tells the manager all that it does not know.
     pub(crate) fn tell_all_written(&self) {
-        let paths: Vec<Arc<str>> = self.written().values().map(|written| written.path.clone()).collect();
-        for path in paths {
-            // A file may be gone by now, or have another name.
-            let _ = self.tell_written(&path);
+        let all: Vec<(Handle, Written)> = self.written().iter().map(|(h, news)| (*h, news.clone())).collect();
+        for (handle, news) in all {
+            // A file may be gone by now. One that has another name was told of with that, but for the time.
+            let _ = match news.durable {
+                Some(_) => self.tell(handle),
+                None => self.tell_written(&news.path).map(|_| ()),
+            };
         }
     }
 }
@@ -359,7 +457,7 @@ fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Whether bytes were moved. Of what a server has nothing, zeros were.
+/// Whether bytes were moved. Of what a server has nothing, zeros were, and nothing is to be made durable.
 pub(crate) fn is_moved(reply: &IoReply) -> Result<()> {
     if *reply == IoReply::Absent { Ok(()) } else { is_done(reply) }
 }

@@ -8,7 +8,7 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Outcome, gone};
-use crate::pool_file::PoolFile;
+use crate::pool_file::{PoolFile, local_lengths_of};
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
 /// What is to be moved, and what follows.
@@ -99,10 +99,8 @@ where
     ) {
         let (shared, looking, looked_at) = (self.clone(), self.clone(), file.clone());
         let retired = file.retired(self.servers.link());
-        let calls = file.calls(|target| {
-            let asks = retired[target.entry as usize].is_none();
-            asks.then(|| (IoRequest::Length { target, grant }, self.none.clone()))
-        });
+        let calls = file.length_calls_of_others(grant, &retired, &self.none);
+        let asked_of = file.tracked().asked_of(&calls);
         let finish = move |transfer: Transfer<L::Buffer>, replies: Result<Vec<IoReply>>, finished_ns| {
             let regions = &transfer.regions;
             let length = replies.and_then(|replies| {
@@ -139,8 +137,9 @@ where
             let (shared, file) = (looking.clone(), looked_at.clone());
             shared.when_taken(&file, grant, transfer, outcome, move |transfer, outcome| {
                 let Outcome { replies, finished_ns, .. } = outcome;
-                looking
-                    .when_there(&looked_at, replies, move |replies| finish(transfer, replies, finished_ns));
+                looking.when_there(&looked_at, asked_of, replies, move |replies| {
+                    finish(transfer, replies, finished_ns);
+                });
             });
         };
         self.servers.call_all(calls, Box::new(then));
@@ -149,10 +148,9 @@ where
     /// One message to each server that has a part of it.
     fn transfer(self: &Arc<Self>, file: &Arc<PoolFile>, grant: Grant, transfer: Transfer<L::Buffer>) {
         let Transfer { operation, regions, buffer, .. } = &transfer;
+        let turn = file.tracked().turn();
         let calls = match operation {
-            Operation::Sync => {
-                file.calls(|target| Some((IoRequest::Sync { target, grant }, self.none.clone())))
-            }
+            Operation::Sync => file.sync_calls(grant, &self.none),
             Operation::Write => {
                 file.parts(regions, buffer, |target, regions| IoRequest::Write { target, grant, regions })
             }
@@ -160,13 +158,20 @@ where
                 file.parts(regions, buffer, |target, regions| IoRequest::Read { target, grant, regions })
             }
         };
+        let asked_of = file.tracked().asked_of(&calls);
         let (shared, file) = (self.clone(), file.clone());
         let (looking, looked_at) = (self.clone(), file.clone());
         let finish = move |transfer: Transfer<L::Buffer>, outcome: Outcome| {
             let Transfer { operation, regions, buffer, done, .. } = transfer;
             let Outcome { replies, started_ns, finished_ns } = outcome;
-            let good = if operation == Operation::Read { is_moved } else { is_done };
-            let mut moved = replies.and_then(|replies| replies.iter().try_for_each(good));
+            let mut moved = replies.and_then(|replies| match operation {
+                Operation::Read => replies.iter().try_for_each(is_moved),
+                Operation::Write => replies.iter().try_for_each(is_done),
+                Operation::Sync => {
+                    shared.note_synced(&file, turn, &local_lengths_of(&replies)?);
+                    Ok(())
+                }
+            });
             let is_told = !matches!(&moved, Err(error) if error.kind != ErrorKind::Lost);
             if operation == Operation::Sync && is_told {
                 // Who syncs first finds it; all others who have the file open are told as well.
@@ -186,7 +191,7 @@ where
             let (shared, file) = (looking.clone(), looked_at.clone());
             shared.when_taken(&file, grant, transfer, outcome, move |transfer, outcome| {
                 let Outcome { replies, started_ns, finished_ns } = outcome;
-                looking.when_there(&looked_at, replies, move |replies| {
+                looking.when_there(&looked_at, asked_of, replies, move |replies| {
                     finish(transfer, Outcome { replies, started_ns, finished_ns });
                 });
             });

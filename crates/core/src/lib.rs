@@ -20,6 +20,7 @@ mod grid;
 mod inventory;
 mod layout;
 mod link;
+mod manager_message;
 mod message;
 mod names;
 mod order;
@@ -45,10 +46,10 @@ pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot,
 pub use inventory::{Damage, DataFile, Inspection, Known, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
-pub use message::{
-    Grant, Hints, Inode, IoReply, IoRequest, IoStatus, LengthGrant, ManagerReply, ManagerRequest, Named,
-    Opened, Origin, ServerAddress, Target, files_among,
+pub use manager_message::{
+    Durable, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Origin, ServerAddress, files_among,
 };
+pub use message::{Grant, IoReply, IoRequest, IoStatus, LengthGrant, Target};
 pub use names::Names;
 pub use order::ChunkOrder;
 pub use packing::{PackedLevel, Packing};

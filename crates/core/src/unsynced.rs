@@ -70,7 +70,11 @@ impl Unsynced {
     /// before it was sent may be lost. That is told once: then they count as never made.
     #[must_use]
     pub fn answered(&mut self, sent: Sent, run: Incarnation, reply: &IoReply) -> bool {
-        if !matches!(reply, IoReply::Done) {
+        let is_good = match sent.0 {
+            Effect::Syncs { .. } => matches!(reply, IoReply::Length(_) | IoReply::Absent),
+            _ => matches!(reply, IoReply::Done),
+        };
+        if !is_good {
             return false;
         }
         match sent.0 {
@@ -144,9 +148,12 @@ mod tests {
         IoRequest::Sync { target, grant }
     }
 
+    const SYNCED: IoReply = IoReply::Length(10);
+
     fn done(notes: &mut Unsynced, request: &IoRequest, run: Incarnation) -> bool {
         let sent = notes.sent(SERVER, request);
-        notes.answered(sent, run, &IoReply::Done)
+        let reply = if matches!(request, IoRequest::Sync { .. }) { SYNCED } else { IoReply::Done };
+        notes.answered(sent, run, &reply)
     }
 
     #[test]
@@ -195,12 +202,12 @@ mod tests {
         done(&mut notes, &write(), ONE);
         let racing = notes.sent(SERVER, &sync());
         done(&mut notes, &write(), ONE);
-        assert!(!notes.answered(racing, ONE, &IoReply::Done));
+        assert!(!notes.answered(racing, ONE, &SYNCED));
         assert!(done(&mut notes, &sync(), TWO), "the second write");
         // A sync of an earlier run that is answered late takes nothing from a later one.
         let late = notes.sent(SERVER, &sync());
         done(&mut notes, &write(), TWO);
-        assert!(!notes.answered(late, ONE, &IoReply::Done));
+        assert!(!notes.answered(late, ONE, &SYNCED));
         assert!(done(&mut notes, &sync(), ONE));
     }
 
@@ -209,8 +216,8 @@ mod tests {
         let mut notes = Unsynced::default();
         done(&mut notes, &write(), ONE);
         let (a, b) = (notes.sent(SERVER, &sync()), notes.sent(SERVER, &sync()));
-        assert!(notes.answered(a, TWO, &IoReply::Done));
-        assert!(notes.answered(b, TWO, &IoReply::Done));
+        assert!(notes.answered(a, TWO, &SYNCED));
+        assert!(notes.answered(b, TWO, &SYNCED));
     }
 
     #[test]
@@ -233,7 +240,7 @@ mod tests {
         let (other, grant) = target(6);
         assert!(!done(&mut notes, &IoRequest::Sync { target: other, grant }, TWO));
         let elsewhere = notes.sent(ServerId(4), &sync());
-        assert!(!notes.answered(elsewhere, TWO, &IoReply::Done));
+        assert!(!notes.answered(elsewhere, TWO, &SYNCED));
         let (target, grant) = target(5);
         done(&mut notes, &IoRequest::Remove { target, grant }, TWO);
         assert!(!done(&mut notes, &sync(), TWO), "of a file that is gone nothing is to be told");

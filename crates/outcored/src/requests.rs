@@ -157,5 +157,8 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Know { .. } => "know",
         ManagerRequest::Paths { .. } => "paths",
         ManagerRequest::Look { .. } => "look",
+        ManagerRequest::BeginCut { .. } => "begin_cut",
+        ManagerRequest::EndCut { .. } => "end_cut",
+        ManagerRequest::Describe { .. } => "describe",
     }
 }

@@ -6,7 +6,7 @@ mod judge;
 mod manager;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
@@ -126,6 +126,8 @@ pub struct World {
     /// How many clients there were at first, of whom each has its own parts of files.
     owners: usize,
     next_write: u64,
+    /// How long servers said that a data file is, durably, and when.
+    durable: BTreeMap<(Handle, ServerId), Vec<(u64, u64)>>,
     /// One that not all of its clients have begun with.
     collective: Option<Collective>,
     /// Crashes and other faults are over.
@@ -205,6 +207,7 @@ impl World {
             clocks: Clocks::new(servers as usize, clients),
             owners: clients,
             next_write: 0,
+            durable: BTreeMap::new(),
             collective: None,
             is_calm: false,
             flipped: false,

@@ -3,15 +3,15 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest, IoStatus,
-    Known, Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result,
-    ServerAddress, ServerId, Target,
+    Answer, Buffer, Durable, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest,
+    IoStatus, Known, Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened,
+    Result, ServerAddress, ServerId, Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -45,6 +45,9 @@ pub struct MemoryLink {
     /// Whether servers are started again just before a sync.
     pub restarts_before_syncs: AtomicBool,
     pub list_page: u64,
+    /// Requests to the manager.
+    asked: AtomicU64,
+    retired: Mutex<HashSet<ServerId>>,
 }
 
 impl MemoryLink {
@@ -60,11 +63,27 @@ impl MemoryLink {
             restarts: Mutex::default(),
             restarts_before_syncs: AtomicBool::new(false),
             list_page: 2,
+            asked: AtomicU64::new(0),
+            retired: Mutex::default(),
         }
     }
 
     pub fn renewals(&self) -> u64 {
         self.names.lock().unwrap().renewals
+    }
+
+    /// Requests to the manager so far.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    pub fn retire(&self, server: u32) {
+        self.retired.lock().unwrap().insert(ServerId(server));
+    }
+
+    /// What the manager was told to be durable of a file.
+    pub fn durable(&self, path: &str) -> Vec<u64> {
+        self.names.lock().unwrap().inodes[path].durable.lengths.clone()
     }
 
     /// Data files that are there.
@@ -87,8 +106,13 @@ impl MemoryLink {
 
     /// Answers what was held, the last first.
     pub fn let_go(&self) {
+        self.release_later()();
+    }
+
+    /// Holds no more; what was held is answered when the result is called.
+    pub fn release_later(&self) -> impl FnOnce() + use<> {
         let held = self.held.lock().unwrap().take().unwrap_or_default();
-        held.into_iter().rev().for_each(|job| job());
+        || held.into_iter().rev().for_each(|job| job())
     }
 
     /// The manager has lost a file, and servers have its data.
@@ -96,6 +120,16 @@ impl MemoryLink {
         let mut names = self.names.lock().unwrap();
         names.forget(path);
         names.orphans.clear();
+    }
+
+    /// A server loses what it has of a file from a byte of the data file on; from 0 on, all of it.
+    pub fn lose_data(&self, server: u32, handle: Handle, from: usize) {
+        let mut data = self.data.lock().unwrap();
+        if from == 0 {
+            data.remove(&(ServerId(server), handle));
+        } else if let Some(bytes) = data.get_mut(&(ServerId(server), handle)) {
+            bytes.truncate(from);
+        }
     }
 
     /// What was sent since the last call.
@@ -149,7 +183,11 @@ impl MemoryLink {
                 }
                 Ok(IoReply::Done)
             }
-            IoRequest::Sync { target, grant } => self.check(target, grant, false).map(|()| IoReply::Done),
+            IoRequest::Sync { target, grant } => {
+                self.check(target, grant, false)?;
+                let length = |bytes: &Vec<u8>| IoReply::Length(bytes.len() as u64);
+                Ok(data.get(&(server, target.handle)).map_or(IoReply::Absent, length))
+            }
             IoRequest::Length { target, grant } => {
                 self.check(target, grant, false)?;
                 let length = |bytes: &Vec<u8>| IoReply::Length(bytes.len() as u64);
@@ -246,8 +284,11 @@ impl MemoryLink {
                 }
                 Ok(self.orphans(&names, after))
             }
-            ManagerRequest::Rename { from, to } => {
+            ManagerRequest::Rename { from, to, durable } => {
                 find(&names, &from)?;
+                if !durable.is_empty() {
+                    names.inodes.get_mut(&from).unwrap().durable.lengths = durable;
+                }
                 if names.inodes.contains_key(&to) {
                     names.forget(&to);
                 }
@@ -274,12 +315,6 @@ impl MemoryLink {
                 };
                 Ok(ManagerReply::Known { known: handles.into_iter().map(known).collect(), more: false })
             }
-            ManagerRequest::Wrote { handle, modified_ns } => {
-                let inode = names.inodes.values_mut().find(|inode| inode.handle == handle);
-                let inode = inode.ok_or_else(|| missing("a file that was written"))?;
-                inode.modified_ns = modified_ns.max(inode.modified_ns + 1);
-                Ok(ManagerReply::Inode(Box::new(inode.clone())))
-            }
             ManagerRequest::Touch { path } => {
                 names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?.modified_ns = 1000;
                 Ok(ManagerReply::Done)
@@ -288,6 +323,32 @@ impl MemoryLink {
                 let inode = names.inodes.get_mut(&path).ok_or_else(|| missing(&path))?;
                 inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);
                 Ok(ManagerReply::Done)
+            }
+            ManagerRequest::Describe { handle } => {
+                Ok(ManagerReply::Inode(Box::new(names.of(handle)?.clone())))
+            }
+            ManagerRequest::Wrote { handle, modified_ns, cuts, durable } => {
+                let inode = names.of(handle)?;
+                if let Some(modified_ns) = modified_ns {
+                    inode.modified_ns = modified_ns.max(inode.modified_ns + 1);
+                }
+                if inode.durable.cuts == cuts && inode.durable.cuts_done == cuts && !durable.is_empty() {
+                    inode.durable.lengths = durable;
+                }
+                Ok(ManagerReply::Inode(Box::new(inode.clone())))
+            }
+            ManagerRequest::BeginCut { handle, lengths } => {
+                let inode = names.of(handle)?;
+                inode.durable.cuts += 1;
+                for (kept, length) in inode.durable.lengths.iter_mut().zip(lengths) {
+                    *kept = length.min(*kept);
+                }
+                Ok(ManagerReply::Inode(Box::new(inode.clone())))
+            }
+            ManagerRequest::EndCut { handle } => {
+                let inode = names.of(handle)?;
+                inode.durable.cuts_done += 1;
+                Ok(ManagerReply::Inode(Box::new(inode.clone())))
             }
             _ => Err(Error::invalid("not known here")),
         }
@@ -325,6 +386,11 @@ impl MemoryLink {
 }
 
 impl Names {
+    fn of(&mut self, handle: Handle) -> Result<&mut Inode> {
+        let found = self.inodes.values_mut().find(|inode| inode.handle == handle);
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file"))
+    }
+
     fn inode(&mut self, layout: Option<Layout>) -> Inode {
         self.next += 1;
         Inode {
@@ -335,6 +401,7 @@ impl Names {
             mode: 0o644,
             modified_ns: self.next,
             changed_ns: 0,
+            durable: Durable::default(),
         }
     }
 
@@ -389,7 +456,12 @@ impl Link for MemoryLink {
         answer();
     }
 
+    fn is_retired(&self, server: ServerId) -> bool {
+        self.retired.lock().unwrap().contains(&server)
+    }
+
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         Ok(self.answer(request).unwrap_or_else(ManagerReply::Failed))
     }
 }

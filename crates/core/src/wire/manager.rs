@@ -2,12 +2,14 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress, ServerId,
+    Durable, Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress,
+    ServerId,
 };
 
 structure!(ServerAddress { id, addresses });
 structure!(Hints { stripe_unit_bytes, stripe_count, base, others });
-structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns });
+structure!(Durable { lengths, cuts, cuts_done });
+structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable });
 structure!(Named { name, inode });
 structure!(Opened { inode, grant });
 
@@ -20,7 +22,7 @@ choice!(ManagerRequest {
     6 = List { path, after, most },
     7 = MakeDirectory { path, mode },
     8 = Remove { path, recursive },
-    9 = Rename { from, to },
+    9 = Rename { from, to, durable },
     10 = SetAttributes { path, mode, owner, group, modified_ns },
     11 = SetDefaultLayout { path, hints },
     12 = GetExtended { path, name },
@@ -33,9 +35,12 @@ choice!(ManagerRequest {
     19 = Paths { handles },
     20 = Look { path, after, most },
     21 = Time,
-    22 = Wrote { handle, modified_ns },
+    22 = Wrote { handle, modified_ns, cuts, durable },
     23 = Touch { path },
     24 = Retire { server, undo },
+    25 = BeginCut { handle, lengths },
+    26 = EndCut { handle },
+    27 = Describe { handle },
 });
 
 choice!(Known {

@@ -40,6 +40,11 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
     /// The next `count` bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((front, left)) = self.left.split_at_checked(count) else {

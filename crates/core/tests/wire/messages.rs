@@ -200,9 +200,13 @@ fn hints() -> impl Strategy<Value = Hints> {
         })
 }
 
+fn lengths() -> impl Strategy<Value = Vec<u64>> {
+    vec(any::<u64>(), 0..4)
+}
+
 fn inode() -> impl Strategy<Value = Inode> {
-    (any::<u64>(), option::of(layout()), any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(
-        |(handle, layout, numbers, times)| Inode {
+    (any::<u64>(), option::of(layout()), any::<[u32; 3]>(), any::<[u64; 4]>(), lengths()).prop_map(
+        |(handle, layout, numbers, times, lengths)| Inode {
             handle: Handle(handle),
             layout,
             owner: numbers[0],
@@ -210,6 +214,7 @@ fn inode() -> impl Strategy<Value = Inode> {
             mode: numbers[2],
             modified_ns: times[0],
             changed_ns: times[1],
+            durable: Durable { lengths, cuts: times[2], cuts_done: times[3] },
         },
     )
 }
@@ -235,8 +240,6 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
     prop_oneof![
         Just(ManagerRequest::Servers),
         Just(ManagerRequest::Time),
-        (handle(), any::<u64>())
-            .prop_map(|(handle, modified_ns)| ManagerRequest::Wrote { handle, modified_ns }),
         path().prop_map(|path| ManagerRequest::Touch { path }),
         (path(), flag()).prop_map(|(path, write)| ManagerRequest::Open { path, write }),
         (path(), hints(), number()).prop_map(|(path, hints, mode)| ManagerRequest::Create {
@@ -255,7 +258,22 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
         (vec(handle(), 0..4), handle(), any::<u64>())
             .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
-        (path(), path()).prop_map(|(from, to)| ManagerRequest::Rename { from, to }),
+        (path(), path(), lengths()).prop_map(|(from, to, durable)| ManagerRequest::Rename {
+            from,
+            to,
+            durable
+        }),
+        (handle(), option::of(any::<u64>()), any::<u64>(), lengths()).prop_map(
+            |(handle, modified_ns, cuts, durable)| ManagerRequest::Wrote {
+                handle,
+                modified_ns,
+                cuts,
+                durable
+            }
+        ),
+        (handle(), lengths()).prop_map(|(handle, lengths)| ManagerRequest::BeginCut { handle, lengths }),
+        handle().prop_map(|handle| ManagerRequest::EndCut { handle }),
+        handle().prop_map(|handle| ManagerRequest::Describe { handle }),
         (path(), any::<[Option<u32>; 3]>(), option::of(any::<u64>())).prop_map(|(path, n, modified_ns)| {
             ManagerRequest::SetAttributes { path, mode: n[0], owner: n[1], group: n[2], modified_ns }
         }),

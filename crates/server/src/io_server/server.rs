@@ -167,11 +167,14 @@ impl<B: Buffer> Shared<B> {
             }
             IoRequest::Sync { target, .. } => {
                 self.with_file(target.handle, async |file| {
-                    if self.open(file, false).await? {
-                        self.check_whole(file, target)?;
-                        self.make_durable(file).await?;
+                    if !self.open(file, false).await? {
+                        return Ok(IoReply::Absent);
                     }
-                    Ok(IoReply::Done)
+                    self.check_whole(file, target)?;
+                    // Before: what is written meanwhile may not be durable then.
+                    let length = file.length.get();
+                    self.make_durable(file).await?;
+                    Ok(IoReply::Length(length))
                 })
                 .await
             }

@@ -83,7 +83,8 @@ mod tests {
     use outcore_core::Handle;
 
     fn inode(owner: u32, group: u32, mode: u32) -> Inode {
-        Inode { handle: Handle(1), layout: None, owner, group, mode, modified_ns: 0, changed_ns: 0 }
+        let durable = outcore_core::Durable::default();
+        Inode { handle: Handle(1), layout: None, owner, group, mode, modified_ns: 0, changed_ns: 0, durable }
     }
 
     fn user(uid: u32, gids: &[u32]) -> User {

@@ -133,6 +133,8 @@ fn is_noted(request: &ManagerRequest) -> bool {
             | ManagerRequest::SetDefaultLayout { .. }
             | ManagerRequest::SetExtended { .. }
             | ManagerRequest::Touch { .. }
+            | ManagerRequest::BeginCut { .. }
+            | ManagerRequest::EndCut { .. }
     )
 }
 
@@ -166,6 +168,9 @@ impl<S: Store> Manager<S> {
             }
             ManagerRequest::Remove { .. } | ManagerRequest::Rename { .. } => {
                 self.page_of_orphans(now, who, Handle(0), MAX_PAGE)
+            }
+            ManagerRequest::BeginCut { handle, .. } | ManagerRequest::EndCut { handle } => {
+                self.describe(now, who, *handle)
             }
             _ => Ok(ManagerReply::Done),
         }

@@ -1,13 +1,12 @@
 //! Owner, group, mode and times changed; default layouts; extended attributes.
 
-use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, Result};
+use outcore_core::{Error, ErrorKind, Hints, ManagerReply, Result};
 
 use super::access::{READ, WRITE, allows, check_mode, require, require_owner};
 use super::files::check_is_directory;
 use super::layouts::understood;
 use super::paths::MAX_NAME_BYTES;
 use super::step::Step;
-use super::walk::not_found;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
@@ -74,17 +73,6 @@ impl<S: Store> Step<'_, S> {
         node.inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);
         Ok(())
-    }
-
-    /// The time rises, so that no two contents have the same, but it does not run ahead of this machine's.
-    fn wrote(&mut self, handle: Handle, modified_ns: u64) -> Result<Inode> {
-        self.check_renewal(handle, true)?;
-        let mut node = self.get_node(handle)?.ok_or_else(|| not_found("a file that was written"))?;
-        let least = node.inode.modified_ns.saturating_add(1);
-        node.inode.modified_ns = modified_ns.min(self.now.unix_ns).max(least);
-        node.inode.changed_ns = self.now.unix_ns;
-        self.put_node(&node);
-        Ok(node.inode)
     }
 
     fn set_default_layout(&mut self, path: &str, hints: &Hints) -> Result<()> {
@@ -181,17 +169,6 @@ impl<S: Store> Manager<S> {
     pub(super) fn touch(&mut self, now: Now, who: &User, path: &str) -> Result<ManagerReply> {
         self.change(now, who, |step| step.touch_path(path))?;
         Ok(ManagerReply::Done)
-    }
-
-    pub(super) fn wrote(
-        &mut self,
-        now: Now,
-        who: &User,
-        handle: Handle,
-        modified_ns: u64,
-    ) -> Result<ManagerReply> {
-        let inode = self.change(now, who, |step| step.wrote(handle, modified_ns))?;
-        Ok(ManagerReply::Inode(Box::new(inode)))
     }
 
     pub(super) fn set_default_layout(

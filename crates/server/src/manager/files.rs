@@ -20,7 +20,7 @@ pub(super) fn mode_on_the_way(mode: u32) -> u32 {
 }
 
 /// Refuses a directory where a file is needed.
-fn check_is_file(node: &Node, path: &str) -> Result<()> {
+pub(super) fn check_is_file(node: &Node, path: &str) -> Result<()> {
     if node.is_directory() {
         return Err(Error::invalid(format!(
             "need a file, have a directory at {path:?}; give the path of a file"

@@ -7,6 +7,7 @@
 mod access;
 mod answers;
 mod attributes;
+mod durable;
 mod files;
 mod inventory;
 mod keys;
@@ -21,7 +22,9 @@ mod walk;
 
 use std::sync::Arc;
 
-use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result};
+use outcore_core::{
+    Durable, Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result,
+};
 
 use crate::grants::Key;
 use crate::store::{Guard, Log, MAX_OPERATIONS, Outcome, Store, Write};
@@ -189,12 +192,17 @@ impl<S: Store> Manager<S> {
             ManagerRequest::MakeDirectory { path, mode } => self.make_directory(now, who, &path, mode),
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
-            ManagerRequest::Rename { from, to } => self.rename(now, who, &from, &to),
+            ManagerRequest::Rename { from, to, durable } => self.rename(now, who, &from, &to, &durable),
+            ManagerRequest::Wrote { handle, modified_ns, cuts, durable } => {
+                self.wrote(now, who, handle, modified_ns, (cuts, &durable))
+            }
+            ManagerRequest::BeginCut { handle, lengths } => self.begin_cut(now, who, handle, &lengths),
+            ManagerRequest::EndCut { handle } => self.end_cut(now, who, handle),
+            ManagerRequest::Describe { handle } => self.describe(now, who, handle),
             ManagerRequest::SetAttributes { path, mode, owner, group, modified_ns } => {
                 let wanted = attributes::Wanted { mode, owner, group, modified_ns };
                 self.set_attributes(now, who, &path, &wanted)
             }
-            ManagerRequest::Wrote { handle, modified_ns } => self.wrote(now, who, handle, modified_ns),
             ManagerRequest::Touch { path } => self.touch(now, who, &path),
             ManagerRequest::SetDefaultLayout { path, hints } => {
                 self.set_default_layout(now, who, &path, &hints)
@@ -353,6 +361,7 @@ fn make_pool<S: Store>(store: &mut S, config: &Config) -> Result<()> {
         mode: config.mode,
         modified_ns: 0,
         changed_ns: 0,
+        durable: Durable::default(),
     };
     let root = Node { inode, parent: ROOT, defaults: Hints::default() };
     let guards = [Guard { key: keys::POOL.to_vec(), version: None }];

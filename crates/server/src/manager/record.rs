@@ -1,7 +1,9 @@
 //! The values that the manager keeps: a byte that says the format, then fields. docs/format.md has the table.
 
 use outcore_core::wire::{Record, Source, decode, encode};
-use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Layout, Result, ServerAddress, ServerId};
+use outcore_core::{
+    Durable, Error, ErrorKind, Handle, Hints, Inode, Layout, Result, ServerAddress, ServerId,
+};
 
 use super::keys;
 
@@ -83,7 +85,7 @@ pub(super) fn read<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R> {
 // Field by field, and not as the messages of the same names are: these may change with the protocol, records may not.
 impl Record for Node {
     fn put(&self, to: &mut Vec<u8>) {
-        let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns } = &self.inode;
+        let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable } = &self.inode;
         handle.0.put(to);
         self.parent.0.put(to);
         for number in [owner, group, mode] {
@@ -102,6 +104,11 @@ impl Record for Node {
                 hint.put(to);
             }
             others.put(to);
+        } else if *durable != Durable::default() {
+            let Durable { lengths, cuts, cuts_done } = durable;
+            lengths.put(to);
+            cuts.put(to);
+            cuts_done.put(to);
         }
     }
 
@@ -113,6 +120,16 @@ impl Record for Node {
             Some((unit, servers)) => Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?),
             None => None,
         };
+        // Of files of which nothing was told, and of earlier versions, nothing follows.
+        let durable = if layout.is_some() && !from.is_empty() {
+            let durable = Durable { lengths: next(from)?, cuts: next(from)?, cuts_done: next(from)? };
+            if durable == Durable::default() {
+                return Err(Error::new(ErrorKind::Corrupt, "nothing follows, in so many bytes"));
+            }
+            durable
+        } else {
+            Durable::default()
+        };
         let defaults = match layout {
             Some(_) => Hints::default(),
             None => Hints {
@@ -123,7 +140,7 @@ impl Record for Node {
             },
         };
         Ok(Self {
-            inode: Inode { handle, layout, owner, group, mode, modified_ns, changed_ns },
+            inode: Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable },
             parent,
             defaults,
         })
@@ -200,8 +217,15 @@ mod tests {
             mode: 0o640,
             modified_ns: 7,
             changed_ns: 8,
+            durable: Durable::default(),
         };
         Node { inode, parent: Handle(1), defaults: Hints::default() }
+    }
+
+    fn durable() -> Node {
+        let mut node = file();
+        node.inode.durable = Durable { lengths: vec![0x10_0000, 9], cuts: 3, cuts_done: 2 };
+        node
     }
 
     fn directory() -> Node {
@@ -222,8 +246,10 @@ mod tests {
     #[test]
     fn bytes_are_those_of_the_page() {
         let (head, stripes, hints) = (line("both "), line("file "), line("directory "));
+        let lengths = line("durable ");
         let page = |text: &str| text.replace(' ', "");
         assert_eq!(hex(&write(&file())), page(head) + &page(stripes));
+        assert_eq!(hex(&write(&durable())), page(head) + &page(stripes) + &page(lengths));
         assert_eq!(hex(&write(&directory())), page(head) + &page(hints));
         assert_eq!(hex(&write(&Detached { remover: 5 })), "0105000000");
         let orphan = hex(&write(&Orphan { remover: 5, node: file() }));
@@ -245,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        for node in [file(), directory()] {
+        for node in [file(), durable(), directory()] {
             assert_eq!(read::<Node>(b"k", &write(&node)).unwrap(), node);
             let orphan = Orphan { remover: 9, node };
             assert_eq!(read::<Orphan>(b"k", &write(&orphan)).unwrap(), orphan);
@@ -286,12 +312,13 @@ mod tests {
 
         #[test]
         fn a_changed_record_is_a_record_or_an_error(
-            which in 0..3, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
+            which in 0..4, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
             bit in 0..8, number in prop::option::of(prop::sample::select(vec![0, u64::from(u32::MAX), 1 << 63])),
         ) {
             let whole = match which {
                 0 => write(&file()),
                 1 => write(&directory()),
+                2 => write(&durable()),
                 _ => write(&Orphan { remover: 5, node: directory() }),
             };
             let mut value = whole.clone();
@@ -302,7 +329,7 @@ mod tests {
                 None => value[at] ^= 1_u8 << bit,
             }
             let again = match which {
-                0 | 1 => read::<Node>(b"k", &value).map(|node| write(&node)),
+                0..=2 => read::<Node>(b"k", &value).map(|node| write(&node)),
                 _ => read::<Orphan>(b"k", &value).map(|orphan| write(&orphan)),
             };
             match again {

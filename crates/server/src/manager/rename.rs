@@ -12,12 +12,13 @@ use crate::store::Store;
 
 impl<S: Store> Step<'_, S> {
     /// Renames. Gives the file that had the new name, if there was one.
-    fn rename(&mut self, from: &str, to: &str) -> Result<Option<Node>> {
+    fn rename(&mut self, from: &str, to: &str, durable: &[u64]) -> Result<Option<Node>> {
         // Before the walks: a directory moved meanwhile by another manager could be above both, and this one end up in
         // itself. So every step that relies on what is above what is guarded by all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
         let old = self.place(from, None, "rename")?;
         let mut entry = old.entry(from)?.clone();
+        self.told_durable(&mut entry, durable)?;
         if entry.is_directory() && to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
             return Err(Error::invalid(format!(
                 "need a place for {from:?} outside of itself, have {to:?}; choose another"
@@ -82,8 +83,15 @@ impl<S: Store> Step<'_, S> {
 }
 
 impl<S: Store> Manager<S> {
-    pub(super) fn rename(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
-        let replaced = self.change(now, who, |step| step.rename(from, to))?;
+    pub(super) fn rename(
+        &mut self,
+        now: Now,
+        who: &User,
+        from: &str,
+        to: &str,
+        durable: &[u64],
+    ) -> Result<ManagerReply> {
+        let replaced = self.change(now, who, |step| step.rename(from, to, durable))?;
         let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
         Ok(ManagerReply::Orphans(orphans))
     }

@@ -183,6 +183,7 @@ impl<S: Store> Step<'_, S> {
             mode,
             modified_ns: self.now.unix_ns,
             changed_ns: self.now.unix_ns,
+            durable: outcore_core::Durable::default(),
         })
     }
 

@@ -201,7 +201,7 @@ fn syncs_at_once_share_the_work() {
         (0..8).map(|_| world.call(IoRequest::Sync { target: target(1), grant: grant(1) }, vec![])).collect();
     world.run();
     for call in calls {
-        assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
+        assert_eq!(world.answer(call).unwrap().0, IoReply::Length(100));
     }
     // Of data and checksums, for the first and for all others; and of the log.
     assert!(world.syncs - before <= 5, "{}", world.syncs - before);

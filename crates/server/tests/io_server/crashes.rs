@@ -138,7 +138,7 @@ impl Run {
             assert!(crash || answer.is_some(), "seed {}: a call was not answered", self.seed);
             let Some((reply, buffer)) = answer else { continue };
             let is_full = matches!(&reply, IoReply::Failed(e) if e.message.contains("injected"));
-            let is_good = matches!(reply, IoReply::Done | IoReply::Absent);
+            let is_good = matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Length(_));
             assert!(is_good || is_full, "seed {}: {reply:?}", self.seed);
             match what {
                 Asked::Read { file, regions } if !is_full => {
@@ -358,4 +358,32 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
         }
     }
     assert!(done > 2 * gone && gone > 0, "{done} done, {gone} too late");
+}
+
+#[test]
+fn a_sync_says_no_more_than_is_durable_then() {
+    for seed in seeds(500) {
+        let mut world = World::new(seed, small_limits());
+        world.write(1, 0, &[1; 100]).unwrap();
+        let write = |world: &mut World, at: u64| {
+            let regions = Regions::contiguous(at, 10_000).unwrap();
+            world.call(write_request(1, regions), vec![2; 10_000]);
+        };
+        write(&mut world, 5000);
+        for _ in 0..world.random.below(20) {
+            world.turn();
+        }
+        let sync = world.call(IoRequest::Sync { target: target(1), grant: grant(1) }, vec![]);
+        write(&mut world, 20_000);
+        let reply = loop {
+            match world.answer(sync) {
+                Some((reply, _)) => break reply,
+                None => assert!(world.turn(), "seed {seed}: a call was not answered"),
+            }
+        };
+        let IoReply::Length(said) = reply else { panic!("seed {seed}: {reply:?}") };
+        world.crash();
+        let have = world.length(1);
+        assert!(have >= said, "seed {seed}: {have} bytes are left of {said}");
+    }
 }

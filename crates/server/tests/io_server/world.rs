@@ -312,7 +312,7 @@ impl World {
     pub fn done(&mut self, request: IoRequest, buffer: Vec<u8>) -> Result<Vec<u8>> {
         match self.ask(request, buffer) {
             // What is absent are zeros.
-            (IoReply::Done | IoReply::Absent, bytes) => Ok(bytes),
+            (IoReply::Done | IoReply::Absent | IoReply::Length(_), bytes) => Ok(bytes),
             (IoReply::Failed(error), _) => Err(error),
             (other, _) => panic!("answered by {other:?}"),
         }

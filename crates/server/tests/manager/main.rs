@@ -4,6 +4,7 @@
 
 mod again;
 mod batches;
+mod durable;
 mod inventory;
 mod model;
 mod operations;

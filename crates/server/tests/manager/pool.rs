@@ -112,7 +112,7 @@ pub fn remove(path: &str, recursive: bool) -> ManagerRequest {
 }
 
 pub fn rename(from: &str, to: &str) -> ManagerRequest {
-    ManagerRequest::Rename { from: from.into(), to: to.into() }
+    ManagerRequest::Rename { from: from.into(), to: to.into(), durable: vec![] }
 }
 
 pub fn orphans(gone: &[Handle], after: u64, most: u64) -> ManagerRequest {

@@ -259,7 +259,8 @@ impl World {
             );
         }
         let regions = op.regions.clone();
-        op.has_failed |= !matches!(reply, IoReply::Done | IoReply::Absent | IoReply::ReadsMemory);
+        op.has_failed |=
+            !matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Length(_) | IoReply::ReadsMemory);
         let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
         if let Some(rank) = &mut op.rank {
             let nexts = rank.answered(call.entry, &call.request, &reply);
@@ -305,7 +306,12 @@ impl World {
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
             // What a server has nothing of are zeros.
-            IoReply::Done | IoReply::Absent => self.check(&call, &kind, file, &regions, &told, bytes),
+            IoReply::Done | IoReply::Absent | IoReply::Length(_) => {
+                if kind == Kind::Sync {
+                    self.check_durable(&call, file, begun_ns, &reply)?;
+                }
+                self.check(&call, &kind, file, &regions, &told, bytes)
+            }
             IoReply::Failed(error) => {
                 self.excuse(&error, matches!(kind, Kind::Collective(_))).map_or(Ok(()), |why| {
                     Err(format!("{kind:?} of file {file} on server {} failed {why}: {error}", call.server.0))
@@ -318,7 +324,7 @@ impl World {
     /// What is said of a file that was removed must be so.
     fn check_gone(&self, reply: &IoReply) -> Result<(), Finding> {
         match reply {
-            IoReply::Done | IoReply::Absent => Ok(()),
+            IoReply::Done | IoReply::Absent | IoReply::Length(_) => Ok(()),
             IoReply::Failed(error) if error.kind == ErrorKind::NotFound => Ok(()),
             IoReply::Failed(error) => self.excuse(error, false).map_or(Ok(()), |why| {
                 Err(format!("a request of a file that was removed failed {why}: {error}"))
@@ -342,6 +348,28 @@ impl World {
             _ if is_collective && self.deaths > 0 => None,
             _ => Some("without reason"),
         }
+    }
+
+    /// What a server said to be durable of a data file must be there ever after: nobody shortens files here.
+    fn check_durable(
+        &mut self,
+        call: &Call,
+        file: usize,
+        begun_ns: u64,
+        reply: &IoReply,
+    ) -> Result<(), Finding> {
+        let have = if let IoReply::Length(length) = reply { *length } else { 0 };
+        let said = self.durable.entry((self.files[file].handle, call.server)).or_default();
+        let before = said.iter().filter(|(at_ns, _)| *at_ns < begun_ns);
+        let need = before.map(|(_, length)| *length).max().unwrap_or(0);
+        said.push((self.now_ns, have));
+        if have < need {
+            return Err(format!(
+                "server {} has {have} bytes of file {file}, and said that {need} were durable",
+                call.server.0
+            ));
+        }
+        Ok(())
     }
 
     /// What a server says it did must be so.

@@ -1,0 +1,224 @@
+//! What a client knows to be durable of the data files of an open file. The manager is told, so that a data file that is lost or
+//! was cut short is not taken for one that nothing was written to.
+
+use std::sync::Arc;
+
+use outcore_core::{Durable, Error, ErrorKind, IoReply, IoRequest, Layout};
+
+use crate::pool_call::Call;
+
+/// Of one open file.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked {
+    /// The data files are at least so long, durably, as long as nobody shortened them since.
+    known: Arc<Durable>,
+    /// How often the file had been shortened when the manager was asked, if nobody was at it: then what is made durable from
+    /// here may be told.
+    cuts: Option<u64>,
+    /// Another number whenever it is shortened from here.
+    turn: u64,
+    /// Calls from here that shorten the file.
+    cutting: u32,
+}
+
+/// A data file that is not as long as it was, durably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    pub(crate) entry: u64,
+    pub(crate) need: u64,
+    pub(crate) have: u64,
+}
+
+impl Tracked {
+    pub(crate) fn new(durable: Durable) -> Self {
+        let mut tracked = Self::default();
+        tracked.learn(durable);
+        tracked
+    }
+
+    fn learn(&mut self, durable: Durable) {
+        self.cuts = (durable.cuts == durable.cuts_done).then_some(durable.cuts);
+        self.known = Arc::new(durable);
+    }
+
+    /// The turn that a sync which begins belongs to; none while the file is shortened from here.
+    pub(crate) fn turn(&self) -> Option<u64> {
+        (self.cutting == 0).then_some(self.turn)
+    }
+
+    /// A sync that began in that turn made so much of each data file durable. Returns what the manager does not know yet:
+    /// how often the file had been shortened, and how long its data files are.
+    pub(crate) fn synced(&mut self, turn: Option<u64>, ends: &[u64]) -> Option<(u64, Vec<u64>)> {
+        let cuts = self.cuts.filter(|_| turn.is_some() && turn == self.turn())?;
+        let lengths = &self.known.lengths;
+        if ends.iter().enumerate().all(|(entry, end)| *end <= lengths.get(entry).copied().unwrap_or(0)) {
+            return None;
+        }
+        let lengths = &mut Arc::make_mut(&mut self.known).lengths;
+        lengths.resize(ends.len(), 0);
+        for (length, end) in lengths.iter_mut().zip(ends) {
+            *length = (*length).max(*end);
+        }
+        Some((cuts, lengths.clone()))
+    }
+
+    /// The data files are going to be shortened from here, as the manager was told.
+    pub(crate) fn cut_begins(&mut self, durable: Durable) {
+        self.turn += 1;
+        self.cutting += 1;
+        self.known = Arc::new(durable);
+        self.cuts = None;
+    }
+
+    /// That is done, or failed. With what the manager said of it.
+    pub(crate) fn cut_ends(&mut self, durable: Option<Durable>) {
+        self.cutting -= 1;
+        // Else somebody else has shortened it meanwhile.
+        if let Some(durable) = durable.filter(|durable| durable.cuts == self.known.cuts) {
+            self.learn(durable);
+        }
+    }
+
+    /// What was known when a request was sent is what its answer must agree with.
+    fn known(&self) -> Arc<Durable> {
+        self.known.clone()
+    }
+
+    /// With what is known now.
+    pub(crate) fn asked_of<B>(&self, calls: &[Call<B>]) -> AskedOf {
+        let is_sync = calls.iter().any(|call| matches!(call.request, IoRequest::Sync { .. }));
+        AskedOf { entries: calls.iter().map(|call| call.entry).collect(), is_sync, known: self.known() }
+    }
+
+    /// Somebody else has shortened the file, as the manager says.
+    pub(crate) fn was_cut(&mut self, durable: Arc<Durable>) {
+        if durable.cuts > self.known.cuts {
+            self.known = durable;
+            self.cuts = None;
+        }
+    }
+}
+
+/// Which data files calls are about, and what was known of them then: what answers are to be looked at again.
+pub(crate) struct AskedOf {
+    pub(crate) entries: Vec<u64>,
+    pub(crate) is_sync: bool,
+    pub(crate) known: Arc<Durable>,
+}
+
+impl AskedOf {
+    /// The first data file that is shorter than it was, as far as the answers say.
+    pub(crate) fn short(&self, replies: &[IoReply]) -> Option<Short> {
+        let length = |reply: &IoReply| match reply {
+            IoReply::Absent => 0,
+            IoReply::Length(length) => *length,
+            _ => u64::MAX,
+        };
+        let seen = self.entries.iter().zip(replies).map(|(&entry, reply)| (entry, length(reply)));
+        short(&self.known, seen)
+    }
+
+    /// Whether the manager must be asked: where there is nothing, the file may have been removed. Where there should be more
+    /// than there is, it may have been shortened, or some of it is lost. Of what is absent a sync needs no more than that.
+    pub(crate) fn is_in_doubt(&self, replies: &[IoReply]) -> bool {
+        (!self.is_sync && replies.contains(&IoReply::Absent)) || self.short(replies).is_some()
+    }
+}
+
+/// The first of some data files that is shorter than it was.
+fn short(known: &Durable, seen: impl IntoIterator<Item = (u64, u64)>) -> Option<Short> {
+    seen.into_iter().find_map(|(entry, have)| {
+        let need = known.lengths.get(entry as usize).copied().unwrap_or(0);
+        (have < need).then_some(Short { entry, need, have })
+    })
+}
+
+/// The error for a data file that is not as long as it was.
+pub(crate) fn lost(path: &str, layout: &Layout, short: Short) -> Error {
+    let Short { entry, need, have } = short;
+    let server = layout.servers.get(entry as usize).map_or(0, |server| server.0);
+    let at = layout
+        .stripes
+        .offset_of(entry, have)
+        .map_or(String::new(), |byte| format!(" (byte {byte} of the file)"));
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "server {server}: data of {path} are lost: need {need} bytes of its data file there, which were durable, have \
+             {have}{at}; restore the file from a copy, or remove it, and check the disk"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durable(lengths: &[u64], cuts: u64, cuts_done: u64) -> Durable {
+        Durable { lengths: lengths.to_vec(), cuts, cuts_done }
+    }
+
+    fn sync(tracked: &mut Tracked, ends: &[u64]) -> Option<(u64, Vec<u64>)> {
+        tracked.synced(tracked.turn(), ends)
+    }
+
+    #[test]
+    fn what_a_sync_made_durable_is_told_once() {
+        let mut tracked = Tracked::new(durable(&[], 2, 2));
+        assert_eq!(sync(&mut tracked, &[0, 0, 0]), None);
+        assert_eq!(sync(&mut tracked, &[0, 10, 0]), Some((2, vec![0, 10, 0])));
+        assert_eq!(sync(&mut tracked, &[5, 4, 0]), Some((2, vec![5, 10, 0])));
+        assert_eq!(sync(&mut tracked, &[5, 10, 0]), None);
+        assert_eq!(short(&tracked.known(), [(0, 5), (2, 0)]), None);
+        assert_eq!(short(&tracked.known(), [(0, 5), (1, 9)]), Some(Short { entry: 1, need: 10, have: 9 }));
+    }
+
+    #[test]
+    fn a_sync_that_began_before_a_cut_or_meanwhile_is_not_told() {
+        let mut tracked = Tracked::new(durable(&[50, 50, 50], 0, 0));
+        let before = tracked.turn();
+        tracked.cut_begins(durable(&[4, 4, 4], 1, 0));
+        let meanwhile = tracked.turn();
+        assert_eq!(short(&tracked.known(), [(0, 4), (1, 4), (2, 4)]), None);
+        assert_eq!(sync(&mut tracked, &[50, 50, 50]), None);
+        tracked.cut_ends(Some(durable(&[4, 4, 4], 1, 1)));
+        for turn in [before, meanwhile] {
+            assert_eq!(tracked.synced(turn, &[50, 50, 50]), None);
+        }
+        assert_eq!(sync(&mut tracked, &[6, 6, 5]), Some((1, vec![6, 6, 5])));
+    }
+
+    #[test]
+    fn a_cut_that_somebody_else_made_too_or_of_which_nothing_is_known_leaves_nothing_to_tell() {
+        for ended in [None, Some(durable(&[4, 4, 4], 3, 2)), Some(durable(&[4, 4, 4], 3, 3))] {
+            let mut tracked = Tracked::new(durable(&[], 1, 1));
+            tracked.cut_begins(durable(&[], 2, 1));
+            tracked.cut_ends(ended);
+            assert_eq!(sync(&mut tracked, &[80, 0, 0]), None);
+        }
+        // Two at once from here: the first of them ends while the other is at it.
+        let mut tracked = Tracked::new(durable(&[], 0, 0));
+        tracked.cut_begins(durable(&[], 1, 0));
+        tracked.cut_begins(durable(&[], 2, 0));
+        tracked.cut_ends(Some(durable(&[], 2, 1)));
+        assert_eq!(sync(&mut tracked, &[80, 0, 0]), None);
+        tracked.cut_ends(Some(durable(&[], 2, 2)));
+        assert_eq!(sync(&mut tracked, &[80, 0, 0]), Some((2, vec![80, 0, 0])));
+    }
+
+    #[test]
+    fn who_opens_a_file_that_is_being_shortened_tells_nothing() {
+        let mut tracked = Tracked::new(durable(&[], 6, 5));
+        assert_eq!(sync(&mut tracked, &[10, 0, 0]), None);
+    }
+
+    #[test]
+    fn what_others_shortened_is_no_loss() {
+        let mut tracked = Tracked::new(durable(&[50], 1, 1));
+        tracked.was_cut(Arc::new(durable(&[20], 0, 0)));
+        assert!(short(&tracked.known(), [(0, 49)]).is_some(), "what was said earlier takes nothing back");
+        tracked.was_cut(Arc::new(durable(&[40], 2, 2)));
+        assert_eq!(short(&tracked.known(), [(0, 49)]), None);
+        assert_eq!(sync(&mut tracked, &[90]), None);
+    }
+}

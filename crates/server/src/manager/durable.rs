@@ -1,0 +1,130 @@
+//! What is durable of files, as clients tell: so that data files which are lost are not taken for holes.
+
+use outcore_core::{Durable, Error, Handle, Inode, ManagerReply, Result};
+
+use super::files::check_is_file;
+use super::record::Node;
+use super::step::Step;
+use super::walk::not_found;
+use super::{Manager, Now, User};
+use crate::store::Store;
+
+/// Takes lengths in, each by `choose` from the one that is kept and the one that comes.
+fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn(u64, u64) -> u64) {
+    durable.lengths.resize(node_entries, 0);
+    for (kept, &length) in durable.lengths.iter_mut().zip(lengths) {
+        *kept = choose(*kept, length);
+    }
+    if durable.lengths.iter().all(|length| *length == 0) {
+        durable.lengths.clear();
+    }
+}
+
+/// Refuses lengths that are not those of a file's data files.
+fn check_lengths(node: &Node, lengths: &[u64]) -> Result<usize> {
+    let entries = node.inode.layout.as_ref().map_or(0, |layout| layout.servers.len());
+    if lengths.len() > entries || lengths.iter().any(|length| *length > i64::MAX as u64) {
+        return Err(Error::invalid(format!(
+            "need the lengths of {entries} data files, each below 2^63 bytes, have {lengths:?}; ask with those of the file"
+        )));
+    }
+    Ok(entries)
+}
+
+impl<S: Store> Step<'_, S> {
+    /// The record of an open file that the user may write, or only read.
+    fn open_node(&mut self, handle: Handle, write: bool) -> Result<Node> {
+        self.check_renewal(handle, write)?;
+        self.get_node(handle)?.ok_or_else(|| not_found(&format!("the open file {}", handle.0)))
+    }
+
+    /// What a file begins with that is given its name when it is durable.
+    pub(super) fn told_durable(&self, node: &mut Node, lengths: &[u64]) -> Result<()> {
+        if !lengths.is_empty() {
+            check_is_file(node, "what is renamed")?;
+            let entries = check_lengths(node, lengths)?;
+            if node.inode.durable.cuts == 0 {
+                merge(&mut node.inode.durable, entries, lengths, u64::max);
+            }
+        }
+        Ok(())
+    }
+
+    fn wrote(
+        &mut self,
+        handle: Handle,
+        modified_ns: Option<u64>,
+        cuts: u64,
+        lengths: &[u64],
+    ) -> Result<Inode> {
+        let mut node = self.open_node(handle, true)?;
+        let entries = check_lengths(&node, lengths)?;
+        let inode = &mut node.inode;
+        if let Some(modified_ns) = modified_ns {
+            // The time rises, so that no two contents have the same, but it does not run ahead of this machine's.
+            let least = inode.modified_ns.saturating_add(1);
+            inode.modified_ns = modified_ns.min(self.now.unix_ns).max(least);
+        }
+        // Else some of it may have been cut off since, or may be right now.
+        if inode.durable.cuts == cuts && inode.durable.cuts_done == cuts {
+            merge(&mut inode.durable, entries, lengths, u64::max);
+        }
+        inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(node.inode)
+    }
+
+    fn begin_cut(&mut self, handle: Handle, lengths: &[u64]) -> Result<Inode> {
+        let mut node = self.open_node(handle, true)?;
+        let entries = check_lengths(&node, lengths)?;
+        let mut all = lengths.to_vec();
+        all.resize(entries, 0);
+        merge(&mut node.inode.durable, entries, &all, u64::min);
+        node.inode.durable.cuts += 1;
+        self.put_node(&node);
+        Ok(node.inode)
+    }
+
+    fn end_cut(&mut self, handle: Handle) -> Result<Inode> {
+        let mut node = self.open_node(handle, true)?;
+        let durable = &mut node.inode.durable;
+        durable.cuts_done = durable.cuts.min(durable.cuts_done + 1);
+        self.put_node(&node);
+        Ok(node.inode)
+    }
+}
+
+fn reply(inode: Inode) -> ManagerReply {
+    ManagerReply::Inode(Box::new(inode))
+}
+
+impl<S: Store> Manager<S> {
+    pub(super) fn wrote(
+        &mut self,
+        now: Now,
+        who: &User,
+        handle: Handle,
+        modified_ns: Option<u64>,
+        (cuts, lengths): (u64, &[u64]),
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.wrote(handle, modified_ns, cuts, lengths)).map(reply)
+    }
+
+    pub(super) fn begin_cut(
+        &mut self,
+        now: Now,
+        who: &User,
+        handle: Handle,
+        lengths: &[u64],
+    ) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.begin_cut(handle, lengths)).map(reply)
+    }
+
+    pub(super) fn end_cut(&mut self, now: Now, who: &User, handle: Handle) -> Result<ManagerReply> {
+        self.change(now, who, |step| step.end_cut(handle)).map(reply)
+    }
+
+    pub(super) fn describe(&mut self, now: Now, who: &User, handle: Handle) -> Result<ManagerReply> {
+        self.view(now, who, |step| step.open_node(handle, false)).map(|node| reply(node.inode))
+    }
+}

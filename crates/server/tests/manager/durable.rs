@@ -1,0 +1,112 @@
+//! What is durable of files, as clients tell.
+
+use outcore_core::{Durable, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Result};
+use outcore_server::manager::{Manager, User};
+use outcore_server::store::MemoryStore;
+
+use crate::pool::*;
+
+struct Told {
+    manager: Manager<MemoryStore>,
+    handle: Handle,
+}
+
+impl Told {
+    /// A file on two servers.
+    fn new() -> Self {
+        let mut manager = pool();
+        let hints = Hints { stripe_count: Some(2), ..Hints::default() };
+        let request = ManagerRequest::Create { path: "f".into(), hints, mode: 0o644 };
+        let handle = opened(ask(&mut manager, &user(1, &[1]), request).unwrap()).inode.handle;
+        Self { manager, handle }
+    }
+
+    fn ask_as(&mut self, who: &User, request: ManagerRequest) -> Result<Durable> {
+        match ask(&mut self.manager, who, request)? {
+            ManagerReply::Inode(inode) => Ok(inode.durable),
+            other => panic!("answered by {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, request: ManagerRequest) -> Durable {
+        self.ask_as(&user(1, &[1]), request).unwrap()
+    }
+
+    fn tell(&mut self, cuts: u64, lengths: &[u64]) -> Vec<u64> {
+        let durable = lengths.to_vec();
+        self.ask(ManagerRequest::Wrote { handle: self.handle, modified_ns: None, cuts, durable }).lengths
+    }
+
+    fn begin(&mut self, lengths: &[u64]) -> Durable {
+        self.ask(ManagerRequest::BeginCut { handle: self.handle, lengths: lengths.to_vec() })
+    }
+
+    fn end(&mut self) -> Durable {
+        self.ask(ManagerRequest::EndCut { handle: self.handle })
+    }
+}
+
+fn durable(lengths: &[u64], cuts: u64, cuts_done: u64) -> Durable {
+    Durable { lengths: lengths.to_vec(), cuts, cuts_done }
+}
+
+#[test]
+fn what_several_clients_tell_is_kept_together() {
+    let mut told = Told::new();
+    assert_eq!(told.tell(0, &[]), []);
+    assert_eq!(told.tell(0, &[10, 0]), [10, 0]);
+    assert_eq!(told.tell(0, &[5, 7]), [10, 7], "who knows less takes nothing back");
+    assert_eq!(
+        opened(ask(&mut told.manager, &root(), open_file("f", false)).unwrap()).inode.durable,
+        durable(&[10, 7], 0, 0)
+    );
+}
+
+#[test]
+fn what_is_told_late_does_not_count() {
+    let mut told = Told::new();
+    told.tell(0, &[100, 100]);
+    assert_eq!(told.begin(&[10, 20]), durable(&[10, 20], 1, 0));
+    assert_eq!(told.tell(0, &[100, 100]), [10, 20], "it may be cut off since");
+    assert_eq!(told.tell(1, &[100, 100]), [10, 20], "it may be cut off right now");
+    assert_eq!(told.begin(&[50, 5]), durable(&[10, 5], 2, 0));
+    told.end();
+    assert_eq!(told.tell(2, &[100, 100]), [10, 5], "somebody is not done yet");
+    assert_eq!(told.end(), durable(&[10, 5], 2, 2));
+    assert_eq!(told.tell(1, &[100, 100]), [10, 5]);
+    assert_eq!(told.tell(2, &[30, 0]), [30, 5], "who has seen it all is believed");
+    assert_eq!(told.end(), durable(&[30, 5], 2, 2), "nobody ends what was not begun");
+}
+
+#[test]
+fn a_file_made_empty_has_nothing_to_miss() {
+    let mut told = Told::new();
+    told.tell(0, &[100, 100]);
+    assert_eq!(told.begin(&[0, 0]), durable(&[], 1, 0));
+}
+
+#[test]
+fn a_name_is_given_with_what_is_durable() {
+    let mut told = Told::new();
+    let (from, to) = ("f".to_owned(), "g".to_owned());
+    let who = user(1, &[1]);
+    ask(&mut told.manager, &who, ManagerRequest::Rename { from, to, durable: vec![4, 5] }).unwrap();
+    let known = told.ask(ManagerRequest::Describe { handle: told.handle });
+    assert_eq!(known, durable(&[4, 5], 0, 0));
+}
+
+#[test]
+fn who_may_not_write_tells_nothing() {
+    let mut told = Told::new();
+    let (handle, other) = (told.handle, user(2, &[2]));
+    for request in [
+        ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: vec![1, 1] },
+        ManagerRequest::BeginCut { handle, lengths: vec![0, 0] },
+        ManagerRequest::EndCut { handle },
+    ] {
+        assert_eq!(told.ask_as(&other, request).unwrap_err().kind, ErrorKind::Denied);
+    }
+    assert_eq!(told.ask_as(&other, ManagerRequest::Describe { handle }), Ok(Durable::default()));
+    let many = ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: vec![1; 3] };
+    assert_eq!(told.ask_as(&user(1, &[1]), many).unwrap_err().kind, ErrorKind::Invalid);
+}
