@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +47,77 @@ class DupComm(ThreadComm):
         self.is_freed = True
 
 
+class Life:
+    """How many messages a rank has begun, and at which of them it dies: then it has no more."""
+
+    def __init__(self, dies_at: int | None) -> None:
+        self.messages, self._dies_at = 0, dies_at
+
+    def go_on(self) -> None:
+        if self.messages == self._dies_at:
+            raise SystemExit(f"the rank dies at its message {self.messages}")
+        self.messages += 1
+
+
+Said = dict[tuple[int, ...], bytes]
+"""What each rank has said: by number of the duplicate, if it is one, of the message, and rank."""
+
+
 class NonblockingComm(ThreadComm):
-    """One whose messages need not be waited for, as MPI's can be; it may die at one of them."""
+    """One whose messages need not be waited for, as MPI's can be; it may die at one of them.
+
+    Those of its duplicates count too.
+    """
 
     def __init__(
-        self, rank: int, size: int, said: dict[tuple[int, int], bytes], dies_at: int | None = None
+        self,
+        rank: int,
+        size: int,
+        said: Said,
+        dies_at: int | None = None,
+        original: "NonblockingComm | None" = None,
     ) -> None:
-        self.rank, self.size, self.steps = rank, size, 0
-        self._said, self._dies_at = said, dies_at
+        self.rank, self.size = rank, size
+        self.life = Life(dies_at) if original is None else original.life
+        self._said, self._steps, self._duplicates = said, 0, 0
+        self._number = () if original is None else (original._duplicates,)
+
+    @property
+    def messages(self) -> int:
+        """How many it has had, with those of its duplicates."""
+        return self.life.messages
 
     def _say(self, content: bytes) -> int:
-        if self.steps == self._dies_at:
-            raise SystemExit(f"rank {self.rank} dies at its message {self.steps}")
-        self._said[self.steps, self.rank] = bytes(content)
-        self.steps += 1
-        return self.steps - 1
+        self.life.go_on()
+        self._said[*self._number, self._steps, self.rank] = bytes(content)
+        self._steps += 1
+        return self._steps - 1
+
+    def _arrival(self, step: int, ranks: Iterable[int], memory: bytearray) -> "Arrival":
+        return Arrival(self._said, [(*self._number, step, rank) for rank in ranks], memory)
 
     def Ibcast(self, memory: bytearray, root: int = 0) -> "Arrival":  # noqa: N802 - as MPI has it
         step = self._say(memory if self.rank == root else b"")
-        return Arrival(self._said, [(step, root)], memory)
+        return self._arrival(step, [root], memory)
 
     def Iallgather(self, mine: bytearray, all_of: bytearray) -> "Arrival":  # noqa: N802
-        step = self._say(mine)
-        return Arrival(self._said, [(step, rank) for rank in range(self.size)], all_of)
+        return self._arrival(self._say(mine), range(self.size), all_of)
+
+    def Idup(self) -> tuple["NonblockingComm", "Arrival"]:  # noqa: N802
+        step = self._say(b".")
+        self._duplicates += 1
+        fresh = NonblockingComm(self.rank, self.size, self._said, original=self)
+        return fresh, self._arrival(step, range(self.size), bytearray(self.size))
+
+    def Dup(self) -> "NonblockingComm":  # noqa: N802
+        fresh, arrival = self.Idup()
+        while not arrival.Test():
+            time.sleep(0.002)
+        return fresh
 
 
-class SaidInFiles(dict[tuple[int, int], bytes]):
-    """What ranks of several processes have said, by number of the message and rank."""
+class SaidInFiles(Said):
+    """What ranks of several processes have said."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -82,7 +126,7 @@ class SaidInFiles(dict[tuple[int, int], bytes]):
     def _file(self, key: object) -> Path:
         return self._directory / f"said{key}"
 
-    def __setitem__(self, key: tuple[int, int], content: bytes) -> None:
+    def __setitem__(self, key: tuple[int, ...], content: bytes) -> None:
         fresh = self._file(key).with_suffix(".new")
         fresh.write_bytes(content)
         fresh.rename(self._file(key))
@@ -90,16 +134,14 @@ class SaidInFiles(dict[tuple[int, int], bytes]):
     def __contains__(self, key: object) -> bool:
         return self._file(key).exists()
 
-    def __getitem__(self, key: tuple[int, int]) -> bytes:
+    def __getitem__(self, key: tuple[int, ...]) -> bytes:
         return self._file(key).read_bytes()
 
 
 class Arrival:
     """Messages that are waited for, and the memory for them."""
 
-    def __init__(
-        self, said: dict[tuple[int, int], bytes], keys: list[tuple[int, int]], memory: bytearray
-    ) -> None:
+    def __init__(self, said: Said, keys: list[tuple[int, ...]], memory: bytearray) -> None:
         self._said, self._keys, self._memory = said, keys, memory
 
     def Test(self) -> bool:  # noqa: N802

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from communicators import NonblockingComm
+from communicators import NonblockingComm, Said
 from mpi_jobs import mpiexec
 from served_pools import in_memory, some_pool
 
@@ -42,13 +42,17 @@ def whole(value: float) -> Any:
 CALLS: dict[str, Callable[[oc.ArrayGroup, int], Any]] = {
     "timestep": lambda group, rank: group.timestep(state(rank, 7.0), schema=SCHEMAS),
     "checkpoint": lambda group, rank: group.checkpoint(state(rank, 7.0), schema=SCHEMAS),
+    "background": lambda group, rank: group.checkpoint(
+        state(rank, 7.0), schema=SCHEMAS, background=True, memory="64 MiB"
+    ).wait(MOST_S),
     "restart": lambda group, rank: group.restart(schema=SCHEMAS),
 }
+CHECKPOINTS = ("checkpoint", "background")
 
 
 def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any], list[int]]:
     """Return what the call ended with on each rank, also what the next one did, and messages."""
-    said: dict[tuple[int, int], bytes] = {}
+    said: Said = {}
     comms = [
         NonblockingComm(rank, SIZE, said, dies_at if rank == who else None) for rank in range(SIZE)
     ]
@@ -71,7 +75,7 @@ def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any],
         return found
 
     with ThreadPoolExecutor(SIZE) as threads:
-        return list(threads.map(work, range(SIZE))), [comm.steps for comm in comms]
+        return list(threads.map(work, range(SIZE))), [comm.messages for comm in comms]
 
 
 @pytest.mark.parametrize("who", range(SIZE))
@@ -84,16 +88,17 @@ def test_a_rank_that_dies_at_any_message(above: Any, call: str, who: int) -> Non
     _, messages = run(above / "run0", call, who, None)
     assert 4 < messages[who] < MOST_MESSAGES - 1
 
-    def one(dies_at: int) -> None:
+    def one(dies_at: int) -> Any:
         before = time.monotonic()
         found, _ = run(above / f"run{dies_at}", call, who, dies_at)
         assert time.monotonic() - before < MOST_S
         assert isinstance(found[who], SystemExit)
         assert isinstance(found[1 - who][-1], OutcoreError), found
+        return found[1 - who][0]
 
     with ThreadPoolExecutor(MOST_MESSAGES) as jobs:
-        list(jobs.map(one, range(messages[who])))
-    for dies_at in range(messages[who]):
+        told = list(jobs.map(one, range(messages[who])))
+    for dies_at, said in enumerate(told):
         with oc.ArrayGroup(above / f"run{dies_at}") as group:
             assert group.steps <= 2
             for step in range(group.steps):
@@ -101,7 +106,11 @@ def test_a_rank_that_dies_at_any_message(above: Any, call: str, who: int) -> Non
                 assert (group["u"][step] == whole(first)).all()
             saved = group.restart()
             assert (saved["u"] == whole(7.0 if saved.number else 3.0)).all()
-            assert saved.number <= (call == "checkpoint")
+            assert saved.number <= (call in CHECKPOINTS)
+            if call in CHECKPOINTS and isinstance(said, int):
+                assert said == saved.number
+            elif isinstance(said, int):
+                assert said < group.steps
 
 
 RANK = """
@@ -193,7 +202,7 @@ def test_a_collective_of_which_the_first_rank_never_comes() -> None:
 
 
 def test_values_of_any_length_arrive() -> None:
-    said: dict[tuple[int, int], bytes] = {}
+    said: Said = {}
     comms = [Communicator(NonblockingComm(rank, 3, said), 5) for rank in range(3)]
 
     def work(rank: int) -> Any:
