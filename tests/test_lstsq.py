@@ -15,7 +15,7 @@ from linpack import one_thread
 from tall import DTYPES, RATES, Counting, ragged, tall
 
 import outcore as oc
-from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
+from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError, NonFiniteError
 from outcore.linalg import LeastSquaresReport, lstsq
 from outcore.linalg.rows import tsqr
 
@@ -291,3 +291,29 @@ def test_a_vector_goes_along_in_blocks_as_high_as_those_of_the_matrix(tmp_path: 
             np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0])
             assert report.spans is not None
             assert len(report.spans) < 60, memory
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_a_solution_on_disk(tmp_path: Path, columns: int | None) -> None:
+    a = tall(900, 24, "f8")
+    b = tall(900, 1, "f8", seed=1)[:, 0] if columns is None else tall(900, columns, "f8", seed=1)
+    out = tmp_path / "x"
+    x, report = solve(a, b, out=out, memory="600 KiB")
+    assert isinstance(x, oc.Array)
+    assert_solves(a, b, x[...], report)
+    assert report.planned_bytes_written == x.nbytes <= report.bytes_written < x.nbytes + 4096
+    assert report.peak_memory_bytes <= 600 << 10
+    with pytest.raises(ExistsError, match="pass overwrite=True"):
+        solve(a, b, out=out)
+    again, report = solve(a, 2 * b, out=out, overwrite=True)
+    assert_solves(a, 2 * b, again[...], report)
+    A = oc.from_array(a, tmp_path / "A", progress=False)
+    with pytest.raises(InvalidError, match="operand itself"):
+        solve(A, b, out=tmp_path / "A", overwrite=True)
+    assert np.array_equal(A[...], a)
+
+
+def test_what_fails_leaves_no_solution(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError):
+        solve(np.full((9, 2), np.nan), np.ones(9), out=tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []

@@ -248,3 +248,17 @@ def test_other_verbs_name_it(tmp_path: Path) -> None:
         with pytest.raises(BudgetError, match="or factor A on disk with qr_factor"):
             oc.linalg.qr(A, mode=mode, memory=MEMORY, progress=False)  # type: ignore[call-overload]
     assert qr_factor(A, memory=MEMORY, progress=False).shape == (M, N)
+
+
+def test_a_solution_on_disk(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 3, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A")
+    for given in (b, b[:, 0], oc.from_array(b, tmp_path / "b")):
+        x, report = solve(A, given, out=tmp_path / "x", overwrite=True)
+        assert isinstance(x, oc.Array)
+        assert_solves(a, np.asarray(given[...]), x[...], report)
+        assert report.peak_memory_bytes <= MEMORY
+    with pytest.raises(ExistsError):
+        solve(A, b, out=tmp_path / "x")
+    with pytest.raises(InvalidError, match="choose another"):
+        solve(A, b, out=tmp_path / "A", overwrite=True)

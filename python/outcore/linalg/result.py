@@ -15,10 +15,12 @@ from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
+from outcore.longcall import LongCall
 from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
+from outcore.streams import wait
 from outcore.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import Metadata, default_chunks
 
 
 @contextmanager
@@ -98,6 +100,23 @@ def written(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
         with contextlib.suppress(OutcoreError):
             where.volume.remove(where.name)
         raise
+
+
+def to_disk(
+    X: npt.NDArray[Any], where: Place, why: str, call: LongCall, transfer_bytes: int, number: int
+) -> tuple[Array, tuple[int, int]]:
+    """Write a result that is in memory, column-major; also say what was read and written for that.
+
+    `number` is that of the array in the trace.
+    """
+    chunks = default_chunks(X.shape, X.dtype.itemsize, "F")
+    with written(where, Metadata(X.shape, X.dtype, chunks, "F", "column-major"), why) as array:
+        file = array.open_file(
+            call.arena, transfer_bytes, writable=True, trace=call.trace, trace_number=number
+        )
+        wait(file.submit_write([0] * X.ndim, [1] * X.ndim, X), call.trace)
+        moved = file.counters()
+    return array, (moved[0], moved[1])
 
 
 def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

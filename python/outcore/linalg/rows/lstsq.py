@@ -17,10 +17,12 @@ from scipy.linalg import get_lapack_funcs
 
 from outcore import budget
 from outcore._core import column_extremes
+from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.columns import norms
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.result import claimed, to_disk
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.report import figures_of
@@ -38,10 +40,13 @@ from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
+from outcore.linalg.systems.columns import TRANSFER_BYTES
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, Place
+
+_WHY = "the lstsq that wrote it was stopped; call it again"
 
 _CONDITION_MARGIN = 10
 """What an estimate of the condition number may be too small by."""
@@ -82,12 +87,13 @@ def lstsq(
     cond: float | None = None,
     damp: float = 0.0,
     memory: int | str | None = None,
+    out: PathLike | None = None,
     factors: PathLike | None = None,
     keep_factors: bool = False,
     overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
-) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+) -> tuple[Any, LeastSquaresReport]:
     """Find the x that minimizes ‖b - A x‖₂.
 
     Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
@@ -110,6 +116,8 @@ def lstsq(
     memory
         Budget; by default half of the available memory. n² elements for the triangle, n k for the
         right-hand sides, and blocks of rows; or a slab of columns.
+    out
+        Directory of the solution on disk; by default it is in memory.
     factors
         Directory of the factors while the call runs, where A is factored by slabs; by default that
         of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
@@ -117,7 +125,7 @@ def lstsq(
     keep_factors
         Leave the factors on disk for `open_factor` and `qr_solve`.
     overwrite
-        Replace factors of something else at `factors`.
+        Replace an array that is at `out`, and factors of something else at `factors`.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -125,9 +133,9 @@ def lstsq(
 
     Returns
     -------
-    x : numpy.ndarray
-        (n,) or (n, k), in the precision of `A`, complex if `A` or `b` is. Of several minimizers,
-        the one of least 2-norm.
+    x : numpy.ndarray or Array
+        (n,) or (n, k), in the precision of `A`, complex if `A` or `b` is; on disk if `out` is
+        given. Of several minimizers, the one of least 2-norm.
     report : LeastSquaresReport
         With ``rank``, ``condition`` and ``residual_norms``.
 
@@ -139,8 +147,10 @@ def lstsq(
         If neither the triangle and blocks of a few rows nor slabs of columns fit into the budget.
     SingularMatrixError
         By slabs, if the columns of A depend on each other.
-    ExistsError, DiskFullError
-        By slabs, if factors of something else are in the way, or the disk has no room for them.
+    ExistsError
+        If there is something at `out`, or by slabs factors of something else at `factors`.
+    DiskFullError
+        If the disk has no room for the solution, or by slabs for the factors.
     NonFiniteError
         If there is a NaN or an infinity, with its index.
     Interrupted
@@ -159,18 +169,25 @@ def lstsq(
         given, right = row_source("A", A), row_source("b", b, is_column=True)
     problem = _Problem(given, right, b, cond, damp)
     memory_bytes = budget.resolve(memory)
-    way = lstsq_way(given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if())
+    way = lstsq_way(
+        given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
+        is_stored=out is not None,
+    )  # fmt: skip
+    operands = [source.array for source in (given, right) if isinstance(source, StoredRows)]
     try:
         if isinstance(way, SlabQrGeometry):
             return problem.solve_by_slabs(
-                way, factors=factors, keep_factors=keep_factors, overwrite=overwrite,
+                way, out=out, factors=factors, keep_factors=keep_factors, overwrite=overwrite,
                 threads=threads, progress=progress,
             )  # fmt: skip
-        with long_call(
-            "least squares", memory_bytes=memory_bytes, work=problem.work(problem.rows or 0),
-            threads=threads, progress=progress if problem.rows else False,
-        ) as call:  # fmt: skip
-            return problem.solve(call, way)
+        with (
+            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                "least squares", memory_bytes=memory_bytes, work=problem.work(problem.rows or 0),
+                threads=threads, progress=progress if problem.rows else False,
+            ) as call,
+        ):  # fmt: skip
+            return problem.solve(call, way, where)
     except KeyboardInterrupt:
         text = "least squares was stopped, and nothing is kept; call again"
         if isinstance(way, SlabQrGeometry):
@@ -225,9 +242,7 @@ class _Problem:
             return "give b as an array, which slabs of columns need"
         return instead
 
-    def solve_by_slabs(
-        self, g: SlabQrGeometry, **options: Any
-    ) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+    def solve_by_slabs(self, g: SlabQrGeometry, **options: Any) -> tuple[Any, LeastSquaresReport]:
         assert isinstance(self.A, StoredRows), "slabs are of an array on disk"
         b = self.b.array if isinstance(self.b, StoredRows) else np.asarray(self.given_b)
         found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
@@ -239,8 +254,8 @@ class _Problem:
         )
 
     def solve(
-        self, call: LongCall, plans: list[RowPlan]
-    ) -> tuple[npt.NDArray[Any], LeastSquaresReport]:
+        self, call: LongCall, plans: list[RowPlan], out: Place | None
+    ) -> tuple[Any, LeastSquaresReport]:
         factor = TallQR(self.n, self.k, self.dtype, call, self.damp)
         row_work = self.work(self.rows) / self.rows if self.rows else 0.0
         with streams([self.A, self.b], plans, call) as opened:
@@ -256,6 +271,8 @@ class _Problem:
             # Without what the rows damp * I add to the sum of squares.
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
+        x = x[:, 0] if self.b.is_vector else x
+        stored, moved = (x, (0, 0)) if out is None else _stored(x, out, call)
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
@@ -264,8 +281,12 @@ class _Problem:
                 call, "lstsq", (factor.rows, self.n), self.dtype,
                 method=f"QR of rows as they are read, {plans[0].height} at once",
                 flops=self.work(factor.rows),
-                moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
-                planned=(sum(plan.layout.bytes_read() for plan in plans), 0), arrays=("A", "b"),
+                moved=(self.A.bytes_read() + self.b.bytes_read() + moved[0], moved[1]),
+                planned=(
+                    sum(plan.layout.bytes_read() for plan in plans),
+                    0 if out is None else x.nbytes,
+                ),
+                arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
         if rank < self.n:
@@ -273,7 +294,11 @@ class _Problem:
                 f"A has rank {rank} of {self.n} at cond={self.cond:.2g}: x is the solution of "
                 "least norm"
             )
-        return (x[:, 0] if self.b.is_vector else x), report
+        return stored, report
+
+
+def _stored(x: npt.NDArray[Any], out: Place, call: LongCall) -> tuple[Array, tuple[int, int]]:
+    return to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
 
 
 def solve_triangle(

@@ -18,6 +18,7 @@ from outcore.linalg.rows.tsqr_plan import lstsq_bytes, stored_layout, tsqr_phase
 from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, factor_phase, slab_qr_geometry
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
+from outcore.linalg.systems.columns import TRANSFER_BYTES
 
 
 def lstsq_way(
@@ -26,6 +27,8 @@ def lstsq_way(
     dtype: np.dtype[Any],
     memory_bytes: int,
     instead: str | None = None,
+    *,
+    is_stored: bool = False,
 ) -> list[RowPlan] | SlabQrGeometry:
     """Choose the blocks in which A and b are read, or else the slabs into which A is cut.
 
@@ -39,13 +42,15 @@ def lstsq_way(
         Budget.
     instead
         What the caller is to do so that slabs can be used; `None` if they can.
+    is_stored
+        Whether the solution goes to disk.
 
     Raises
     ------
     BudgetError
         If neither fits.
     """
-    fixed = lstsq_bytes(A.columns, b.columns, dtype)
+    fixed = lstsq_bytes(A.columns, b.columns, dtype) + is_stored * TRANSFER_BYTES[0]
     found, need = fit_rows(
         [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
         memory=lambda plans: fixed + blocks_bytes(plans),

@@ -29,6 +29,7 @@ def solve_by_slabs(
     g: SlabQrGeometry,
     cond: float,
     *,
+    out: PathLike | None,
     factors: PathLike | None,
     keep_factors: bool,
     overwrite: bool,
@@ -47,7 +48,7 @@ def solve_by_slabs(
         How A is cut.
     cond
         Singular values below `cond` times the largest count as zero.
-    factors, keep_factors, overwrite, threads, progress
+    out, factors, keep_factors, overwrite, threads, progress
         As for `lstsq`.
 
     Returns
@@ -67,7 +68,10 @@ def solve_by_slabs(
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
     ready = ready_factors(where, A.place, A.dtype, QRFactor, overwrite=overwrite)
     # What is wrong with b is found before the hours of factoring, not after.
-    rhs = RightHandSide(b, "N", g.m, A.dtype, None, g.n)
+    rhs = RightHandSide.read(
+        g.m, A.dtype, b, "N", out, overwrite=overwrite, unknowns=g.n,
+        reads=[A.path, where.path], stays=True,
+    )  # fmt: skip
     if not isinstance(b, Array):
         _check_columns(b, rhs.solution_dtype)
     tiles = Tiles((g.m, g.n), A.dtype, (g.rows, g.columns) if ready is None else ready.tile)
