@@ -15,6 +15,7 @@ from outcore.linalg import (
     cho_factor,
     cho_solve,
     cond_est,
+    export_lapack,
     lu_factor,
     lu_solve,
     qr_factor,
@@ -84,6 +85,22 @@ def test_determinant_and_condition(tmp_path: Path, order: str) -> None:
     planned = plan("cond_est", "f8", assume_a="pos")
     assert report.bytes_read * 5 == planned.bytes_read * int(report.notes[0].split()[0])
     assert report.peak_memory_bytes <= planned.peak_memory_bytes <= MEMORY
+
+
+def test_export(tmp_path: Path) -> None:
+    n, memory = 1024, 2_000_000
+    A = oc.from_array(random_matrix(n, "f8"), tmp_path / "A", order="F", progress=False)
+    lu = lu_factor(A, memory=memory, method="slabs", progress=False)
+    _, _, report = export_lapack(lu, memory=memory, progress=False)
+    given = {"n": n, "memory": memory, "rates": RATES}
+    planned = oc.plan("export_lapack", method="slabs", **given)
+    assert report.bytes_read == report.planned_bytes_read == planned.bytes_read
+    assert report.bytes_written == report.planned_bytes_written == planned.bytes_written
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes <= memory
+    assert planned.disk_bytes == 8 * n * n
+    assert oc.plan("export_lapack", tile=lu.tile, **given) == planned
+    with pytest.raises(BudgetError, match="columns of an LU"):
+        oc.plan("export_lapack", n=n, memory=1000, tile=lu.tile, rates=RATES)
 
 
 def test_what_cannot_be_done_is_refused() -> None:

@@ -5,6 +5,7 @@ from outcore.linalg.cost import Planner
 from outcore.linalg.factors.plans import (
     cho_solve_cost,
     cond_est_cost,
+    export_cost,
     lu_solve_cost,
     qr_solve_cost,
     slogdet_cost,
@@ -31,6 +32,7 @@ PLANNERS: dict[str, Planner] = {
     "cho_solve": cho_solve_cost,
     "qr_solve": qr_solve_cost,
     "slogdet": slogdet_cost,
+    "export_lapack": export_cost,
     "cond_est": cond_est_cost,
     "lstsq": lstsq_cost,
     "gram": gram_cost,

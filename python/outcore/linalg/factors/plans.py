@@ -13,6 +13,7 @@ from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.cond_est import USUAL_SOLVES, vectors_bytes
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.choice import planned_lu
+from outcore.linalg.lu.export_plan import ExportGeometry
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.sweeps import cut_sweep, ring_bytes
 from outcore.linalg.slab_qr.plan import slab_qr_geometry
@@ -81,6 +82,26 @@ def cond_est_cost(problem: Problem) -> Cost:
                 flops=solve_flops(factors.n, factors.dtype, USUAL_SOLVES),
             ),
         ),
+    )
+
+
+def export_cost(problem: Problem) -> Cost:
+    """Plan `export_lapack`."""
+    g = ExportGeometry.of(*_lu_factors(problem), problem.memory_bytes)
+    first = min(g.strip_bytes, g.bytes_written)
+    phase = Phase(
+        dtype=g.dtype,
+        bytes_read=g.bytes_read,
+        bytes_written=g.bytes_written,
+        ends_read_bytes=first,
+        ends_written_bytes=first,
+    )
+    return Cost(
+        method=f"one pass, in strips of {g.strip} columns",
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=g.bytes_written,
+        words_lower_bound=2.0 * g.n**2,
+        phases=(phase,),
     )
 
 

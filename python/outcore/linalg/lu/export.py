@@ -11,26 +11,18 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
-from outcore.errors import BudgetError
 from outcore.lapack import kernels
 from outcore.linalg.factors.factor import LUFactor, refuse_others, tile_metadata
-from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.linalg.lu.export_plan import ExportGeometry
 from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.result import claimed, written
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.sizes import format_bytes
 from outcore.streams import BlockStream, WriteBehind
 from outcore.volumes import PathLike, place
-from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _WHY = "the export that wrote it was stopped; call export_lapack again"
-
-_STRIPS = 3
-"""In memory: one that is read, one in which rows are swapped, one that is written."""
-
-_MOST_BOUNCE_BYTES = 4 << 20
 
 
 def export_lapack(
@@ -81,8 +73,7 @@ def export_lapack(
     """
     refuse_others(lu, LUFactor)
     memory_bytes = budget.resolve(memory)
-    bounce = min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
-    strip = _strip_columns(lu, memory_bytes - bounce - TILE_BOUNCE_BYTES)
+    g = ExportGeometry.of(lu.n, lu.dtype, lu.tile, memory_bytes)
     metadata = tile_metadata(lu.n, lu.dtype, lu.tile)
     target = f"{lu.path}.lapack" if out is None else out
     with (
@@ -94,48 +85,23 @@ def export_lapack(
         claimed(target, [lu.path], overwrite=overwrite, why=_WHY),
         written(place(target), metadata, _WHY) as packed,
     ):  # fmt: skip
-        file = packed.open_file(call.arena, bounce, writable=True, trace=call.trace)
-        report = _export(lu, file, strip, call)
+        file = packed.open_file(call.arena, g.bounce_bytes, writable=True, trace=call.trace)
+        report = _export(lu, file, g, call)
     return open_array(target), lu.piv.copy(), report
 
 
-def _strip_columns(lu: LUFactor, memory_bytes: int) -> int:
-    """Count the columns of a strip, at most those of a panel."""
-    column = _height(lu) * lu.dtype.itemsize
-    fit = (memory_bytes // _STRIPS - SLOT_ALIGN_BYTES) // column
-    if fit >= 1:
-        return min(fit, lu.tile[1])
-    need = (_STRIPS * (column + SLOT_ALIGN_BYTES) + TILE_BOUNCE_BYTES) * 16 // 15 + 16
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) for {_STRIPS} columns of an LU of order {lu.n}, "
-        f"have {memory_bytes}; raise memory="
-    )
-
-
-def _height(lu: LUFactor) -> int:
-    """Rows of a panel on disk: whole tiles."""
-    return -(-lu.n // lu.tile[0]) * lu.tile[0]
-
-
-def _export(lu: LUFactor, target: ArrayFile, strip: int, call: LongCall) -> Report:
-    n, height, width = lu.n, _height(lu), lu.tile[1]
-    strip_bytes = -(-height * strip * lu.dtype.itemsize // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+def _export(lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall) -> Report:
+    n, strips = lu.n, g.strips()
     source = lu.open_tiles(call.arena, call.trace)
     stream = BlockStream(
-        source, lu.dtype, call.arena, _STRIPS * strip_bytes, call.trace, least_bytes=strip_bytes
+        source, lu.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.strip_bytes
     )
-    strips = [
-        slice(first, min(first + strip, end))
-        for left in range(0, n, width)
-        for end in [min(left + width, n)]
-        for first in range(left, end, strip)
-    ]
-    stream.extend((slice(0, height), columns) for columns in strips)
+    stream.extend((slice(0, g.height), columns) for columns in strips)
     with WriteBehind(target, most=1, trace=call.trace) as writer:
         for columns in strips:
             data = stream.take().data[:n]
             start_ns = call.trace.now_ns()
-            below = min((columns.start // width + 1) * width, n)
+            below = min((columns.start // lu.tile[1] + 1) * lu.tile[1], n)
             kernels(lu.dtype).laswp(data, lu.piv, below, n)
             call.trace.record("compute", start_ns)
             writer.write((slice(0, n), columns), data)
@@ -148,7 +114,7 @@ def _export(lu: LUFactor, target: ArrayFile, strip: int, call: LongCall) -> Repo
         flops=0,
         bytes_read=source.counters()[0],
         bytes_written=target.counters()[1],
-        planned_bytes_read=height * n * lu.dtype.itemsize,
-        planned_bytes_written=n * n * lu.dtype.itemsize,
+        planned_bytes_read=g.bytes_read,
+        planned_bytes_written=g.bytes_written,
         **call.figures(),
     )

@@ -1,0 +1,99 @@
+"""How factors are cut for `export_lapack`. Pure arithmetic."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.errors import BudgetError
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
+from outcore.sizes import format_bytes
+from outcore.zarr_format import SLOT_ALIGN_BYTES
+
+_STRIPS = 3
+"""In memory: one that is read, one in which rows are swapped, one that is written."""
+
+_MOST_BOUNCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ExportGeometry:
+    """How LU factors of order `n`, in tiles, are cut into strips of columns.
+
+    Attributes
+    ----------
+    strip
+        Columns of a strip, at most those of a panel.
+    bounce_bytes
+        Memory of the array that is written.
+    """
+
+    n: int
+    dtype: np.dtype[Any]
+    tile: tuple[int, int]
+    strip: int
+    bounce_bytes: int
+
+    @classmethod
+    def of(
+        cls, n: int, dtype: np.dtype[Any], tile: tuple[int, int], memory_bytes: int
+    ) -> "ExportGeometry":
+        """Cut within a budget.
+
+        Raises
+        ------
+        BudgetError
+            If three columns do not fit.
+        """
+        bounce = min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
+        room = memory_bytes - bounce - TILE_BOUNCE_BYTES
+        column = -(-n // tile[0]) * tile[0] * dtype.itemsize
+        fit = (room // _STRIPS - SLOT_ALIGN_BYTES) // column
+        if fit >= 1:
+            return cls(n, dtype, tile, min(fit, tile[1]), bounce)
+        need = (_STRIPS * (column + SLOT_ALIGN_BYTES) + TILE_BOUNCE_BYTES) * 16 // 15 + 16
+        raise BudgetError(
+            f"need {need} bytes ({format_bytes(need)}) for {_STRIPS} columns of an LU of order "
+            f"{n}, have {memory_bytes}; raise memory="
+        )
+
+    @property
+    def height(self) -> int:
+        """Rows of a panel on disk: whole tiles."""
+        return -(-self.n // self.tile[0]) * self.tile[0]
+
+    @property
+    def strip_bytes(self) -> int:
+        """Memory of a strip."""
+        return pages(self.height * self.strip * self.dtype.itemsize)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory of the strips."""
+        return _STRIPS * self.strip_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak of the call."""
+        return self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
+
+    @property
+    def bytes_read(self) -> int:
+        """The factors, and the padding of their tiles."""
+        return self.height * self.n * self.dtype.itemsize
+
+    @property
+    def bytes_written(self) -> int:
+        """One array, without padding."""
+        return self.n * self.n * self.dtype.itemsize
+
+    def strips(self) -> list[slice]:
+        """Columns of the strips, none of which is of two panels."""
+        n, width = self.n, self.tile[1]
+        return [
+            slice(first, min(first + self.strip, end))
+            for left in range(0, n, width)
+            for end in [min(left + width, n)]
+            for first in range(left, end, self.strip)
+        ]
