@@ -74,6 +74,14 @@ def test_ls_tells_the_sizes_that_are_known(url: str) -> None:
     sizes = {line.split()[-1]: line.split()[3] for line in result.stdout.splitlines()}
     assert sizes == {"both": "?", "e": "-", "here": str(NBYTES), "there": "?"}
     assert "the sizes of 2 files are not known: I/O server 1: no connection" in result.stderr
+    with oc.connect(url) as pool:
+        core, silent = pool.core, _core.SilentServers()
+        sent = [core.messages]
+        for _ in range(2):
+            names = [(name, why is None) for name, _, _, why in core.page("d", partial=silent)[0]]
+            assert names == [("both", False), ("e", True), ("here", True), ("there", False)]
+            sent.append(core.messages)
+        assert sent[2] - sent[1] == sent[1] - sent[0] - 1, "it was not asked again"
     document = said("ls", f"{url}::d", f"{url}::d/both")
     sizes = {Path(each["path"]).name: each["nbytes"] for each in document["entries"]}
     assert sizes == {"both": None, "e": 0, "here": NBYTES, "there": None}

@@ -207,6 +207,10 @@ class PoolFile:
     def handle(self) -> int: ...
 
 @final
+class SilentServers:
+    def __new__(cls) -> SilentServers: ...
+
+@final
 class Pool:
     @staticmethod
     def embedded(
@@ -243,7 +247,7 @@ class Pool:
     def stat(self, path: str) -> _Status: ...
     def names(self, path: str) -> list[tuple[str, _Status]]: ...
     def page(
-        self, path: str, after: str = "", most: int = 1000, partial: bool = False
+        self, path: str, after: str = "", most: int = 1000, partial: SilentServers | None = None
     ) -> tuple[list[tuple[str, _Status, int, str | None]], bool]: ...
     def set_attributes(
         self,

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from outcore import _core
+from outcore._core import SilentServers
 from outcore.errors import (
     BusyError,
     ExistsError,
@@ -232,8 +233,11 @@ class PoolPath:
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
-    def stat(self, *, partial: bool = False) -> PoolStat:
-        """Tell what it is; with `partial` also if servers cannot be reached; see `PoolStat`."""
+    def stat(self, *, partial: SilentServers | None = None) -> PoolStat:
+        """Tell what it is; with `partial` also if servers cannot be reached; see `PoolStat`.
+
+        Servers that do not answer are kept in `partial`, and not asked again.
+        """
         core = self.root.core
         status = core.stat(self.inside)
         if status[0]:
@@ -243,7 +247,9 @@ class PoolPath:
                 return PoolStat.of(file, nbytes, unknown)
         raise NotFoundError(f"{self} has become a directory; look again")
 
-    def scandir(self, *, partial: bool = False) -> "Iterator[tuple[PoolPath, PoolStat]]":
+    def scandir(
+        self, *, partial: SilentServers | None = None
+    ) -> "Iterator[tuple[PoolPath, PoolStat]]":
         """Yield what is in a directory, sorted, with what it is; see `Pool.scandir` and `stat`."""
         after, more = "", True
         while more:

@@ -28,7 +28,7 @@ pub use collective::{CollectivePart, Exchanged};
 pub use local::LocalVolume;
 pub use pool::{PoolVolume, WallClock};
 pub use pool_attributes::Attributes;
-pub use pool_listing::Listed;
+pub use pool_listing::{Listed, Silent};
 pub use shares::LocalArray;
 pub use stream::{Stream, StreamBlock};
 pub use ticket::Ticket;

@@ -1,6 +1,7 @@
 //! Names in a pool with the lengths of their files, by the page: one question to the manager, and one to each I/O server.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use outcore_core::{
     Error, ErrorKind, Gather, Inode, IoReply, IoRequest, LengthGrant, Link, ManagerReply, ManagerRequest,
@@ -34,13 +35,29 @@ impl Listed {
     }
 }
 
+/// Servers that did not answer while something was listed, and why: none of them is waited for a second time.
+#[derive(Debug, Default)]
+pub struct Silent(Mutex<BTreeMap<ServerId, Error>>);
+
+impl Silent {
+    fn why(&self, server: ServerId) -> Option<Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
+    }
+
+    fn add(&self, server: ServerId, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(server, error);
+    }
+}
+
 impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
     /// At most `most` names of a directory after `after`, sorted, and whether there are more; of a file, itself.
-    pub fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
-        self.0.page(&checked(path)?, after, most)
+    ///
+    /// The `silent` servers are not asked.
+    pub fn page(&self, path: &str, after: &str, most: u64, silent: &Silent) -> Result<(Vec<Listed>, bool)> {
+        self.0.page(&checked(path)?, after, most, silent)
     }
 }
 
@@ -48,7 +65,13 @@ impl<L: Link + ?Sized + 'static> Shared<L>
 where
     L::Buffer: Gather + Sync,
 {
-    pub(crate) fn page(&self, path: &str, after: &str, most: u64) -> Result<(Vec<Listed>, bool)> {
+    pub(crate) fn page(
+        &self,
+        path: &str,
+        after: &str,
+        most: u64,
+        silent: &Silent,
+    ) -> Result<(Vec<Listed>, bool)> {
         let mut tries = 1;
         loop {
             let request = ManagerRequest::Look { path: path.into(), after: after.into(), most };
@@ -56,14 +79,14 @@ where
                 ManagerReply::Looked { names, more, grant } => (names, more, grant),
                 reply => return Err(unexpected(&reply)),
             };
-            match self.with_lengths(names, grant) {
+            match self.with_lengths(names, grant, silent) {
                 Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => tries += 1,
                 listed => return listed.map(|listed| (listed, more)),
             }
         }
     }
 
-    fn with_lengths(&self, names: Vec<Named>, grant: LengthGrant) -> Result<Vec<Listed>> {
+    fn with_lengths(&self, names: Vec<Named>, grant: LengthGrant, silent: &Silent) -> Result<Vec<Listed>> {
         let handles = files_among(&names);
         // Of each server: which of the names it is asked of, and as what.
         let mut asked: BTreeMap<ServerId, Vec<(usize, Target)>> = BTreeMap::new();
@@ -74,20 +97,26 @@ where
                 asked.entry(server).or_default().push((number, target));
             }
         }
+        let unlooked =
+            |Named { name, inode }| Listed { length: durable_length(&inode), name, inode, unknown: None };
+        let mut listed: Vec<Listed> = names.into_iter().map(unlooked).collect();
+        asked.retain(|&server, targets| {
+            let why = silent.why(server);
+            why.iter().for_each(|error| leave_unknown(&mut listed, targets, error));
+            why.is_none()
+        });
         let asked: Vec<_> = asked.into_iter().collect();
         let request = |(server, targets): &(ServerId, Vec<(usize, Target)>)| {
             let targets = targets.iter().map(|&(_, target)| target).collect();
             (*server, IoRequest::Lengths { handles: handles.clone(), grant, targets })
         };
         let replies = self.servers.wait_each(asked.iter().map(request).collect(), &self.none);
-        let unlooked =
-            |Named { name, inode }| Listed { length: durable_length(&inode), name, inode, unknown: None };
-        let mut listed: Vec<Listed> = names.into_iter().map(unlooked).collect();
-        for ((_, targets), reply) in asked.iter().zip(replies) {
+        for ((server, targets), reply) in asked.iter().zip(replies) {
             let reply = match reply {
                 // It cannot be reached, or its disk fails: that is no matter of the others.
                 Err(error) if error.kind == ErrorKind::Io => {
-                    targets.iter().for_each(|&(number, _)| listed[number].unknown = Some(error.clone()));
+                    leave_unknown(&mut listed, targets, &error);
+                    silent.add(*server, error);
                     continue;
                 }
                 reply => reply?,
@@ -108,6 +137,10 @@ where
         }
         Ok(listed)
     }
+}
+
+fn leave_unknown(listed: &mut [Listed], asked: &[(usize, Target)], why: &Error) {
+    asked.iter().for_each(|&(number, _)| listed[number].unknown = Some(why.clone()));
 }
 
 /// How long a file is at least, whatever became of its data files: those who read it are told.

@@ -10,7 +10,7 @@ use outcore_core::{
 
 use crate::pool_call::{Call, unexpected};
 use crate::pool_file::{PoolFile, local_lengths_of};
-use crate::pool_listing::Listed;
+use crate::pool_listing::{Listed, Silent};
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
 /// Names and orphans are asked for by so many.
@@ -139,7 +139,7 @@ where
         let mut entries: Vec<Entry> = Vec::new();
         loop {
             let after = entries.last().map_or("", |last| last.name.as_str());
-            let (page, more) = self.page(path, after, PAGE)?;
+            let (page, more) = self.page(path, after, PAGE, &Silent::default())?;
             if page.iter().any(|listed| listed.name.is_empty()) {
                 return Err(Error::invalid(format!("{path} is a file, not a directory; check the path")));
             }

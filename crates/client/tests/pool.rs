@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outcore_client::{ArrayFile, Attributes, Listed, MemoryUse, PoolVolume};
+use outcore_client::{ArrayFile, Attributes, Listed, MemoryUse, PoolVolume, Silent};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Nested, OpenMode,
     Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
@@ -520,16 +520,16 @@ fn a_page_of_names_is_one_message_to_each_server() {
         pool.open(name, OpenMode::Create { length: 130 * number as u64, reserve: false }).unwrap();
     }
     link.take_log();
-    let (page, more) = pool.page("d", "", 9).unwrap();
+    let (page, more) = pool.page("d", "", 9, &Silent::default()).unwrap();
     assert_eq!(link.take_log().len(), 3, "the servers of two files, both on all three");
     let lengths = |page: &[Listed]| -> Vec<(String, u64)> {
         page.iter().map(|listed| (listed.name.clone(), listed.length)).collect()
     };
     assert_eq!((lengths(&page), more), (vec![("a".into(), 0), ("b".into(), 130)], true));
-    let (page, more) = pool.page("d", "b", 9).unwrap();
+    let (page, more) = pool.page("d", "b", 9, &Silent::default()).unwrap();
     assert_eq!((lengths(&page), more), (vec![("c".into(), 260), ("e".into(), 0)], false));
     assert!(page[1].inode.layout.is_none());
-    let (page, more) = pool.page("d/c", "", 9).unwrap();
+    let (page, more) = pool.page("d/c", "", 9, &Silent::default()).unwrap();
     assert_eq!((lengths(&page), more), (vec![(String::new(), 260)], false));
 }
 
@@ -541,9 +541,17 @@ fn what_a_server_does_not_say_is_said_of_the_names_that_it_is_about() {
     let error = Error::new(ErrorKind::Io, "no connection");
     let faults = || *link.faults.lock().unwrap() = [None, Some(error.clone())].into();
     faults();
-    let (page, _) = pool.page("d", "", 9).unwrap();
+    let (page, _) = pool.page("d", "", 9, &Silent::default()).unwrap();
     let each = page.iter().map(|listed| (listed.name.as_str(), listed.length, listed.unknown.clone()));
     assert_eq!(each.collect::<Vec<_>>(), [("e", 0, None), ("f", 100, Some(error.clone()))]);
+    // It is not asked a second time while the same is listed.
+    let silent = Silent::default();
+    faults();
+    pool.page("d", "", 9, &silent).unwrap();
+    link.take_log();
+    let (page, _) = pool.page("d", "e", 9, &silent).unwrap();
+    assert_eq!((page[0].length, page[0].unknown.clone()), (100, Some(error.clone())));
+    assert_eq!(link.take_log().len(), 1, "the other server");
     faults();
     assert_eq!(pool.list("d").unwrap_err(), error);
     faults();

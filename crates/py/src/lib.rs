@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::memory::{Arena, Buffer};
     #[pymodule_export]
-    use super::pool::Pool;
+    use super::pool::{Pool, SilentServers};
     #[pymodule_export]
     use super::pool_check::PoolCheck;
     #[pymodule_export]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outcore_client::{Attributes, Listed as Listing};
+use outcore_client::{Attributes, Listed as Listing, Silent};
 use outcore_core::{ErrorKind, Hints, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
 use outcore_memory::Region;
 use outcore_net::{Credentials, Key, User};
@@ -52,6 +52,19 @@ impl Pool {
     /// The way to its servers.
     pub fn client(&self) -> Arc<Client> {
         self.client.clone()
+    }
+}
+
+/// Servers that did not answer while names were listed.
+#[pyclass(frozen, module = "outcore._core")]
+#[derive(Default)]
+pub struct SilentServers(Silent);
+
+#[pymethods]
+impl SilentServers {
+    #[new]
+    fn new() -> Self {
+        Self::default()
     }
 }
 
@@ -175,19 +188,21 @@ impl Pool {
     }
 
     /// At most `most` names of a directory after `after`, what they are, and how long; and whether there are more. Of a
-    /// file, itself under an empty name. With `partial`, a server that does not say is no error.
-    #[pyo3(signature = (path, after = "", most = 1000, partial = false))]
+    /// file, itself under an empty name. With `partial`, a server that does not say is no error, and not asked again.
+    #[pyo3(signature = (path, after = "", most = 1000, partial = None))]
     fn page(
         &self,
         py: Python<'_>,
         path: &str,
         after: &str,
         most: u64,
-        partial: bool,
+        partial: Option<&SilentServers>,
     ) -> PyResult<(Vec<Listed>, bool)> {
-        let (listed, more) = py.detach(|| self.client.page(path, after, most)).or_raise(py)?;
+        let fresh = Silent::default();
+        let silent = partial.map_or(&fresh, |partial| &partial.0);
+        let (listed, more) = py.detach(|| self.client.page(path, after, most, silent)).or_raise(py)?;
         let tuple = |each: Listing| {
-            let each = if partial { each } else { known(path, each)? };
+            let each = if partial.is_some() { each } else { known(path, each)? };
             Ok((each.name, status(&each.inode), each.length, each.unknown.map(|error| error.message)))
         };
         Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))

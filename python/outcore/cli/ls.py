@@ -9,7 +9,7 @@ from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
 from outcore.files.globbing import expanded
-from outcore.files.status import FileStatus, children_of, names_in, status_of
+from outcore.files.status import FileStatus, Unreached, children_of, names_in, status_of
 from outcore.volumes import AnyPath
 
 
@@ -37,7 +37,7 @@ def command(
     is asked for a thousand names at a time. The exit code is 1 if anything could not be listed, or
     the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
     """
-    failures = Failures(as_json=as_json)
+    failures, unreached = Failures(as_json=as_json), Unreached()
     # With --json everything is told.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
     given = expanded(paths or [ANY_PATH.convert(".", None, None)])
@@ -45,7 +45,7 @@ def command(
     files: list[FileStatus] = []
     for path in given:
         with failures.noted(path):
-            status = status_of(path, partial=True)
+            status = status_of(path, unreached=unreached)
             if status.kind == "link":
                 with contextlib.suppress(OSError):
                     status = status_of(path, follow=True)
@@ -60,14 +60,19 @@ def command(
     while directories:
         path = directories.pop(0)
         with failures.noted(path):
-            found, below = _one(path, printer, titled, recursive, hidden)
+            found, below = _one(path, printer, unreached, titled, recursive, hidden)
             _note_unknown(failures, path, found)
             directories = below + directories
     failures.end({"entries": printer.entries})
 
 
 def _one(
-    path: AnyPath, printer: "_Printer", titled: bool, recursive: bool, hidden: bool
+    path: AnyPath,
+    printer: "_Printer",
+    unreached: Unreached,
+    titled: bool,
+    recursive: bool,
+    hidden: bool,
 ) -> tuple[list[FileStatus], list[AnyPath]]:
     """List a directory; return what was found of its files, and what is to be listed too."""
     if titled:
@@ -75,7 +80,7 @@ def _one(
     below: list[AnyPath] = []
     found: list[FileStatus] = []
     if printer.is_long:
-        each_one = children_of(path, partial=True)
+        each_one = children_of(path, unreached=unreached)
         found = [each for each in each_one if hidden or each.path.name[0] != "."]
         printer.show([(each, each.path.name) for each in found])
         below = [each.path for each in found if each.is_directory]
