@@ -121,12 +121,12 @@ def test_of_two_that_give_up_a_name_one_finds_no_directory_any_more() -> None:
     lock: Any = types.SimpleNamespace(
         root=root, inside="D/lock", parent=types.SimpleNamespace(inside="D")
     )
-    oc.pool_path._remove(lock)
+    oc.pool_locks._remove(lock)
     assert removed == ["D/lock", "D"]
 
 
 def host() -> bytes:
-    return oc.pool_path.socket.gethostname().encode()
+    return oc.pool_locks.socket.gethostname().encode()
 
 
 def test_a_key_is_needed(served: tuple[str, Path], tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         daemons.daemons.pop().stop()
         # Nobody waits for long here.
         connect = partial(_core.Pool.connect, patience_s=0)
-        monkeypatch.setattr("outcore.pool._core.Pool", SimpleNamespace(connect=connect))
+        monkeypatch.setattr("outcore.pool_connect._core.Pool", SimpleNamespace(connect=connect))
         monkeypatch.setenv("OUTCORE_KEY", str(daemons.key))
         yield daemons.url
     finally:

@@ -30,7 +30,8 @@ from outcore.export import export_array  # noqa: E402
 from outcore.logical_disk import LogicalDisk  # noqa: E402
 from outcore.plan import Plan, plan  # noqa: E402
 from outcore.plan_methods import MethodComparison, compare_methods  # noqa: E402
-from outcore.pool import Pool, connect  # noqa: E402
+from outcore.pool import Pool  # noqa: E402
+from outcore.pool_connect import connect  # noqa: E402
 from outcore.pool_file import PoolFile  # noqa: E402
 from outcore.pool_future import PoolFuture  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402

@@ -15,7 +15,8 @@ from outcore.array import Array
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
-from outcore.pool_path import LOCK_FILE, is_text
+from outcore.pool_locks import LOCK_FILE
+from outcore.pool_path import is_text
 from outcore.volumes import (
     AnyPath,
     Place,

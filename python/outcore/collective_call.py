@@ -26,7 +26,8 @@ from outcore.errors import (
     ReadOnlyError,
     from_kind,
 )
-from outcore.pool import Pool, connect
+from outcore.pool import Pool
+from outcore.pool_connect import connect
 from outcore.pool_path import PoolPath, open_root
 from outcore.progress import ProgressLike, is_shown
 from outcore.schema import Schema, SchemaLike

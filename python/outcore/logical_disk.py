@@ -6,7 +6,8 @@ from typing import Any
 
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
 from outcore.pool_file import PoolFile
-from outcore.pool_path import PoolPath, PoolRoot, held
+from outcore.pool_locks import held
+from outcore.pool_path import PoolPath, PoolRoot
 
 _DIRECTORY = ".disks"
 

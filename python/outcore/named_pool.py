@@ -5,7 +5,8 @@ from pathlib import Path
 
 from outcore import local_pool
 from outcore.errors import NotFoundError
-from outcore.pool import Pool, connect
+from outcore.pool import Pool
+from outcore.pool_connect import connect
 from outcore.pool_path import PoolPath, root_and_name
 from outcore.volumes import PathLike
 

@@ -2,10 +2,8 @@
 
 import operator
 import os
-import re
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,26 +16,8 @@ from outcore.pool_comm import PoolJob
 from outcore.pool_directories import check_directories
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath, PoolRoot
-from outcore.pool_stat import PoolStat
+from outcore.pool_stat import PoolStat, ServerStatus
 from outcore.volumes import PathLike
-
-
-@dataclass(frozen=True)
-class ServerStatus:
-    """What an I/O server says of itself: its number, free bytes, and what it did so far.
-
-    It takes no writes, `is_writable` is false, while its disk is too full to note them. If it
-    cannot be reached, `error` says why, and the rest means nothing.
-    """
-
-    id: int
-    free_bytes: int
-    requests: int
-    bytes_read: int
-    bytes_written: int
-    damaged_blocks: int
-    is_writable: bool
-    error: str | None = None
 
 
 class Pool:
@@ -533,51 +513,3 @@ class Pool:
         if not path.root.is_alike(self._root):
             raise InvalidError(f"{path} is a name in another pool")
         return PoolPath(self._root, path.inside)
-
-
-_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/]+:[0-9]+)/?")
-_SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
-
-
-def connect(url: str, *, key: PathLike | None = None) -> Pool:
-    """Connect to a pool that is served, on this machine or others.
-
-    Parameters
-    ----------
-    url
-        ``outcore://HOST:PORT``, where the pool's manager listens, or ``outcore+tls://HOST:PORT``
-        if it listens there with TLS: then nothing goes over a network that is not encrypted; or
-        ``outcore:/PATH`` of its UNIX socket on this machine. A pool may be connected to several
-        times: these are to each other as two processes are. What is opened in one is of no use when
-        that is closed; the others go on.
-    key
-        File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
-        names. Over a UNIX socket none is needed.
-
-    Returns
-    -------
-    Pool
-
-    Raises
-    ------
-    InvalidError
-        If `url` is no address of a pool.
-    NotFoundError
-        If there is no such key file.
-    DiskError
-        If nobody answers.
-    DeniedError
-        If the key is another pool's, or there is none.
-    """
-    file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
-    if found := _SERVED.fullmatch(url):
-        way = "tls" if found[1] == "outcore+tls" else "tcp"
-        address, name = f"{way}:{found[2]}", f"{found[1]}://{found[2]}/"
-    elif found := _SOCKET.fullmatch(url):
-        address, name = f"unix:{found[1]}", f"outcore:{found[1]}::"
-    else:
-        raise InvalidError(
-            f"{url!r} is no address of a pool; write outcore://HOST:PORT, outcore+tls://HOST:PORT, "
-            "or outcore:/PATH of a UNIX socket"
-        )
-    return Pool(_core.Pool.connect([address], file), name, is_shared=True, key=file)

@@ -43,3 +43,21 @@ class PoolStat:
             is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers),
             unknown,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What an I/O server says of itself: its number, free bytes, and what it did so far.
+
+    It takes no writes, `is_writable` is false, while its disk is too full to note them. If it
+    cannot be reached, `error` says why, and the rest means nothing.
+    """
+
+    id: int
+    free_bytes: int
+    requests: int
+    bytes_read: int
+    bytes_written: int
+    damaged_blocks: int
+    is_writable: bool
+    error: str | None = None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from outcore import pool_path
+from outcore import pool_locks
 from outcore._core import Volume
 from outcore.errors import (
     BusyError,
@@ -21,7 +21,8 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool_path import LOCK_FILE, PoolPath, check_plain, held, is_url, named
+from outcore.pool_locks import LOCK_FILE, held
+from outcore.pool_path import PoolPath, check_plain, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
@@ -203,7 +204,7 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
 
     The lock is the kernel's (``flock``), so it goes with the process that held it. A directory that
-    is made here and left empty is removed again. For pools see `outcore.pool_path.held`.
+    is made here and left empty is removed again. For pools see `outcore.pool_locks.held`.
     """
     if isinstance(where.path, PoolPath):
         with held(where.path, doing):
@@ -232,7 +233,7 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
 def is_held(directory: AnyPath) -> bool:
     """Whether a call of any process holds a directory by `exclusive`."""
     if isinstance(directory, PoolPath):
-        return pool_path.is_held(directory)
+        return pool_locks.is_held(directory)
     try:
         handle = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -9,8 +9,8 @@ from outcore.cli.invocation import json_option
 from outcore.cli.listing import in_columns, size_of
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.files.status import cannot
-from outcore.pool import ServerStatus
 from outcore.pool_path import PoolPath
+from outcore.pool_stat import ServerStatus
 from outcore.volumes import AnyPath
 
 

@@ -27,7 +27,8 @@ from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.files.status import FileStatus, status_of, walk
-from outcore.pool_path import LOCK_FILE, PoolPath
+from outcore.pool_locks import LOCK_FILE
+from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
 from outcore.targets import sync_file, writing
 from outcore.volumes import AnyPath, exclusive, is_there, move, place

@@ -41,7 +41,7 @@ from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made
 from outcore.longcall import check_threads
-from outcore.pool_path import LOCK_FILE
+from outcore.pool_locks import LOCK_FILE
 from outcore.volumes import (
     INSIDE,
     AnyPath,
