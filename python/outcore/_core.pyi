@@ -244,6 +244,13 @@ class Pool:
         base: int | None = None,
         others: Sequence[tuple[str, str]] = ...,
     ) -> PoolFile: ...
+    def abandon(
+        self,
+        servers: Sequence[int],
+        numbers: Sequence[int],
+        rank: int,
+        failed: tuple[str, str],
+    ) -> None: ...
     def stat(self, path: str) -> _Status: ...
     def names(self, path: str) -> list[tuple[str, _Status]]: ...
     def page(

@@ -19,8 +19,8 @@ class Agreement:
     pool, url, name, layout, schema
         Which array it is, and how it lies on disk and in memory. By its URL a process that has an
         array in another pool finds this one, to tell the others.
-    files
-        Names of the shard files that are moved.
+    files, servers
+        Names of the shard files that are moved, and numbers of the servers that each lies on.
     numbers
         Of the collective of each file, and of those in which all meet at the beginning and the end.
     is_atomic, skips_disk, timeout_s
@@ -38,12 +38,24 @@ class Agreement:
     layout: bytes
     schema: bytes
     files: tuple[str, ...]
+    servers: tuple[tuple[int, ...], ...]
     numbers: tuple[int, ...]
     is_atomic: bool
     skips_disk: bool
     is_fresh: bool
     is_marked: bool
     timeout_s: int
+
+    @property
+    def meets(self) -> bool:
+        """Whether all meet before the first file is written, and after the last."""
+        return self.is_fresh or self.is_marked
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The numbers in the order in which each process comes to them."""
+        files = self.numbers[:-2]
+        return (self.numbers[-2], *files, self.numbers[-1]) if self.meets else files
 
     def check(
         self,

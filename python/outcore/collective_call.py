@@ -74,12 +74,13 @@ class Call:
         self._tell: Callable[[], None] | None = None
         self._fresh: Place | None = None
         self._before = array.metadata
-        self._begun: Agreement
+        self._begun: Agreement | None = None
         self._found: MemorySchema
         self._files: list[PoolFile] = []
-        self._servers: dict[str, list[int]] = {}
+        self._core: PoolCore | None = None
         self._visited: Pool | None = None
-        self._exchanged: list[tuple[list[int], list[WithServer]]] = []
+        self._passed = 0
+        self._exchanged: list[tuple[tuple[int, ...], list[WithServer]]] = []
 
     @property
     def _path(self) -> PoolPath:
@@ -104,11 +105,10 @@ class Call:
         mine: BaseException | None = None
         if self._comm.rank == 0:
             try:
-                said = self._prepare()
-            except OutcoreError as error:
-                mine, said = error, (error.kind, str(error))
+                # At once: others may be told of it, and this process be stopped.
+                said = self._begun = self._prepare()
             except BaseException as error:
-                mine, said = error, (OutcoreError.kind, f"{type(error).__name__}: {error}")
+                mine, said = error, _why(error)
         said = self._comm.bcast(said, 0)
         if mine is not None:
             raise mine
@@ -134,6 +134,7 @@ class Call:
             layout=layout_of(array),
             schema=Schema.of(self._schema).key(),
             files=files,
+            servers=tuple(tuple(path.root.core.stat(name)[-1]) for name in files),
             numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
             is_atomic=atomic,
             skips_disk=self._skip_disk,
@@ -165,9 +166,8 @@ class Call:
 
     def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
         """Take part, and return the arrays of this process."""
-        begun, comm = self._begun, self._comm
-        core = self._pool_of_all()
-        # From here on the servers tell the others whatever happens.
+        begun, comm = self._agreed, self._comm
+        core = self._core = self._pool_of_all()
         failed: Exception | None = None
         arrays: list[npt.NDArray[Any]] = []
         self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
@@ -183,18 +183,8 @@ class Call:
         except Exception as error:
             failed = error
         self._patience_s = begun.timeout_s
-        writable = self._verb == "write_all"
-        try:
-            self._files = [core.open(name, writable) for name in begun.files]
-        except NotFoundError as error:
-            if not begun.is_fresh:
-                raise
-            raise InvalidError(
-                f"process {comm.rank} came to {self._verb} of {self._array.path} when process 0 "
-                "had given it up; the error of process 0 says why"
-            ) from error
-        self._servers = {name: core.stat(name)[-1] for name in begun.files}
-        if begun.is_marked or begun.is_fresh:
+        self._open(core, failed)
+        if begun.meets:
             # Until then somebody may not have opened the files, and what is wrong does no harm.
             self._meet(-2, failed)
             if comm.rank == 0:
@@ -207,22 +197,42 @@ class Call:
                 work = self._collective(number, self._array.metadata.grid(), shard)
                 self._run(work, shard, arrays, failed)
         self._tell = None
-        if begun.is_marked or begun.is_fresh:
+        if begun.meets:
             # Process 0 did, before it took part.
             self._array.count_writing(elsewhere=True)
         return arrays
 
+    @property
+    def _agreed(self) -> Agreement:
+        assert self._begun is not None, "begin() is called first"
+        return self._begun
+
+    def _open(self, core: PoolCore, failed: Exception | None) -> None:
+        """Open the files; what went wrong before is told first."""
+        begun, writable = self._agreed, self._verb == "write_all"
+        try:
+            self._files = [core.open(name, writable) for name in begun.files]
+        except Exception as error:
+            if failed is not None:
+                raise failed from None
+            if not (begun.is_fresh and isinstance(error, NotFoundError)):
+                raise
+            raise InvalidError(
+                f"process {self._comm.rank} came to {self._verb} of {self._array.path} when "
+                "process 0 had given it up; the error of process 0 says why"
+            ) from error
+
     def _check_pool(self) -> None:
         path = self._path
-        if path.root.core.id != self._begun.pool:
+        if path.root.core.id != self._agreed.pool:
             raise InvalidError(
                 f"process {self._comm.rank} has {path}, which is in another pool than "
-                f"{self._begun.name} of process 0; open the same array everywhere"
+                f"{self._agreed.name} of process 0; open the same array everywhere"
             )
 
     def _pool_of_all(self) -> PoolCore:
         """Give the pool in which the others meet, also if this process has its array elsewhere."""
-        path, begun = self._array.path, self._begun
+        path, begun = self._array.path, self._agreed
         if isinstance(path, PoolPath) and path.root.core.id == begun.pool:
             return path.root.core
         root = open_root(begun.url)
@@ -243,7 +253,7 @@ class Call:
         self._before = self._array.metadata
         try:
             self._array.count_writing()
-            if self._begun.is_marked:
+            if self._agreed.is_marked:
                 self._array.mark(_STATE, _WHY)
         except OutcoreError as error:
             return error
@@ -260,7 +270,7 @@ class Call:
             )
 
     def _check_same(self) -> None:
-        self._begun.check(
+        self._agreed.check(
             self._comm.rank,
             verb=self._verb,
             is_atomic=self._is_atomic,
@@ -302,10 +312,7 @@ class Call:
         failed: Exception | None,
     ) -> None:
         """Take part at the servers of one file, or tell the others that this process cannot."""
-        why = None
-        if failed is not None:
-            kind = failed.kind if isinstance(failed, OutcoreError) else "io"
-            why = (kind, str(failed))
+        why = None if failed is None else _why(failed)
         try:
             found = work.run(
                 self._files[shard],
@@ -320,7 +327,8 @@ class Call:
             if failed is not None:
                 raise failed from None
             raise
-        self._exchanged.append((self._servers[self._begun.files[shard]], found))
+        self._passed += 1
+        self._exchanged.append((self._agreed.servers[shard], found))
 
     def end(self) -> None:
         """Make a write count, and return when every process may rely on it."""
@@ -333,7 +341,7 @@ class Call:
             except Exception as error:
                 failed = error
         self._meet(-1, failed)
-        if self._begun.is_fresh:
+        if self._agreed.is_fresh:
             self._array.refresh()
 
     def _publish(self) -> None:
@@ -351,7 +359,7 @@ class Call:
         nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
         one = Grid([1], [1], 1, "C", "row-major", 1)
         work = Collective(
-            self._begun.numbers[number],
+            self._agreed.numbers[number],
             False,
             self._comm.size,
             one,
@@ -363,24 +371,45 @@ class Call:
         self._run(work, 0, [], failed)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell those who got further than this process; remove what was begun.
-
-        Nobody gets further than one that failed by an answer of a server.
-        """
-        is_told = isinstance(error, OutcoreError)
-        if self._files and self._verb == "write_all" and not self._skip_disk and not is_told:
-            with contextlib.suppress(OutcoreError):
-                why = InvalidError(f"process {self._comm.rank} failed before the end of the call")
-                self._meet(-1, why)
+        """Tell the others why, wherever this process is; remove what was begun."""
+        with contextlib.suppress(OutcoreError):
+            self._tell_others(error)
         if self._visited is not None:
             self._visited.close()
         if self._fresh is not None:
             with contextlib.suppress(OutcoreError):
                 self._fresh.volume.remove(self._fresh.name)
 
+    def _tell_others(self, error: BaseException) -> None:
+        """Let nobody wait for this process, whether it has come to the servers or not.
+
+        Nobody gets further than to the first number that this process has not passed. If it was
+        stopped that may be one more than it knows of, and what is over stays as it is.
+        """
+        begun = self._begun
+        if begun is None or self._comm.size == 1:
+            return
+        core = self._core
+        if core is None and not isinstance(error, OutcoreError):
+            # It was stopped on the way there.
+            core = self._pool_of_all()
+        numbers = begun.order[self._passed : self._passed + 2]
+        if core is not None and numbers:
+            servers = sorted(set().union(*begun.servers))
+            core.abandon(servers, numbers, self._comm.rank, _why(error))
+
     def report(self, seconds: float) -> CollectiveReport:
         """Say what was done."""
         return CollectiveReport.of(self._verb, seconds, self._exchanged)
+
+
+def _why(error: BaseException) -> tuple[str, str]:
+    """Give the kind and the message of an error, for the other processes."""
+    if isinstance(error, OutcoreError):
+        return error.kind, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return OutcoreError.kind, "it was stopped, as by Ctrl-C"
+    return OutcoreError.kind, f"{type(error).__name__}: {error}"
 
 
 def patience_of(timeout: Any) -> int:

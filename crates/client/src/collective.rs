@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{
     Answer, CollectivePlan, CollectiveSpec, Error, ErrorKind, FileId, Grant, IoReply, IoRequest, Link,
-    PIECE_BYTES, ROUNDS_AT_ONCE, Result, Share, Target,
+    PIECE_BYTES, ROUNDS_AT_ONCE, Result, ServerId, Share, Target,
 };
 use outcore_memory::{Arena, Region};
 
@@ -26,6 +26,9 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Servers give up by themselves who does not join; one that is started again and again begins to wait anew each time. So
 /// nobody waits for longer than two such waits and this.
 const JOIN_MARGIN: Duration = Duration::from_secs(2);
+
+/// How long a process that does not take part waits for servers to hear of it.
+const TELL_WAIT: Duration = Duration::from_secs(2);
 
 /// The part of one process in a collective.
 pub struct CollectivePart {
@@ -97,6 +100,28 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             self.0.note_written(&file);
         }
         outcome.map(|()| work.servers.into_iter().map(|server| server.exchanged).collect())
+    }
+
+    /// Tells the other processes of some collectives that this one cannot take part, by their servers. It needs neither the
+    /// file, nor a grant, nor to have joined; those that are over stay as they are.
+    ///
+    /// Returns when the servers have heard of it, or did not answer soon.
+    pub fn abandon(&self, servers: &[ServerId], collectives: &[u128], rank: u64, error: &Error) {
+        let (sender, receiver) = channel();
+        for &server in servers {
+            for &collective in collectives {
+                let request = IoRequest::Abandon { collective, rank, error: error.clone() };
+                let sender = sender.clone();
+                // Nobody listens any more if it was too late.
+                let done = Box::new(move |_: Answer<Region>| {
+                    let _ = sender.send(());
+                });
+                self.0.servers.send(server, "", request, Region::empty(), done);
+            }
+        }
+        drop(sender);
+        let until = Instant::now() + TELL_WAIT;
+        while receiver.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
     }
 }
 

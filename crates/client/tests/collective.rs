@@ -394,6 +394,32 @@ fn all_learn_why_one_does_not_go_on() {
 }
 
 #[test]
+fn who_does_not_join_tells_the_others_by_the_servers() {
+    let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+    let (schema, owned) = mesh(64, 64);
+    let spec = spec(&place, true, 4, &schema);
+    let parts: Vec<_> = (0..3).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
+    let servers: Vec<ServerId> = (0..SERVERS).map(ServerId).collect();
+    let found = std::thread::scope(|scope| {
+        let others = scope.spawn(|| together(&place, &parts));
+        let have_joined = || {
+            let joined = place.link.servers.joined.lock().unwrap();
+            servers.iter().all(|id| joined.get(id).is_some_and(|one| one.ranks.len() == 3))
+        };
+        while !have_joined() {
+            std::thread::yield_now();
+        }
+        place.pool.abandon(&servers, &[spec.id], 3, &Error::new(ErrorKind::Denied, "may not open it"));
+        others.join().unwrap()
+    });
+    for result in found {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied, "{error}");
+        assert!(error.message.contains("process 3: may not open it"), "{error}");
+    }
+}
+
+#[test]
 fn servers_that_do_not_begin_are_given_up() {
     let place = place(&[64, 64], &[16, 64], StorageOrder::C);
     let (schema, owned) = mesh(64, 64);

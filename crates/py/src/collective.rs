@@ -9,7 +9,7 @@ use outcore_core::{
 use pyo3::prelude::*;
 
 use crate::array_file::Grid;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, error_of};
 use crate::memory::memory_of;
 use crate::pool_file::PoolFile;
 
@@ -177,9 +177,4 @@ fn row_major(shapes: impl Iterator<Item = Vec<u64>>, item_bytes: u64) -> MemoryO
         OfferedArray { address: start, strides }
     };
     MemoryOffer { nonce: 0, nonce_address: 0, arrays: shapes.map(array).collect() }
-}
-
-fn error_of(kind: &str, message: &str) -> Error {
-    let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
-    Error::new(known.unwrap_or(ErrorKind::Io), message)
 }

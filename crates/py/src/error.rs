@@ -19,6 +19,12 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+/// An error of a kind, by its name, for those below.
+pub fn error_of(kind: &str, message: &str) -> Error {
+    let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
+    Error::new(known.unwrap_or(ErrorKind::Io), message)
+}
+
 /// `?` for results of the crates below.
 pub trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;

@@ -12,7 +12,7 @@ use outcore_net::{Credentials, Key, User};
 use pyo3::prelude::*;
 
 use crate::connect::ServedLink;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, error_of};
 use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
 use outcored::EmbeddedLink;
@@ -175,6 +175,21 @@ impl Pool {
         let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
         let file = py.detach(|| self.client.create_as(path, hints, mode));
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
+    }
+
+    /// Tells the other processes of collectives with these numbers, by these servers, that this one cannot take part, with
+    /// the kind and the message of an error.
+    fn abandon(
+        &self,
+        py: Python<'_>,
+        servers: Vec<u32>,
+        numbers: Vec<u128>,
+        rank: u64,
+        failed: (String, String),
+    ) {
+        let servers: Vec<ServerId> = servers.into_iter().map(ServerId).collect();
+        let error = error_of(&failed.0, &failed.1);
+        py.detach(|| self.client.abandon(&servers, &numbers, rank, &error));
     }
 
     fn stat(&self, py: Python<'_>, path: &str) -> PyResult<Status> {

@@ -24,7 +24,7 @@ pub struct Joined {
     spec: CollectiveSpec,
     plan: CollectivePlan,
     entry: u64,
-    ranks: BTreeSet<u64>,
+    pub ranks: BTreeSet<u64>,
     offers: BTreeMap<u64, MemoryOffer>,
     at_join: Vec<(u64, Waiting)>,
     at_end: Vec<Waiting>,
