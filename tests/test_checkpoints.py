@@ -459,6 +459,9 @@ def test_a_copy_takes_no_more_than_its_budget(tmp_path: Path, dtype: str) -> Non
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
+        with pytest.raises(BudgetError):
+            group.checkpoint({"u": u}, background=True, memory="2 MiB")
+        assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
         handle = group.checkpoint({"u": u}, background=True, memory=need)
         assert tracemalloc.get_traced_memory()[1] - before < 4_000_000 + 1_000_000
         u[...] = 0

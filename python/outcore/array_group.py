@@ -5,25 +5,17 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
-
-from outcore import budget, checkpoints, growing, time_steps
+from outcore import checkpoints, growing, time_steps
 from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
-from outcore.background import BackgroundCheckpoint
-from outcore.checkpoints import Restart, State, read_back_bytes
-from outcore.collective_call import (
-    LEAST_MEMORY_BYTES,
-    MEMORY_BYTES,
-    patience_of,
-    seconds_of,
-)
+from outcore.background import BackgroundCheckpoint, check_budget, copies
+from outcore.checkpoints import Restart, State
+from outcore.collective_call import patience_of, seconds_of
 from outcore.communicator import TIMEOUT_S
 from outcore.counts import count_of
 from outcore.create import attributes_of, make_array
 from outcore.elements import array_of, elements
-from outcore.errors import BudgetError, ClosedError, InvalidError, NotFoundError
+from outcore.errors import ClosedError, InvalidError, NotFoundError
 from outcore.group_transfer import Own, Ranks, has_boxes
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
@@ -238,7 +230,13 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     def _arrays(
         self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
     ) -> dict[str, Own]:
-        """Check what is to be written."""
+        """Check what is to be written, and convert it to the types of the arrays."""
+        return self._converted(self._given(local, schemas, ranks))
+
+    def _given(
+        self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
+    ) -> dict[str, Own]:
+        """Check what is to be written, but for its types; nothing is converted."""
         need, is_named = sorted(self._disk.arrays), isinstance(local, Mapping)
         if not is_named or set(local) != set(need):
             have = sorted(map(str, local)) if is_named else type(local).__name__
@@ -251,8 +249,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                         f"need a list of arrays of {name!r}, one for each box of the schema, have "
                         f"{type(local[name]).__name__}"
                     )
-                each = [array_of(one, f"arrays of {name!r}") for one in local[name]]
-                found[name] = [elements(one, metadata.dtype, one.shape) for one in each]
+                found[name] = [array_of(one, f"arrays of {name!r}") for one in local[name]]
                 continue
             fix = "give one array, or name boxes by schema=oc.Schema.boxes(...)"
             given = array_of(local[name], f"an array {name!r}", fix)
@@ -261,7 +258,17 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                     f"need {name!r} of shape {metadata.shape[1:]}, have {given.shape}; give the "
                     "whole array"
                 )
-            found[name] = elements(given, metadata.dtype, given.shape)
+            found[name] = given
+        return found
+
+    def _converted(self, given: Mapping[str, Own]) -> dict[str, Own]:
+        found: dict[str, Own] = {}
+        for name, own in given.items():
+            dtype = self._disk.arrays[name].dtype
+            if isinstance(own, list):
+                found[name] = [elements(one, dtype, one.shape) for one in own]
+            else:
+                found[name] = elements(own, dtype, own.shape)
         return found
 
     def _schemas(self, schema: Any) -> dict[str, Any]:
@@ -359,19 +366,20 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             self._check_open()
             self._end_background()
             schemas = self._schemas(schema)
-            arrays = self._arrays(local, schemas, ranks)
+            given = self._given(local, schemas, ranks)
             left = None
             if background:
                 is_collective = isinstance(self._place.path, PoolPath)
-                left = _check_budget(arrays, metadata, memory, is_collective=is_collective)
-            return attributes_of(attributes), schemas, arrays, left
+                left = check_budget(given, metadata, memory, is_collective=is_collective)
+            # What is converted is a copy, so not before.
+            return attributes_of(attributes), schemas, self._converted(given), left
 
         doing = "checkpoint in the background" if background else "checkpoint"
         more, schemas, arrays, left = ranks.each(check, doing)
         if background:
             ranks = self._ranks_beside(ranks)
             arrays = ranks.each(
-                lambda: {name: _copies(one, local[name]) for name, one in arrays.items()}
+                lambda: {name: copies(one, local[name]) for name, one in arrays.items()}
             )
             progress = progress if callable(progress) else False
         state = State(metadata, arrays, schemas, more, left)
@@ -477,38 +485,3 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         at: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _copies(own: Own, given: Any) -> Own:
-    """Copy what the program may change of what a rank has."""
-    if isinstance(own, list):
-        return [_copy(one, its) for one, its in zip(own, given, strict=True)]
-    return _copy(own, given)
-
-
-def _copy(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Copy what the program may change: not what was converted, which is a copy."""
-    is_shared = isinstance(given, np.ndarray) and np.may_share_memory(array, given)
-    return array.copy(order="K") if is_shared or not isinstance(given, np.ndarray) else array
-
-
-def _check_budget(
-    arrays: Mapping[str, Own],
-    metadata: Mapping[str, Metadata],
-    memory: int | str | None,
-    *,
-    is_collective: bool,
-) -> int | None:
-    """Refuse a snapshot that is larger than the budget; return what is left for a collective."""
-    read_back = max(map(read_back_bytes, metadata.values()))
-    copies = (each for own in arrays.values() for each in (own if isinstance(own, list) else [own]))
-    copied = sum(each.nbytes for each in copies)
-    # What was written is read back when it is no more on its way.
-    beside = max(read_back, LEAST_MEMORY_BYTES) if is_collective else read_back
-    need, have = copied + beside, budget.resolve(memory)
-    if need > have:
-        raise BudgetError(
-            f"need {need} bytes for a copy of the arrays and {beside} that are moved or read back "
-            f"at a time, have {have}; give memory={need} or more, or background=False"
-        )
-    return min(have - copied, MEMORY_BYTES) if is_collective else None

@@ -1,9 +1,20 @@
-"""One call beside the program: a thread that writes while the program computes."""
+"""A checkpoint beside the program: copies, and a thread that writes them while it computes."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.checkpoints import read_back_bytes
+from outcore.collective_call import LEAST_MEMORY_BYTES, MEMORY_BYTES
+from outcore.errors import BudgetError
+from outcore.group_transfer import Own
+from outcore.zarr_format import Metadata
 
 _NICENESS = 19
 
@@ -60,3 +71,40 @@ class BackgroundCheckpoint:
         if self._error is not None:
             raise self._error
         return self._number
+
+
+def copies(own: Own, given: Any) -> Own:
+    """Copy what the program may change of what a rank has."""
+    if isinstance(own, list):
+        return [_copy(one, its) for one, its in zip(own, given, strict=True)]
+    return _copy(own, given)
+
+
+def _copy(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Copy what the program may change: not what was converted, which is a copy."""
+    is_shared = isinstance(given, np.ndarray) and np.may_share_memory(array, given)
+    return array.copy(order="K") if is_shared or not isinstance(given, np.ndarray) else array
+
+
+def check_budget(
+    given: Mapping[str, Own],
+    metadata: Mapping[str, Metadata],
+    memory: int | str | None,
+    *,
+    is_collective: bool,
+) -> int | None:
+    """Refuse copies larger than the budget, by their shapes; return what collectives may take."""
+    read_back = max(map(read_back_bytes, metadata.values()))
+    copied = 0
+    for name, own in given.items():
+        elements_of = sum(each.size for each in (own if isinstance(own, list) else [own]))
+        copied += elements_of * metadata[name].dtype.itemsize
+    # What was written is read back when it is no more on its way.
+    beside = max(read_back, LEAST_MEMORY_BYTES) if is_collective else read_back
+    need, have = copied + beside, budget.resolve(memory)
+    if need > have:
+        raise BudgetError(
+            f"need {need} bytes for a copy of the arrays and {beside} that are moved or read back "
+            f"at a time, have {have}; give memory={need} or more, or background=False"
+        )
+    return min(have - copied, MEMORY_BYTES) if is_collective else None
