@@ -103,6 +103,12 @@ class NonblockingComm(ThreadComm):
     def Iallgather(self, mine: bytearray, all_of: bytearray) -> "Arrival":  # noqa: N802
         return self._arrival(self._say(mine), range(self.size), all_of)
 
+    def Ibarrier(self) -> "Arrival":  # noqa: N802
+        return self._arrival(self._say(b"."), range(self.size), bytearray(self.size))
+
+    def barrier(self) -> None:
+        _wait(self.Ibarrier())
+
     def Idup(self) -> tuple["NonblockingComm", "Arrival"]:  # noqa: N802
         step = self._say(b".")
         self._duplicates += 1
@@ -111,8 +117,7 @@ class NonblockingComm(ThreadComm):
 
     def Dup(self) -> "NonblockingComm":  # noqa: N802
         fresh, arrival = self.Idup()
-        while not arrival.Test():
-            time.sleep(0.002)
+        _wait(arrival)
         return fresh
 
 
@@ -149,6 +154,11 @@ class Arrival:
             return False
         self._memory[:] = b"".join(self._said[key] for key in self._keys)
         return True
+
+
+def _wait(arrival: Arrival) -> None:
+    while not arrival.Test():
+        time.sleep(0.002)
 
 
 class TorchComm:

@@ -25,7 +25,7 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
 
     A pool in this process is in no other, so it is noted in memory. In a served pool there is a
     `LOCK_FILE` as well, which says who holds it; that of a process of this machine that is gone is
-    removed by the next who wants to hold the name.
+    removed by the next who wants to hold the name, and in a pool in this process any that is left.
 
     Raises
     ------
@@ -37,6 +37,8 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
     try:
         if path.root.is_shared:
             _take(path, doing)
+        else:
+            _remove_all_left(path)
         try:
             yield
         finally:
@@ -102,6 +104,13 @@ def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
                 lock.root.core.remove_one(lock.inside)
     finally:
         _remove(turn)
+
+
+def _remove_all_left(path: PoolPath) -> None:
+    """Remove locks from when the pool was served: nobody is in it who has them."""
+    for name in (LOCK_FILE, f"{LOCK_FILE}.turn"):
+        with contextlib.suppress(NotFoundError):
+            _remove(path / name)
 
 
 def _remove(lock: PoolPath) -> None:
