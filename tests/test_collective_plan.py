@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from communicators import ThreadComm, ThreadJob
+from direct_memory import is_read_by_children
 from own_daemons import OwnDaemons
 from served_pools import in_memory
 from test_collective import RATES
@@ -79,16 +80,17 @@ COUNTER = "outcore_requests_total"
 MESSAGES = ("join", "await", "give", "take", "abandon")
 
 
-@pytest.mark.parametrize("is_read_from_memory", [False, True])
+@pytest.mark.parametrize("is_offered", [False, True])
 @pytest.mark.parametrize("chunks", [(7, 90), (1, 1)])
 def test_messages_are_those_that_the_servers_count(
     chunks: tuple[int, int],
-    is_read_from_memory: bool,
+    is_offered: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of several shard files, and where nothing is written."""
-    if not is_read_from_memory:
+    is_read_from_memory = is_offered and is_read_by_children()
+    if not is_offered:
         monkeypatch.setenv("OUTCORE_DIRECT_MEMORY", "off")
     shape, size = (300, 90), 3
     with in_memory() as home:
