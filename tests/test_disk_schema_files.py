@@ -114,13 +114,27 @@ def test_the_parts_of_the_servers_are_the_flat_array(
     directory: Path, pool: oc.Pool, shape: tuple[int, ...], mesh: int | None
 ) -> None:
     model = values(shape, "f8")
-    with oc.create_array(pool / "A", shape, disk_schema="traditional", mesh=mesh) as array:
-        array[...] = model
-        array.flush()
-        found = array.info().placement
-        assert found is not None
-        flat = b"".join(parts(directory, array.path / "c" / "/".join("0" * array.ndim), found))
-    assert flat[: model.nbytes] == model.tobytes()
+
+    def job(comm: ThreadComm) -> None:
+        with oc.open_array(pool / "A", "r+") as array:
+            rules = "block" + ",*" * (array.ndim - 1)
+            rows = -(-shape[0] // comm.size)
+            mine = model[comm.rank * rows : (comm.rank + 1) * rows]
+            array.write_all(mine, rules, comm, timeout=20)
+
+    for is_collective in (True, False):
+        with oc.create_array(
+            pool / "A", shape, disk_schema="traditional", mesh=mesh, overwrite=True
+        ) as array:
+            if is_collective:
+                assert ThreadJob(2).run(job) == [None] * 2
+            else:
+                array[...] = model
+                array.flush()
+            found = array.info().placement
+            assert found is not None
+            flat = b"".join(parts(directory, array.path / "c" / "/".join("0" * array.ndim), found))
+        assert flat[: model.nbytes] == model.tobytes()
     assert len(found.servers) <= (mesh or SERVERS)
     even = -(-shape[0] // (mesh or SERVERS)) * model[0].nbytes
     assert found.stripe_unit_bytes >= even
