@@ -47,7 +47,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         How many checkpoints are kept, the newest.
     comm
         Communicator of the processes that write together, as mpi4py's; `None` for one alone. All
-        of them make the same calls, in the same order.
+        of them make the same calls, in the same order. Several processes that make a new group need
+        it here too, not only in the calls: else each of them makes its arrays, and they fail, or
+        one removes what another has made.
     timeout
         Seconds after which a rank that is waited for counts as lost, a second more for each 16 MiB
         of the arrays while others read or write them by themselves. It needs a communicator that
