@@ -79,9 +79,14 @@ class Daemons:
     def connect(self) -> oc.Pool:
         """Connect as a process that gives up servers that are away after `TIMEOUT_S`."""
         core = _core.Pool.connect([self.manager], patience_s=TIMEOUT_S)
-        return oc.Pool(core, self.manager.replace("unix:", "outcore:") + "::")
+        return oc.Pool(core, self.url + "::")
 
-    def stop(self) -> None:
+    @property
+    def url(self) -> str:
+        """Where others connect to."""
+        return self.manager.replace("unix:", "outcore:")
+
+    def close(self) -> None:
         """Kill all that run."""
         for daemon in self._running.values():
             daemon.kill()
@@ -95,7 +100,7 @@ def daemons() -> Iterator[Daemons]:
         try:
             yield found
         finally:
-            found.stop()
+            found.close()
 
 
 def rows(rank: int, value: float) -> Any:

@@ -1,7 +1,10 @@
 """A pool that is served: the same from two clients at once, and who may write where."""
 
+import signal
+import subprocess
 import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,35 @@ def test_a_name_is_held_against_other_clients(served: tuple[str, Path]) -> None:
         (one / "C" / "lock").write_bytes(b'{"host": "elsewhere", "process": 1, "started": "-1"}')
         with pytest.raises(BusyError, match="elsewhere"), exclusive(place(other / "C"), "other"):
             pass
+
+
+KILLED_WITH_A_LOCK = """
+import os, signal, sys
+import outcore as oc
+from outcore.pool_file import PoolFile
+from outcore.volumes import exclusive, place
+
+PoolFile.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+pool = oc.connect(sys.argv[1], key=sys.argv[2])
+with exclusive(place(pool / "E"), "a test"):
+    pass
+"""
+
+
+def test_a_lock_says_whose_it_is_from_the_beginning(
+    served: tuple[str, Path], run_python: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Its process is killed when it has made the file, and has written nothing into it."""
+    url, key = served
+    killed = run_python(KILLED_WITH_A_LOCK, url, str(key))
+    _, errors = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, errors
+    with oc.connect(url, key=key) as pool:
+        assert (pool / "E" / "lock").read_bytes() == b""
+        assert not is_held(pool / "E")
+        with exclusive(place(pool / "E"), "a test"):
+            assert is_held(pool / "E")
+        assert pool.ls() == []
 
 
 def test_of_many_that_find_an_owner_gone_one_takes_the_name(served: tuple[str, Path]) -> None:

@@ -15,8 +15,11 @@ from outcore.pool_path import PoolPath
 LOCK_FILE = "lock"
 """In a directory that a call holds: here, or on a disk by `outcore.volumes.exclusive`."""
 
+_OWNER = "lock_owner"
+"""A hint with which a lock is made: who has it is known from when it is there."""
+
 _NOT_A_LOCK = (ValueError, KeyError, TypeError)
-"""What reading a lock raises that is being written, or was when its process was killed."""
+"""What reading a file raises that says nothing of an owner."""
 
 
 @contextmanager
@@ -56,7 +59,7 @@ def is_held(path: PoolPath) -> bool:
     if not path.root.is_shared:
         return False
     try:
-        return not _is_gone(json.loads((path / LOCK_FILE).read_bytes()))
+        return not _is_gone(json.loads(_said_by(path / LOCK_FILE)))
     except NotFoundError:
         return False
     except _NOT_A_LOCK:
@@ -64,27 +67,36 @@ def is_held(path: PoolPath) -> bool:
 
 
 def _take(path: PoolPath, doing: str) -> None:
-    lock = path / LOCK_FILE
+    lock, mine = path / LOCK_FILE, json.dumps(_this_process())
     while True:
         try:
-            with lock.open("x") as file:
-                file.write(json.dumps(_this_process()).encode())
+            with lock.open("x", {_OWNER: mine}) as file:
+                file.write(mine.encode())
             return
         except ExistsError:
             pass
         try:
-            found = lock.read_bytes()
+            found = _said_by(lock)
             owner = json.loads(found)
             is_gone = _is_gone(owner)
         except NotFoundError:
             continue  # let go of meanwhile
         except _NOT_A_LOCK:
-            # Being written, or written by a process that was killed at that moment.
-            raise _busy(path, doing, f"somebody who did not finish writing {lock}") from None
+            who = f"somebody of whom {lock} says nothing (if that is gone, remove it)"
+            raise _busy(path, doing, who) from None
         if not is_gone:
             who = f"process {owner['process']} on {owner['host']} (if that is gone, remove {lock})"
             raise _busy(path, doing, who)
         _remove_stale(lock, found, doing)
+
+
+def _said_by(lock: PoolPath) -> bytes:
+    """Who has a lock, also if that was killed before it wrote into it."""
+    found = lock.read_bytes()
+    if not found:
+        with contextlib.suppress(NotFoundError):
+            found = lock.root.core.extended(lock.inside, f"hint.{_OWNER}")
+    return found
 
 
 def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
@@ -100,7 +112,7 @@ def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
         raise _busy(lock.parent, doing, who) from None
     try:
         with contextlib.suppress(NotFoundError):
-            if lock.read_bytes() == found:
+            if _said_by(lock) == found:
                 lock.root.core.remove_one(lock.inside)
     finally:
         _remove(turn)
