@@ -12,8 +12,8 @@ use collective_link::{CollectiveLink, ITEM_BYTES, Servers};
 use outcore_client::{CollectivePart, Exchanged, LocalArray, Memory, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error,
-    ErrorKind, FileId, GridSpec, Hints, MemorySchema, OpenMode, PIECE_BYTES, Result, ServerId, StorageOrder,
-    Stripes, Tile, Volume,
+    ErrorKind, FileId, GridSpec, Hints, MemorySchema, OpenMode, PIECE_BYTES, ROUND_PIECES, Result, ServerId,
+    StorageOrder, Stripes, Tile, Volume,
 };
 use outcore_memory::{Arena, Region};
 use pool_link::MemoryLink;
@@ -51,7 +51,18 @@ fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
 
 fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> CollectiveSpec {
     let (grid, schema) = (place.grid.clone(), schema.clone());
-    CollectiveSpec { id: 9, write, ranks, grid, shard: 0, schema, patience_s: 60, skips_disk: false }
+    CollectiveSpec {
+        id: 9,
+        write,
+        ranks,
+        grid,
+        shard: 0,
+        schema,
+        patience_s: 60,
+        skips_disk: false,
+        piece_bytes: PIECE_BYTES,
+        round_pieces: ROUND_PIECES,
+    }
 }
 
 /// An array of zeros whose dimensions lie in this order from the slowest to the fastest, the last one backwards, with a gap

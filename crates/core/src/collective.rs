@@ -10,9 +10,11 @@ use crate::{
     TileLevel,
 };
 
-/// Bytes of a piece, but for the last of a data file.
+/// Most bytes of a piece, and of most of them: servers have memory for so many.
 pub const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces of a round.
+/// Pieces are of so many bytes or a multiple of that, but for the last of a data file: no block with a checksum is in two.
+pub const PIECE_UNIT_BYTES: u64 = 64 << 10;
+/// Most pieces of a round, and of most of them.
 pub const ROUND_PIECES: u64 = 8;
 /// Rounds whose pieces a server has in memory at once.
 pub const ROUNDS_AT_ONCE: u64 = 4;
@@ -36,6 +38,10 @@ pub struct CollectiveSpec {
     pub patience_s: u64,
     /// Whether nothing is read from disks and nothing written to them: a measurement of everything else.
     pub skips_disk: bool,
+    /// Bytes of a piece, but for the last of a data file: a multiple of [`PIECE_UNIT_BYTES`], at most [`PIECE_BYTES`].
+    pub piece_bytes: u64,
+    /// Pieces of a round: 1 to [`ROUND_PIECES`].
+    pub round_pieces: u64,
 }
 
 /// What of an array file a server moves at once: bytes of its data file.
@@ -67,6 +73,7 @@ pub struct CollectivePlan {
     shard: u64,
     stripes: Stripes,
     piece_bytes: u64,
+    round_pieces: u64,
     /// Of each slot of the shard, the row-major number of its chunk there.
     chunks: Vec<Option<u32>>,
     /// Whether every element is in the memory of some process.
@@ -88,9 +95,22 @@ impl CollectivePlan {
                 spec.shard
             )));
         }
+        let piece_bytes = spec.piece_bytes;
+        if piece_bytes == 0 || piece_bytes > PIECE_BYTES || !piece_bytes.is_multiple_of(PIECE_UNIT_BYTES) {
+            return Err(Error::invalid(format!(
+                "need pieces of a multiple of {PIECE_UNIT_BYTES} bytes, at most {PIECE_BYTES}, have {piece_bytes}; choose \
+                 others"
+            )));
+        }
+        if spec.round_pieces == 0 || spec.round_pieces > ROUND_PIECES {
+            return Err(Error::invalid(format!(
+                "need rounds of 1 to {ROUND_PIECES} pieces, have {}; choose others",
+                spec.round_pieces
+            )));
+        }
         let item = spec.grid.item_bytes;
         for (what, bytes) in [
-            ("pieces", PIECE_BYTES),
+            ("pieces", piece_bytes),
             ("stripe units", stripes.unit_bytes()),
             ("slots of chunks", grid.slot_bytes()),
         ] {
@@ -104,7 +124,18 @@ impl CollectivePlan {
         let chunks = grid.slots_of_shard();
         let parts = (0..spec.ranks).map(|rank| spec.schema.parts(shape, rank)).collect();
         let covers_all = matches!(spec.schema, MemorySchema::Mesh { .. });
-        Ok(Self { covers_all, grid, shard: spec.shard, stripes, piece_bytes: PIECE_BYTES, chunks, parts })
+        let (shard, round_pieces) = (spec.shard, spec.round_pieces);
+        Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts })
+    }
+
+    /// Bytes of a piece, but for the last of a data file.
+    pub fn piece_bytes(&self) -> u64 {
+        self.piece_bytes
+    }
+
+    /// The round that a piece is in.
+    pub fn round_of(&self, piece: u64) -> u64 {
+        piece / self.round_pieces
     }
 
     /// How many processes.
@@ -134,12 +165,12 @@ impl CollectivePlan {
 
     /// How many rounds the server of an entry goes through.
     pub fn rounds(&self, entry: u64) -> u64 {
-        self.pieces(entry).div_ceil(ROUND_PIECES)
+        self.pieces(entry).div_ceil(self.round_pieces)
     }
 
     /// The pieces of a round.
     pub fn pieces_of(&self, entry: u64, round: u64) -> std::ops::Range<u64> {
-        round * ROUND_PIECES..((round + 1) * ROUND_PIECES).min(self.pieces(entry))
+        round * self.round_pieces..((round + 1) * self.round_pieces).min(self.pieces(entry))
     }
 
     /// Piece `number` of the data file of an entry.

@@ -37,7 +37,7 @@ pub mod wire;
 pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
 pub use collective::{
-    CollectivePlan, CollectiveSpec, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
+    CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
 };
 pub use disk::{Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
 pub use error::{Error, ErrorKind, Result};

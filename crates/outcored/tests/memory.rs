@@ -11,7 +11,7 @@ use daemon::{directory, end, pattern, spawn, transfer, wall_clock};
 use outcore_client::{CollectivePart, LocalArray, Memory, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, CollectiveSpec, Distribution, GridSpec, Hints, MemorySchema, OpenMode,
-    Operation, StorageOrder, Volume,
+    Operation, PIECE_BYTES, ROUND_PIECES, StorageOrder, Volume,
 };
 use outcore_memory::{Arena, Region};
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
@@ -108,7 +108,18 @@ fn spec(id: u128, write: bool) -> CollectiveSpec {
     };
     let dims = vec![Distribution::Whole, Distribution::Block];
     let schema = MemorySchema::Mesh { mesh: vec![RANKS], dims };
-    CollectiveSpec { id, write, ranks: RANKS, grid, shard: 0, schema, patience_s: 600, skips_disk: false }
+    CollectiveSpec {
+        id,
+        write,
+        ranks: RANKS,
+        grid,
+        shard: 0,
+        schema,
+        patience_s: 600,
+        skips_disk: false,
+        piece_bytes: PIECE_BYTES,
+        round_pieces: ROUND_PIECES,
+    }
 }
 
 fn content(id: u128, rank: u64) -> Vec<u8> {

@@ -4,7 +4,7 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{CollectivePart, Exchanged, LocalArray};
 use outcore_core::{
     Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, MemoryOffer,
-    OfferedArray, Stripes,
+    OfferedArray, PIECE_BYTES, ROUND_PIECES, Stripes,
 };
 use pyo3::prelude::*;
 
@@ -78,7 +78,18 @@ impl Collective {
         skips_disk: bool,
     ) -> Self {
         let (grid, schema) = (grid.0.spec().clone(), schema.0.clone());
-        Self(CollectiveSpec { id: number, write, ranks, grid, shard, schema, patience_s, skips_disk })
+        Self(CollectiveSpec {
+            id: number,
+            write,
+            ranks,
+            grid,
+            shard,
+            schema,
+            patience_s,
+            skips_disk,
+            piece_bytes: PIECE_BYTES,
+            round_pieces: ROUND_PIECES,
+        })
     }
 
     /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an

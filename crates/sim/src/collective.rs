@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, Target};
+use outcore_core::{
+    CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, PIECE_UNIT_BYTES, Target,
+};
 
 use crate::client::SimFile;
 use crate::elements::{draw, offsets_of, owned, padding_of, runs_of};
@@ -60,6 +62,8 @@ impl Collective {
             schema,
             patience_s: PATIENCE_S,
             skips_disk: false,
+            piece_bytes: PIECE_UNIT_BYTES << random.below(2),
+            round_pieces: random.between(1, 2),
         };
         let missing = clients.iter().copied().collect();
         let offering = (0..ranks).filter(|_| random.once_in(2)).collect();
@@ -129,6 +133,11 @@ impl Rank {
     /// What servers may read.
     pub fn memory(&self) -> Option<Arc<RankMemory>> {
         self.is_offering.then(|| self.memory.clone())
+    }
+
+    /// Whether a server goes several rounds for all of them.
+    pub fn has_rounds(&self) -> bool {
+        (0..self.plan.stripes().count()).any(|entry| self.plan.rounds(entry) > 1)
     }
 
     /// Runs of bytes of the file that all of them have.

@@ -180,7 +180,7 @@ pub fn runs_of(mut offsets: Vec<u64>) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use outcore_core::{CollectivePlan, CollectiveSpec, Stripes};
+    use outcore_core::{CollectivePlan, CollectiveSpec, PIECE_UNIT_BYTES, Stripes};
 
     use super::*;
 
@@ -216,6 +216,8 @@ mod tests {
                 schema,
                 patience_s: 1,
                 skips_disk: false,
+                piece_bytes: PIECE_UNIT_BYTES,
+                round_pieces: 1,
             };
             let stripes = Stripes::new(700, 2).unwrap();
             CollectivePlan::new(&spec, stripes).unwrap();

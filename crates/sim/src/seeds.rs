@@ -40,6 +40,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn there_are_many_collectives_some_of_several_rounds() {
+        let worlds = (0..100).map(|seed| World::run(seed, faults_of(seed), None, false).unwrap());
+        let counted = worlds.map(|world| (world.collectives, world.collectives_in_rounds));
+        let (all, in_rounds) = counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert!(all > 300 && in_rounds > 30, "{all} of clients, {in_rounds} of several rounds");
+    }
+
     /// Whether a seed finds a planted bug, and nothing where it is not planted.
     fn is_found(plant: Plant, faults: Faults) -> bool {
         let seed = (0..300).find(|&seed| World::run(seed, faults, Some(plant), false).is_err());
@@ -92,6 +100,12 @@ mod tests {
     fn a_manager_that_answers_before_it_is_durable_is_found() {
         let faults = Faults { crashes: true, ..Faults::default() };
         assert!(is_found(Plant::AnswerEarly, faults));
+    }
+
+    #[test]
+    fn shares_of_a_collective_that_are_trusted_before_its_end_are_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::TrustShares, faults));
     }
 
     #[test]

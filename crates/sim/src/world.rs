@@ -72,6 +72,8 @@ pub enum Plant {
     KeepGrants,
     /// The manager answers before its disk has what it says.
     AnswerEarly,
+    /// Clients take what they gave in a collective for durable before the servers say that it is.
+    TrustShares,
 }
 
 /// A message on its way to a server.
@@ -145,6 +147,8 @@ pub struct World {
     pub deaths: u64,
     /// How many collectives ended well for a client.
     pub collectives: u64,
+    /// Of these, those in which a server went several rounds.
+    pub collectives_in_rounds: u64,
     /// How often somebody's clock jumped.
     pub jumps: u64,
     /// How often a server refused a grant.
@@ -217,6 +221,7 @@ impl World {
             manager_crashes: 0,
             deaths: 0,
             collectives: 0,
+            collectives_in_rounds: 0,
             jumps: 0,
             refusals: 0,
         };

@@ -7,7 +7,18 @@ use proptest::prelude::*;
 
 fn spec(grid: GridSpec, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
     let (id, write, shard, patience_s, skips_disk) = (1, true, 0, 60, false);
-    CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk }
+    CollectiveSpec {
+        id,
+        write,
+        ranks,
+        grid,
+        shard,
+        schema,
+        patience_s,
+        skips_disk,
+        piece_bytes: PIECE_BYTES,
+        round_pieces: ROUND_PIECES,
+    }
 }
 
 /// Every element of a process's share of a piece: its byte in the piece, and its index in the process's array.

@@ -9,7 +9,18 @@ use crate::{
 structure!(ElementBox { start, shape });
 structure!(MemoryOffer { nonce, nonce_address, arrays });
 structure!(OfferedArray { address, strides });
-structure!(CollectiveSpec { id, write, ranks, grid, shard, schema, patience_s, skips_disk });
+structure!(CollectiveSpec {
+    id,
+    write,
+    ranks,
+    grid,
+    shard,
+    schema,
+    patience_s,
+    skips_disk,
+    piece_bytes,
+    round_pieces
+});
 structure!(GridSpec {
     shape,
     chunk,

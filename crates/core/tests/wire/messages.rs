@@ -77,16 +77,20 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
             }
         },
     );
-    (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 3]>(), grid, schema).prop_map(
-        |(id, [write, skips_disk], [ranks, shard, patience_s], grid, schema)| CollectiveSpec {
-            id,
-            write,
-            ranks,
-            grid,
-            shard,
-            schema,
-            patience_s,
-            skips_disk,
+    (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 5]>(), grid, schema).prop_map(
+        |(id, [write, skips_disk], [ranks, shard, patience_s, piece_bytes, round_pieces], grid, schema)| {
+            CollectiveSpec {
+                id,
+                write,
+                ranks,
+                grid,
+                shard,
+                schema,
+                patience_s,
+                skips_disk,
+                piece_bytes,
+                round_pieces,
+            }
         },
     )
 }

@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, ByteRun, CollectiveSpec, Error, IoReply, PIECE_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
-    Result, Share, Target,
+    Buffer, ByteRun, CollectiveSpec, Error, IoReply, PlannedPiece, ROUNDS_AT_ONCE, Result, Share, Target,
 };
 
 use super::collective::{Collective, OpenPiece};
@@ -153,7 +152,7 @@ impl<B: Buffer> Shared<B> {
     fn open_piece(&self, collective: &Collective<B>, piece: u64) -> Result<Option<Rc<OpenPiece<B>>>> {
         collective.result()?;
         let open = collective.open.borrow().get(&piece).cloned();
-        if open.is_none() && piece / ROUND_PIECES >= collective.begun.get() {
+        if open.is_none() && collective.plan.round_of(piece) >= collective.begun.get() {
             return Err(Error::invalid(format!("nobody was asked for shares of piece {piece} yet")));
         }
         Ok(open)
@@ -236,7 +235,7 @@ impl<B: Buffer> Shared<B> {
             // Pieces of which nobody has anything stay as they are.
             for pieces in planned.chunk_by(|(_, one), (_, next)| (*one == 0) == (*next == 0)) {
                 if pieces[0].1 > 0 {
-                    let from = (pieces[0].0.number - numbers[0]) * PIECE_BYTES;
+                    let from = (pieces[0].0.number - numbers[0]) * collective.plan.piece_bytes();
                     self.begin_span(collective, file, pieces, (lease.clone(), from), [&done, &read]);
                 }
             }

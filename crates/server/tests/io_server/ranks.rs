@@ -6,7 +6,7 @@ use outcore_core::crash_disk::MemoryBuffer;
 use outcore_core::crash_disk::Random;
 use outcore_core::{
     ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, GridSpec, Handle, IoReply, IoRequest,
-    MemoryOffer, MemorySchema, Result, StorageOrder, Stripes, Tile,
+    MemoryOffer, MemorySchema, PIECE_BYTES, ROUND_PIECES, Result, StorageOrder, Stripes, Tile,
 };
 use outcore_server::io_server::{Caller, data_path};
 
@@ -29,7 +29,19 @@ pub fn grid() -> GridSpec {
 }
 
 pub fn spec(id: u128, write: bool, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
-    CollectiveSpec { id, write, ranks, grid: grid(), shard: 0, schema, patience_s: 30, skips_disk: false }
+    let (piece_bytes, round_pieces) = (PIECE_BYTES, ROUND_PIECES);
+    CollectiveSpec {
+        id,
+        write,
+        ranks,
+        grid: grid(),
+        shard: 0,
+        schema,
+        patience_s: 30,
+        skips_disk: false,
+        piece_bytes,
+        round_pieces,
+    }
 }
 
 pub fn mesh(mesh: &[u64], dims: [Distribution; 3]) -> MemorySchema {

@@ -296,6 +296,7 @@ impl World {
         }
         if is_done && !has_failed && matches!(kind, Kind::Collective(_)) {
             self.collectives += 1;
+            self.collectives_in_rounds += u64::from(rank.as_ref().is_some_and(|rank| rank.has_rounds()));
         }
         if is_gone {
             return self.check_gone(&reply);
@@ -453,6 +454,11 @@ impl World {
                             "byte {offset} of file {file} is taken as {byte}; it could be of the writes {writes:?}"
                         ));
                     }
+                }
+            }
+            (IoRequest::Give { piece, .. }, Some(write)) if self.plant == Some(Plant::TrustShares) => {
+                for offset in rank.offsets(call.entry, *piece) {
+                    model.safe(write, offset, offset + 1, self.now_ns);
                 }
             }
             (IoRequest::Await { round: None, .. }, Some(write)) => {
