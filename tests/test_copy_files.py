@@ -125,6 +125,17 @@ def test_from_one_pool_to_another_the_stripe_unit_stays(pool: oc.Pool, other: oc
     assert other.stat("f").stripe_unit_bytes == 12_000
 
 
+def test_a_file_that_was_renamed_is_not_taken_to_be_changed(pool: oc.Pool) -> None:
+    with pool.open("f", "w") as file:
+        file.write(b"x")
+        pool.mv("f", "g")
+        # What was written from here is told before anything is listed, by whatever name.
+        pool.core.tell_written()
+        (before,) = [found for path, found in (pool / "").scandir() if path.name == "g"]
+        assert (pool / "").root.volume.modified_ns("g") == before.modified_ns
+        copy(pool / "g", pool / "h")
+
+
 def test_what_is_preserved(pool: oc.Pool, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     os.chmod(tree / "one", 0o751)

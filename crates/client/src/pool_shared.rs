@@ -40,19 +40,12 @@ pub(crate) struct Shared<L: Link + ?Sized> {
 /// later writes count up from there.
 pub(crate) const MOST_NS: u64 = i64::MAX as u64;
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 struct Written {
-    path: Arc<str>,
     /// When last; `None`: only what is durable is news.
     last_ns: Option<u64>,
     /// How long the data files are at least, and how often the file had been shortened before.
     durable: Option<(u64, Vec<u64>)>,
-}
-
-impl Written {
-    fn new(file: &PoolFile) -> Self {
-        Self { path: file.path.clone(), last_ns: None, durable: None }
-    }
 }
 
 /// The numbers of the I/O servers of a pool.
@@ -369,7 +362,7 @@ where
     pub(crate) fn note_written(&self, file: &PoolFile) {
         let now_ns = (self.clock)().min(MOST_NS);
         let mut written = self.written();
-        let news = written.entry(file.handle).or_insert_with(|| Written::new(file));
+        let news = written.entry(file.handle).or_default();
         news.last_ns = Some(now_ns.max(news.last_ns.map_or(0, |before| before.saturating_add(1))));
     }
 
@@ -379,7 +372,7 @@ where
         // Who may only read tells nothing.
         let Some((cuts, lengths)) = news.filter(|_| file.writable) else { return };
         let mut written = self.written();
-        let news = written.entry(file.handle).or_insert_with(|| Written::new(file));
+        let news = written.entry(file.handle).or_default();
         match &mut news.durable {
             Some((before, kept)) if *before == cuts => {
                 for (kept, length) in kept.iter_mut().zip(lengths) {
@@ -431,13 +424,10 @@ where
 
     /// Tells the manager all that it does not know.
     pub(crate) fn tell_all_written(&self) {
-        let all: Vec<(Handle, Written)> = self.written().iter().map(|(h, news)| (*h, news.clone())).collect();
-        for (handle, news) in all {
-            // A file may be gone by now. One that has another name was told of with that, but for the time.
-            let _ = match news.durable {
-                Some(_) => self.tell(handle),
-                None => self.tell_written(&news.path).map(|_| ()),
-            };
+        let all: Vec<Handle> = self.written().keys().copied().collect();
+        for handle in all {
+            // A file may be gone by now, or have another name.
+            let _ = self.tell(handle);
         }
     }
 }
