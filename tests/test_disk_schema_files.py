@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import zarr
 from communicators import ThreadComm, ThreadJob
-from pool_files import data_files
+from pool_files import with_handle
 from served_pools import in_memory
 from test_zarr_interop import READERS, values
 
@@ -18,7 +18,8 @@ from outcore import disk_chunks
 from outcore.disk_schema import DiskSchema
 from outcore.distribution import distribute
 from outcore.errors import InvalidError
-from outcore.placement import Placement
+from outcore.files.copy import copy_files
+from outcore.pool_fsck import fsck
 from outcore.zarr_store import PoolStore
 
 SERVERS = 3
@@ -94,50 +95,109 @@ def test_a_block_lies_on_one_server(pool: oc.Pool, setting: dict[str, Any]) -> N
     assert len(found.placement.servers) == min(SERVERS, blocks, mesh)
 
 
-def parts(directory: Path, path: oc.PoolPath, placement: Placement) -> list[bytes]:
-    """The first stripe unit that each server has of an array's file, in the file's order."""
-    of_server = [
-        {found.name: found.read_bytes() for found in data_files(directory / str(server))}
-        for server in placement.servers
-    ]
-    (handle,) = [
-        name
-        for name in of_server[0]
-        if sum(len(files.get(name, b"")) for files in of_server) == path.stat().nbytes
-    ]
-    return [files[handle][: placement.stripe_unit_bytes] for files in of_server]
+def file_of(array: oc.Array, *step: int) -> oc.PoolPath:
+    """The file of an array, or of one of its steps."""
+    assert isinstance(array.path, oc.PoolPath)
+    inside = [*step, *[0] * (array.ndim - len(step))]
+    return array.path / "c" / "/".join(map(str, inside))
 
 
-@pytest.mark.parametrize("shape", [(48, 16), (50, 7), (5, 40, 3), (997,), (2, 3), (97, 11, 2)])
+def content(path: oc.PoolPath) -> bytes:
+    """All bytes of a file, as the pool reads it."""
+    with path.open() as file:
+        return bytes(file.read())
+
+
+def on_servers(directory: Path, path: oc.PoolPath) -> list[bytes]:
+    """The whole data files of a file, in the order of its servers."""
+    handle = path.root.core.handle(path.inside)
+    servers = path.stat().servers
+    return [with_handle(directory / str(server), handle).read_bytes() for server in servers]
+
+
+SHAPES = [(48, 16), (50, 7), (5, 40, 3), (997,), (2, 3), (97, 11, 2), (3, 4096), (96, 64, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mesh", [None, 1, 2])
-def test_the_parts_of_the_servers_are_the_flat_array(
-    directory: Path, pool: oc.Pool, shape: tuple[int, ...], mesh: int | None
+@pytest.mark.parametrize("is_atomic", [None, False, True])
+def test_data_files_of_the_servers_one_after_another_are_the_flat_array(
+    directory: Path,
+    pool: oc.Pool,
+    shape: tuple[int, ...],
+    mesh: int | None,
+    is_atomic: bool | None,
 ) -> None:
     model = values(shape, "f8")
+    array = oc.create_array(pool / "A", shape, disk_schema="traditional", mesh=mesh)
+    if is_atomic is None:
+        array[...] = model
+        array.flush()
+    else:
+        memory_schema = ",".join(["cyclic", *"*" * (len(shape) - 1)])
 
-    def job(comm: ThreadComm) -> None:
-        with oc.open_array(pool / "A", "r+") as array:
-            rules = "block" + ",*" * (array.ndim - 1)
-            rows = -(-shape[0] // comm.size)
-            mine = model[comm.rank * rows : (comm.rank + 1) * rows]
-            array.write_all(mine, rules, comm, timeout=20)
+        def job(comm: ThreadComm) -> None:
+            with oc.open_array(pool / "A", "r+") as opened:
+                part = model[comm.rank :: 2]
+                opened.write_all(part, memory_schema, comm, timeout=20, atomic=is_atomic)
 
-    for is_collective in (True, False):
-        with oc.create_array(
-            pool / "A", shape, disk_schema="traditional", mesh=mesh, overwrite=True
-        ) as array:
-            if is_collective:
-                assert ThreadJob(2).run(job) == [None] * 2
-            else:
-                array[...] = model
-                array.flush()
-            found = array.info().placement
-            assert found is not None
-            flat = b"".join(parts(directory, array.path / "c" / "/".join("0" * array.ndim), found))
-        assert flat[: model.nbytes] == model.tobytes()
+        assert ThreadJob(2).run(job) == [None, None]
+    path = file_of(array)
+    whole = b"".join(on_servers(directory, path))
+    assert whole[: model.nbytes] == model.tobytes()
+    assert whole == content(path)
+    found = oc.open_array(pool / "A").info().placement
+    assert found is not None
     assert len(found.servers) <= (mesh or SERVERS)
     even = -(-shape[0] // (mesh or SERVERS)) * model[0].nbytes
     assert found.stripe_unit_bytes >= even
+
+
+@pytest.mark.parametrize("shape", [(12, 18, 20), (13, 18, 20), (2, 1, 900)])
+@pytest.mark.parametrize("setting", SCHEMAS)
+def test_each_server_has_its_blocks_and_the_last_one_what_follows_them(
+    directory: Path, pool: oc.Pool, setting: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    with oc.create_array(pool / "A", shape, "f4", **setting) as array:
+        array[...] = values(shape, "f4")
+        array.flush()
+    found, whole = array.info(), content(file_of(array))
+    assert found.placement is not None
+    assert found.block is not None
+    unit, count = found.placement.stripe_unit_bytes, len(found.placement.servers)
+    blocks = int(np.prod([-(-n // b) for n, b in zip(shape, found.block, strict=True)]))
+    cut = [whole[unit * n : unit * (n + 1)] for n in range(blocks)]
+    expected = [b"".join(cut[entry::count]) for entry in range(count)]
+    expected[-1] += whole[unit * blocks :]
+    assert on_servers(directory, file_of(array)) == expected
+    assert file_of(array).stat().round_units == blocks
+
+
+def test_steps_of_an_array_that_grows_lie_so_too(directory: Path, pool: oc.Pool) -> None:
+    model = values((3, 12, 32), "f8")
+    with oc.create_array(
+        pool / "A", (0, *model.shape[1:]), growing=True, disk_schema="traditional"
+    ) as array:
+        for step in model:
+            array.append(step)
+        array.flush()
+    for number, step in enumerate(model):
+        path = file_of(array, number)
+        whole = b"".join(on_servers(directory, path))
+        assert whole[: step.nbytes] == step.tobytes()
+        assert whole == content(path)
+
+
+def test_a_copy_of_an_array_lies_as_it_does(directory: Path, pool: oc.Pool) -> None:
+    model = values((48, 16), "f8")
+    with oc.create_array(pool / "A", model.shape, disk_schema="traditional") as array:
+        array[...] = model
+    copy_files(pool / "A", pool / "B", recursive=True)
+    with oc.open_array(pool / "B") as copied:
+        np.testing.assert_array_equal(copied[...], model)
+        path = file_of(copied)
+    assert b"".join(on_servers(directory, path)) == content(path)
+    assert fsck(pool, patience_s=0).findings == ()
 
 
 def test_on_a_plain_path_traditional_is_the_flat_array(directory: Path) -> None:

@@ -16,6 +16,7 @@ from pool_files import data_files, sums_of, with_handle
 
 import outcore as oc
 from outcore import pool_fsck
+from outcore._core import Stripes
 from outcore.cli import main
 from outcore.pool_fsck import FsckReport, fsck
 
@@ -186,7 +187,7 @@ class FakePool:
         return [], False
 
     def files(self, after: int, most: int) -> tuple[list[Any], bool]:
-        return [(5, "file", 1 << 40, [7, 0, 4], [])], False
+        return [(5, "file", Stripes(1 << 40, 3), [7, 0, 4], [])], False
 
     def know(self, handles: list[int]) -> list[Any]:
         return self.files(0, 1)[0]
@@ -201,17 +202,24 @@ def test_a_length_that_no_file_can_have() -> None:
     assert found == ["missing server", "impossible length", "retired server"]
 
 
+@pytest.mark.parametrize("units", [None, 1, 2, 7])
 @pytest.mark.parametrize("unit", [1, 3, 10])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_lengths_are_those_of_a_walk_over_the_bytes(unit: int, count: int) -> None:
+def test_lengths_are_those_of_a_walk_over_the_bytes(
+    unit: int, count: int, units: int | None
+) -> None:
+    stripes = Stripes(unit, count, units)
     for length in range(60):
         ends = [0] * count
         for byte in range(length):
-            ends[byte // unit % count] += 1
-        for entry, end in enumerate(ends):
-            assert pool_fsck._local_length(entry, length, unit, count) == end
-        least = [pool_fsck._length_from(entry, end, unit, count) for entry, end in enumerate(ends)]
-        assert max(least) == length
+            is_tail = units is not None and byte >= unit * units
+            entry = count - 1 if is_tail else byte // unit % count
+            assert stripes.locate(byte) == (entry, ends[entry])
+            assert stripes.offset_of(entry, ends[entry]) == byte
+            ends[entry] += 1
+        assert [stripes.local_length(entry, length) for entry in range(count)] == ends
+        least = [stripes.length_from(entry, end) for entry, end in enumerate(ends)]
+        assert max(one for one in least if one is not None) == length
 
 
 def test_files_that_come_and_go_meanwhile_are_no_finding(places: Places) -> None:

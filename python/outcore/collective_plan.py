@@ -3,11 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outcore._core import Collective, Grid
+from outcore._core import Collective, Grid, Stripes
 from outcore.array import Array, open_array
 from outcore.array_spec import ArraySpec
 from outcore.errors import InvalidError
 from outcore.pool_path import PoolPath
+from outcore.pool_stat import PoolStat
 from outcore.rates import Rates, stored_or_measured
 from outcore.schema import Schema, SchemaLike
 from outcore.sizes import format_bytes, format_seconds
@@ -100,13 +101,13 @@ class CollectivePlan:
 class _Target:
     """An array that is planned for: one that is there, or would be.
 
-    `files` are its shard files in their order: of each the stripe unit in bytes, and its servers.
+    `files` are its shard files in their order: of each how it is cut, and its servers.
     """
 
     where: PoolPath
     shape: tuple[int, ...]
     grid: Grid
-    files: list[tuple[int, list[int]]]
+    files: list[tuple[Stripes, list[int]]]
 
 
 def plan_collective(
@@ -167,7 +168,8 @@ def _there(verb: str, array: Array) -> _Target:
     where = _in_pool(verb, array.path)
     grid, core = array.metadata.grid(), where.root.core
     stats = [core.stat(f"{where.inside}/{grid.shard_key(shard)}") for shard in range(grid.shards)]
-    files = [(stat[-2], stat[-1]) for stat in stats]
+    found = [PoolStat.of(stat, 0) for stat in stats]
+    files = [(one.stripes, list(one.servers)) for one in found]
     return _Target(where, array.shape, grid, files)
 
 
@@ -191,7 +193,8 @@ def _to_be(verb: str, spec: ArraySpec, path: PathLike | None, servers: int | Non
         # Each file begins at the server after that of the one before.
         turn = shard % len(numbers)
         used = [*numbers[turn:], *numbers[:turn]][: metadata.stripe_count]
-        files.append((grid.stripe_unit_bytes, used))
+        stripes = Stripes(grid.stripe_unit_bytes, len(used), grid.round_units)
+        files.append((stripes, used))
     return _Target(where, metadata.shape, grid, files)
 
 
@@ -215,9 +218,9 @@ def _plan(
     process_bytes = [0] * processes
     messages: list[dict[int, int]] = [{} for _ in range(processes)]
     direct: list[dict[int, int]] = [{} for _ in range(processes)]
-    for shard, (unit, servers) in enumerate(target.files):
+    for shard, (stripes, servers) in enumerate(target.files):
         work = Collective(0, verb == "write_all", processes, target.grid, shard, found, 1, False)
-        _, exchanged = work.plan(unit, len(servers))
+        _, exchanged = work.plan(stripes)
         for rank, of_rank in enumerate(exchanged):
             for server, (rounds, shares, nbytes, *given) in zip(servers, of_rank, strict=True):
                 least = 2 + (MEETING_MESSAGES if meets and shard == 0 else 0)

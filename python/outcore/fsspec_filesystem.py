@@ -158,7 +158,8 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         dict
             ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes; ``mode``, ``uid``
             and ``gid`` as `os.stat` has them; ``mtime`` and ``ctime``, when content and the rest
-            changed, in seconds since 1970; of a file ``stripe_unit_bytes`` and its ``servers``.
+            changed, in seconds since 1970; of a file ``stripe_unit_bytes``, ``round_units`` and its
+            ``servers``.
         """
         where = self._path(path)
         return _entry(where, _stat(where))
@@ -426,6 +427,7 @@ def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
     }
     if not found.is_directory:
         entry |= {"stripe_unit_bytes": found.stripe_unit_bytes, "servers": list(found.servers)}
+        entry["round_units"] = found.round_units
     return entry
 
 

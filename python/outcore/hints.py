@@ -43,6 +43,7 @@ def hints_of(hints: dict[str, Any]) -> dict[str, Any]:
     """Sort hints: ours and MPI's by our names, others kept as text under ``others``."""
     ours = {
         "stripe_unit_bytes": "unit_bytes", "striping_unit": "unit_bytes",
+        "round_units": "round_units",
         "stripe_count": "count", "striping_factor": "count",
         "base": "base", "start_iodevice": "base",
     }  # fmt: skip

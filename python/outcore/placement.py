@@ -33,7 +33,8 @@ class Placement:
     stripe_unit_bytes : int
         Bytes of a stripe unit of the array's file.
     servers : tuple of int
-        Numbers of the servers that the file's stripe units go round, in this order.
+        Numbers of the servers that the file's stripe units go round, in this order. What follows
+        the blocks of a disk schema lies on the last of them.
     chunk_counts : tuple of int
         How many chunks each of them has whole.
     parted_chunks : int
@@ -95,10 +96,12 @@ def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int6
         *(range(0, n, per) for n, per in zip(metadata.counts, per_shard, strict=True))
     )
     for corner, layout in zip(corners, layouts, strict=True):
-        of_entry = np.array(layout.servers)
-        unit, count = layout.stripe_unit_bytes, len(layout.servers)
-        is_whole = (first // unit == last // unit) | (count == 1)
-        each = np.where(is_whole, of_entry[first // unit % count], SEVERAL)
+        locate = layout.stripes.locate
+        begins = np.array([locate(at) for at in first.ravel().tolist()]).reshape(*first.shape, 2)
+        ends = np.array([locate(at) for at in last.ravel().tolist()]).reshape(*first.shape, 2)
+        entry, at = begins[..., 0], begins[..., 1]
+        is_whole = (ends[..., 0] == entry) & (ends[..., 1] - at == last - first)
+        each = np.where(is_whole, np.array(layout.servers)[entry], SEVERAL)
         part = tuple(slice(c, c + per) for c, per in zip(corner, per_shard, strict=True))
         target = found[part]
         target[...] = each[tuple(slice(n) for n in target.shape)]

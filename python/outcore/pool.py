@@ -179,7 +179,8 @@ class Pool:
         hints
             How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
             first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and
-            ``start_iodevice``. Others are kept, and ignored.
+            ``start_iodevice``. With ``round_units``, only so many stripe units go round the
+            servers, and what follows them lies on the last one. Others are kept, and ignored.
         permissions
             The mode of a new file, as `os.open` takes it: without the bits of the umask.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from outcore._core import PoolCheck
+from outcore._core import PoolCheck, Stripes
 from outcore.errors import DiskError
 from outcore.pool import Pool
 from outcore.pool_unchecked import Unchecked, away, summary
@@ -32,8 +32,8 @@ _MOST_LENGTH = (1 << 63) - 1
 
 _Answer = TypeVar("_Answer")
 
-# Handle, state, stripe unit, servers, and bytes of their data files that are durable.
-_Record: TypeAlias = tuple[int, str, int, list[int], list[int]]
+# Handle, state, how a file is cut, servers, and bytes of their data files that are durable.
+_Record: TypeAlias = tuple[int, str, Stripes | None, list[int], list[int]]
 # (bytes of the data file, bytes of its checksums, end of the checksums past its end)
 _State: TypeAlias = tuple[int | None, int | None, int]
 
@@ -231,9 +231,8 @@ class _Check:
                 ):
                     states[server, handle] = (length, sums_length, past_end)
         found = {}
-        for handle, _, unit, layout, durable in files:
-            wrong = list(self._wrong(handle, unit, layout, durable, states))
-            if wrong:
+        for handle, _, stripes, layout, durable in files:
+            if stripes and (wrong := list(self._wrong(handle, stripes, layout, durable, states))):
                 found[handle] = wrong
         for handle, state, _, _, _ in records:
             if state == "removed":
@@ -253,21 +252,19 @@ class _Check:
     def _wrong(
         self,
         handle: int,
-        unit: int,
+        stripes: Stripes,
         layout: list[int],
         durable: list[int],
         states: dict[tuple[int, int], _State],
     ) -> Iterator[Finding]:
-        digits, count = _digits(handle), len(layout)
+        digits = _digits(handle)
         lengths = {
             server: length
             for server in layout
             if (length := states.get((server, handle), (None, None, 0))[0]) is not None
         }
-        least = [
-            _length_from(entry, lengths.get(s, 0), unit, count) for entry, s in enumerate(layout)
-        ]
-        length = max(least)
+        least = [stripes.length_from(entry, lengths.get(s, 0)) for entry, s in enumerate(layout)]
+        length = max(one for one in (0, *least) if one is not None and one <= _MOST_LENGTH)
         for entry, server in enumerate(layout):
             if server in self.retired:
                 text = (
@@ -290,14 +287,14 @@ class _Check:
                 if known:
                     text = f"its data file is lost, of which {known} bytes were durable"
                     yield Finding("missing data", digits, server, None, text)
-                elif not durable and (need := _local_length(entry, length, unit, count)):
+                elif not durable and (need := stripes.local_length(entry, length)):
                     text = (
                         f"its data file of {need} bytes is not there: it is lost, or nothing was "
                         "written there; it reads as zeros"
                     )
                     yield Finding("missing data", digits, server, None, text)
                 continue
-            if least[entry] > _MOST_LENGTH:
+            if (reach := least[entry]) is None or reach > _MOST_LENGTH:
                 text = f"its data file has {local} bytes, which no file can have"
                 yield Finding("impossible length", digits, server, None, text)
             if sums_length is None:
@@ -354,18 +351,3 @@ class _Check:
 
 def _digits(handle: int) -> str:
     return f"{handle:016x}"
-
-
-def _local_length(entry: int, length: int, unit: int, count: int) -> int:
-    """Bytes of a file that lie on an entry of its servers (docs/format.md, files of a pool)."""
-    units, rest = divmod(length, unit)
-    whole = units // count + (entry < units % count)
-    return whole * unit + (rest if units % count == entry else 0)
-
-
-def _length_from(entry: int, local_length: int, unit: int, count: int) -> int:
-    """Find the least length of a file of which an entry has so many bytes."""
-    if local_length == 0:
-        return 0
-    units, rest = divmod(local_length - 1, unit)
-    return (units * count + entry) * unit + rest + 1

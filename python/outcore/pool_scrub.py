@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outcore._core import PoolCheck
+from outcore._core import PoolCheck, Stripes
 from outcore.errors import DiskError
 from outcore.pool import Pool
 from outcore.pool_unchecked import Unchecked, away, summary
@@ -198,20 +198,20 @@ def _named(check: PoolCheck, found: list[tuple[int, tuple[int, int, int, str]]])
     """Add what the manager knows of the files."""
     handles = sorted({handle for _, (handle, *_) in found})
     paths: dict[int, str | None] = {}
-    layouts: dict[int, tuple[int, list[int]]] = {}
+    layouts: dict[int, tuple[Stripes, list[int]]] = {}
     for first in range(0, len(handles), _PATHS):
         some = handles[first : first + _PATHS]
         paths |= zip(some, check.paths(some), strict=True)
-        for handle, state, unit, servers, _ in check.know(some):
-            if state == "file":
-                layouts[handle] = (unit, servers)
+        for handle, state, stripes, servers, _ in check.know(some):
+            if state == "file" and stripes is not None:
+                layouts[handle] = (stripes, servers)
     named = []
     for server, (handle, offset, nbytes, text) in found:
         file_offset = None
-        unit, servers = layouts.get(handle, (0, []))
-        if server in servers:
-            units, rest = divmod(offset, unit)
-            file_offset = (units * len(servers) + servers.index(server)) * unit + rest
+        if handle in layouts:
+            stripes, servers = layouts[handle]
+            if server in servers:
+                file_offset = stripes.offset_of(servers.index(server), offset)
         digits = f"{handle:016x}"
         named.append(Damage(server, digits, paths[handle], offset, nbytes, file_offset, text))
     return named

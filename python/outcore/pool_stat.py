@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from outcore._core import Stripes
+
 
 @dataclass(frozen=True)
 class PoolStat:
@@ -20,6 +22,8 @@ class PoolStat:
         Nanoseconds since 1970 of the last change of content, and of these attributes.
     stripe_unit_bytes, servers
         How a file is cut, and the numbers of the servers that its units go round.
+    round_units
+        How many units go round; what follows them lies on the last server. `None`: all do.
     unknown
         Why `nbytes` is not known, if servers cannot be reached and who asked goes without them.
     """
@@ -34,14 +38,20 @@ class PoolStat:
     stripe_unit_bytes: int
     servers: tuple[int, ...]
     unknown: str | None = None
+    round_units: int | None = None
+
+    @property
+    def stripes(self) -> Stripes:
+        """Where the bytes of a file lie."""
+        return Stripes(self.stripe_unit_bytes, len(self.servers), self.round_units)
 
     @classmethod
     def of(cls, status: Any, nbytes: int, unknown: str | None = None) -> "PoolStat":
         """Read what the compiled part says."""
-        is_directory, owner, group, mode, modified_ns, changed_ns, unit, servers = status
+        is_directory, owner, group, mode, modified_ns, changed_ns, unit, units, servers = status
         return cls(
             is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers),
-            unknown,
+            unknown, units,
         )  # fmt: skip
 
 

@@ -134,8 +134,10 @@ def write_whole(
 def copy_whole(source: PoolPath, path: PoolPath) -> None:
     """Copy a file within a pool, in bounded memory; the copy is laid out as the file is."""
     with source.open() as file:
-        *_, unit, servers = source.root.core.stat(source.inside)
+        *_, unit, units, servers = source.root.core.stat(source.inside)
         hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
+        if units is not None:
+            hints["round_units"] = units
         with WholeFile(path, hints) as whole:
             copy_bytes(file, whole.file)
 

@@ -86,8 +86,8 @@ pub struct ArrayFile {
 
 impl ArrayFile {
     /// Makes the shard files of a new array below the directory `path`, each with its index; with `reserve` their
-    /// room is taken from the disk now. Where they go round several disks, these are at most `stripe_count`, and a block of
-    /// chunks lies on one of them whole.
+    /// room is taken from the disk now. Where they go round several disks, these are at most `stripe_count`. A block of
+    /// chunks lies on one of them whole, and what follows the last block on the last of them.
     pub fn create(
         volume: &Arc<dyn Volume<Buffer = Region>>,
         path: &str,
@@ -106,8 +106,12 @@ impl ArrayFile {
                 ));
             }
         }
-        let unit = Some(grid.stripe_unit_bytes());
-        let hints = Hints { stripe_unit_bytes: unit, stripe_count, ..Hints::default() };
+        let hints = Hints {
+            stripe_unit_bytes: Some(grid.stripe_unit_bytes()),
+            round_units: grid.round_units(),
+            stripe_count,
+            ..Hints::default()
+        };
         Self::lay_out(volume, path, grid, &|key| {
             volume.create(key, grid.shard_bytes(), reserve, hints.clone())
         })

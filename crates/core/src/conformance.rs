@@ -107,6 +107,7 @@ where
         let v = self.volume;
         let hints = Hints {
             stripe_unit_bytes: Some(1 << 16),
+            round_units: Some(2),
             stripe_count: Some(1),
             base: Some(0),
             others: vec![("nobody_knows".into(), "1".into())],

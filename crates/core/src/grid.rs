@@ -173,6 +173,11 @@ impl ChunkGrid {
         self.block_bytes().unwrap_or_else(run)
     }
 
+    /// How many stripe units go round the disks, if what follows them lies on the last one: the blocks of chunks.
+    pub fn round_units(&self) -> Option<u64> {
+        self.block_bytes().map(|bytes| self.index_offset().div_ceil(bytes))
+    }
+
     /// Bytes of the elements of one chunk, padding between slots not counted.
     pub fn chunk_bytes(&self) -> u64 {
         self.spec.chunk.iter().product::<u64>() * self.spec.item_bytes

@@ -16,6 +16,9 @@ pub struct ServerAddress {
 pub struct Hints {
     /// Bytes of a stripe unit (MPI's `striping_unit`).
     pub stripe_unit_bytes: Option<u64>,
+    /// How many stripe units go round the servers, if not all do: see [`crate::Stripes`]. Of one file, no directory has it
+    /// for those in it.
+    pub round_units: Option<u64>,
     /// How many servers (MPI's `striping_factor`).
     pub stripe_count: Option<u64>,
     /// The first of the pool's servers in order (MPI's `start_iodevice`).

@@ -249,13 +249,8 @@ impl LocalRuns {
                 Some(run) => run,
                 None => self.runs.next()?,
             };
-            let (entry, local) = self.stripes.locate(run.offset);
-            // To the entry's next unit at once: a run may be many rounds long.
-            let units_away = (self.entry + self.stripes.count() - entry) % self.stripes.count();
-            let skip = match units_away {
-                0 => 0,
-                away => self.stripes.left_in_unit(run.offset) + (away - 1) * self.stripes.unit_bytes(),
-            };
+            // To what the entry has next at once: a run may be many rounds long.
+            let Some(skip) = self.stripes.until_entry(self.entry, run.offset) else { continue };
             if skip > 0 {
                 if skip < run.length {
                     self.rest =
@@ -271,6 +266,7 @@ impl LocalRuns {
                     at: run.at + length,
                 });
             }
+            let (_, local) = self.stripes.locate(run.offset);
             return Some(Run { offset: local, length, at: run.at });
         }
     }
@@ -371,9 +367,10 @@ mod tests {
         #[test]
         fn entries_share_the_bytes(
             parts in prop::collection::vec(nested(), 0..4), unit in 1_u64..30, count in 1_u64..5,
+            units in prop::option::of(1_u64..8),
         ) {
             let regions = Regions::new(parts.clone()).unwrap();
-            let stripes = Stripes::new(unit, count).unwrap();
+            let stripes = Stripes::new(unit, count).unwrap().with_round_units(units).unwrap();
             let mut found = vec![None; regions.total_bytes() as usize];
             for entry in 0..count {
                 let mut local_bytes = 0;

@@ -88,6 +88,12 @@ impl Grid {
         self.0.stripe_unit_bytes()
     }
 
+    /// How many stripe units go round the servers, if what follows them lies on the last one.
+    #[getter]
+    fn round_units(&self) -> Option<u64> {
+        self.0.round_units()
+    }
+
     #[getter]
     fn shard_bytes(&self) -> u64 {
         self.0.shard_bytes()

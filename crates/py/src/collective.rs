@@ -4,12 +4,13 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{CollectivePart, Exchanged, LocalArray};
 use outcore_core::{
     Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, MemoryOffer,
-    OfferedArray, PIECE_BYTES, ROUND_PIECES, Stripes,
+    OfferedArray, PIECE_BYTES, ROUND_PIECES,
 };
 use pyo3::prelude::*;
 
 use crate::array_file::Grid;
 use crate::error::{OrRaise, error_of};
+use crate::layout::Stripes;
 use crate::memory::memory_of;
 use crate::pool_file::PoolFile;
 
@@ -137,11 +138,12 @@ impl Collective {
         exchanged.or_raise(py).map(|each| each.into_iter().map(tuple).collect())
     }
 
-    /// What a file in stripe units of so many bytes on so many servers would take. Arrays in memory are taken to be as NumPy
+    /// What a file that is cut so would take. Arrays in memory are taken to be as NumPy
     /// makes them.
-    fn plan(&self, py: Python<'_>, unit_bytes: u64, servers: u64) -> PyResult<Counts> {
+    fn plan(&self, py: Python<'_>, stripes: &Stripes) -> PyResult<Counts> {
         py.detach(|| {
-            let plan = CollectivePlan::new(&self.0, Stripes::new(unit_bytes, servers)?)?;
+            let plan = CollectivePlan::new(&self.0, stripes.0)?;
+            let servers = stripes.0.count();
             let of_server = |entry| (plan.data_bytes(entry), plan.pieces(entry));
             let (spec, item_bytes) = (&self.0, self.0.grid.item_bytes);
             let ranks = (0..plan.ranks()).map(|rank| {

@@ -8,6 +8,7 @@ mod connect;
 mod daemon;
 mod error;
 mod key;
+mod layout;
 mod memory;
 mod pool;
 mod pool_check;
@@ -33,6 +34,8 @@ mod _core {
     use super::error::error_kinds;
     #[pymodule_export]
     use super::key::derive_key;
+    #[pymodule_export]
+    use super::layout::Stripes;
     #[pymodule_export]
     use super::memory::{Arena, Buffer};
     #[pymodule_export]

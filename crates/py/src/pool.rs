@@ -18,8 +18,9 @@ use crate::volume::Volume;
 use outcored::EmbeddedLink;
 
 /// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write and of the last change of
-/// these, bytes of a stripe unit, numbers of the servers): the last two of a directory are 0 and empty.
-type Status = (bool, u32, u32, u32, u64, u64, u64, Vec<u32>);
+/// these, bytes of a stripe unit, how many of these go round, if not all do, numbers of the servers): the last three of a directory
+/// are 0, `None` and empty.
+type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>);
 
 /// (name, what it is, bytes, why it may have more, if that is not known).
 type Listed = (String, Status, u64, Option<String>);
@@ -160,7 +161,7 @@ impl Pool {
 
     /// Makes an empty file with permission bits, but for those of the umask. `unit_bytes`, `count` and `base` are the
     /// directory's and then the pool's, where they are not given.
-    #[pyo3(signature = (path, mode = 0o666, unit_bytes = None, count = None, base = None, others = vec![]))]
+    #[pyo3(signature = (path, mode = 0o666, unit_bytes = None, round_units = None, count = None, base = None, others = vec![]))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
     fn create(
         &self,
@@ -168,11 +169,12 @@ impl Pool {
         path: &str,
         mode: u32,
         unit_bytes: Option<u64>,
+        round_units: Option<u64>,
         count: Option<u64>,
         base: Option<u64>,
         others: Vec<(String, String)>,
     ) -> PyResult<PoolFile> {
-        let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
+        let hints = Hints { stripe_unit_bytes: unit_bytes, round_units, stripe_count: count, base, others };
         let file = py.detach(|| self.client.create_as(path, hints, mode));
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
     }
@@ -265,17 +267,19 @@ impl Pool {
     }
 
     /// Says how new files in a directory are laid out, where they are not told otherwise.
-    #[pyo3(signature = (path, unit_bytes = None, count = None, base = None, others = vec![]))]
+    #[pyo3(signature = (path, unit_bytes = None, round_units = None, count = None, base = None, others = vec![]))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
     fn set_default_layout(
         &self,
         py: Python<'_>,
         path: &str,
         unit_bytes: Option<u64>,
+        round_units: Option<u64>,
         count: Option<u64>,
         base: Option<u64>,
         others: Vec<(String, String)>,
     ) -> PyResult<()> {
-        let hints = Hints { stripe_unit_bytes: unit_bytes, stripe_count: count, base, others };
+        let hints = Hints { stripe_unit_bytes: unit_bytes, round_units, stripe_count: count, base, others };
         py.detach(|| self.client.set_default_layout(path, hints)).or_raise(py)
     }
 
@@ -340,6 +344,7 @@ fn status(inode: &Inode) -> Status {
         inode.modified_ns,
         inode.changed_ns,
         layout.map_or(0, |layout| layout.stripes.unit_bytes()),
+        layout.and_then(|layout| layout.stripes.round_units()),
         layout.map_or(vec![], |layout| layout.servers.iter().map(|server| server.0).collect()),
     )
 }

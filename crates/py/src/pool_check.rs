@@ -6,6 +6,7 @@ use outcore_core::{Handle, Inode, Known, ScrubPlace, ServerId};
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
+use crate::layout::Stripes;
 use crate::pool::Pool;
 use crate::pool_file::Client;
 
@@ -18,7 +19,7 @@ type Inspection = (u64, Option<u64>, Option<u64>, u64);
 
 /// (handle, "file", "directory", "removed", "gone" or "unused", bytes of a stripe unit, numbers of the servers, bytes that
 /// are durable of their data files): the last three of what is no file, removed or not, are 0 and empty.
-type Record = (u64, &'static str, u64, Vec<u32>, Vec<u64>);
+type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>);
 
 /// (handle and bytes of each data file, whether there are more).
 type DataFiles = (Vec<(u64, Option<u64>)>, bool);
@@ -114,14 +115,14 @@ fn record(handle: u64, known: Known) -> Record {
     let of_inode = |inode: &Inode, what| match &inode.layout {
         Some(layout) => {
             let servers = layout.servers.iter().map(|server| server.0).collect();
-            (inode.handle.0, what, layout.stripes.unit_bytes(), servers, inode.durable.lengths.clone())
+            (inode.handle.0, what, Some(Stripes(layout.stripes)), servers, inode.durable.lengths.clone())
         }
-        None => (inode.handle.0, "directory", 0, vec![], vec![]),
+        None => (inode.handle.0, "directory", None, vec![], vec![]),
     };
     match known {
         Known::Inode(inode) => of_inode(&inode, "file"),
         Known::Removed(file) => of_inode(&file.inode, "removed"),
-        Known::Gone(_) => (handle, "gone", 0, vec![], vec![]),
-        Known::Unused => (handle, "unused", 0, vec![], vec![]),
+        Known::Gone(_) => (handle, "gone", None, vec![], vec![]),
+        Known::Unused => (handle, "unused", None, vec![], vec![]),
     }
 }

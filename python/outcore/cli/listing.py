@@ -22,8 +22,10 @@ def to_dict(status: FileStatus) -> dict[str, Any]:
     if status.disk_bytes is not None:
         return found | {"disk_bytes": status.disk_bytes}
     if not status.is_directory:
-        layout = {"stripe_unit_bytes": status.stripe_unit_bytes, "servers": list(status.servers)}
-        return found | layout
+        return found | {
+            "stripe_unit_bytes": status.stripe_unit_bytes, "round_units": status.round_units,
+            "servers": list(status.servers),
+        }  # fmt: skip
     return found
 
 

@@ -55,6 +55,8 @@ def _as_text(status: FileStatus, names: list[str]) -> str:
     if status.servers:
         unit = format_bytes(status.stripe_unit_bytes)
         rows.append(("stripe unit", f"{status.stripe_unit_bytes} ({unit})"))
+        if status.round_units is not None:
+            rows.append(("round units", f"{status.round_units}, and the rest on the last server"))
         rows.append(("servers", " ".join(map(str, status.servers))))
     if names:
         rows.append(("attributes", " ".join(names)))

@@ -116,7 +116,7 @@ def copy_files(
         kept, and compared at each reading.
     hints
         How new files in a pool are laid out, as for `outcore.Pool.open`. From one pool to another
-        the stripe unit stays, unless they say otherwise.
+        the stripe unit stays, and how many of these go round, unless they say otherwise.
     patterns
         Whether sources in pools are patterns; else they are names as they stand.
     links

@@ -27,6 +27,7 @@ from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.files.status import FileStatus, status_of, walk
+from outcore.hints import hints_of
 from outcore.pool_locks import LOCK_FILE
 from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
@@ -303,8 +304,12 @@ class CopyJob:
         return self._content / name
 
     def _hints_for(self, each: FileStatus) -> dict[str, Any]:
-        unit = each.stripe_unit_bytes
-        kept = {"stripe_unit_bytes": unit} if unit and isinstance(self._content, PoolPath) else {}
+        is_cut = each.stripe_unit_bytes and isinstance(self._content, PoolPath)
+        if not is_cut or "unit_bytes" in hints_of(self._hints):
+            return self._hints
+        kept = {"stripe_unit_bytes": each.stripe_unit_bytes}
+        if each.round_units is not None:
+            kept["round_units"] = each.round_units
         return kept | self._hints
 
 

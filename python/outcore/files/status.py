@@ -38,6 +38,8 @@ class FileStatus:
         Number of a plain file in its file system; 0 in a pool.
     stripe_unit_bytes, servers
         How a file in a pool is cut, and the numbers of the servers that its units go round.
+    round_units
+        How many units go round; what follows them lies on the last server. `None`: all do.
     leads_to
         Of a link that was followed, where that is, of which the rest is told; else `None`.
     unknown
@@ -58,6 +60,7 @@ class FileStatus:
     servers: tuple[int, ...] = ()
     leads_to: Path | None = None
     unknown: str | None = None
+    round_units: int | None = None
 
     @property
     def real_path(self) -> AnyPath:
@@ -200,6 +203,7 @@ def _of_pool(path: PoolPath, found: PoolStat) -> FileStatus:
         path, "directory" if found.is_directory else "file", found.nbytes, found.mode, found.owner,
         found.group, found.modified_ns, found.changed_ns,
         stripe_unit_bytes=found.stripe_unit_bytes, servers=found.servers, unknown=found.unknown,
+        round_units=found.round_units,
     )  # fmt: skip
 
 

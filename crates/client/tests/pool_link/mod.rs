@@ -373,7 +373,8 @@ impl MemoryLink {
         let count = hints.stripe_count.unwrap_or(u64::from(self.servers)) as u32;
         let base = hints.base.unwrap_or(0) as u32;
         let servers = (0..count).map(|i| ServerId((base + i) % self.servers)).collect();
-        Layout::new(hints.stripe_unit_bytes.unwrap_or(UNIT_BYTES), servers)
+        let layout = Layout::new(hints.stripe_unit_bytes.unwrap_or(UNIT_BYTES), servers)?;
+        layout.with_round_units(hints.round_units)
     }
 
     /// A page of one.

@@ -140,10 +140,10 @@ fn case() -> impl Strategy<Value = (GridSpec, Stripes, u64, MemorySchema)> {
             ],
             prop_oneof![Just(1_u64), Just(64), Just(1 << 18)],
             1_u64..4,
-            1_u64..5,
+            (1_u64..5, proptest::option::of(1_u64..8)),
         )
     });
-    grid.prop_map(|(shape, chunk, (ranks, schema), storage, chunk_order, align, units, count)| {
+    grid.prop_map(|(shape, chunk, (ranks, schema), storage, chunk_order, align, units, (count, round))| {
         let item_bytes = 8;
         let slot = (chunk.iter().product::<u64>() * item_bytes).div_ceil(align) * align;
         let grid = GridSpec {
@@ -156,7 +156,8 @@ fn case() -> impl Strategy<Value = (GridSpec, Stripes, u64, MemorySchema)> {
             column_places: None,
             growing: false,
         };
-        (grid, Stripes::new(slot * units, count).unwrap(), ranks, schema)
+        let stripes = Stripes::new(slot * units, count).unwrap().with_round_units(round).unwrap();
+        (grid, stripes, ranks, schema)
     })
 }
 

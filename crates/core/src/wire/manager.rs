@@ -7,7 +7,7 @@ use crate::{
 };
 
 structure!(ServerAddress { id, addresses });
-structure!(Hints { stripe_unit_bytes, stripe_count, base, others });
+structure!(Hints { stripe_unit_bytes, round_units, stripe_count, base, others });
 structure!(Durable { lengths, cuts, cuts_done });
 structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable });
 structure!(Named { name, inode });
@@ -70,10 +70,12 @@ choice!(ManagerReply {
 impl Record for Layout {
     fn put(&self, to: &mut Vec<u8>) {
         self.stripes.unit_bytes().put(to);
+        self.stripes.round_units().put(to);
         self.servers.put(to);
     }
 
     fn take(from: &mut Source<'_>) -> Result<Self> {
-        Self::new(u64::take(from)?, Vec::<ServerId>::take(from)?)
+        let (unit_bytes, round_units) = (u64::take(from)?, Record::take(from)?);
+        Self::new(unit_bytes, Vec::<ServerId>::take(from)?)?.with_round_units(round_units)
     }
 }

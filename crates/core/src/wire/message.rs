@@ -64,10 +64,11 @@ impl Record for Stripes {
     fn put(&self, to: &mut Vec<u8>) {
         self.unit_bytes().put(to);
         self.count().put(to);
+        self.round_units().put(to);
     }
 
     fn take(from: &mut Source<'_>) -> Result<Self> {
-        Self::new(u64::take(from)?, u64::take(from)?)
+        Self::new(u64::take(from)?, u64::take(from)?)?.with_round_units(Record::take(from)?)
     }
 }
 

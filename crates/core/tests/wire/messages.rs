@@ -6,13 +6,19 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+fn round_units() -> impl Strategy<Value = Option<u64>> {
+    option::of(1..=u64::MAX)
+}
+
 fn stripes() -> impl Strategy<Value = Stripes> {
-    (1_u64..=1 << 40, 1_u64..=4096).prop_map(|(unit, count)| Stripes::new(unit, count).unwrap())
+    (1_u64..=1 << 40, 1_u64..=4096, round_units())
+        .prop_map(|(unit, count, units)| Stripes::new(unit, count).unwrap().with_round_units(units).unwrap())
 }
 
 fn layout() -> impl Strategy<Value = Layout> {
-    (1_u64..=1 << 40, vec(any::<u32>().prop_map(ServerId), 1..5))
-        .prop_map(|(unit, servers)| Layout::new(unit, servers).unwrap())
+    (1_u64..=1 << 40, vec(any::<u32>().prop_map(ServerId), 1..5), round_units()).prop_map(
+        |(unit, servers, units)| Layout::new(unit, servers).unwrap().with_round_units(units).unwrap(),
+    )
 }
 
 fn target() -> impl Strategy<Value = Target> {
@@ -194,10 +200,12 @@ fn hints() -> impl Strategy<Value = Hints> {
         option::of(any::<u64>()),
         option::of(any::<u64>()),
         option::of(any::<u64>()),
+        option::of(any::<u64>()),
         vec(any::<(String, String)>(), 0..3),
     )
-        .prop_map(|(stripe_unit_bytes, stripe_count, base, others)| Hints {
+        .prop_map(|(stripe_unit_bytes, round_units, stripe_count, base, others)| Hints {
             stripe_unit_bytes,
+            round_units,
             stripe_count,
             base,
             others,

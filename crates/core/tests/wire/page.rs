@@ -30,7 +30,11 @@ fn same(name: &str, found: &[u8]) {
 
 #[test]
 fn the_write_of_the_page() {
-    let target = Target { handle: Handle(5), stripes: Stripes::new(65_536, 2).unwrap(), entry: 1 };
+    let target = Target {
+        handle: Handle(5),
+        stripes: Stripes::new(65_536, 2).unwrap().with_round_units(Some(3)).unwrap(),
+        entry: 1,
+    };
     let grant = Grant { handle: Handle(5), write: true, expires_s: 1_800_000_000, mac: [0xAB; 32] };
     let parts = vec![
         Nested { offset: 65_536, run_bytes: 2, levels: vec![] },

@@ -78,6 +78,11 @@ impl<S: Store> Step<'_, S> {
     fn set_default_layout(&mut self, path: &str, hints: &Hints) -> Result<()> {
         let count = self.servers()?.len();
         let defaults = understood(hints, count)?;
+        if defaults.round_units.is_some() {
+            return Err(Error::invalid(format!(
+                "need a file for a number of stripe units that go round, have the directory {path}; leave that number out"
+            )));
+        }
         let mut node = self.find_guarded(path)?;
         check_is_directory(&node, path)?;
         require_owner(&node.inode, self.who, "set the default layout of", path)?;

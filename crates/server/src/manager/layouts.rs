@@ -23,6 +23,7 @@ pub(super) fn understood(hints: &Hints, servers: usize) -> Result<Hints> {
             "striping_unit" | "stripe_unit_bytes" => {
                 (&mut found.stripe_unit_bytes, &|unit| Stripes::new(unit, 1).is_ok())
             }
+            "round_units" => (&mut found.round_units, &|units| units > 0),
             "striping_factor" | "stripe_count" => (&mut found.stripe_count, &|count| count > 0),
             "start_iodevice" | "base" => (&mut found.base, &|base| base < servers as u64),
             _ => return true,
@@ -56,6 +57,7 @@ fn check_known(hints: &Hints, servers: usize) -> Result<()> {
     if let Some(unit) = hints.stripe_unit_bytes {
         Stripes::new(unit, 1)?;
     }
+    Stripes::new(1, 1)?.with_round_units(hints.round_units)?;
     if hints.stripe_count == Some(0) {
         return Err(Error::invalid(
             "need a stripe count of at least 1, have 0; leave it out for all servers",
@@ -79,6 +81,7 @@ pub(super) fn merged(first: &Hints, then: &Hints) -> Hints {
     }
     Hints {
         stripe_unit_bytes: first.stripe_unit_bytes.or(then.stripe_unit_bytes),
+        round_units: first.round_units.or(then.round_units),
         stripe_count: first.stripe_count.or(then.stripe_count),
         base: first.base.or(then.base),
         others,
@@ -94,7 +97,8 @@ pub(super) fn layout(hints: &Hints, servers: &[ServerId], turn: u64) -> Result<L
     let count = hints.stripe_count.unwrap_or(all).min(all);
     let base = hints.base.unwrap_or(turn) % all;
     let entries = (0..count).map(|entry| servers[((base + entry) % all) as usize]).collect();
-    Layout::new(hints.stripe_unit_bytes.unwrap_or(STRIPE_UNIT_BYTES), entries)
+    Layout::new(hints.stripe_unit_bytes.unwrap_or(STRIPE_UNIT_BYTES), entries)?
+        .with_round_units(hints.round_units)
 }
 
 #[cfg(test)]
@@ -123,8 +127,12 @@ mod tests {
             4,
         )
         .unwrap();
-        let known =
-            Hints { stripe_unit_bytes: Some(65536), stripe_count: Some(2), base: Some(3), others: vec![] };
+        let known = Hints {
+            stripe_unit_bytes: Some(65536),
+            stripe_count: Some(2),
+            base: Some(3),
+            ..Hints::default()
+        };
         assert_eq!(found, Hints { others: vec![("cb_nodes".into(), "8".into())], ..known });
         let ours = Hints { base: Some(1), ..others(&[("start_iodevice", "2"), ("stripe_count", "5")]) };
         let found = understood(&ours, 4).unwrap();
@@ -136,6 +144,7 @@ mod tests {
         let texts = others(&[
             ("striping_unit", "0"),
             ("stripe_unit_bytes", "99999999999999"),
+            ("round_units", "0"),
             ("striping_factor", "many"),
             ("stripe_count", "0"),
             ("start_iodevice", "4"),
@@ -151,6 +160,7 @@ mod tests {
         let cases = [
             Hints { stripe_unit_bytes: Some(0), ..Hints::default() },
             Hints { stripe_unit_bytes: Some(u64::MAX), ..Hints::default() },
+            Hints { round_units: Some(0), ..Hints::default() },
             Hints { stripe_count: Some(0), ..Hints::default() },
             Hints { base: Some(4), ..Hints::default() },
             Hints { others: many, ..Hints::default() },
@@ -173,6 +183,9 @@ mod tests {
         assert_eq!(laid(&hints(Some(2), Some(3)), 1).servers, ids(&[9, 3]));
         assert_eq!(laid(&hints(Some(100), Some(1)), 0).servers, ids(&[5, 8, 9, 3]), "all there are");
         assert_eq!(laid(&hints(None, None), 0).stripes.unit_bytes(), 1 << 20);
+        assert_eq!(laid(&hints(None, None), 0).stripes.round_units(), None);
+        let ending = Hints { round_units: Some(4), ..hints(None, None) };
+        assert_eq!(laid(&ending, 0).stripes.round_units(), Some(4));
         assert_eq!(layout(&Hints::default(), &[], 0).unwrap_err().kind, ErrorKind::Invalid);
     }
 

@@ -98,17 +98,21 @@ impl Record for Node {
             (layout.stripes.unit_bytes(), servers)
         });
         stripes.put(to);
+        let round_units = layout.as_ref().and_then(|layout| layout.stripes.round_units());
         if stripes.is_none() {
-            let Hints { stripe_unit_bytes, stripe_count, base, others } = &self.defaults;
+            let Hints { stripe_unit_bytes, round_units: _, stripe_count, base, others } = &self.defaults;
             for hint in [stripe_unit_bytes, stripe_count, base] {
                 hint.put(to);
             }
             others.put(to);
-        } else if *durable != Durable::default() {
+        } else if *durable != Durable::default() || round_units.is_some() {
             let Durable { lengths, cuts, cuts_done } = durable;
             lengths.put(to);
             cuts.put(to);
             cuts_done.put(to);
+            if let Some(units) = round_units {
+                units.put(to);
+            }
         }
     }
 
@@ -116,24 +120,25 @@ impl Record for Node {
         let (handle, parent) = (Handle(u64::take(from)?), Handle(u64::take(from)?));
         let (owner, group, mode) = (u32::take(from)?, u32::take(from)?, u32::take(from)?);
         let (modified_ns, changed_ns) = (u64::take(from)?, u64::take(from)?);
-        let layout = match next::<Option<(u64, Vec<u32>)>>(from)? {
+        let mut layout = match next::<Option<(u64, Vec<u32>)>>(from)? {
             Some((unit, servers)) => Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?),
             None => None,
         };
-        // Of files of which nothing was told, and of earlier versions, nothing follows.
-        let durable = if layout.is_some() && !from.is_empty() {
-            let durable = Durable { lengths: next(from)?, cuts: next(from)?, cuts_done: next(from)? };
-            if durable == Durable::default() {
+        // Of files of which nothing was told and whose units all go round, and of earlier versions, nothing follows.
+        let mut durable = Durable::default();
+        if let (Some(round), false) = (&mut layout, from.is_empty()) {
+            durable = Durable { lengths: next(from)?, cuts: next(from)?, cuts_done: next(from)? };
+            if !from.is_empty() {
+                round.stripes = round.stripes.with_round_units(Some(next(from)?))?;
+            } else if durable == Durable::default() {
                 return Err(Error::new(ErrorKind::Corrupt, "nothing follows, in so many bytes"));
             }
-            durable
-        } else {
-            Durable::default()
-        };
+        }
         let defaults = match layout {
             Some(_) => Hints::default(),
             None => Hints {
                 stripe_unit_bytes: next(from)?,
+                round_units: None,
                 stripe_count: next(from)?,
                 base: next(from)?,
                 others: next(from)?,
@@ -228,6 +233,12 @@ mod tests {
         node
     }
 
+    fn ending() -> Node {
+        let mut node = file();
+        node.inode.layout = Some(node.inode.layout.unwrap().with_round_units(Some(2)).unwrap());
+        node
+    }
+
     fn directory() -> Node {
         let mut node = file();
         node.inode.layout = None;
@@ -250,6 +261,10 @@ mod tests {
         let page = |text: &str| text.replace(' ', "");
         assert_eq!(hex(&write(&file())), page(head) + &page(stripes));
         assert_eq!(hex(&write(&durable())), page(head) + &page(stripes) + &page(lengths));
+        let (nothing, units) = ("00".repeat(24), line("round "));
+        assert_eq!(hex(&write(&ending())), page(head) + &page(stripes) + &nothing + &page(units));
+        let both = Node { inode: Inode { durable: durable().inode.durable, ..ending().inode }, ..ending() };
+        assert_eq!(hex(&write(&both)), page(head) + &page(stripes) + &page(lengths) + &page(units));
         assert_eq!(hex(&write(&directory())), page(head) + &page(hints));
         assert_eq!(hex(&write(&Detached { remover: 5 })), "0105000000");
         let orphan = hex(&write(&Orphan { remover: 5, node: file() }));
@@ -271,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        for node in [file(), durable(), directory()] {
+        for node in [file(), durable(), ending(), directory()] {
             assert_eq!(read::<Node>(b"k", &write(&node)).unwrap(), node);
             let orphan = Orphan { remover: 9, node };
             assert_eq!(read::<Orphan>(b"k", &write(&orphan)).unwrap(), orphan);
@@ -312,13 +327,14 @@ mod tests {
 
         #[test]
         fn a_changed_record_is_a_record_or_an_error(
-            which in 0..4, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
+            which in 0..5, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
             bit in 0..8, number in prop::option::of(prop::sample::select(vec![0, u64::from(u32::MAX), 1 << 63])),
         ) {
             let whole = match which {
                 0 => write(&file()),
                 1 => write(&directory()),
                 2 => write(&durable()),
+                3 => write(&ending()),
                 _ => write(&Orphan { remover: 5, node: directory() }),
             };
             let mut value = whole.clone();

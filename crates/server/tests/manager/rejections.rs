@@ -34,6 +34,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         (create("h/below"), NotFound),
         (hints(Hints { stripe_unit_bytes: Some(0), ..none() }), Invalid),
         (hints(Hints { stripe_count: Some(0), ..none() }), Invalid),
+        (hints(Hints { round_units: Some(0), ..none() }), Invalid),
         (hints(Hints { base: Some(4), ..none() }), Invalid),
         (hints(Hints { others: many, ..none() }), Invalid),
         (make_directory("", 0o755), Invalid),
@@ -67,6 +68,13 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         (set_mode("none", 0o700), NotFound),
         (set_mode("h", 0o2755), Invalid),
         (ManagerRequest::SetDefaultLayout { path: "h".into(), hints: none() }, Invalid),
+        (
+            ManagerRequest::SetDefaultLayout {
+                path: "d".into(),
+                hints: Hints { round_units: Some(2), ..none() },
+            },
+            Invalid,
+        ),
         (
             ManagerRequest::SetDefaultLayout { path: "d".into(), hints: Hints { base: Some(9), ..none() } },
             Invalid,

@@ -211,8 +211,12 @@ impl World {
 
     pub(super) fn make_request(&mut self, number: usize) -> ManagerRequest {
         let units = [700, 4096, 5000, 65_536, 100_000];
+        let unit = *self.random.pick(&units);
+        // Of some files the end lies on the last server, or nearly all.
+        let round_units = (self.random.below(2) == 0).then(|| self.random.between(1, 300_000 / unit + 1));
         let hints = Hints {
-            stripe_unit_bytes: Some(*self.random.pick(&units)),
+            stripe_unit_bytes: Some(unit),
+            round_units,
             stripe_count: Some(self.random.between(1, self.nodes.len() as u64)),
             ..Hints::default()
         };
