@@ -20,10 +20,14 @@ import outcore as oc
 from outcore import _core
 from outcore.collective_call import Call
 from outcore.errors import IncompleteError, OutcoreError
+from outcore.pool_fsck import fsck
 
 RANKS = 3
 SHAPE = (6144, 1024)
+NBYTES = 8 * SHAPE[0] * SHAPE[1]
 TIMEOUT_S = 2
+PART = 0.15
+"""Of the data, when a server is killed amid it."""
 BOUND_S = 60
 """Far beyond what anything here may take, on a machine that is busy."""
 
@@ -248,3 +252,78 @@ def test_a_server_that_stays_away(
         else:
             oc.open_array(pool / "u").close()
     check(daemons, found, array, value, verb)
+
+
+def bytes_written(pool: oc.Pool) -> int:
+    return sum(server.bytes_written for server in pool.servers())
+
+
+class Replacing:
+    """All ranks replace what is there, all or nothing, by `verb`; `value` is what is new."""
+
+    def __init__(self, daemons: Daemons, verb: str) -> None:
+        self._daemons, self._verb = daemons, verb
+        with daemons.connect() as pool:
+            if verb == "checkpoint":
+                specs = {"u": oc.ArraySpec(SHAPE, chunks=(384, 1024))}
+                oc.ArrayGroup(pool / "run", specs).close()
+
+    def __call__(self, value: float) -> list[Any]:
+        """Return what each rank is told, `None` if that all is well."""
+
+        def job(comm: ThreadComm) -> None:
+            mine = rows(comm.rank, value)
+            with self._daemons.connect() as pool:
+                if self._verb == "atomic":
+                    with oc.open_array(pool / "u", "r+") as u:
+                        u.write_all(mine, "block,*", comm, timeout=TIMEOUT_S, atomic=True)
+                    return
+                with oc.ArrayGroup(pool / "run", comm=comm, timeout=TIMEOUT_S) as run:
+                    run.checkpoint({"u": mine}, schema="block,*")
+
+        return ThreadJob(RANKS, BOUND_S).run(job)
+
+    def found(self) -> Any:
+        """Read what is there."""
+        with self._daemons.connect() as pool:
+            if self._verb == "atomic":
+                with oc.open_array(pool / "u") as u:
+                    return u[...]
+            with oc.ArrayGroup(pool / "run") as run:
+                checkpoint = run.restart()
+                assert checkpoint.damaged == {}
+                return checkpoint["u"]
+
+
+@pytest.mark.parametrize("verb", ["atomic", "checkpoint"])
+def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: str) -> None:
+    """A server is killed amid the data, and is back at once or after all have given up."""
+    replacing, before = Replacing(daemons, verb), array
+    assert replacing(array) == [None] * RANKS
+    for turn in range(2):
+        value, told = array + 10 * (turn + 1), list[Any]()
+        at_work = threading.Thread(
+            target=lambda value=value, told=told: told.extend(replacing(value)), daemon=True
+        )
+        with daemons.connect() as pool:
+            first = bytes_written(pool)
+            at_work.start()
+            while at_work.is_alive() and bytes_written(pool) - first < PART * NBYTES:
+                time.sleep(0.0002)
+        daemons.kill("io", "b")
+        if turn % 2 == 0:
+            daemons.start("io", "b")
+        at_work.join(BOUND_S)
+        assert not at_work.is_alive(), "somebody hangs"
+        if turn % 2:
+            daemons.start("io", "b")
+        have = replacing.found()
+        is_new = (have == whole(value)).all()
+        assert is_new or (have == whole(before)).all()
+        # Who was told that it is there relies on it.
+        assert is_new or all(is_told(each) for each in told), told
+        before = value
+        assert replacing(value) == [None] * RANKS
+        assert (replacing.found() == whole(value)).all()
+    with daemons.connect() as pool:
+        assert fsck(pool).findings == ()

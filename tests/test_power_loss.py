@@ -106,3 +106,43 @@ def test_lu_goes_on_after_a_power_loss(machine: Machine, overwrite_a: bool) -> N
         lu = lu_factor(path, overwrite_a=overwrite_a, memory=MEMORY, threads=1, progress=False)
         for have, want in zip(bits(lu), expected, strict=True):
             np.testing.assert_array_equal(have, want, err_msg=f"{until} of {count}")
+
+
+SAVE = """
+import sys
+import numpy as np
+import outcore as oc
+specs = {"u": oc.ArraySpec((40, 60), "f4", chunks=(30, 40)), "v": oc.ArraySpec(900)}
+with oc.ArrayGroup(sys.argv[1] + "/run", specs) as group:
+    for number in range(4):
+        state = {"u": np.full((40, 60), number, "f4"), "v": np.arange(900.0) * number}
+        if number % 2:
+            group.checkpoint(state, {"number": number}, background=True).wait()
+        else:
+            group.checkpoint(state, {"number": number}, progress=False)
+        open(f"{sys.argv[1]}/done{number}", "w").close()
+"""
+
+
+def test_checkpoints_are_whole_after_a_power_loss(machine: Machine) -> None:
+    """Some whole one is loaded, and not one before the last that was said to be done."""
+    count = machine.run(SAVE, str(machine.root))
+    draw = random.Random(3)
+    for turn in range(10):
+        for left in machine.root.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        machine.run(SAVE, str(machine.root), until=draw.randrange(count // 8, count))
+        done = len(list(machine.root.glob("done*")))
+        machine.lose(draw if turn % 2 else None)
+        with oc.ArrayGroup(machine.root / "run") as group:
+            try:
+                found = group.restart(progress=False)
+            except oc.errors.NotFoundError:
+                assert done == 0
+                continue
+        number = found.attributes["number"]
+        assert number == found.number
+        assert done - 1 <= number <= done
+        assert found.damaged == {}
+        assert (found["u"] == number).all()
+        assert (found["v"] == np.arange(900.0) * number).all()

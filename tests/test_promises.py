@@ -25,6 +25,7 @@ PLANTED = {
     "servers that trust their own clocks": "servers_that_trust_their_own_clocks_are_found",
     "clients that do not renew": "grants_that_are_not_renewed_are_found",
     "answer before the disk did": "an_answer_before_it_is_durable_is_found",
+    "takes for durable what was given": "shares_that_are_trusted_before_the_end_are_found",
 }
 
 

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_a_collective_that_are_trusted_before_its_end_are_found() {
+    fn shares_that_are_trusted_before_the_end_are_found() {
         let faults = Faults { crashes: true, ..Faults::default() };
         assert!(is_found(Plant::TrustShares, faults));
     }
