@@ -93,8 +93,8 @@ class Machine:
         for number, write in list(self.unsynced.items()):
             if write.path == new:
                 del self.unsynced[number]
-            elif write.path == old:
-                self.unsynced[number] = write._replace(path=new)
+            elif f"{write.path}/".startswith(f"{old}/"):
+                self.unsynced[number] = write._replace(path=new + write.path[len(old) :])
 
     def lose(self, draw: random.Random | None = None) -> int:
         """Take back writes that are not durable, or by chance some sectors; return their number."""

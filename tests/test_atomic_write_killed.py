@@ -55,17 +55,31 @@ match moment, rank:
         killed(Call, "end", False)
 pool = oc.connect(url)
 with oc.open_array(pool / "u", "r+") as u:
+    mine = np.full((u.shape[0] // 3, *u.shape[1:]), 8.0)
+    schema = "block" + ",*" * (u.ndim - 1)
     if moment == "any" and rank == int(sys.argv[6]):
         print("begun", flush=True)
     try:
         while True:
-            u.write_all(np.full((400, 1000), 8.0), "block,*", comm, timeout=2, atomic=True)
+            u.write_all(mine, schema, comm, timeout=2, atomic=True)
             assert moment == "any"
     except oc.OutcoreError as error:
         print("told", error, flush=True)
 """
 
 
+def make(pool: oc.Pool, steps: int) -> None:
+    """Make an array in one shard file, or in one for each of some steps."""
+    if steps == 1:
+        with oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)) as u:
+            u[...] = BEFORE
+        return
+    with oc.create_array(pool / "u", (0, 1200 // steps, 1000), growing=True) as u:
+        u.append(np.full((steps, *u.shape[1:]), BEFORE))
+        assert u.metadata.grid().shards == steps
+
+
+@pytest.mark.parametrize("steps", [1, 30])
 @pytest.mark.parametrize(
     ("moment", "who"),
     [
@@ -81,13 +95,13 @@ with oc.open_array(pool / "u", "r+") as u:
 def test_a_process_that_is_killed(
     moment: str,
     who: int,
+    steps: int,
     run_python: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with in_memory() as home, serve(home, "unix") as (url, key), oc.connect(url, key=key) as pool:
         monkeypatch.setenv("OUTCORE_KEY", str(key))
-        with oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)) as u:
-            u[...] = BEFORE
+        make(pool, steps)
         (home / "said").mkdir()
         given = [str(Path(__file__).parent), url, str(home / "said"), moment, str(who)]
         ranks = [run_python(RANK, given[0], str(rank), *given[1:]) for rank in range(SIZE)]
@@ -122,7 +136,7 @@ def test_a_process_that_is_killed(
 
 def again(pool: oc.Pool) -> None:
     with oc.open_array(pool / "u", "r+") as u:
-        u.write_all(np.full((1200, 1000), 1.0), "*,*", atomic=True)
+        u.write_all(np.ones(u.shape), ",".join("*" * u.ndim), atomic=True)
     with oc.open_array(pool / "u") as u:
         assert (u[...] == 1).all()
 

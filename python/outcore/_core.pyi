@@ -267,6 +267,7 @@ class Pool:
     def page(
         self, path: str, after: str = "", most: int = 1000, partial: SilentServers | None = None
     ) -> tuple[list[tuple[str, _Status, int, str | None]], bool]: ...
+    def replace(self, old: str, new: str) -> None: ...
     def set_attributes(
         self,
         path: str,

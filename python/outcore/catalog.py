@@ -264,7 +264,7 @@ def _half_made(path: AnyPath) -> Entry | None:
 
 
 def _half_written(path: AnyPath) -> Entry:
-    """Recognise the file of a collective that was to replace an array's."""
+    """Recognise the files of a collective that were to replace an array's."""
     text = (
         f"what an atomic write_all of {path.parent.name} writes, or had written when it was "
         "killed; the next one removes it, and it can go if none is under way"

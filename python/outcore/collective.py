@@ -54,9 +54,10 @@ def write_all(
     timeout
         Seconds after which a process that is waited for counts as lost.
     atomic
-        Write to another file, which takes the place of the array's at the end. After a failure
-        the array is what it was. It takes the room twice. What is left of a call whose process 0
-        was killed is removed by the next, so only one such call of an array may be under way.
+        Write to other files, which take the place of the array's at the end, all at once. After a
+        failure the array is what it was. It takes the room twice. What is left of a call whose
+        process 0 was killed is removed by the next, so only one such call of an array may be under
+        way. It fails if a step was appended meanwhile.
     skip_disk
         Move everything, and write nothing: a measurement of all but the disks. It leaves
         the array as it is.

@@ -119,18 +119,19 @@ class Call:
     def _prepare(self) -> Agreement:
         array, path, atomic = self._array, self._path, self._is_atomic
         self._check_own()
-        metadata, inside = array.metadata, path.inside
-        grid = metadata.grid()
-        files = tuple(f"{inside}/{grid.shard_key(shard)}" for shard in range(grid.shards))
+        metadata, grid, where = array.metadata, array.metadata.grid(), array.place
         is_written = self._verb == "write_all" and not self._skip_disk
+        if is_written and not grid.shards:
+            raise InvalidError(f"{array.path} has no step yet to write; append one first")
         if is_written and atomic:
             self._check_whole()
-            files = (self._make_fresh(),)
+            where = self._fresh = atomic_write.make(where, metadata)
+        files = tuple(where.inside(grid.shard_key(shard)) for shard in range(grid.shards))
         return Agreement(
             verb=self._verb,
             pool=path.root.core.id,
             url=path.root.url,
-            name=inside,
+            name=path.inside,
             layout=layout_of(array),
             schema=Schema.of(self._schema).key(),
             files=files,
@@ -142,17 +143,6 @@ class Call:
             is_marked=is_written and not atomic,
             timeout_s=self._patience_s,
         )
-
-    def _make_fresh(self) -> str:
-        """Make a file to be renamed to that of the array."""
-        array, grid = self._array, self._array.metadata.grid()
-        if grid.shards > 1:
-            raise InvalidError(
-                f"atomic=True needs an array of one shard file, {array.path} has {grid.shards}; "
-                "make it with larger chunks, or write it with atomic=False"
-            )
-        self._fresh = atomic_write.make(array.place, array.metadata)
-        return self._fresh.inside(grid.shard_key(0))
 
     def _check_own(self) -> None:
         """Check what this process gives, but for its part of the array."""

@@ -147,6 +147,12 @@ where
         self.0.remove(&checked(path)?, false)
     }
 
+    /// Renames a file over another, or a directory over another with all that is in it: all of the new is there, or all of
+    /// the old.
+    pub fn replace(&self, from: &str, to: &str) -> Result<()> {
+        self.0.replace(&checked(from)?, &checked(to)?)
+    }
+
     /// The names in a directory, sorted, and what they are; their lengths are with the servers.
     pub fn names(&self, path: &str) -> Result<Vec<Named>> {
         self.0.names(&checked(path)?)

@@ -169,6 +169,14 @@ where
         self.remove_data(request, false)
     }
 
+    /// Renames over a file, or a directory with all that is in it.
+    pub(crate) fn replace(&self, from: &str, to: &str) -> Result<()> {
+        let reply = self.manager(ManagerRequest::Replace { from: from.into(), to: to.into() })?;
+        // That is done. What cannot be removed now is removed by who removes something later.
+        let _ = self.remove_orphans(reply, true);
+        Ok(())
+    }
+
     /// Removes the data files of all files without a name that the user may remove.
     pub(crate) fn finish_removals(&self) -> Result<()> {
         let first = ManagerRequest::Orphans { gone: vec![], after: Handle(0), most: PAGE };
@@ -178,7 +186,11 @@ where
     /// Makes a request that leaves files without a name, and removes their data files. What cannot be removed now
     /// stays listed with the manager.
     fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {
-        let (mut reply, mut tries) = (self.manager(request)?, 1);
+        self.remove_orphans(self.manager(request)?, all)
+    }
+
+    fn remove_orphans(&self, mut reply: ManagerReply, all: bool) -> Result<()> {
+        let mut tries = 1;
         loop {
             let orphans = match reply {
                 ManagerReply::Done => return Ok(()),

@@ -404,6 +404,26 @@ fn one_file_or_empty_directory_is_removed() {
     assert_eq!((pool.exists("d"), link.data_files()), (Ok(false), 0));
 }
 
+#[test]
+fn a_directory_replaces_another_and_what_cannot_be_removed_now_goes_later() {
+    let (pool, link) = pool(2);
+    for (path, bytes) in [("new/f", b"1"), ("d/f", b"2"), ("d/g", b"3")] {
+        pool.replace_small(path, bytes).unwrap();
+    }
+    link.faults.lock().unwrap().push_back(Some(Error::new(ErrorKind::Io, "the disk")));
+    pool.replace("new", "d").unwrap();
+    assert_eq!(
+        (pool.read_small("d/f").unwrap(), pool.exists("d/g"), pool.exists("new")),
+        (b"1".to_vec(), Ok(false), Ok(false))
+    );
+    assert!(link.data_files() > 1, "a server refused");
+    pool.replace_small("other", b"4").unwrap();
+    pool.remove("other").unwrap();
+    assert_eq!(link.data_files(), 1);
+    assert_eq!(pool.replace("none", "d").unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(pool.replace("../new", "d").unwrap_err().kind, ErrorKind::Invalid);
+}
+
 fn sync(pool: &PoolVolume<MemoryLink>, file: FileId) -> Result<()> {
     run(pool, file, Operation::Sync, Regions::default(), &Region::empty())
 }

@@ -155,6 +155,14 @@ pub enum ManagerRequest {
         /// Of a file that nobody shortened: how long its data files are at least, durably; may be empty.
         durable: Vec<u64>,
     },
+    /// As `Rename`, and a directory takes the place of one at once that has something in it, all of which is removed as by
+    /// `Remove`.
+    Replace {
+        /// Which.
+        from: String,
+        /// What it is called then.
+        to: String,
+    },
     /// Changes what is not `None`.
     SetAttributes {
         /// Which.
@@ -291,6 +299,7 @@ impl ManagerRequest {
             | Self::Remove { .. }
             | Self::Orphans { .. }
             | Self::Rename { .. }
+            | Self::Replace { .. }
             | Self::SetAttributes { .. }
             | Self::SetDefaultLayout { .. }
             | Self::SetExtended { .. }
@@ -341,7 +350,7 @@ pub enum ManagerReply {
         /// Whether there are more after them.
         more: bool,
     },
-    /// Of `Remove`, `Orphans` and `Rename`: files that have no name any more, with the right to remove their data files.
+    /// Of `Remove`, `Orphans`, `Rename` and `Replace`: files that have no name any more, with the right to remove their data files.
     Orphans(Vec<Opened>),
     /// Of `GetExtended`.
     Values(Vec<Vec<u8>>),

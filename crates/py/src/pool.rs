@@ -288,6 +288,11 @@ impl Pool {
         py.detach(|| self.client.remove_one(path)).or_raise(py)
     }
 
+    /// Renames a file over another, or a directory over another with all that is in it, at once.
+    fn replace(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
+        py.detach(|| self.client.replace(old, new)).or_raise(py)
+    }
+
     /// With `partial`, of a server that cannot be reached, why; else that is an error.
     #[pyo3(signature = (partial = false))]
     fn servers(&self, py: Python<'_>, partial: bool) -> PyResult<Vec<Server>> {

@@ -289,21 +289,12 @@ impl MemoryLink {
                 if !durable.is_empty() {
                     names.inodes.get_mut(&from).unwrap().durable.lengths = durable;
                 }
-                if names.inodes.contains_key(&to) {
-                    names.forget(&to);
-                }
-                names.make_above(&to);
-                let below = format!("{from}/");
-                let moved: Vec<String> = names
-                    .inodes
-                    .keys()
-                    .filter(|name| **name == from || name.starts_with(&below))
-                    .cloned()
-                    .collect();
-                for name in moved {
-                    let inode = names.inodes.remove(&name).unwrap();
-                    names.inodes.insert(format!("{to}{}", &name[from.len()..]), inode);
-                }
+                names.rename(&from, &to);
+                Ok(self.orphans(&names, Handle(0)))
+            }
+            ManagerRequest::Replace { from, to } => {
+                find(&names, &from)?;
+                names.rename(&from, &to);
                 Ok(self.orphans(&names, Handle(0)))
             }
             ManagerRequest::Know { handles } => {
@@ -412,6 +403,18 @@ impl Names {
                 let directory = self.inode(None);
                 self.inodes.insert(path[..at].into(), directory);
             }
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        self.forget(to);
+        self.make_above(to);
+        let below = format!("{from}/");
+        let is_moved = |name: &&String| **name == from || name.starts_with(&below);
+        let moved: Vec<String> = self.inodes.keys().filter(is_moved).cloned().collect();
+        for name in moved {
+            let inode = self.inodes.remove(&name).unwrap();
+            self.inodes.insert(format!("{to}{}", &name[from.len()..]), inode);
         }
     }
 

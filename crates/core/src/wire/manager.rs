@@ -41,6 +41,7 @@ choice!(ManagerRequest {
     25 = BeginCut { handle, lengths },
     26 = EndCut { handle },
     27 = Describe { handle },
+    28 = Replace { from, to },
 });
 
 choice!(Known {

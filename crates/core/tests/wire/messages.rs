@@ -275,6 +275,7 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             to,
             durable
         }),
+        (path(), path()).prop_map(|(from, to)| ManagerRequest::Replace { from, to }),
         (handle(), option::of(any::<u64>()), any::<u64>(), lengths()).prop_map(
             |(handle, modified_ns, cuts, durable)| ManagerRequest::Wrote {
                 handle,

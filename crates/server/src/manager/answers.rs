@@ -129,6 +129,7 @@ fn is_noted(request: &ManagerRequest) -> bool {
             | ManagerRequest::MakeDirectory { .. }
             | ManagerRequest::Remove { .. }
             | ManagerRequest::Rename { .. }
+            | ManagerRequest::Replace { .. }
             | ManagerRequest::SetAttributes { .. }
             | ManagerRequest::SetDefaultLayout { .. }
             | ManagerRequest::SetExtended { .. }
@@ -166,9 +167,9 @@ impl<S: Store> Manager<S> {
                 // It may have been removed since.
                 Ok(self.opened(now, node.ok_or_else(|| not_found(path))?.inode, true))
             }
-            ManagerRequest::Remove { .. } | ManagerRequest::Rename { .. } => {
-                self.page_of_orphans(now, who, Handle(0), MAX_PAGE)
-            }
+            ManagerRequest::Remove { .. }
+            | ManagerRequest::Rename { .. }
+            | ManagerRequest::Replace { .. } => self.page_of_orphans(now, who, Handle(0), MAX_PAGE),
             ManagerRequest::BeginCut { handle, .. } | ManagerRequest::EndCut { handle } => {
                 self.describe(now, who, *handle)
             }

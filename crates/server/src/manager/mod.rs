@@ -193,6 +193,7 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
             ManagerRequest::Rename { from, to, durable } => self.rename(now, who, &from, &to, &durable),
+            ManagerRequest::Replace { from, to } => self.replace(now, who, &from, &to),
             ManagerRequest::Wrote { handle, modified_ns, cuts, durable } => {
                 self.wrote(now, who, handle, modified_ns, (cuts, &durable))
             }

@@ -63,7 +63,7 @@ impl<S: Store> Step<'_, S> {
     }
 
     /// Refuses who could not remove one by one what is below a directory.
-    fn check_all_removable(&mut self, top: Node, path: &str) -> Result<()> {
+    pub(super) fn check_all_removable(&mut self, top: Node, path: &str) -> Result<()> {
         if self.who.is_root {
             return Ok(());
         }
@@ -192,8 +192,7 @@ impl<S: Store> Manager<S> {
             if let Some(file) = manager.change(now, who, |step| step.remove(path, recursive))? {
                 return Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)]));
             }
-            manager.sweep(now, who, MAX_PAGE)?;
-            manager.page_of_orphans(now, who, Handle(0), MAX_PAGE)
+            manager.swept(now, who)
         };
         self.together(done)
     }
@@ -241,6 +240,12 @@ impl<S: Store> Manager<S> {
             }
         }
         Ok(())
+    }
+
+    /// After a directory was taken away: the first page of what was in it, and of what else the user removed.
+    pub(super) fn swept(&mut self, now: Now, who: &User) -> Result<ManagerReply> {
+        self.sweep(now, who, MAX_PAGE)?;
+        self.page_of_orphans(now, who, Handle(0), MAX_PAGE)
     }
 
     pub(super) fn page_of_orphans(

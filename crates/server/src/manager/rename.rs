@@ -11,8 +11,9 @@ use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
 impl<S: Store> Step<'_, S> {
-    /// Renames. Gives the file that had the new name, if there was one.
-    fn rename(&mut self, from: &str, to: &str, durable: &[u64]) -> Result<Option<Node>> {
+    /// Renames. Gives the file that had the new name, if there was one. With `all`, a directory that had it goes with what is
+    /// in it.
+    fn rename(&mut self, from: &str, to: &str, durable: &[u64], all: bool) -> Result<Option<Node>> {
         // Before the walks: a directory moved meanwhile by another manager could be above both, and this one end up in
         // itself. So every step that relies on what is above what is guarded by all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
@@ -22,6 +23,11 @@ impl<S: Store> Step<'_, S> {
         if entry.is_directory() && to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
             return Err(Error::invalid(format!(
                 "need a place for {from:?} outside of itself, have {to:?}; choose another"
+            )));
+        }
+        if all && from.strip_prefix(to).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(Error::invalid(format!(
+                "need something else than {from:?} for it to replace, have {to:?}, in which it is; move it out of that first"
             )));
         }
         let new = self.place(to, Some(mode_on_the_way(entry.inode.mode)), "rename to")?;
@@ -41,7 +47,7 @@ impl<S: Store> Step<'_, S> {
         let replaced = match &new.entry {
             Some(target) => {
                 require_unstuck(&new.parent.inode, &target.inode, self.who, to)?;
-                self.replace(&entry, target, to)?
+                self.make_room(&entry, target, to, all)?
             }
             None => None,
         };
@@ -55,8 +61,9 @@ impl<S: Store> Step<'_, S> {
         Ok(replaced)
     }
 
-    /// Takes what has the new name away: a file for a file, an empty directory for a directory.
-    fn replace(&mut self, entry: &Node, target: &Node, to: &str) -> Result<Option<Node>> {
+    /// Takes what has the new name away: a file for a file, a directory for a directory, which is empty unless it is to go
+    /// with `all`.
+    fn make_room(&mut self, entry: &Node, target: &Node, to: &str, all: bool) -> Result<Option<Node>> {
         let exists = |have: &str| {
             Error::new(
                 ErrorKind::Exists,
@@ -71,7 +78,8 @@ impl<S: Store> Step<'_, S> {
                 self.make_orphan(&orphan);
                 Ok(Some(orphan.node))
             }
-            (true, true) if self.is_empty(target.handle())? => {
+            (true, true) if all || self.is_empty(target.handle())? => {
+                self.check_all_removable(target.clone(), to)?;
                 self.detach(target.handle());
                 Ok(None)
             }
@@ -91,8 +99,16 @@ impl<S: Store> Manager<S> {
         to: &str,
         durable: &[u64],
     ) -> Result<ManagerReply> {
-        let replaced = self.change(now, who, |step| step.rename(from, to, durable))?;
+        let replaced = self.change(now, who, |step| step.rename(from, to, durable, false))?;
         let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
         Ok(ManagerReply::Orphans(orphans))
+    }
+
+    /// Renames over whatever is there. However much that is, the new name is one commit; it is removed afterwards.
+    pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
+        self.together(|manager| match manager.change(now, who, |step| step.rename(from, to, &[], true))? {
+            Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),
+            None => manager.swept(now, who),
+        })
     }
 }

@@ -82,6 +82,25 @@ fn sqlite_knows_what_was_done() {
 }
 
 #[test]
+fn a_directory_is_replaced_once() {
+    let store = MemoryStore::new();
+    let mut one = open(store.clone());
+    add_servers(&mut one, 1);
+    for path in ["new/first", "d/old"] {
+        ask(&mut one, &root(), create(path)).unwrap();
+    }
+    let replaced =
+        |mut manager| handles(ask_from(&mut manager, 1, &root(), (7, 1), replace("new", "d")).unwrap());
+    let removed = replaced(open(store.clone()));
+    assert_eq!(removed.len(), 1);
+    // Another of that name, which the same request sent again is not for.
+    ask(&mut one, &root(), create("new/second")).unwrap();
+    assert_eq!(replaced(open(store)), removed);
+    let paths: Vec<String> = tree(&mut one).into_keys().collect();
+    assert_eq!(paths, ["d", "d/first", "new", "new/second"]);
+}
+
+#[test]
 fn only_what_was_done_is_noted_and_only_for_who_did_it() {
     let store = MemoryStore::new();
     let mut one = open(store.clone());

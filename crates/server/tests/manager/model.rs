@@ -233,7 +233,8 @@ impl Model {
         Ok(())
     }
 
-    pub fn rename(&mut self, who: &User, from: &str, to: &str, now: u64) -> Done {
+    /// With `all`, a directory goes with what is in it for another.
+    pub fn rename(&mut self, who: &User, from: &str, to: &str, all: bool, now: u64) -> Done {
         let orphans = self.whole(|model| {
             let ((from_above, from_last), (to_above, to_last)) = (split(from), split(to));
             let old_parent = model.directory(who, &from_above, None)?;
@@ -241,6 +242,9 @@ impl Model {
             let may_leave = old_parent.need(who, W);
             let is_unstuck = old_parent.unstuck(&entry, who);
             if entry.is_directory() && to.starts_with(&format!("{from}/")) {
+                return Err(ErrorKind::Invalid);
+            }
+            if all && from.starts_with(&format!("{to}/")) {
                 return Err(ErrorKind::Invalid);
             }
             let new_parent = model.directory(who, &to_above, Some((on_the_way(entry.mode), now)))?;
@@ -259,6 +263,10 @@ impl Model {
                 match (&entry.below, &target.below) {
                     (None, None) => orphans = target.files(),
                     (Some(_), Some(below)) if below.is_empty() => {}
+                    (Some(_), Some(_)) if all => {
+                        target.removable(who)?;
+                        orphans = target.files();
+                    }
                     _ => return Err(ErrorKind::Exists),
                 }
             }

@@ -42,6 +42,10 @@ enum Operation {
         from: String,
         to: String,
     },
+    Replace {
+        from: String,
+        to: String,
+    },
     SetAttributes {
         path: String,
         mode: Option<u32>,
@@ -95,6 +99,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (path(0), "[abc]?").prop_map(|(path, after)| O::List { path, after }),
         4 => (path(1), any::<bool>()).prop_map(|(path, recursive)| O::Remove { path, recursive }),
         8 => (path(1), path(1)).prop_map(|(from, to)| O::Rename { from, to }),
+        6 => (path(1), path(1)).prop_map(|(from, to)| O::Replace { from, to }),
         4 => (path(0), prop::option::of(mode()), id(), id(), prop::option::weighted(0.2, any::<u64>()))
             .prop_map(|(path, mode, owner, group, time)| O::SetAttributes { path, mode, owner, group, time }),
         2 => (path(0), count()).prop_map(|(path, count)| O::SetDefault { path, count }),
@@ -176,7 +181,11 @@ fn both<S: Store>(
         }
         O::Rename { from, to } => {
             let found = done(asked(rename(&from, &to)));
-            check(step, found, model.rename(who, &from, &to, now));
+            check(step, found, model.rename(who, &from, &to, false, now));
+        }
+        O::Replace { from, to } => {
+            let found = done(asked(replace(&from, &to)));
+            check(step, found, model.rename(who, &from, &to, true, now));
         }
         O::SetAttributes { path, mode, owner, group, time } => {
             let expected = model.set_attributes(who, &path, (mode, owner, group, time), now);

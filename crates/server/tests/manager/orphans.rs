@@ -1,8 +1,12 @@
 //! Files without a name: none is lost before its data files are, whatever happens in between.
 
-use outcore_core::{ErrorKind, Handle, ManagerReply};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use outcore_core::{Error, ErrorKind, Handle, ManagerReply, Result};
 use outcore_server::manager::Manager;
-use outcore_server::store::{MAX_RANGE, MemoryStore, Store};
+use outcore_server::store::{Guard, MAX_RANGE, MemoryStore, Outcome, Store, Versioned, Write};
 
 use crate::pool::*;
 
@@ -69,6 +73,103 @@ fn a_manager_that_stops_on_the_way_goes_on_later() {
     let first = ask(&mut manager, &root(), orphans(&[], 0, 1000)).unwrap();
     assert_eq!(clear(&mut manager, first), made);
     assert_eq!(count(&store, b'o') + count(&store, b't') + count(&store, b'x'), 0);
+}
+
+/// A store whose machine stops after so many commits.
+struct Stops {
+    store: MemoryStore,
+    commits: Rc<Cell<usize>>,
+}
+
+impl Store for Stops {
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
+        self.store.get(key)
+    }
+
+    fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
+        self.store.range(from, until, most)
+    }
+
+    fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
+        let Some(left) = self.commits.get().checked_sub(1) else {
+            return Err(Error::new(ErrorKind::Io, "need a machine, have none; start it again"));
+        };
+        self.commits.set(left);
+        self.store.commit(guards, writes)
+    }
+}
+
+fn files(manager: &mut Manager<MemoryStore>) -> BTreeMap<String, Handle> {
+    let all = tree(manager).into_iter().filter(|(_, inode)| inode.layout.is_some());
+    all.map(|(path, inode)| (path, inode.handle)).collect()
+}
+
+/// More files than one commit could rename, and wherever the manager stops, all of them have their new names or none.
+#[test]
+fn a_directory_takes_the_place_of_another_by_one_commit() {
+    let mut seen = vec![];
+    for commits in 1.. {
+        let store = MemoryStore::new();
+        let mut manager = open(store.clone());
+        add_servers(&mut manager, 2);
+        for i in 0..120 {
+            ask(&mut manager, &root(), create(&format!("new/{i}/f"))).unwrap();
+            ask(&mut manager, &root(), create(&format!("d/{}/f{i}", i % 7))).unwrap();
+        }
+        let before = files(&mut manager);
+        let in_directory = |name: &str| -> BTreeMap<String, Handle> {
+            let own = before.iter().filter_map(|(path, &handle)| Some((path.strip_prefix(name)?, handle)));
+            own.map(|(path, handle)| (format!("d{path}"), handle)).collect()
+        };
+        let (old, new) = (in_directory("d"), in_directory("new"));
+        assert_eq!((old.len(), new.len()), (120, 120));
+
+        let mut stops = open(Stops { store: store.clone(), commits: Rc::new(Cell::new(commits)) });
+        let is_answered = ask(&mut stops, &root(), replace("new", "d")).is_ok();
+        drop(stops);
+        let mut manager = open(store.clone());
+        let found = files(&mut manager);
+        let is_new = found == new;
+        assert!(is_new || found == before, "after {commits} commits");
+        seen.push(is_new);
+        let first = ask(&mut manager, &root(), orphans(&[], 0, 1000)).unwrap();
+        let mut removed: Vec<Handle> = old.into_values().collect();
+        removed.sort();
+        assert_eq!(clear(&mut manager, first), if is_new { removed } else { vec![] });
+        assert_eq!(count(&store, b'o') + count(&store, b't'), 0);
+        if is_answered {
+            break;
+        }
+    }
+    // The first takes handles, the second renames, and the others empty what was replaced.
+    assert_eq!(seen[..2], [false, true]);
+    assert!(seen.len() > 5 && seen[1..].iter().all(|is_new| *is_new), "{seen:?}");
+}
+
+#[test]
+fn what_is_refused_leaves_both_directories_as_they_were() {
+    let (mut pool, own, other) = (pool(), user(1, &[1]), user(2, &[2]));
+    for path in ["new/f", "new/g"] {
+        ask(&mut pool, &own, create(path)).unwrap();
+    }
+    ask(&mut pool, &own, make_directory("d/e", 0o777)).unwrap();
+    ask(&mut pool, &own, create("file")).unwrap();
+    ask(&mut pool, &other, create("d/e/f")).unwrap();
+    ask(&mut pool, &other, make_directory("d/e/theirs", 0o755)).unwrap();
+    ask(&mut pool, &other, create("d/e/theirs/f")).unwrap();
+    let before = tree(&mut pool);
+    for (from, to, expected) in [
+        ("none", "d", ErrorKind::NotFound),
+        ("new/none", "d", ErrorKind::NotFound),
+        ("file", "d", ErrorKind::Exists),
+        ("new", "file", ErrorKind::Exists),
+        // As nobody else may remove what is in it.
+        ("new", "d", ErrorKind::Denied),
+    ] {
+        assert_eq!(kind(ask(&mut pool, &own, replace(from, to))), expected, "{from} to {to}");
+        assert_eq!(tree(&mut pool), before);
+    }
+    assert_eq!(handles(ask(&mut pool, &root(), orphans(&[], 0, 9)).unwrap()), []);
 }
 
 #[test]

@@ -115,6 +115,10 @@ pub fn rename(from: &str, to: &str) -> ManagerRequest {
     ManagerRequest::Rename { from: from.into(), to: to.into(), durable: vec![] }
 }
 
+pub fn replace(from: &str, to: &str) -> ManagerRequest {
+    ManagerRequest::Replace { from: from.into(), to: to.into() }
+}
+
 pub fn orphans(gone: &[Handle], after: u64, most: u64) -> ManagerRequest {
     ManagerRequest::Orphans { gone: gone.to_vec(), after: Handle(after), most }
 }

@@ -90,6 +90,17 @@ fn an_empty_directory_is_not_replaced_with_something_in_it() {
 }
 
 #[test]
+fn what_comes_into_a_directory_that_is_replaced_is_in_one_of_both() {
+    let made = [create("d/old"), create("new/f")];
+    let (first, second, mut pool) = race(&made, replace("new", "d"), create("d/late"));
+    assert_eq!((handles(first.unwrap()).len(), second.is_ok()), (2, true), "it was there before");
+    assert_eq!(paths(&mut pool), ["d", "d/f"]);
+    let (first, second, mut pool) = race(&made, create("d/late"), replace("new", "d"));
+    assert_eq!((first.is_ok(), handles(second.unwrap()).len()), (true, 1));
+    assert_eq!(paths(&mut pool), ["d", "d/f", "d/late"]);
+}
+
+#[test]
 fn a_name_is_given_once() {
     let (first, second, mut pool) = race(&[], create("f"), create("f"));
     assert_eq!((kind(first), second.is_ok()), (ErrorKind::Exists, true));
@@ -190,7 +201,8 @@ fn crowd<S: Store>(open_store: &(dyn Fn() -> S + Sync), each: u64) {
                             |shift: u32| ["a", "b", "a/b", "b/a", "a/a/b"][(state >> shift) as usize % 5];
                         let request = match (state >> 60) % 8 {
                             0..=2 => create(&format!("{}/f", pick(33))),
-                            3..=5 => rename(pick(33), pick(40)),
+                            3..=4 => rename(pick(33), pick(40)),
+                            5 => replace(pick(33), pick(40)),
                             6 => remove(pick(33), true),
                             _ => remove(pick(33), false),
                         };

@@ -52,6 +52,10 @@ fn table() -> Vec<Case> {
             &[("top", X), ("top/in", W | X), ("top/to", W | X), ("top/in/sub", W)],
         ),
         case(|| rename("top/in/sub", "top/in/bus"), &[("top", X), ("top/in", W | X)]),
+        case(
+            || replace("top/in/sub", "top/to"),
+            &[("top", W | X), ("top/in", W | X), ("top/in/sub", W), ("top/to", R | W | X)],
+        ),
         // rm -r: what is in each directory is read and removed one by one.
         case(|| remove("top/in", true), &[("top", W | X), ("top/in", R | W | X)]),
         // Extended attributes of users are as the content, xattr(7).
@@ -239,12 +243,14 @@ fn sticky_directories_protect_names_from_other_users() {
             rename("d/f", "e"),
             rename("own", "d/f"),
             remove("d", true),
+            replace("directory", "d"),
         ];
         for request in requests {
             let mut pool = pool();
             ask(&mut pool, &users[0], make_directory("d", 0o1777)).unwrap();
             ask(&mut pool, &users[1], create("d/f")).unwrap();
             ask(&mut pool, who, create("own")).unwrap();
+            ask(&mut pool, who, make_directory("directory", 0o777)).unwrap();
             let result = ask(&mut pool, who, request.clone());
             assert_eq!(result.is_ok(), may, "{request:?} of {who:?}: {result:?}");
         }
