@@ -64,6 +64,40 @@ def swept(
     return x, history
 
 
+def swept_by_several(
+    a: Matrix,
+    b: Matrix,
+    x: Matrix,
+    block: int,
+    omega: float,
+    direction: str,
+    sweeps: int,
+    size: int,
+) -> tuple[Matrix, list[float]]:
+    """Sweeps by processes of which each has a range of blocks: the definition, in NumPy.
+
+    All take their next block at once, and then learn what is new of the others'.
+    """
+    x, history = x.copy(), []
+    norms = np.linalg.norm(b, axis=0)
+    blocks = [slice(first, min(first + block, len(a))) for first in range(0, len(a), block)]
+    cuts = [len(blocks) * rank // size for rank in range(size + 1)]
+    for sweep in range(sweeps):
+        own = [blocks[cuts[rank] : cuts[rank + 1]] for rank in range(size)]
+        if direction == "alternating" and sweep % 2:
+            own = [each[::-1] for each in own]
+        squares = np.zeros(b.shape[1])
+        for step in range(max(map(len, own))):
+            known, fresh = x.copy(), x.copy()
+            for here in [each[step] for each in own if step < len(each)]:
+                r = b[here] - a[here] @ known
+                squares += (np.abs(r) ** 2).sum(axis=0)
+                fresh[here] += omega * np.linalg.solve(a[here, here], r)
+            x = fresh
+        history.append(float((np.sqrt(squares) / norms).max()))
+    return x, history
+
+
 def on_disk(
     path: Path, a: Matrix, order: str = "C", chunks: tuple[int, int] | None = (16, 64)
 ) -> oc.Array:

@@ -34,6 +34,41 @@ def stop_on_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM until the end of what must not be left half done.
+
+    A second one is not kept. In other threads than the main one nothing changes: they get none.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: found for number, found in handlers.items() if callable(found)}
+    kept: list[tuple[int, FrameType | None]] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        kept.append((number, frame))
+        if len(kept) > 1:
+            deliver(*kept.pop())
+
+    def deliver(number: int, frame: FrameType | None) -> None:
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in handlers:
+        signal.signal(number, keep)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in kept:
+            deliver(*each)
+
+
 def wait_for_signals() -> Never:
     """Wait until the handler of a signal raises.
 

@@ -1,6 +1,7 @@
 """Sums of absolute values of a matrix that comes in tiles: its norm, and whether it is finite."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from outcore.linalg.iterative.strips import Box, Tile
 from outcore.linalg.matrix import Matrix
 
 PIECE_BYTES = 1 << 17
+
+Sums: TypeAlias = npt.NDArray[np.float64]
 
 
 class ColumnSums:
@@ -39,9 +42,7 @@ class ColumnSums:
         self._is_f, self._is_half = order == "F", is_half
         self._parts = 2 if dtype.kind == "c" else 1
         sums, piece = scratch_bytes(n, dtype, order, tile_shape)
-        self._sums: npt.NDArray[np.float64] = np.ndarray(
-            (n,), np.float64, memoryview(arena.allocate(sums))
-        )
+        self._sums: Sums = np.ndarray((n,), np.float64, memoryview(arena.allocate(sums)))
         self._sums[:] = 0
         # Beyond it, products with the matrix may overflow.
         self._most = float(np.finfo(dtype).max)
@@ -51,9 +52,28 @@ class ColumnSums:
             memoryview(arena.allocate(piece)),
         )
 
-    def norm1(self) -> float:
-        """Largest column sum of |A|; for complex types a lower bound within √2."""
+    def norm1(self, added: Callable[[Sums], Sums] | None = None, most: int = 1) -> float:
+        """Largest column sum of |A|; for complex types a lower bound within √2.
+
+        Parameters
+        ----------
+        added
+            Adds to some of the sums those of the other rows, which other processes have looked at.
+        most
+            How many of them at once.
+
+        Raises
+        ------
+        InvalidError
+            If a sum of all rows overflows.
+        """
         largest = float(self._sums.max())
+        if added is not None:
+            pieces = (self._sums[i : i + most] for i in range(0, len(self._sums), most))
+            with np.errstate(over="ignore"):
+                largest = max(float(added(piece).max()) for piece in pieces)
+            if largest > self._most:
+                raise InvalidError("sums of the numbers of A overflow; scale it")
         # |re| + |im| is at most √2 times the absolute value.
         return largest / (2**0.5 if self._parts == 2 else 1)
 

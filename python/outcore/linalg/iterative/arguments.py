@@ -58,6 +58,14 @@ class Setting:
         if self.storage not in (None, "f4"):
             raise InvalidError(f"storage must be None or 'f4', have {self.storage!r}")
 
+    def shared(self) -> dict[str, Any]:
+        """Those that processes which iterate together must have the same."""
+        self.check()
+        return {
+            "tol=": self.tol, "number of sweeps": self.most, "block=": self.block,
+            "assume_a=": self.assume_a, "storage=": self.storage,
+        }  # fmt: skip
+
     @property
     def mirror(self) -> Mirror:
         """How the upper triangle follows from the lower one."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from outcore.counts import count_of
@@ -10,6 +10,7 @@ from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.cg import demands as demands_of_cg
+from outcore.linalg.iterative.gauss_seidel import check_direction
 from outcore.linalg.iterative.gauss_seidel import demands as demands_of_gauss_seidel
 from outcore.linalg.iterative.gmres import demands as demands_of_gmres
 from outcore.linalg.iterative.jacobi import demands as demands_of_jacobi
@@ -28,18 +29,35 @@ from outcore.linalg.layouts import layout_of
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:
-    """Plan `gauss_seidel` with ``sweeps`` sweeps, from 0."""
+    """Plan `gauss_seidel` with ``sweeps`` sweeps, from 0.
+
+    With ``processes`` bytes and time are of the one that reads most, and memory of each; disk space
+    is for all of them.
+    """
     sweeps = _count(problem, "sweeps")
-    direction = problem.option("direction", "symmetric")
+    processes = count_of("processes", problem.option("processes", 1))
     setting = _setting(problem, problem.option("assume_a", "gen"))
+    direction = check_direction(problem.option("direction", None), setting.assume_a, processes)
     needs = demands_of_gauss_seidel(direction, is_half=setting.mirror is not None)
-    g = _geometry(problem, setting, lambda _: [needs])
     times: dict[Pass, int] = {"setup": 1, "all": 1}
     if direction == "symmetric":
         times |= {"lower": sweeps - sweeps // 2, "upper": sweeps // 2}
     else:
         times["sweep"] = sweeps
-    return _cost(g, times, block_reads=sweeps)
+
+    def shares(setting: Setting) -> Iterator[IterativeGeometry]:
+        for rank in range(processes):
+            yield _geometry(problem, setting, lambda _: [needs], rank, processes)
+
+    if processes > 1:
+        block = min(g.strips.block for g in shares(setting))
+        setting = dataclasses.replace(setting, block=block)
+    costs = [_cost(g, times, block_reads=sweeps) for g in shares(setting)]
+    return dataclasses.replace(
+        max(costs, key=lambda cost: cost.bytes_read),
+        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
+        disk_bytes=sum(cost.disk_bytes for cost in costs),
+    )
 
 
 def jacobi_cost(problem: Problem) -> Cost:
@@ -100,7 +118,11 @@ def _setting(problem: Problem, assume_a: Any) -> Setting:
 
 
 def _geometry(
-    problem: Problem, setting: Setting, choices: Callable[[MatrixLayout], list[Demands]]
+    problem: Problem,
+    setting: Setting,
+    choices: Callable[[MatrixLayout], list[Demands]],
+    rank: int = 0,
+    processes: int = 1,
 ) -> IterativeGeometry:
     n, dtype = problem.n, problem.dtype
     check_dtype(dtype)
@@ -112,6 +134,7 @@ def _geometry(
     return iterative_geometry(
         layout, choices(layout), problem.memory_bytes, problem.rhs, block=setting.block,
         pin=setting.pin, source_slot_bytes=itself.slot_bytes if stored != dtype else None,
+        rank=rank, processes=processes,
     )  # fmt: skip
 
 

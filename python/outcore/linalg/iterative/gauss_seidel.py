@@ -5,15 +5,17 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from outcore.array import Array
+from outcore.array import Array, open_array
+from outcore.communicator import TIMEOUT_S
 from outcore.errors import InvalidError
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
 from outcore.linalg.iterative.iteration import Iteration, narrowed, open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
 from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
+from outcore.linalg.iterative.sharing import Sharing
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.volumes import PathLike, as_path
 
 Direction: TypeAlias = Literal["symmetric", "alternating", "forward"]
 
@@ -29,7 +31,7 @@ def gauss_seidel(
     omega: float = 1.0,
     block: int | None = None,
     pin: Pin = "auto",
-    direction: Direction = "symmetric",
+    direction: Direction | None = None,
     assume_a: AssumeA = "gen",
     storage: Storage = None,
     tol: float | None = 1e-5,
@@ -40,12 +42,20 @@ def gauss_seidel(
     overwrite: bool = False,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Any, Report]:
     """Solve A x = b by block Gauss-Seidel or SOR, with A on disk.
 
     x_i <- x_i + ω (A_ii⁻¹ (b_i - Σ_{j≠i} A_ij x_j) - x_i), block by block. This converges if A is
     Hermitian positive definite, strictly diagonally dominant by blocks, or an H-matrix. For other
     matrices it may or may not: divergence is found within a few sweeps.
+
+    With `comm` the processes of a parallel program do it together. Each has a range of rows of
+    blocks: it reads and keeps these only, so that together they keep more of A in memory. A
+    process goes through its blocks with its own newest values and those of the others as of the
+    last exchange, which is after each block: Gauss-Seidel inside each process, Jacobi across. That
+    converges if A is strictly diagonally dominant by blocks, but not for every positive definite A.
 
     Parameters
     ----------
@@ -67,7 +77,8 @@ def gauss_seidel(
     direction
         ``"forward"``: all sweeps go from the first block to the last. ``"alternating"``: forward
         and backward in turn. ``"symmetric"``: likewise, with the same iterates; but each sweep
-        takes over from the one before what it knows of the other triangle, and reads only one.
+        takes over from the one before what it knows of the other triangle, and reads only one. By
+        default symmetric; of several processes, which cannot take over so, alternating.
     assume_a
         As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
         blocks on and below the diagonal are read. For the direction ``"symmetric"`` only.
@@ -92,13 +103,23 @@ def gauss_seidel(
         Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
         sides, whose products go at the speed of the memory.
     progress
-        As for `lu_factor`.
+        As for `lu_factor`; a bar is shown by the first process.
+    comm
+        Communicator, such as mpi4py's, of the processes that call this with the same arguments;
+        `None` for this process alone. A is on a path, or in a pool, that all of them see, and has
+        strips of rows: chunks wider than high, or as high, with ``order="C"``. `memory` and `pin`
+        are of each process and may differ. By default each takes half of the available memory,
+        divided by the number of processes on its machine.
+    timeout
+        Seconds to wait for other processes, beyond what reading takes, before giving up.
 
     Returns
     -------
     x : numpy.ndarray or Array
-        The solution, of the shape of `b`; on disk if `out` is given.
+        The solution, of the shape of `b`; on disk if `out` is given. On every process all of it;
+        the first writes it to `out`.
     report : Report
+        Of this process, as for what was read, with the residuals of the whole system.
         ``report.history`` has for each sweep ‖r‖₂ / ‖b‖₂, with r_i = b_i - (A x)_i for x as it was
         when the sweep reached block i, the largest of all right-hand sides.
         ``report.backward_error`` and the residual in ``report.notes`` are of x, formed anew in a
@@ -120,6 +141,10 @@ def gauss_seidel(
         If `A` has a NaN or an infinity, with its index.
     Interrupted
         After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory.
+    OutcoreError
+        What fails on one process fails on all, with the kind of its error and its rank.
+    DiskError
+        If a process did not come in time.
 
     Warns
     -----
@@ -132,28 +157,59 @@ def gauss_seidel(
     elements, with ``"symmetric"`` half of that (Conrad & Wallach 1979). See
     ``docs/numerics-iterative.md``.
     """
-    if not 0 < omega < 2:
-        raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
-    if direction not in ("symmetric", "alternating", "forward"):
+    setting = Setting(
+        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
+        overwrite,
+    )  # fmt: skip
+    with Sharing(comm, timeout) as sharing:
+        way = check_direction(direction, assume_a, sharing.size)
+        if not 0 < omega < 2:
+            raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
+        have = {
+            "omega=": omega, "direction=": way, "x0=, given or not": x0 is not None,
+            "out=": None if out is None else as_path(out).name,
+        }  # fmt: skip
+        sharing.agree(have | setting.shared())
+        needs = demands(way, is_half=setting.mirror is not None)
+        with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting, sharing) as it:
+            times = _iterate(it, way, omega)
+            notes = narrowed(it)
+            if sharing.size > 1:
+                notes.append(f"Gauss-Seidel inside each of {sharing.size} processes, Jacobi across")
+            sweeps = len(it.convergence.history)
+            report = it.report("gauss_seidel", times, notes=notes, block_reads=sweeps)
+            x, report = it.result(report)
+        if out is not None:
+            sharing.meet()  # the first process has written it
+            if sharing.rank:
+                x = open_array(out)
+                x.report = report
+        return x, report
+
+
+def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) -> Direction:
+    """Choose a direction, or refuse one that cannot be."""
+    if given not in (None, "symmetric", "alternating", "forward"):
         raise InvalidError(
-            f"direction must be 'symmetric', 'alternating' or 'forward', have {direction!r}"
+            f"direction must be 'symmetric', 'alternating' or 'forward', have {given!r}"
+        )
+    direction: Direction = given or ("symmetric" if processes == 1 else "alternating")
+    if processes > 1 and direction == "symmetric":
+        raise InvalidError(
+            f"{processes} processes need direction='alternating' or 'forward', have 'symmetric': "
+            "what a sweep saves for the next one changes at other processes; leave it out"
+        )
+    if processes > 1 and assume_a != "gen":
+        raise InvalidError(
+            f"{processes} processes need assume_a='gen', have {assume_a!r}: each reads whole rows; "
+            "leave it out"
         )
     if assume_a != "gen" and direction != "symmetric":
         raise InvalidError(
             f"assume_a={assume_a!r} needs direction='symmetric', have {direction!r}: other sweeps "
             "need both triangles at once"
         )
-    setting = Setting(
-        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite,
-    )  # fmt: skip
-    needs = demands(direction, is_half=setting.mirror is not None)
-    with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting) as it:
-        times = _iterate(it, direction, omega)
-        notes = narrowed(it)
-        sweeps = len(it.convergence.history)
-        report = it.report("gauss_seidel", times, notes=notes, block_reads=sweeps)
-        return it.result(report)
+    return direction
 
 
 def demands(direction: Direction, *, is_half: bool) -> Demands:

@@ -1,6 +1,7 @@
 """What every iterative method has around its steps: the system, the budget, the end."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, budget
+from outcore import blas_choice
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
@@ -17,6 +18,7 @@ from outcore.elements import array_of
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.linalg import columns
 from outcore.linalg.column_sums import ColumnSums
+from outcore.linalg.cost import flop_weight
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.convergence import Convergence
 from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks, diagonal_blocks
@@ -33,6 +35,7 @@ from outcore.linalg.iterative.plan import (
     narrow_dtype,
     working_dtype,
 )
+from outcore.linalg.iterative.sharing import Sharing, seconds_for
 from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
@@ -69,6 +72,8 @@ class Iteration:
         Whether X is not zero at the start.
     is_copied
         Whether the steps work with a copy of A in another type.
+    sharing
+        The processes that iterate together: each has all of X and B, and some strips of A.
     """
 
     def __init__(
@@ -81,7 +86,9 @@ class Iteration:
         file: ArrayFile,
         moved: Columns,
         into: Solution | None,
+        sharing: Sharing,
     ) -> None:
+        self.sharing = sharing
         self.geometry, self.call, self.rhs = geometry, call, rhs
         self._moved, self._into = moved, into
         self._name, self._setting = name, setting
@@ -113,10 +120,12 @@ class Iteration:
         self.X: Matrix = np.zeros(self.B.shape, layout.dtype, order="F")
         moved.load(rhs.b, slice(0, rhs.columns), self.B)
         rhs.refuse_non_finite(self.B)
-        self._scales = self._powers_of_2(self.B)
+        sharing.agree_on("right-hand sides", self.B)
+        self._scales = sharing.same(self._powers_of_2(self.B))
         columns.scale(self.B, 1 / self._scales)
-        self._norms = self._joined(columns.norms(self.B))
-        self._norms1 = rhs.norms1(self.B)
+        self._norms, self._norms1 = sharing.same(
+            (self._joined(columns.norms(self.B)), rhs.norms1(self.B))
+        )
 
     def open_tiles(self, file: ArrayFile, *, is_copy: bool) -> None:
         """Take the tiles from `file`, the matrix or a copy of it in another type."""
@@ -124,6 +133,7 @@ class Iteration:
         self.tiles = PinnedTiles(
             file, g.layout.stored, self.call.arena, self.call.trace, ring_bytes=g.ring_bytes,
             slot_bytes=g.layout.slot_bytes, pins=g.pins, look=None if is_copy else self.sums.look,
+            first_line=g.first_line if is_copy else 0,
         )  # fmt: skip
         self.passes = PinnedProduct(g, self.tiles, self.product, self.mirror)
         if is_copy:
@@ -170,6 +180,7 @@ class Iteration:
         self.rhs.load(given.astype(self.rhs.solution_dtype, copy=False), slice(None), self.X)
         if not np.isfinite(columns.norms(self.X)).all():
             raise InvalidError("x0 has a NaN or an infinity; leave it out to begin with 0")
+        self.sharing.agree_on("x0=", self.X)
         columns.scale(self.X, 1 / self._scales)
         self.has_guess = True
 
@@ -177,7 +188,7 @@ class Iteration:
         """Largest residual relative to its right-hand side, given norms for each column."""
         with np.errstate(invalid="ignore", over="ignore"):
             joined = self._joined(norms) / np.where(self._norms > 0, self._norms, 1)
-        return float(joined.max())
+        return self.sharing.same(float(joined.max()))
 
     def targets(self) -> npt.NDArray[np.float64]:
         """Norms of residuals at which a column needs no further step."""
@@ -192,9 +203,24 @@ class Iteration:
 
     def judge(self, R: Matrix) -> None:
         """Note how large the residual is, formed from A itself."""
-        self.true_residual = self.relative(columns.norms(R))
-        errors = backward_errors(self.rhs, self.sums.norm1(), self.X, R, self._norms1)
+        g, sharing = self.geometry, self.sharing
+        own = R[g.strips.lines]
+        most_bytes = g.strips.most * g.step_rows * g.layout.n * g.layout.dtype.itemsize
+        norms = sharing.joined_norms(columns.norms(own), seconds_for(most_bytes))
+        self.true_residual = self.relative(norms)
+        norms_r = sharing.added(self.rhs.norms1(own))
+        added = None if sharing.size == 1 else sharing.added
+        norm_a = self.sums.norm1(added, g.step_bytes // 8)
+        errors = backward_errors(self.rhs, norm_a, self.X, norms_r, self._norms1)
         self.backward_error = float(errors.max())
+
+    def meet_after_setup(self) -> None:
+        """Wait for the others, who copy rows of their own, and factor their diagonal blocks."""
+        g = self.geometry
+        blocks, rows = g.strips.most, g.step_rows
+        flops = flop_weight(g.layout.dtype) * blocks * rows**3
+        columns = g.layout.n if self.is_copied else rows
+        self.sharing.meet(seconds_for(blocks * rows * columns * g.layout.dtype.itemsize, flops))
 
     def is_accepted(self, R: Matrix) -> bool:
         """Form the residual anew; `True` if the method, which thinks it is over, may end."""
@@ -322,6 +348,7 @@ def open_iteration(
     x0: npt.ArrayLike | Array | None,
     choices: Callable[[MatrixLayout, int, int], list[Demands]],
     setting: Setting,
+    sharing: Sharing | None = None,
 ) -> Iterator[Iteration]:
     """Check the arguments of an iterative method, and open the matrix for it.
 
@@ -336,6 +363,8 @@ def open_iteration(
         budget: the best first.
     setting
         The other arguments.
+    sharing
+        The processes that do so together; by default this one alone.
 
     Raises
     ------
@@ -343,18 +372,21 @@ def open_iteration(
         On Ctrl-C or SIGTERM, with what was reached as ``x``.
     """
     setting.check()
+    sharing = sharing or Sharing()
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
     if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
         raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")
     check_dtype(metadata.dtype)
-    n, memory_bytes = metadata.shape[0], budget.resolve(setting.memory)
+    sharing.agree_on_matrix(source, metadata)
+    n, memory_bytes = metadata.shape[0], sharing.budget(setting.memory)
     dtype = working_dtype(metadata.dtype, setting.storage)
     others = [x0] if isinstance(x0, Array) else []
     reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
     rhs = RightHandSide.read(
-        n, dtype, b, "N", setting.out, overwrite=setting.overwrite, reads=reads, stays=True
-    )
+        n, dtype, b, "N", setting.out if sharing.rank == 0 else None,
+        overwrite=setting.overwrite, reads=reads, stays=True,
+    )  # fmt: skip
     if rhs.columns == 0:
         raise InvalidError(f"need at least one right-hand side, have shape {rhs.b.shape}")
     stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
@@ -363,42 +395,54 @@ def open_iteration(
     layout = MatrixLayout(n, stored, dtype, (chunks[0], chunks[1]), metadata.order)
     itself = MatrixLayout(n, metadata.dtype, dtype, layout.chunks, layout.order)
 
-    def cut(room: ColumnRoom) -> IterativeGeometry:
+    have = {
+        "shape of the right-hand sides": tuple(rhs.b.shape),
+        "type of the solution": rhs.solution_dtype.str,
+    }
+    sharing.agree(have)
+
+    def cut(block: int | None, room: ColumnRoom) -> IterativeGeometry:
         left = memory_bytes - room.beside_bytes
         return iterative_geometry(
-            layout, choices(layout, width, left), memory_bytes, width, block=setting.block,
+            layout, choices(layout, width, left), memory_bytes, width, block=block,
             pin=setting.pin, source_slot_bytes=itself.slot_bytes if is_copied else None,
-            beside_bytes=room.beside_bytes,
+            beside_bytes=room.beside_bytes, rank=sharing.rank, processes=sharing.size,
         )  # fmt: skip
 
-    room, g = fitted(rhs, memory_bytes, cut)
+    room, g = fitted(rhs, memory_bytes, functools.partial(cut, setting.block))
+    if (block := min(sharing.exchange(g.strips.block))) != g.strips.block:
+        room, g = fitted(rhs, memory_bytes, functools.partial(cut, block))
     scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
     with contextlib.ExitStack() as held:
         array = held.enter_context(open_array(source.path))
         call = held.enter_context(
             long_call(
                 f"{name} of {source.path.name}", memory_bytes=memory_bytes, work=1.0,
-                threads=_threads(setting.threads, width), progress=setting.progress,
+                threads=_threads(setting.threads, width),
+                progress=sharing.progress(setting.progress),
             )
         )  # fmt: skip
         file = array.open_file(call.arena, 1, trace=call.trace)
         into = held.enter_context(solution(rhs)) if rhs.out is not None else None
-        it = Iteration(name, g, call, rhs, setting, file, Columns(rhs, call, room), into)
+        it = Iteration(name, g, call, rhs, setting, file, Columns(rhs, call, room), into, sharing)
+        mine = f".{sharing.rank}" if sharing.size > 1 else ""
         try:
             if x0 is not None:
                 it.begin_at(x0)
             if is_copied:
-                copy = narrow_copy(g, it.open_source(), call, place(f"{scratch}.f4"))
+                copy = narrow_copy(g, it.open_source(), call, place(f"{scratch}.f4{mine}"))
                 it.open_tiles(held.enter_context(copy), is_copy=True)
             else:
                 it.open_tiles(file, is_copy=False)
             if g.blocks:
-                blocks = diagonal_blocks(g.blocks, call, place(f"{scratch}.diagonal"))
+                blocks = diagonal_blocks(g.blocks, call, place(f"{scratch}.diagonal{mine}"))
                 it.blocks = held.enter_context(blocks)
             yield it
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            why = f" because {stop}" if isinstance(stop, Interrupted) else ""
+            steps = len(it.convergence.history)
             stopped = Interrupted(
-                f"{name} of {source.path.name} stopped after {len(it.convergence.history)} steps; "
+                f"{name} of {source.path.name} stopped after {steps} steps{why}; "
                 "call again, with x0= the x of this exception to go on from there"
             )
             stopped.x = it.solution()

@@ -42,38 +42,45 @@ def narrow_copy(
     InvalidError
         If an element is too large for single precision.
     """
-    layout = geometry.layout
     with temporary_array(where, copy_metadata(geometry)) as array:
         file = array.open_file(call.arena, 1, writable=True, trace=call.trace, trace_number=2)
-        elements = layout.slot_bytes // layout.stored.itemsize
-        with WriteBehind(file, most=_BUFFERS - 1, trace=call.trace) as writer:
-            slots = [
-                np.ndarray(
-                    (elements,), layout.stored, memoryview(call.arena.allocate(layout.slot_bytes))
-                )
-                for _ in range(_BUFFERS)
-            ]
-            for slot in slots:
-                slot[:] = 0  # also what lies beyond the matrix's edge is written
-            for number, (tile, data) in enumerate(source.go(geometry.tiles_of("all"))):
-                slot = slots[number % _BUFFERS]
-                chunk = _as_chunk(slot, layout)
-                with np.errstate(over="raise"):
-                    try:
-                        np.copyto(chunk[: data.shape[0], : data.shape[1]], data, "same_kind")
-                    except FloatingPointError:
-                        raise InvalidError(
-                            f"A has an element in rows {tile.rows.start} to {tile.rows.stop - 1} "
-                            f"that is too large for {layout.stored}; leave out storage="
-                        ) from None
-                box = tuple(
-                    slice(at * size, (at + 1) * size)
-                    for at, size in zip(tile.chunk, layout.chunks, strict=True)
-                )
-                writer.write(box, chunk)
-        del slots, slot, chunk
+        _copy(geometry, source, call, file)
         with contextlib.closing(array):
             yield file
+
+
+def _copy(
+    geometry: IterativeGeometry, source: PinnedTiles, call: LongCall, file: ArrayFile
+) -> None:
+    """Write all tiles; the memory for that is free again at the end."""
+    layout, first = geometry.layout, geometry.first_line
+    elements = layout.slot_bytes // layout.stored.itemsize
+    with WriteBehind(file, most=_BUFFERS - 1, trace=call.trace) as writer:
+        slots = [
+            np.ndarray(
+                (elements,), layout.stored, memoryview(call.arena.allocate(layout.slot_bytes))
+            )
+            for _ in range(_BUFFERS)
+        ]
+        for slot in slots:
+            slot[:] = 0  # also what lies beyond the matrix's edge is written
+        for number, (tile, data) in enumerate(source.go(geometry.tiles_of("all"))):
+            slot = slots[number % _BUFFERS]
+            chunk = _as_chunk(slot, layout)
+            with np.errstate(over="raise"):
+                try:
+                    np.copyto(chunk[: data.shape[0], : data.shape[1]], data, "same_kind")
+                except FloatingPointError:
+                    raise InvalidError(
+                        f"A has an element in rows {tile.rows.start} to {tile.rows.stop - 1} "
+                        f"that is too large for {layout.stored}; leave out storage="
+                    ) from None
+            line, at = tile.chunk
+            box = tuple(
+                slice(number * size, (number + 1) * size)
+                for number, size in zip((line - first, at), layout.chunks, strict=True)
+            )
+            writer.write(box, chunk)
 
 
 def _as_chunk(slot: npt.NDArray[Any], layout: MatrixLayout) -> Matrix:
@@ -83,8 +90,13 @@ def _as_chunk(slot: npt.NDArray[Any], layout: MatrixLayout) -> Matrix:
 
 
 def copy_metadata(geometry: IterativeGeometry) -> Metadata:
-    """Layout of the copy: that of the matrix, its edges rounded up to whole chunks."""
-    layout = geometry.layout
-    shape = tuple(-(-layout.n // size) * size for size in layout.chunks)
+    """Layout of the copy: that of the matrix, its edges rounded up to whole chunks.
+
+    A process of several copies its own rows; if it has none, there is room for a line of chunks.
+    """
+    layout, strips = geometry.layout, geometry.strips
+    own = strips.lines.stop - strips.lines.start if strips.processes > 1 else layout.n
+    extents = max(own, 1), layout.n
+    shape = tuple(-(-n // size) * size for n, size in zip(extents, layout.chunks, strict=True))
     order = "column-major" if layout.order == "F" else "row-major"
     return Metadata(shape, layout.stored, layout.chunks, layout.order, order)

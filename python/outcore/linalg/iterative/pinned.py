@@ -69,6 +69,8 @@ class PinnedTiles:
         Chunks to keep.
     look
         Called once for each tile, when it is first there.
+    first_line
+        Row of the matrix's chunks at which the file begins.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PinnedTiles:
         slot_bytes: int,
         pins: Collection[Chunk] = (),
         look: Look | None = None,
+        first_line: int = 0,
     ) -> None:
         self.file = file
         self._dtype, self._trace = dtype, trace
@@ -90,13 +93,18 @@ class PinnedTiles:
         self._pins = frozenset(pins)
         self._kept: dict[Chunk, Matrix] = {}
         self._look = look
+        self._first_line = first_line
         self._seen: set[Chunk] = set()
 
     def go(self, tiles: Iterable[Tile]) -> Iterator[tuple[Tile, Matrix]]:
         """Go through tiles: (tile, elements). All are read ahead as far as memory allows."""
         order = list(tiles)
         self._stream.extend_chunks(
-            [list(tile.chunk) for tile in order if tile.chunk not in self._kept]
+            [
+                [line - self._first_line, at]
+                for line, at in (tile.chunk for tile in order)
+                if (line, at) not in self._kept
+            ]
         )
         for tile in order:
             data = self._kept.get(tile.chunk)

@@ -127,6 +127,18 @@ class IterativeGeometry:
         return RING_TILES[0] * (self.source_slot_bytes or 0)
 
     @property
+    def first_line(self) -> int:
+        """Row of the matrix's chunks at which a copy of what is read begins."""
+        strips = self.strips
+        return strips.lines.start // self.layout.chunks[0] if strips.processes > 1 else 0
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes for rows of x that processes exchange: of all of them, as sent and as received."""
+        count = self.strips.processes
+        return 3 * (count + 1) * self.step_bytes if count > 1 else 0
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes that the method takes from its budget at most."""
         layout, tile = self.layout, self.layout.chunks
@@ -143,6 +155,7 @@ class IterativeGeometry:
             + self.pinned_tiles * layout.slot_bytes
             + self.ring_bytes
             + self.source_ring_bytes
+            + self.message_bytes
             + self.demands.reserve_bytes
         )
 
@@ -221,12 +234,14 @@ class IterativeGeometry:
 
     def describe(self) -> str:
         """How it will be done, for people."""
-        tiles = len(self.counts.kinds)
+        tiles = max(len(self.counts.kinds), 1)
         parts = [f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}"]
         if self.blocks:
             where = "a file" if self.blocks.is_in_file else "memory"
             parts.append(f"diagonal blocks of {self.step_rows} in {where}")
-        parts.append(f"{self.pinned_tiles / tiles:.0%} of the matrix kept in memory")
+        rows = self.strips.lines.stop - self.strips.lines.start
+        whole = "the matrix" if self.strips.processes == 1 else f"its {rows} {self.strips.by}"
+        parts.append(f"{self.pinned_tiles / tiles:.0%} of {whole} kept in memory")
         return ", ".join(parts)
 
 
@@ -240,6 +255,8 @@ def iterative_geometry(
     pin: Pin = "auto",
     source_slot_bytes: int | None = None,
     beside_bytes: int = 0,
+    rank: int = 0,
+    processes: int = 1,
 ) -> IterativeGeometry:
     """Divide a budget.
 
@@ -259,6 +276,8 @@ def iterative_geometry(
         Bytes of a tile of the matrix itself, if `layout` is that of a copy of it.
     beside_bytes
         What something else takes of the budget.
+    rank, processes
+        Which of several processes it is, each with a budget of its own.
 
     Raises
     ------
@@ -266,12 +285,21 @@ def iterative_geometry(
         If the budget does not suffice.
     """
     by, unit = way_through(layout.chunks, layout.order)
+    if processes > 1 and by == "columns":
+        raise InvalidError(
+            f"{processes} processes need a matrix whose strips are rows, have chunks of "
+            f"{layout.chunks[0]} x {layout.chunks[1]} in order {layout.order!r}; make a copy by "
+            "oc.from_array(A, path, order='C')"
+        )
     _check_block(block, unit, by, layout.n)
-    wanted = _tiles_to_pin(pin, layout)
+    _check_pin(pin)
     least, memory_bytes = math.inf, memory_bytes - beside_bytes
     for demands in choices:
-        for rows, is_in_file in _ways_to_keep_blocks(layout, demands, memory_bytes, block, unit):
-            strips = Strips(layout.n, layout.chunks, by, rows)
+        for rows, is_in_file in _ways_to_keep_blocks(
+            layout, demands, memory_bytes, block, unit, processes
+        ):
+            strips = Strips(layout.n, layout.chunks, by, rows, rank, processes)
+            wanted = _tiles_to_pin(pin, strips)
             blocks = BlocksLayout(strips, layout.dtype, is_in_file) if demands.has_blocks else None
             pinned = min(wanted, _useful(strips, demands)) if wanted else 0
             g = IterativeGeometry(
@@ -281,7 +309,7 @@ def iterative_geometry(
             if g.memory_bytes <= memory_bytes:
                 return _with_spare(g, is_auto=wanted is None)
             least = min(least, g.memory_bytes)
-    kept = f" with {pin:.0%} of the matrix kept in memory" if wanted else ""
+    kept = f" with {pin:.0%} of the matrix kept in memory" if pin and pin != "auto" else ""
     least, have = least + beside_bytes, memory_bytes + beside_bytes
     raise BudgetError(
         f"need {least} bytes ({format_bytes(least)}) of memory for {demands.name} of order "
@@ -305,18 +333,29 @@ def _useful(strips: Strips, demands: Demands) -> int:
 
 
 def _ways_to_keep_blocks(
-    layout: MatrixLayout, demands: Demands, memory_bytes: int, block: int | None, unit: int
+    layout: MatrixLayout,
+    demands: Demands,
+    memory_bytes: int,
+    block: int | None,
+    unit: int,
+    processes: int,
 ) -> Iterator[tuple[int, bool]]:
     """Sizes of diagonal blocks, and whether they are in a file: the best first."""
     if block is None and demands.has_blocks:
         share = int(memory_bytes * DIAGONAL_SHARE)
-        rows = share // (layout.n * layout.dtype.itemsize) // unit * unit
+        rows = share * processes // (layout.n * layout.dtype.itemsize) // unit * unit
         if rows > unit:
-            yield min(rows, -(-layout.n // unit) * unit), False
+            yield min(rows, _largest_block(layout.n, unit, processes)), False
     rows = block or unit
     yield rows, False
     if demands.has_blocks and min(rows, layout.n) ** 2 * layout.dtype.itemsize <= 64 << 20:
         yield rows, True
+
+
+def _largest_block(n: int, unit: int, processes: int) -> int:
+    """Rows of the largest diagonal blocks of which each process has one, if there are so many."""
+    rows = -(-n // processes // unit) * unit
+    return rows if -(-n // rows) >= processes else max(rows - unit, unit)
 
 
 def _check_block(block: int | None, unit: int, by: str, n: int) -> None:
@@ -330,16 +369,18 @@ def _check_block(block: int | None, unit: int, by: str, n: int) -> None:
         )
 
 
-def _tiles_to_pin(pin: Pin, layout: MatrixLayout) -> int | None:
+def _check_pin(pin: Any) -> None:
+    if pin is None or pin == "auto":
+        return
+    if isinstance(pin, bool | str) or not 0 <= pin <= 1:
+        raise InvalidError(f"pin must be 'auto', None or a fraction from 0 to 1, have {pin!r}")
+
+
+def _tiles_to_pin(pin: Pin, strips: Strips) -> int | None:
     """How many tiles must be kept; `None`: as many as there is room for."""
     if pin == "auto":
         return None
-    if pin is None:
-        return 0
-    if isinstance(pin, bool | str) or not 0 <= pin <= 1:
-        raise InvalidError(f"pin must be 'auto', None or a fraction from 0 to 1, have {pin!r}")
-    tiles = math.prod(-(-layout.n // chunk) for chunk in layout.chunks)
-    return math.ceil(pin * tiles - 1e-9)
+    return math.ceil((pin or 0) * len(tile_counts(strips).kinds) - 1e-9)
 
 
 def _levels(demands: Demands) -> list[list[frozenset[int]]]:

@@ -9,6 +9,10 @@ L x and U x are kept beside x. Going forward, (L x)_i is of new elements of x on
 formed anew; (U x)_i is of old ones only. So a sweep that goes back after one that went forward
 finds L x as that one left it, and reads but the triangle U; and the other way round (Conrad &
 Wallach 1979). Sweeps that all go forward read both triangles.
+
+Several processes sweep side by side, each through its own blocks (Cettei, Ligon & Ross 1997): after
+each block all exchange what is new of x. So a block sees the newest values of its own process, and
+of the others those of their last exchange.
 """
 
 import functools
@@ -26,6 +30,7 @@ from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import IterativeGeometry
+from outcore.linalg.iterative.sharing import Sharing, seconds_for
 from outcore.linalg.iterative.strips import Tile
 from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
@@ -48,6 +53,8 @@ class Relaxation:
         Memory for two matrices of as many rows as the largest diagonal block.
     omega
         Over-relaxation.
+    sharing
+        The other processes; with any, strips are of rows, and both triangles are swept.
     """
 
     def __init__(
@@ -60,12 +67,17 @@ class Relaxation:
         sums: tuple[Matrix, Matrix, Matrix],
         step: tuple[Matrix, Matrix],
         omega: float,
+        sharing: Sharing,
     ) -> None:
         self._geometry, self._strips = geometry, geometry.strips
         self._tiles, self._product, self._mirror = tiles, product, mirror
         self._blocks, self._step, self._omega = blocks, step, omega
         self._of: dict[Triangle, Matrix] = {"L": sums[0], "U": sums[2]}
         self._of_diagonal = sums[1]
+        self._sharing = sharing
+        layout = geometry.layout
+        # Of one block row, which the others may have to read before an exchange.
+        self._patience_s = seconds_for(geometry.step_rows * layout.n * layout.stored.itemsize)
 
     def clear(self) -> None:
         """Begin with x = 0."""
@@ -128,6 +140,7 @@ class Relaxation:
                     self._of[triangle][here] = 0
                 self._add_all(triangles, islice(arriving, len(strip)), X)
             met += self._solve(i, X, B)
+            self._sharing.exchange_rows(X, here, self._patience_s)
             if not is_before:
                 for triangle in triangles:
                     if triangle != new:
@@ -135,7 +148,9 @@ class Relaxation:
                 self._add_all(triangles, islice(arriving, len(strip)), X)
         # The generator notes the time of the last tile when it is asked for one more.
         next(arriving, None)
-        found: npt.NDArray[np.float64] = np.sqrt(met)
+        for _ in range(self._strips.count, self._strips.most):
+            self._sharing.exchange_rows(X, None, self._patience_s)
+        found: npt.NDArray[np.float64] = np.sqrt(self._sharing.added(met))
         return found
 
     def _has(self, tile: Tile, triangles: list[Triangle]) -> bool:
@@ -191,9 +206,10 @@ def relaxation_of(it: Iteration, omega: float, X: Matrix | None = None) -> Relax
     L, D, U = it.vectors(3)
     relaxation = Relaxation(
         it.geometry, it.tiles, it.product, it.mirror, it.blocks, (L, D, U), it.step_vectors(),
-        omega,
+        omega, it.sharing,
     )  # fmt: skip
     relaxation.clear()
     see = None if X is None else functools.partial(relaxation.see_block, X=X)
     it.blocks.factor(it.tiles, see)
+    it.meet_after_setup()
     return relaxation

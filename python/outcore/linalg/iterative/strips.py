@@ -38,24 +38,49 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Strips:
-    """The strips of a matrix of order `n`.
+    """The strips of a matrix of order `n`, or those of one process of several.
 
-    ``by`` says whether a strip is rows or columns; it has ``block`` of them.
+    ``by`` says whether a strip is rows or columns; it has ``block`` of them. Of several `processes`
+    each has a contiguous range of strips; the numbers of
+    strips count from the first of the process `rank`.
     """
 
     n: int
     chunks: tuple[int, int]
     by: Literal["rows", "columns"]
     block: int
+    rank: int = 0
+    processes: int = 1
+
+    @property
+    def of_all(self) -> int:
+        """Number of strips of all processes."""
+        return -(-self.n // self.block)
+
+    @property
+    def most(self) -> int:
+        """Number of strips of the process that has most."""
+        return -(-self.of_all // self.processes)
 
     @property
     def count(self) -> int:
         """Number of strips."""
-        return -(-self.n // self.block)
+        return self._before(self.rank + 1) - self._before(self.rank)
+
+    @property
+    def lines(self) -> slice:
+        """Rows of all strips, or columns."""
+        first, end = self._before(self.rank), self._before(self.rank + 1)
+        return slice(min(first * self.block, self.n), min(end * self.block, self.n))
 
     def extent(self, strip: int) -> slice:
         """Rows and columns of a strip's diagonal block."""
-        return slice(strip * self.block, min((strip + 1) * self.block, self.n))
+        first = (self._before(self.rank) + strip) * self.block
+        return slice(first, min(first + self.block, self.n))
+
+    def _before(self, rank: int) -> int:
+        """Count the strips of the processes before one."""
+        return self.of_all * rank // self.processes
 
     @functools.cached_property
     def tiles(self) -> list[list[Tile]]:

@@ -40,7 +40,7 @@ class TileCounts(NamedTuple):
     kinds
         Kind of each tile, in the order of `Strips.all_tiles`.
     elements
-        Of the whole matrix.
+        Of the whole matrix, or the strips of one process.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -60,7 +60,7 @@ def tile_counts(strips: Strips) -> TileCounts:
         kinds.append(((block > 0) * np.array([BELOW, INSIDE, ABOVE])[:, None, None]).sum(axis=0))
         sums += (block.sum(axis=2) * heights).sum(axis=1)
     below, inside, above = map(int, sums)
-    flat = np.concatenate([each.astype(np.uint8).ravel() for each in kinds])
+    flat = np.concatenate([np.empty(0, np.uint8)] + [k.astype(np.uint8).ravel() for k in kinds])
     return TileCounts(flat, Elements(below, inside, above))
 
 
@@ -73,8 +73,9 @@ def _lines(strips: Strips) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]
     along, across = strips.chunks if strips.by == "rows" else strips.chunks[::-1]
     first = np.arange(0, n, across)
     end = np.minimum(first + across, n)
-    for begin in range(0, n, _LINES_AT_ONCE * along):
-        tops = np.arange(begin, min(begin + _LINES_AT_ONCE * along, n), along)
+    own = strips.lines
+    for begin in range(own.start, own.stop, _LINES_AT_ONCE * along):
+        tops = np.arange(begin, min(begin + _LINES_AT_ONCE * along, own.stop), along)
         start = (tops // strips.block * strips.block)[:, None]
         stop = np.minimum(start + strips.block, n)
         before = np.minimum(end, start) - first

@@ -66,13 +66,18 @@ class MatrixPasses:
             )  # fmt: skip
 
 
-def backward_errors(rhs: RightHandSide, norm_a: float, X: Matrix, R: Matrix, norms_b: Any) -> Any:
-    """Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) of each solution; NaN if it is not finite."""
+def backward_errors(
+    rhs: RightHandSide, norm_a: float, X: Matrix, norms_r: Any, norms_b: Any
+) -> Any:
+    """Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) of each solution; NaN if it is not finite.
+
+    `norms_r` are ‖b - Ax‖₁.
+    """
     most = float(np.finfo(X.dtype).max)
     with np.errstate(invalid="ignore", over="ignore"):
         # Norms that overflow themselves would hide any error.
         scale = np.minimum(min(norm_a, most) * rhs.norms1(X) + norms_b, most)
-        return rhs.norms1(R) / np.where(scale > 0, scale, 1)
+        return norms_r / np.where(scale > 0, scale, 1)
 
 
 def check(
@@ -109,7 +114,9 @@ def check(
             moved.load(rhs.b, slice(0, count), R)
             norms_b = rhs.norms1(R)
             passes.subtract_product(X, R)
-        errors = backward_errors(rhs, factors.norm1, X, R, norms_b) if count else None
+        errors = None
+        if count:
+            errors = backward_errors(rhs, factors.norm1, X, rhs.norms1(R), norms_b)
         return Report(
             verb="residual",
             n=factors.n,

@@ -1,0 +1,228 @@
+"""What the processes of a program tell one another while they iterate together.
+
+All they say goes by one kind of message: each gives a value and gets those of all, or learns which
+of them has failed, and why. So a process that fails at any point has but to say so once: that meets
+whatever the others say next.
+"""
+
+import functools
+import hashlib
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget
+from outcore.array_metadata import read_generation
+from outcore.collective_call import patience_of, seconds_of
+from outcore.communicator import TIMEOUT_S, Communicator
+from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
+from outcore.group_transfer import LEAST_BYTES_S
+from outcore.linalg.matrix import Matrix
+from outcore.progress import ProgressLike
+from outcore.signals import signals_held
+from outcore.volumes import Place
+from outcore.zarr_format import Metadata
+
+T = TypeVar("T")
+
+LEAST_FLOPS_S = 1e9
+"""Who computes is waited for a second longer for so many operations."""
+
+
+class Sharing:
+    """The processes of a call, or this one alone; the call is inside its ``with``.
+
+    If it fails on one of them, each of the others fails at its next message, with an error that
+    names the process and the reason.
+
+    Parameters
+    ----------
+    comm
+        As of `Communicator`; `None` for this process alone.
+    timeout
+        How long the others are waited for, beside what they have to do.
+
+    Attributes
+    ----------
+    rank, size
+        This process, and how many there are.
+    """
+
+    def __init__(self, comm: Any = None, timeout: float = TIMEOUT_S) -> None:
+        given = None if comm is None else Communicator(comm, patience_of(timeout))
+        self.rank, self.size = (0, 1) if given is None else (given.rank, given.size)
+        self._comm = given if self.size > 1 else None
+        self._timeout = timeout
+        self._is_over = self._comm is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            self.meet()
+            self._is_over = True
+            return
+        try:
+            self._gather(None, _told(error), 0.0)
+        except Exception as lost:
+            error.add_note(f"The other processes could not be told: {lost}")
+
+    def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
+        """Return what each process gives, in the order of the ranks.
+
+        Parameters
+        ----------
+        more_s
+            How much longer than for the timeout to wait for the others, who have much to do.
+
+        Raises
+        ------
+        OutcoreError
+            If one of them has failed; of the kind of its error.
+        DiskError
+            If one of them did not come in time.
+        """
+        if self._comm is None:
+            return [value]
+        found: list[T] = self._gather(value, None, more_s)
+        return found
+
+    def meet(self, more_s: float = 0.0) -> None:
+        """Return when every process has come here."""
+        self.exchange(None, more_s)
+
+    def same(self, value: T) -> T:
+        """Return what the first process gives: rounding differs from machine to machine."""
+        return self.exchange(value)[0]
+
+    def added(self, mine: npt.NDArray[Any], more_s: float = 0.0) -> npt.NDArray[Any]:
+        """Add up what each process gives, in the order of the ranks."""
+        found: npt.NDArray[Any] = functools.reduce(np.add, self.exchange(mine, more_s))
+        return found
+
+    def joined_norms(
+        self, mine: npt.NDArray[np.float64], more_s: float = 0.0
+    ) -> npt.NDArray[np.float64]:
+        """2-norms of columns from those of the rows of each process."""
+        found: npt.NDArray[np.float64] = functools.reduce(np.hypot, self.exchange(mine, more_s))
+        return found
+
+    def exchange_rows(self, X: Matrix, here: slice | None, more_s: float = 0.0) -> None:
+        """Give the others these rows of X, and take theirs; a process may have none."""
+        if self._comm is None:
+            return
+        mine = None if here is None else (here.start, X[here])
+        for rank, theirs in enumerate(self.exchange(mine, more_s)):
+            if theirs is not None and rank != self.rank:
+                first, rows = theirs
+                X[first : first + len(rows)] = rows
+
+    def agree(self, have: Mapping[str, Any]) -> None:
+        """Compare what all processes must have the same; bytes are not shown.
+
+        Raises
+        ------
+        InvalidError
+            On all of them, if one has something else than the first.
+        """
+        seconds_of(self._timeout)
+        if self._comm is None:
+            return
+        all_of = self.exchange(dict(have))
+        for rank, theirs in enumerate(all_of):
+            for name, first in all_of[0].items():
+                if theirs[name] != first:
+                    self._is_over = True
+                    text = f"{first!r} on the first and {theirs[name]!r} on rank {rank}"
+                    if isinstance(first, bytes):
+                        text = f"another on rank {rank} than on the first"
+                    raise InvalidError(
+                        f"need the same {name} on every rank, have {text}; give the same everywhere"
+                    )
+
+    def agree_on(self, name: str, X: Matrix) -> None:
+        """Compare columns that all processes must have the same."""
+        if self._comm is not None:
+            digest = hashlib.blake2b(digest_size=16)
+            for column in X.T:
+                digest.update(column.tobytes())
+            self.agree({name: digest.digest()})
+
+    def agree_on_matrix(self, source: Place, metadata: Metadata) -> None:
+        """Compare what is known of a matrix before it is read."""
+        if self._comm is not None:
+            have = {
+                "shape of A": metadata.shape, "type of A": metadata.dtype.str,
+                "chunks of A": metadata.chunks, "order of A": metadata.order,
+                "generation of A": read_generation(source),
+            }  # fmt: skip
+            self.agree(have)
+
+    def budget(self, memory: int | str | None) -> int:
+        """Bytes of a ``memory=`` argument; processes of one host share what is available there."""
+        hosts = self.exchange(socket.gethostname())
+        found = budget.resolve(memory)
+        return found if memory is not None else found // hosts.count(hosts[self.rank])
+
+    def progress(self, progress: ProgressLike) -> ProgressLike:
+        """Progress as this process has it: a bar is shown by the first."""
+        return progress if self.rank == 0 or callable(progress) else False
+
+    def _gather(self, value: Any, failed: "_Told | None", more_s: float) -> list[Any]:
+        """Exchange values; who gives up says so, and is told nothing."""
+        assert self._comm is not None
+        with signals_held():
+            try:
+                all_of = self._comm.allgather((value, failed), more_s)
+            except BaseException:
+                self._is_over = True
+                raise
+            found = [(rank, theirs[1]) for rank, theirs in enumerate(all_of) if theirs[1]]
+            # Whoever has failed, all know it now: nobody says anything any more.
+            self._is_over = bool(found)
+        if found and failed is None:
+            raise _failure(*found[0])
+        return [theirs[0] for theirs in all_of]
+
+
+_Told = tuple[str, str, dict[str, Any]]
+"""Kind and message of an error, and what else it has to say."""
+
+
+def _told(error: BaseException) -> _Told:
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted.kind, "was stopped, as by Ctrl-C", {}
+    if isinstance(error, OutcoreError):
+        more = {key: value for key, value in vars(error).items() if isinstance(value, _PLAIN)}
+        return error.kind, str(error), more
+    return OutcoreError.kind, f"{type(error).__name__}: {error}", {}
+
+
+_PLAIN = (int, float, tuple)
+
+
+def _failure(rank: int, told: _Told) -> BaseException:
+    """Make an error that says what another process has failed with."""
+    kind, message, more = told
+    if kind == Interrupted.kind:
+        return Interrupted(f"rank {rank} {message}")
+    error = from_kind(kind, f"rank {rank}: {message}")
+    vars(error).update(more)
+    return error
+
+
+def seconds_for(nbytes: float, flops: float = 0.0) -> float:
+    """How much longer to wait for a process that has so much to do."""
+    return nbytes / LEAST_BYTES_S + flops / LEAST_FLOPS_S
