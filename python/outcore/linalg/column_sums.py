@@ -70,8 +70,7 @@ class ColumnSums:
         largest = float(self._sums.max())
         if added is not None:
             pieces = (self._sums[i : i + most] for i in range(0, len(self._sums), most))
-            with np.errstate(over="ignore"):
-                largest = max(float(added(piece).max()) for piece in pieces)
+            largest = max(float(added(piece).max()) for piece in pieces)
             if largest > self._most:
                 raise InvalidError("sums of the numbers of A overflow; scale it")
         # |re| + |im| is at most √2 times the absolute value.

@@ -111,7 +111,8 @@ def gauss_seidel(
         are of each process and may differ. By default each takes half of the available memory,
         divided by the number of processes on its machine.
     timeout
-        Seconds to wait for other processes, beyond what reading takes, before giving up.
+        Seconds to wait for other processes, beyond what reading takes, before giving up. It counts
+        for communicators like MPI's; others wait as long as they do.
 
     Returns
     -------

@@ -109,14 +109,18 @@ class Sharing:
 
     def added(self, mine: npt.NDArray[Any], more_s: float = 0.0) -> npt.NDArray[Any]:
         """Add up what each process gives, in the order of the ranks."""
-        found: npt.NDArray[Any] = functools.reduce(np.add, self.exchange(mine, more_s))
+        all_of = self.exchange(mine, more_s)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: npt.NDArray[Any] = functools.reduce(np.add, all_of)
         return found
 
     def joined_norms(
         self, mine: npt.NDArray[np.float64], more_s: float = 0.0
     ) -> npt.NDArray[np.float64]:
         """2-norms of columns from those of the rows of each process."""
-        found: npt.NDArray[np.float64] = functools.reduce(np.hypot, self.exchange(mine, more_s))
+        all_of = self.exchange(mine, more_s)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: npt.NDArray[np.float64] = functools.reduce(np.hypot, all_of)
         return found
 
     def exchange_rows(self, X: Matrix, here: slice | None, more_s: float = 0.0) -> None:

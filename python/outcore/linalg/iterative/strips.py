@@ -41,8 +41,7 @@ class Strips:
     """The strips of a matrix of order `n`, or those of one process of several.
 
     ``by`` says whether a strip is rows or columns; it has ``block`` of them. Of several `processes`
-    each has a contiguous range of strips; the numbers of
-    strips count from the first of the process `rank`.
+    each has a contiguous range of strips; their numbers count from the first of the process `rank`.
     """
 
     n: int
