@@ -426,8 +426,10 @@ def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
         "ctime": found.changed_ns / 1e9,
     }
     if not found.is_directory:
-        entry |= {"stripe_unit_bytes": found.stripe_unit_bytes, "servers": list(found.servers)}
-        entry["round_units"] = found.round_units
+        entry |= {
+            "stripe_unit_bytes": found.stripe_unit_bytes, "round_units": found.round_units,
+            "servers": list(found.servers),
+        }  # fmt: skip
     return entry
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from outcore._core import Stripes
 from outcore.growing import step_metadata
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import PoolStat
@@ -95,17 +96,28 @@ def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int6
     corners = itertools.product(
         *(range(0, n, per) for n, per in zip(metadata.counts, per_shard, strict=True))
     )
+    # Files are usually all cut alike.
+    entries: dict[tuple[int, int, int | None], npt.NDArray[np.int64]] = {}
     for corner, layout in zip(corners, layouts, strict=True):
-        locate = layout.stripes.locate
-        begins = np.array([locate(at) for at in first.ravel().tolist()]).reshape(*first.shape, 2)
-        ends = np.array([locate(at) for at in last.ravel().tolist()]).reshape(*first.shape, 2)
-        entry, at = begins[..., 0], begins[..., 1]
-        is_whole = (ends[..., 0] == entry) & (ends[..., 1] - at == last - first)
-        each = np.where(is_whole, np.array(layout.servers)[entry], SEVERAL)
+        cut = layout.stripe_unit_bytes, len(layout.servers), layout.round_units
+        if cut not in entries:
+            entries[cut] = _entries(layout.stripes, first, last)
+        entry = entries[cut]
+        each = np.where(entry == SEVERAL, SEVERAL, np.array(layout.servers)[entry])
         part = tuple(slice(c, c + per) for c, per in zip(corner, per_shard, strict=True))
         target = found[part]
         target[...] = each[tuple(slice(n) for n in target.shape)]
     return found
+
+
+def _entries(
+    stripes: Stripes, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Find the entry of a file's servers that has each run of bytes whole, else `SEVERAL`."""
+    entry, begin = np.array([stripes.locate(at) for at in first.ravel().tolist()]).T
+    last_entry, end = np.array([stripes.locate(at) for at in last.ravel().tolist()]).T
+    is_whole = (last_entry == entry) & (end - begin == (last - first).ravel())
+    return np.where(is_whole, entry, SEVERAL).reshape(first.shape)
 
 
 def draw(servers: npt.NDArray[np.int64]) -> Iterator[str]:

@@ -17,8 +17,8 @@ type Scrubbed = (Option<(u64, u64)>, u64, u64, Vec<(u64, u64, u64, String)>);
 /// (handle, bytes of the data file, bytes of its checksums, the end of the last block past its end that has one).
 type Inspection = (u64, Option<u64>, Option<u64>, u64);
 
-/// (handle, "file", "directory", "removed", "gone" or "unused", bytes of a stripe unit, numbers of the servers, bytes that
-/// are durable of their data files): the last three of what is no file, removed or not, are 0 and empty.
+/// (handle, "file", "directory", "removed", "gone" or "unused", how it is cut, numbers of the servers, bytes that are
+/// durable of their data files): the last three of what is no file, removed or not, are none and empty.
 type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>);
 
 /// (handle and bytes of each data file, whether there are more).

@@ -17,7 +17,6 @@ from scipy.linalg import get_lapack_funcs
 
 from outcore import budget
 from outcore._core import column_extremes
-from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.columns import norms
@@ -272,7 +271,10 @@ class _Problem:
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
         x = x[:, 0] if self.b.is_vector else x
-        stored, moved = (x, (0, 0)) if out is None else _stored(x, out, call)
+        stored: Any = x
+        moved = 0, 0
+        if out is not None:
+            stored, moved = to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
@@ -295,10 +297,6 @@ class _Problem:
                 "least norm"
             )
         return stored, report
-
-
-def _stored(x: npt.NDArray[Any], out: Place, call: LongCall) -> tuple[Array, tuple[int, int]]:
-    return to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
 
 
 def solve_triangle(
