@@ -55,7 +55,8 @@ def write_all(
         Seconds after which a process that is waited for counts as lost.
     atomic
         Write to other files, which take the place of the array's at the end, all at once. After a
-        failure the array is what it was. It takes the room twice. What is left of a call whose
+        failure the array is what it was. It takes the room twice. The files keep group, mode and
+        extended attributes, and belong to who is process 0. What is left of a call whose
         process 0 was killed is removed by the next, so only one such call of an array may be under
         way. It fails if a step was appended meanwhile.
     skip_disk

@@ -156,7 +156,7 @@ pub enum ManagerRequest {
         durable: Vec<u64>,
     },
     /// As `Rename`, and a directory takes the place of one at once that has something in it, all of which is removed as by
-    /// `Remove`.
+    /// `Remove`. It takes over what new files below that began with.
     Replace {
         /// Which.
         from: String,

@@ -12,7 +12,7 @@ use crate::store::Store;
 
 impl<S: Store> Step<'_, S> {
     /// Renames. Gives the file that had the new name, if there was one. With `all`, a directory that had it goes with what is
-    /// in it.
+    /// in it, but for its default layout, which the new one takes over.
     fn rename(&mut self, from: &str, to: &str, durable: &[u64], all: bool) -> Result<Option<Node>> {
         // Before the walks: a directory moved meanwhile by another manager could be above both, and this one end up in
         // itself. So every step that relies on what is above what is guarded by all such moves.
@@ -47,6 +47,10 @@ impl<S: Store> Step<'_, S> {
         let replaced = match &new.entry {
             Some(target) => {
                 require_unstuck(&new.parent.inode, &target.inode, self.who, to)?;
+                if all {
+                    // What new files begin with there is told of the name, and nobody can read it to set it again.
+                    entry.defaults = target.defaults.clone();
+                }
                 self.make_room(&entry, target, to, all)?
             }
             None => None,

@@ -269,6 +269,9 @@ impl Model {
                     }
                     _ => return Err(ErrorKind::Exists),
                 }
+                if all && entry.is_directory() {
+                    entry.stripe_count = target.stripe_count;
+                }
             }
             entry.changed_ns = now;
             new_parent.children().insert(to_last.to_owned(), entry);
