@@ -232,6 +232,10 @@ impl Handler for Serving {
         }
         self.runner.call_of(caller.memory.clone(), request, buffer, Box::new(counted));
     }
+
+    fn end_waits(&self) {
+        self.runner.end_collectives();
+    }
 }
 
 /// What a server says of its disk; nothing if it does not say so in time.

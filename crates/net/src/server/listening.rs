@@ -247,7 +247,9 @@ impl Listening {
     }
 
     fn stop_now(&mut self) {
-        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        if self.shared.is_stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
         for thread in self.acceptors.drain(..) {
             let _ = thread.join();
         }
@@ -256,6 +258,7 @@ impl Listening {
         for connection in &all {
             connection.socket.shut(std::net::Shutdown::Read);
         }
+        self.shared.handler.end_waits();
         for connection in &all {
             connection.drain(until);
         }

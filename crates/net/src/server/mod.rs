@@ -51,6 +51,9 @@ pub trait Handler: Send + Sync + 'static {
         done(refusal("I/O server", buffer));
     }
 
+    /// The server is about to stop, and takes no more requests: what waits for some is to be answered now.
+    fn end_waits(&self) {}
+
     /// Does a request to the manager; it comes once, unless the server was started again since. `done` as above; what
     /// comes in over one connection is done in this order.
     fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest, done: OnReply) {

@@ -10,6 +10,7 @@ mod greetings;
 mod memory;
 mod pool;
 mod proxy;
+mod stopping;
 mod tls;
 mod tls_peer;
 mod transfers;

@@ -29,6 +29,7 @@ pub(super) struct Collectives<B> {
     server: ServerId,
     joined: RefCell<BTreeMap<u128, Rc<Collective<B>>>>,
     ended: RefCell<VecDeque<(u128, Result<()>)>>,
+    is_stopping: Cell<bool>,
     pub at_work: Permits,
     /// Of pieces. Rounds get them in order, and give them back without waiting for later ones, so nobody waits for ever.
     pub buffers: Scratch<B>,
@@ -80,6 +81,7 @@ impl<B: Buffer> Collectives<B> {
             server,
             joined: RefCell::default(),
             ended: RefCell::default(),
+            is_stopping: Cell::new(false),
             at_work: Permits::new(MOST_AT_WORK),
             buffers: Scratch::new(span, BUFFER_BYTES / span, make.clone()),
             again: Scratch::new(piece, 1, make),
@@ -106,6 +108,9 @@ impl<B: Buffer> Collectives<B> {
         if let Some(collective) = known {
             collective.take_in(target, &spec, rank, memory, now_ns)?;
             return Ok((collective, false));
+        }
+        if self.is_stopping.get() {
+            return Err(self.stopping());
         }
         if self.joined.borrow().len() >= MOST_JOINED {
             return Err(Error::new(
@@ -194,11 +199,20 @@ impl<B: Buffer> Collectives<B> {
         }
     }
 
-    /// Ends all.
-    pub fn stop(&self) {
-        for collective in self.each() {
-            collective.fail(Error::new(ErrorKind::Io, "the server is stopping; try again when it is back"));
+    /// Ends those of a kind, and takes no new ones.
+    pub fn stop(&self, is_over: impl Fn(&Collective<B>) -> bool) {
+        self.is_stopping.set(true);
+        for collective in self.each().into_iter().filter(|collective| is_over(collective)) {
+            collective.fail(self.stopping());
         }
+    }
+
+    fn stopping(&self) -> Error {
+        let text = format!(
+            "I/O server {} is stopping, and ended the collective; try again when it is back",
+            self.server.0
+        );
+        Error::new(ErrorKind::Io, text)
     }
 }
 
@@ -251,6 +265,11 @@ impl<B: Buffer> Collective<B> {
             drop(asked);
             self.all_asked.open(Ok(()));
         }
+    }
+
+    /// Whether processes have something to say yet: asking for the end is the last.
+    pub fn needs_calls(&self) -> bool {
+        (self.asked_for_end.borrow().len() as u64) < self.spec.ranks
     }
 
     /// A process did what it was waited for, or others are waited for from now on.

@@ -59,6 +59,8 @@ pub enum Event<B> {
     },
     /// Some time has passed: a few seconds.
     Tick,
+    /// No more calls come, since the server is about to stop: collectives that need any are over.
+    EndCollectives,
     /// The server is to finish what it has, and to stop.
     Stop,
 }

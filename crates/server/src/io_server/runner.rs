@@ -92,6 +92,12 @@ impl<D: Disk + 'static> Runner<D> {
 }
 
 impl<D: Disk> Runner<D> {
+    /// Ends collectives that need more calls: none come any more, and who waits would wait for those who do not come. What
+    /// is called all the same is served until the server is stopped.
+    pub fn end_collectives(&self) {
+        let _ = self.messages.send(Message::Event(Event::EndCollectives));
+    }
+
     /// Finishes the calls in work, makes everything durable, and stops. Calls that come later are refused.
     pub fn stop(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

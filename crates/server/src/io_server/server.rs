@@ -119,8 +119,9 @@ impl<B: Buffer> IoServer<B> {
                     });
                 }
             }
+            Event::EndCollectives => self.shared.collectives.stop(|collective| collective.needs_calls()),
             Event::Stop => {
-                self.shared.collectives.stop();
+                self.shared.collectives.stop(|_| true);
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 self.shared.begin(async move {
                     if started.wait().await.is_ok() {

@@ -4,7 +4,7 @@ use outcore_core::{
     CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, IoRequest,
     MemorySchema,
 };
-use outcore_server::io_server::Limits;
+use outcore_server::io_server::{Event, Limits};
 
 use crate::ranks::{
     Doing, ITEM, Rank, content, grid, image, mesh, offsets, quarters, results, run, settle, spec, stripes,
@@ -387,4 +387,29 @@ fn many_at_once_take_turns_in_bounded_memory_and_stopping_ends_them() {
     world.stop();
     settle(&mut world, &mut ranks, &mut written);
     assert!(results(&ranks)[0].clone().unwrap_err().message.contains("stopping"));
+}
+
+#[test]
+fn before_a_server_stops_only_collectives_that_need_nothing_more_go_on() {
+    let mut world = World::new(11, Limits::default());
+    let mut written = image(12);
+    let mut ranks = vec![];
+    for (id, count) in [(1, 4), (2, 4), (3, 3)] {
+        let spec = spec(u128::from(id), true, 4, quarters());
+        ranks.extend((0..count).map(|rank| Rank::join(&mut world, id, &spec, rank)));
+    }
+    while world.turn() {}
+    // Of the first all have asked for the end, of the second all but one, and to the third one has not come.
+    (0..7).for_each(|rank: usize| ranks[rank].await_round(&mut world, None));
+    world.step(Event::EndCollectives);
+    let late = spec(4, true, 4, quarters());
+    ranks.push(Rank::join(&mut world, 4, &late, 0));
+    settle(&mut world, &mut ranks, &mut written);
+    let results = results(&ranks);
+    assert_eq!(results[..4], vec![Ok(()); 4]);
+    assert!(content(&world, 1) == written);
+    for result in &results[4..] {
+        let error = result.clone().unwrap_err();
+        assert!(error.message.contains("I/O server 3 is stopping"), "{error}");
+    }
 }

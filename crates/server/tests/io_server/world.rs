@@ -158,7 +158,7 @@ impl World {
         self.answers.remove(&call)
     }
 
-    fn step(&mut self, event: Event<MemoryBuffer>) {
+    pub fn step(&mut self, event: Event<MemoryBuffer>) {
         let mut effects = Vec::new();
         self.server.step(self.now_s * 1_000_000_000, event, &mut effects);
         for effect in effects {

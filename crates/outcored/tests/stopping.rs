@@ -1,0 +1,136 @@
+//! An I/O server that is stopped while collectives wait for processes that do not come.
+
+#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
+
+mod daemon;
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use daemon::directory;
+use outcore_core::{
+    ChunkOrder, CollectiveSpec, Distribution, ErrorKind, Grant, GridSpec, Hints, IoReply, IoRequest, Link,
+    ManagerReply, ManagerRequest, MemorySchema, PIECE_BYTES, ROUND_PIECES, ServerId, StorageOrder, Target,
+};
+use outcore_memory::Region;
+use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
+use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, serve_io, serve_manager};
+
+/// Far beyond what the server may take to stop.
+const PATIENCE_S: u64 = 1_000_000;
+
+struct Pool {
+    _root: tempfile::TempDir,
+    key: Key,
+    manager: ManagerDaemon,
+    server: IoDaemon,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let key = Key::random().unwrap();
+        let listen: Vec<Address> = vec!["tcp:127.0.0.1:0".parse().unwrap()];
+        let settings = ManagerSettings {
+            directory: directory(root.path(), "m"),
+            listen: listen.clone(),
+            key: key.clone(),
+            metrics: None,
+        };
+        let manager = serve_manager(&settings).unwrap();
+        let settings = IoSettings {
+            directory: directory(root.path(), "d"),
+            listen,
+            advertise: None,
+            key: key.clone(),
+            manager: manager.addresses().to_vec(),
+            server: None,
+            threads: 1,
+            memory_bytes: None,
+            reads_memory: true,
+            metrics: None,
+        };
+        let server = serve_io(&settings).unwrap();
+        Self { _root: root, key, manager, server }
+    }
+
+    /// A client over one connection, so that the server takes what it asks in this order.
+    fn link(&self) -> NetLink {
+        let credentials = Credentials::Pool { key: self.key.clone(), user: User::own() };
+        let options = Options {
+            connections_per_address: 1,
+            patience: Duration::from_secs(1),
+            ..Options::new(credentials)
+        };
+        NetLink::connect(self.manager.addresses(), options).unwrap()
+    }
+}
+
+fn make_file(link: &NetLink) -> (Target, Grant) {
+    let hints = Hints::default();
+    let request = ManagerRequest::Create { path: "u".into(), mode: 0o644, hints };
+    match link.manager(request).unwrap() {
+        ManagerReply::Opened(opened) => {
+            let stripes = opened.inode.layout.unwrap().stripes;
+            (Target { handle: opened.inode.handle, stripes, entry: 0 }, opened.grant)
+        }
+        reply => panic!("{reply:?}"),
+    }
+}
+
+fn ask(link: &NetLink, request: IoRequest) -> Receiver<IoReply> {
+    let (sender, receiver) = channel();
+    let done = Box::new(move |answer: outcore_core::Answer<Region>| drop(sender.send(answer.reply)));
+    link.io(ServerId(0), request, Region::empty(), done);
+    receiver
+}
+
+fn spec() -> CollectiveSpec {
+    CollectiveSpec {
+        id: 17,
+        write: true,
+        ranks: 3,
+        grid: GridSpec {
+            shape: vec![3, 1024],
+            chunk: vec![3, 1024],
+            item_bytes: 8,
+            storage: StorageOrder::C,
+            chunk_order: ChunkOrder::RowMajor,
+            slot_align_bytes: 1 << 16,
+            column_places: None,
+            growing: false,
+        },
+        shard: 0,
+        schema: MemorySchema::Mesh { mesh: vec![3], dims: vec![Distribution::Block, Distribution::Whole] },
+        patience_s: PATIENCE_S,
+        skips_disk: false,
+        piece_bytes: PIECE_BYTES,
+        round_pieces: ROUND_PIECES,
+    }
+}
+
+#[test]
+fn processes_in_a_collective_are_told_that_the_server_stops_and_those_that_died_hold_nobody_up() {
+    let pool = Pool::new();
+    let links = [pool.link(), pool.link()];
+    let (target, grant) = make_file(&links[0]);
+    let joined: Vec<Receiver<IoReply>> = links
+        .iter()
+        .zip(0..)
+        .map(|(link, rank)| {
+            let spec = Box::new(spec());
+            let joined = ask(link, IoRequest::Join { target, grant, spec, rank, memory: None });
+            assert!(matches!(ask(link, IoRequest::Status).recv(), Ok(IoReply::Status(_))));
+            joined
+        })
+        .collect();
+    // The first one lives, the second dies, and the third never comes.
+    let [lives, dies] = links;
+    drop(dies);
+    pool.server.stop();
+    let IoReply::Failed(error) = joined[0].recv().unwrap() else { panic!("a server that was stopped") };
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.message.contains("I/O server 0 is stopping"), "{error}");
+    drop(lives);
+    pool.manager.stop();
+}
