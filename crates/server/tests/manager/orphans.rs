@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use outcore_core::{Error, ErrorKind, Handle, ManagerReply, Result};
+use outcore_core::{Error, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Result};
 use outcore_server::manager::Manager;
 use outcore_server::store::{Guard, MAX_RANGE, MemoryStore, Outcome, Store, Versioned, Write};
 
@@ -144,6 +144,20 @@ fn a_directory_takes_the_place_of_another_by_one_commit() {
     // The first takes handles, the second renames, and the others empty what was replaced.
     assert_eq!(seen[..2], [false, true]);
     assert!(seen.len() > 5 && seen[1..].iter().all(|is_new| *is_new), "{seen:?}");
+}
+
+/// Nobody can read it, to set it again.
+#[test]
+fn what_takes_the_place_of_a_directory_takes_over_its_default_layout() {
+    let mut manager = pool();
+    for path in ["new/f", "d/f"] {
+        ask(&mut manager, &root(), create(path)).unwrap();
+    }
+    let hints = Hints { stripe_unit_bytes: Some(192 << 10), ..Hints::default() };
+    ask(&mut manager, &root(), ManagerRequest::SetDefaultLayout { path: "d".into(), hints }).unwrap();
+    ask(&mut manager, &root(), replace("new", "d")).unwrap();
+    let made = opened(ask(&mut manager, &root(), create("d/g")).unwrap()).inode;
+    assert_eq!(made.layout.unwrap().stripes.unit_bytes(), 192 << 10);
 }
 
 #[test]
