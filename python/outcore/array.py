@@ -126,7 +126,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements."""
-        return self.size * self.dtype.itemsize
+        return self.metadata.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -394,9 +394,13 @@ class Array:
         self.close()
 
     def mark(self, state: str | None, why: str = "") -> None:
-        """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``."""
+        """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``.
+
+        Steps that others have appended since it was opened stay counted.
+        """
+        newest = read_metadata(self._place) if self.metadata.growing else self.metadata
+        write_metadata(self._place, dataclasses.replace(newest, state=state, why=why))
         self.metadata = dataclasses.replace(self.metadata, state=state, why=why)
-        write_metadata(self._place, self.metadata)
 
 
 def open_array(

@@ -76,6 +76,8 @@ def write_all(
         If the processes do not agree, or what one of them has does not fit the schema.
     BudgetError
         If `memory` is too little.
+    BusyError
+        If another call appends to the array, or has done so where that matters.
     OutcoreError
         On every process, if one of them, or a server, fails.
     """

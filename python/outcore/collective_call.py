@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from outcore import atomic_write, budget
+from outcore import atomic_write, budget, growing
 from outcore._core import Collective, Grid, MemorySchema, PoolFile
 from outcore._core import Pool as PoolCore
+from outcore.array_metadata import read_metadata
 from outcore.collective_agreement import Agreement, layout_of
 from outcore.collective_memory import Local, arrays_of, offers_memory
 from outcore.collective_progress import shown
@@ -74,6 +75,7 @@ class Call:
         self._tell: Callable[[], None] | None = None
         self._fresh: Place | None = None
         self._before = array.metadata
+        self._held = contextlib.ExitStack()
         self._begun: Agreement | None = None
         self._found: MemorySchema
         self._files: list[PoolFile] = []
@@ -240,11 +242,19 @@ class Call:
 
     def _mark(self) -> Exception | None:
         """Count the writing for all processes, and mark the array incomplete."""
-        self._before = self._array.metadata
+        array = self._array
         try:
-            self._array.count_writing()
+            array.count_writing()
             if self._agreed.is_marked:
-                self._array.mark(_STATE, _WHY)
+                is_growing = array.metadata.growing
+                if is_growing:
+                    # Who appends replaces zarr.json too.
+                    self._held.enter_context(growing.appending(array.place, self._verb))
+                if array.place.exists():  # of a step that is being written there is none yet
+                    self._before = read_metadata(array.place)
+                if is_growing:
+                    growing.check_last_file(array.place, array.metadata, self._before)
+                array.mark(_STATE, _WHY)
         except OutcoreError as error:
             return error
         return None
@@ -338,8 +348,9 @@ class Call:
         array, before = self._array, self._before
         if self._fresh is None:
             # What was half-written before is whole only if all of it is new.
-            is_whole = before.state is None or array.nbytes == self._bytes_of_all()
+            is_whole = before.state is None or before.nbytes == self._bytes_of_all()
             array.mark(*((None, "") if is_whole else (before.state, before.why)))
+            self._held.close()
             return
         atomic_write.take_place(self._fresh, array.place, array.metadata)
         self._fresh = None
@@ -364,6 +375,8 @@ class Call:
         """Tell the others why, wherever this process is; remove what was begun."""
         with contextlib.suppress(OutcoreError):
             self._tell_others(error)
+        with contextlib.suppress(OutcoreError):
+            self._held.close()
         if self._visited is not None:
             self._visited.close()
         if self._fresh is not None:

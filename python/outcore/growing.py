@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outcore._core import ArrayFile
-from outcore.errors import OutcoreError
+from outcore.errors import BusyError, OutcoreError
 from outcore.selection import Selection
 from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata
@@ -43,16 +43,18 @@ def longer(metadata: Metadata, steps: int) -> Metadata:
 
 
 @contextmanager
-def appending(where: Place) -> Iterator[Place]:
+def appending(where: Place, doing: str = "appending a step") -> Iterator[Place]:
     """Hold an array for one who appends to it; yield where a step is written before it is one.
+
+    Who changes its ``zarr.json`` otherwise, step by step, holds it too: to append is that as well.
 
     Raises
     ------
     BusyError
-        If another call appends to it.
+        If another call holds it.
     """
     begun = where.below(BEGUN)
-    with exclusive(begun, "appending a step"):
+    with exclusive(begun, doing):
         try:
             _discard(begun)
             yield begun
@@ -75,6 +77,22 @@ def place_file(begun: Place, where: Place, metadata: Metadata, step: int) -> Non
         where.volume.remove(target)
     source = "c/0" if len(metadata.shape) == 1 else "c"
     where.volume.rename(begun.inside(source), target)
+
+
+def check_last_file(where: Place, metadata: Metadata, newest: Metadata) -> None:
+    """Refuse who takes steps that others have appended for the rest of the last file.
+
+    Raises
+    ------
+    BusyError
+        If there are such.
+    """
+    had, have = metadata.shape[0], newest.shape[0]
+    if had != have and had % steps_in_file(metadata):
+        raise BusyError(
+            f"{where.path} was opened with {had} numbers and has {have} by now, in the same file; "
+            "refresh it, and write again"
+        )
 
 
 def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice]]:

@@ -70,6 +70,11 @@ class Metadata:
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
     def chunks_per_block(self) -> tuple[int, ...] | None:
         """Chunks of a block along each dimension, also that along which the array grows."""
         if self.block_chunks is None:
