@@ -14,7 +14,7 @@ from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
 
-MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS = 0, 1, 8, 9
+MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS, GUESSES = 0, 1, 8, 9, 10
 """Numbers of arrays in spans, where a report does not name them."""
 
 _ARRAYS = {
@@ -22,6 +22,7 @@ _ARRAYS = {
     FACTORS: "the factors",
     RIGHT_HAND_SIDES: "the right-hand sides",
     SOLUTIONS: "the solutions",
+    GUESSES: "the solutions to begin with",
 }
 
 
@@ -56,7 +57,10 @@ class Report:
         Condition number of A, as it was estimated while solving: ‖A‖₁ ‖A⁻¹‖, with A⁻¹ in the
         Frobenius norm.
     history
-        Residuals of an iterative method, one for each sweep or step; see its function.
+        Residuals of an iterative method, one for each sweep or step: the largest of all right-hand
+        sides; see its function.
+    residuals
+        ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, formed anew at the end.
     kernels, threads
         The BLAS that did the arithmetic.
     notes
@@ -92,6 +96,7 @@ class Report:
     arrays: list[str] = field(default_factory=list)
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
     condition: float | None = None
+    residuals: list[float] = field(default_factory=list)
 
     def array_name(self, number: int) -> str:
         """Name an array in the spans."""
@@ -138,6 +143,7 @@ class Report:
             backward_error=later.backward_error,
             condition=later.condition if later.condition is not None else self.condition,
             history=[*self.history, *later.history],
+            residuals=[*self.residuals, *later.residuals],
             notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
             spans=np.concatenate(spans) if spans else None,
         )

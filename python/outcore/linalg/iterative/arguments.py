@@ -40,6 +40,7 @@ class Setting:
     scratch: PathLike | None = None
     out: PathLike | None = None
     overwrite: bool = False
+    resume: bool = True
     factors: LUFactor | None = None
 
     def check(self) -> None:

@@ -9,7 +9,8 @@ from outcore.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg import columns
 from outcore.linalg.iterative.arguments import Setting, Storage
-from outcore.linalg.iterative.iteration import Iteration, open_iteration
+from outcore.linalg.iterative.iteration import Iteration
+from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
 from outcore.linalg.iterative.preconditioners import (
     Preconditioner,
@@ -30,9 +31,9 @@ VECTORS = 5
 
 def cg(
     A: Array | PathLike,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | None = None,
+    x0: npt.ArrayLike | Array | PathLike | None = None,
     preconditioner: ForHermitian = None,
     omega: float = 1.0,
     block: int | None = None,
@@ -44,6 +45,7 @@ def cg(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -54,7 +56,7 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
         As for `gauss_seidel`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
@@ -94,12 +96,14 @@ def cg(
     check_omega(omega)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
-        overwrite,
+        overwrite, resume,
     )  # fmt: skip
     needs = demands(preconditioner)
     with open_iteration("conjugate gradients", A, b, x0, lambda *_: [needs], setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
-        _iterate(it, M)
+        for _ in it.groups():
+            M.begin()
+            _iterate(it, M)
         report = it.report("cg", M.times, notes=[], block_reads=M.block_reads)
         return it.result(report)
 

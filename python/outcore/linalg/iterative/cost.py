@@ -2,10 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from outcore.array import Array
 from outcore.counts import count_of
+from outcore.elements import array_of
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
 from outcore.linalg.iterative.arguments import Setting
@@ -13,19 +17,20 @@ from outcore.linalg.iterative.cg import demands as demands_of_cg
 from outcore.linalg.iterative.gauss_seidel import check_direction
 from outcore.linalg.iterative.gauss_seidel import demands as demands_of_gauss_seidel
 from outcore.linalg.iterative.gmres import demands as demands_of_gmres
+from outcore.linalg.iterative.groups import Choices, Divider, Division
 from outcore.linalg.iterative.jacobi import demands as demands_of_jacobi
 from outcore.linalg.iterative.plan import (
     Demands,
-    IterativeGeometry,
     MatrixLayout,
     Pass,
     check_dtype,
-    iterative_geometry,
     narrow_dtype,
     working_dtype,
 )
 from outcore.linalg.iterative.preconditioners import applied
 from outcore.linalg.layouts import layout_of
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.volumes import place
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:
@@ -39,20 +44,18 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
     setting = _setting(problem, problem.option("assume_a", "gen"))
     direction = check_direction(problem.option("direction", None), setting.assume_a, processes)
     needs = demands_of_gauss_seidel(direction, is_half=setting.mirror is not None)
-    times: dict[Pass, int] = {"setup": 1, "all": 1}
+    times: dict[Pass, int] = {"all": 1}
     if direction == "symmetric":
         times |= {"lower": sweeps - sweeps // 2, "upper": sweeps // 2}
     else:
         times["sweep"] = sweeps
 
-    def shares(setting: Setting) -> Iterator[IterativeGeometry]:
-        for rank in range(processes):
-            yield _geometry(problem, setting, lambda _: [needs], rank, processes)
-
-    if processes > 1:
-        block = min(g.strips.block for g in shares(setting))
-        setting = dataclasses.replace(setting, block=block)
-    costs = [_cost(g, times, block_reads=sweeps) for g in shares(setting)]
+    dividers = [
+        _divider(problem, setting, lambda *_: [needs], rank, processes) for rank in range(processes)
+    ]
+    size = min(each.divide().size for each in dividers)
+    block = min(each.divide(size).geometry.strips.block for each in dividers)
+    costs = [_cost(each, each.divide(size, block), times, sweeps) for each in dividers]
     return dataclasses.replace(
         max(costs, key=lambda cost: cost.bytes_read),
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
@@ -65,18 +68,20 @@ def jacobi_cost(problem: Problem) -> Cost:
     sweeps = _count(problem, "sweeps")
     setting = _setting(problem, problem.option("assume_a", "gen"))
     needs = demands_of_jacobi(is_half=setting.mirror is not None)
-    g = _geometry(problem, setting, lambda _: [needs])
-    checks = 0 if g.source_slot_bytes is None else 1
-    return _cost(g, {"setup": 1, "all": sweeps + checks}, block_reads=sweeps)
+    divider = _divider(problem, setting, lambda *_: [needs])
+    checks = 0 if divider.source_slot_bytes is None else 1
+    return _cost(divider, divider.divide(), {"all": sweeps + checks}, sweeps)
 
 
 def cg_cost(problem: Problem) -> Cost:
     """Plan `cg` with ``iterations`` iterations, from 0."""
     iterations = _count(problem, "iterations")
     given = problem.option("preconditioner", None)
-    g = _geometry(problem, _setting(problem, "her"), lambda _: [demands_of_cg(given)])
-    times, block_reads = applied(given, g, iterations, gives_product=False)
-    return _cost(g, times | {"all": iterations + 1}, block_reads)
+    needs = demands_of_cg(given)
+    divider = _divider(problem, _setting(problem, "her"), lambda *_: [needs])
+    division = divider.divide()
+    times, block_reads = applied(given, division.geometry, iterations, gives_product=False)
+    return _cost(divider, division, times | {"all": iterations + 1}, block_reads)
 
 
 def gmres_cost(problem: Problem) -> Cost:
@@ -91,16 +96,20 @@ def gmres_cost(problem: Problem) -> Cost:
         restart = count_of("restart", restart)
     setting = _setting(problem, problem.option("assume_a", "gen"))
 
-    def choices(layout: MatrixLayout) -> list[Demands]:
+    def choices(
+        layout: MatrixLayout, width: int, memory_bytes: int, is_least: bool
+    ) -> list[Demands]:
         return demands_of_gmres(
-            layout, problem.rhs, problem.memory_bytes, given, restart,
+            layout, width, memory_bytes, given, restart, is_least=is_least,
             is_half=setting.mirror is not None,
         )  # fmt: skip
 
-    g = _geometry(problem, setting, choices)
-    times, block_reads = applied(given, g, iterations, gives_product=True)
-    residuals = math.ceil(iterations / g.demands.restart)
-    return _cost(g, times | {"all": times.get("all", 0) + residuals}, block_reads, residuals)
+    divider = _divider(problem, setting, choices)
+    division = divider.divide()
+    times, block_reads = applied(given, division.geometry, iterations, gives_product=True)
+    residuals = math.ceil(iterations / division.geometry.demands.restart)
+    times["all"] = times.get("all", 0) + residuals
+    return _cost(divider, division, times, block_reads, residuals)
 
 
 def _count(problem: Problem, name: str) -> int:
@@ -111,69 +120,93 @@ def _setting(problem: Problem, assume_a: Any) -> Setting:
     option = problem.option
     setting = Setting(
         None, 1, problem.memory_bytes, None, False, assume_a, option("pin", "auto"),
-        option("block", None), option("storage", None),
+        option("block", None), option("storage", None), out=option("out", None) or None,
     )  # fmt: skip
     setting.check()
     return setting
 
 
-def _geometry(
-    problem: Problem,
-    setting: Setting,
-    choices: Callable[[MatrixLayout], list[Demands]],
-    rank: int = 0,
-    processes: int = 1,
-) -> IterativeGeometry:
+def _divider(
+    problem: Problem, setting: Setting, choices: Choices, rank: int = 0, processes: int = 1
+) -> Divider:
     n, dtype = problem.n, problem.dtype
     check_dtype(dtype)
     order, (rows, cols) = layout_of(problem, order="C")
     wide = working_dtype(dtype, setting.storage)
     stored = dtype if setting.storage is None else narrow_dtype(wide)
     itself = MatrixLayout(n, dtype, wide, (rows, cols), order)
-    layout = dataclasses.replace(itself, stored=stored)
-    return iterative_geometry(
-        layout, choices(layout), problem.memory_bytes, problem.rhs, block=setting.block,
-        pin=setting.pin, source_slot_bytes=itself.slot_bytes if stored != dtype else None,
-        rank=rank, processes=processes,
+    rhs = _right_hand_sides(problem, wide)
+    if setting.out is not None and rank == 0:
+        rhs = rhs._replace(out=place(setting.out))
+    return Divider(
+        dataclasses.replace(itself, stored=stored), itself.slot_bytes if stored != dtype else None,
+        rhs, None, choices, setting, problem.memory_bytes, rank, processes,
     )  # fmt: skip
 
 
+def _right_hand_sides(problem: Problem, dtype: np.dtype[Any]) -> RightHandSide:
+    """Take those that are given, or as many in memory, of the type of the matrix."""
+    n, b = problem.n, problem.option("b", None)
+    if b is None:
+        b = np.broadcast_to(np.zeros((), dtype), (n, problem.rhs))
+    elif not isinstance(b, Array):
+        b = array_of(b, "right-hand sides")
+    if b.shape not in ((n,), (n, problem.rhs)) or (b.ndim == 1 and problem.rhs != 1):
+        raise InvalidError(
+            f"b= has shape {b.shape}, need ({n}, {problem.rhs}): give n= and rhs= of it"
+        )
+    return RightHandSide(b, "N", n, dtype, None)
+
+
 def _cost(
-    g: IterativeGeometry, times: Mapping[Pass, int], block_reads: int, checks: int = 1
+    divider: Divider,
+    division: Division,
+    times: Mapping[Pass, int],
+    block_reads: int,
+    checks: int = 1,
 ) -> Cost:
-    """Add up passes; with a copy of the matrix, `checks` of those over all of it are over A."""
+    """Add up passes, of which `times` are made for each group of right-hand sides.
+
+    With a copy of the matrix, `checks` of those over all of it are over A.
+    """
+    g, rhs, groups = division.geometry, divider.rhs, division.groups
     layout, itself = g.layout, g.source_slot_bytes
     tiles = g.tiles_in("all")
     phases = []
-    steps = dict(times)
+    steps = {kind: groups * count for kind, count in times.items()}
+    if g.blocks:
+        steps["setup"] = 1
     read = 0
     if itself is not None:
-        steps["all"] = steps.get("all", 0) - checks
-        read = checks * tiles * itself
+        steps["all"] = steps.get("all", 0) - groups * checks
+        read = groups * checks * tiles * itself
         written = tiles * layout.slot_bytes
         phases.append(Phase(layout.dtype, bytes_read=tiles * itself, bytes_written=written))
     blocks_bytes = g.blocks.file_bytes if g.blocks else 0
+    width = rhs.columns * rhs.parts
     elements = sum(count * g.elements(kind) for kind, count in times.items())
-    flops = 2.0 * elements * g.columns
+    flops = 2.0 * elements * width
     if g.blocks:
         for number in range(g.strips.count):
             here = g.strips.extent(number)
             rows = here.stop - here.start
-            flops += 2 / 3 * rows**3 + 2.0 * block_reads * rows**2 * g.columns
+            flops += 2 / 3 * rows**3 + 2.0 * block_reads * rows**2 * width
+    b_bytes = rhs.b.nbytes if isinstance(rhs.b, Array) else 0
+    x_bytes = layout.n * rhs.columns * rhs.solution_dtype.itemsize if rhs.out else 0
     phases.append(
         Phase(
             layout.dtype,
-            bytes_read=read + g.bytes_read(steps) + block_reads * blocks_bytes,
-            bytes_written=blocks_bytes,
+            bytes_read=read + g.bytes_read(steps) + groups * block_reads * blocks_bytes + b_bytes,
+            bytes_written=blocks_bytes + x_bytes,
             flops=flop_weight(layout.dtype) * flops,
             # Products with few columns go at the speed of the memory.
-            other_seconds=elements * layout.stored.itemsize * SCAN_S_PER_BYTE,
+            other_seconds=groups * elements * layout.stored.itemsize * SCAN_S_PER_BYTE,
         )
     )
     return Cost(
-        method=g.describe(),
-        peak_memory_bytes=g.memory_bytes,
-        disk_bytes=blocks_bytes + (0 if itself is None else tiles * layout.slot_bytes),
+        method=division.describe(),
+        peak_memory_bytes=g.memory_bytes + division.room.beside_bytes,
+        disk_bytes=blocks_bytes + x_bytes + (0 if itself is None else tiles * layout.slot_bytes),
         words_lower_bound=None,
         phases=tuple(phases),
     )

@@ -7,7 +7,7 @@ fewer digits.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -103,15 +103,13 @@ class DiagonalBlocks:
             (self._strips.n,), np.int32, memoryview(pivots)
         )
 
-    def factor(self, tiles: PinnedTiles, see: Callable[[int, Matrix], None] | None = None) -> None:
+    def factor(self, tiles: PinnedTiles) -> None:
         """Read the blocks and factor them.
 
         Parameters
         ----------
         tiles
             Of the matrix.
-        see
-            Called with the number of each block and its elements before they are overwritten.
 
         Raises
         ------
@@ -133,8 +131,6 @@ class DiagonalBlocks:
                 D = self._block(number, self._memory[slot_number])
                 for tile, data in itertools.islice(arriving, len(strip)):
                     self._copy(number, tile, data, D)
-                if see:
-                    see(number, D)
                 self._factor(number, D)
                 if writer:
                     writer.write(

@@ -9,7 +9,8 @@ from outcore.array import Array, open_array
 from outcore.communicator import TIMEOUT_S
 from outcore.errors import InvalidError
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
-from outcore.linalg.iterative.iteration import Iteration, narrowed, open_iteration
+from outcore.linalg.iterative.iteration import Iteration, narrowed
+from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
 from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
 from outcore.linalg.iterative.sharing import Sharing
@@ -25,9 +26,9 @@ VECTORS = 5
 
 def gauss_seidel(
     A: Array | PathLike,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | None = None,
+    x0: npt.ArrayLike | Array | PathLike | None = None,
     omega: float = 1.0,
     block: int | None = None,
     pin: Pin = "auto",
@@ -40,6 +41,7 @@ def gauss_seidel(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
     comm: Any = None,
@@ -62,10 +64,11 @@ def gauss_seidel(
     A
         (n, n) array on disk, or its path; float32, float64, complex64 or complex128.
     b
-        (n,) or (n, k) right-hand sides; those on disk are read into the budget. All are worked on
-        at once, with one pass over A for a sweep.
+        (n,) or (n, k) right-hand sides: a NumPy array, or an array on disk or its path. All are
+        worked on at once, with one pass over A for a sweep; if they do not fit into the budget, in
+        as few groups of columns as do, one after the other.
     x0
-        Solution to begin with, of the shape of `b`; by default 0.
+        Solution to begin with, of the shape of `b`, in memory or on disk; by default 0.
     omega
         Over-relaxation ω, between 0 and 2.
     block
@@ -99,6 +102,9 @@ def gauss_seidel(
         Directory of the solution on disk; by default it stays in memory.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with the groups of columns of a solution at `out` that a stopped call left, if `A`,
+        `b`, `tol` and `assume_a` are the same.
     threads
         Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
         sides, whose products go at the speed of the memory.
@@ -124,7 +130,7 @@ def gauss_seidel(
         ``report.history`` has for each sweep ‖r‖₂ / ‖b‖₂, with r_i = b_i - (A x)_i for x as it was
         when the sweep reached block i, the largest of all right-hand sides.
         ``report.backward_error`` and the residual in ``report.notes`` are of x, formed anew in a
-        last pass over A.
+        last pass over A; ``report.residuals`` has that of each right-hand side.
 
     Raises
     ------
@@ -141,7 +147,8 @@ def gauss_seidel(
     NonFiniteError
         If `A` has a NaN or an infinity, with its index.
     Interrupted
-        After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory.
+        After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory; `None` if it goes
+        to disk in several groups.
     OutcoreError
         What fails on one process fails on all, with the kind of its error and its rank.
     DiskError
@@ -160,7 +167,7 @@ def gauss_seidel(
     """
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite,
+        overwrite, resume,
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
         way = check_direction(direction, assume_a, sharing.size)
@@ -173,12 +180,13 @@ def gauss_seidel(
         sharing.agree(have | setting.shared())
         needs = demands(way, is_half=setting.mirror is not None)
         with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting, sharing) as it:
-            times = _iterate(it, way, omega)
+            times: Counter[Pass] = Counter()
+            for _ in it.groups():
+                times += _iterate(it, way, omega)
             notes = narrowed(it)
             if sharing.size > 1:
                 notes.append(f"Gauss-Seidel inside each of {sharing.size} processes, Jacobi across")
-            sweeps = len(it.convergence.history)
-            report = it.report("gauss_seidel", times, notes=notes, block_reads=sweeps)
+            report = it.report("gauss_seidel", times, notes=notes, block_reads=it.steps)
             x, report = it.result(report)
         if out is not None:
             sharing.meet()  # the first process has written it
@@ -221,12 +229,16 @@ def demands(direction: Direction, *, is_half: bool) -> Demands:
 
 def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]:
     """Sweep until the residual is small; return how often each kind of pass was made."""
-    relaxation = relaxation_of(it, omega, it.X if it.has_guess else None)
+    relaxation = relaxation_of(it, omega)
     (R,) = it.vectors(1)
-    times: Counter[Pass] = Counter({"setup": 1})
-    if it.has_guess and (direction == "symmetric" or it.geometry.strips.by == "columns"):
-        relaxation.refresh("U", it.X)
-        times["upper"] += 1
+    times: Counter[Pass] = Counter()
+    if it.has_guess:
+        relaxation.refresh_diagonal(it.X)
+        times["setup"] += 1
+        it.meet_after_setup()
+        if direction == "symmetric" or it.geometry.strips.by == "columns":
+            relaxation.refresh("U", it.X)
+            times["upper"] += 1
     while True:
         while not it.convergence.is_over:
             is_forward = direction == "forward" or len(it.convergence.history) % 2 == 0

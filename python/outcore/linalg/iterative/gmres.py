@@ -11,8 +11,9 @@ from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
 from outcore.linalg.iterative.cg import check_omega
-from outcore.linalg.iterative.iteration import Iteration, open_iteration
+from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.krylov import Krylov
+from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
 from outcore.linalg.iterative.preconditioners import (
     Given,
@@ -31,12 +32,15 @@ from outcore.volumes import PathLike
 RESTART = 30
 """Directions before a restart, where the budget has room for them."""
 
+LEAST_RESTART = 10
+"""With fewer directions than these, fewer right-hand sides are worked on at once."""
+
 
 def gmres(
     A: Array | PathLike,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | None = None,
+    x0: npt.ArrayLike | Array | PathLike | None = None,
     preconditioner: Given = None,
     restart: int | None = None,
     omega: float = 1.0,
@@ -50,6 +54,7 @@ def gmres(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -60,7 +65,7 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
         As for `gauss_seidel`.
     preconditioner
         Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
@@ -106,16 +111,23 @@ def gmres(
         restart = count_of("restart", restart)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite, preconditioner if isinstance(preconditioner, LUFactor) else None,
+        overwrite, resume, preconditioner if isinstance(preconditioner, LUFactor) else None,
     )  # fmt: skip
 
-    def choices(layout: MatrixLayout, width: int, memory_bytes: int) -> list[Demands]:
-        is_half = setting.mirror is not None
-        return demands(layout, width, memory_bytes, preconditioner, restart, is_half=is_half)
+    def choices(
+        layout: MatrixLayout, width: int, memory_bytes: int, is_least: bool
+    ) -> list[Demands]:
+        return demands(
+            layout, width, memory_bytes, preconditioner, restart, is_least=is_least,
+            is_half=setting.mirror is not None,
+        )  # fmt: skip
 
     with open_iteration("GMRES", A, b, x0, choices, setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
-        _iterate(it, M, _spaces(it, is_preconditioned=preconditioner is not None))
+        spaces = Spaces(it, is_preconditioned=preconditioner is not None)
+        for _ in it.groups():
+            M.begin()
+            _iterate(it, M, spaces.of_group())
         report = it.report(
             "gmres", M.times, notes=[], block_reads=M.block_reads,
             others=(M.others_read, M.others_planned),
@@ -130,17 +142,22 @@ def demands(
     preconditioner: Given,
     restart: int | None,
     *,
+    is_least: bool,
     is_half: bool,
 ) -> list[Demands]:
-    """Say what GMRES takes of its budget: with the directions asked for, or as there is room."""
+    """Say what GMRES takes of its budget: with the directions asked for, or as there is room.
+
+    If columns can be fewer (not `is_least`), they are, rather than that directions are very few.
+    """
     n, dtype = layout.n, layout.dtype
     flexible = preconditioner is not None
     most = min(restart or RESTART, n)
+    least = 1 if is_least else min(LEAST_RESTART, most)
     found = []
-    for m in range(most, most - 1 if restart else 0, -1):
+    for m in range(most, most - 1 if restart else least - 1, -1):
         # Right-hand sides, directions, and these preconditioned.
         vectors = 1 + m + 1 + m * flexible
-        if m > 1 and restart is None and 2 * vectors * n * width * dtype.itemsize > memory_bytes:
+        if m > least and not restart and 2 * vectors * n * width * dtype.itemsize > memory_bytes:
             continue
         found.append(
             Demands(
@@ -161,15 +178,23 @@ def _triangle_bytes(width: int, restart: int, dtype: np.dtype[Any]) -> int:
     return pages(width * restart * (restart + 1) * wide.itemsize)
 
 
-def _spaces(it: Iteration, *, is_preconditioned: bool) -> Krylov:
-    """Take the memory of the Krylov spaces from the budget."""
-    g, dtype = it.geometry, it.geometry.layout.dtype
-    n, k, m = g.layout.n, g.columns, g.demands.restart
-    V = matrix_in(it.call, n, (m + 1) * k, dtype)
-    Z = matrix_in(it.call, n, m * k, dtype) if is_preconditioned else V
-    wide = np.result_type(dtype, np.float64)
-    triangles = matrix_in(it.call, (m + 1) * m, k, wide)
-    return Krylov(V, Z, triangles.T.reshape(k, m, m + 1))
+class Spaces:
+    """Memory of Krylov spaces, from the budget, for one group of right-hand sides at a time."""
+
+    def __init__(self, it: Iteration, *, is_preconditioned: bool) -> None:
+        g, dtype = it.geometry, it.geometry.layout.dtype
+        n, k, m = g.layout.n, g.columns, g.demands.restart
+        self._it, self._restart = it, m
+        self._V = matrix_in(it.call, n, (m + 1) * k, dtype)
+        self._Z = matrix_in(it.call, n, m * k, dtype) if is_preconditioned else self._V
+        wide = np.result_type(dtype, np.float64)
+        self._triangles = matrix_in(it.call, (m + 1) * m, k, wide)
+
+    def of_group(self) -> Krylov:
+        """Make spaces for the right-hand sides of the group."""
+        k, m = self._it.B.shape[1], self._restart
+        triangles = self._triangles[:, :k].T.reshape(k, m, m + 1)
+        return Krylov(self._V[:, : (m + 1) * k], self._Z[:, : (m + 1) * k], triangles)
 
 
 def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:

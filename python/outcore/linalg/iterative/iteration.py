@@ -1,10 +1,7 @@
-"""What every iterative method has around its steps: the system, the budget, the end."""
+"""What every iterative method has around its steps: the system, group by group of columns."""
 
-import contextlib
-import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,64 +9,52 @@ import numpy.typing as npt
 
 from outcore import blas_choice
 from outcore._core import ArrayFile
-from outcore.array import Array, open_array
-from outcore.array_metadata import read_metadata
-from outcore.elements import array_of
-from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
+from outcore.errors import ConvergenceWarning, InvalidError
 from outcore.linalg import columns
 from outcore.linalg.column_sums import ColumnSums
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.convergence import Convergence
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks, diagonal_blocks
-from outcore.linalg.iterative.narrow_copy import narrow_copy
+from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.groups import Division
 from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import PinnedProduct
-from outcore.linalg.iterative.plan import (
-    Demands,
-    IterativeGeometry,
-    MatrixLayout,
-    Pass,
-    check_dtype,
-    iterative_geometry,
-    narrow_dtype,
-    working_dtype,
-)
+from outcore.linalg.iterative.plan import Pass
 from outcore.linalg.iterative.sharing import Sharing, seconds_for
 from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
+from outcore.linalg.systems.columns import Columns
+from outcore.linalg.systems.groups import Groups
 from outcore.linalg.systems.residual import backward_errors, matrix_in
 from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.linalg.systems.solutions import Solution, solution
-from outcore.longcall import LongCall, long_call
-from outcore.report import Report
-from outcore.volumes import PathLike, as_path, place
-
-MANY_COLUMNS = 8
-"""With so many right-hand sides the processor is busy, not the memory."""
+from outcore.linalg.systems.solutions import Solution
+from outcore.longcall import LongCall
+from outcore.report import GUESSES, Report
 
 
 class Iteration:
     """A system A x = b with A on disk, and what the steps of a method work with.
 
-    All right-hand sides are scaled by powers of 2 to about 1, and x with them, which changes no
-    digit; a right-hand side that is complex where A is real is two columns.
+    Right-hand sides are worked on in groups of as many columns as fit in the budget. They are
+    scaled by powers of 2 to about 1, and x with them, which changes no digit; a right-hand side
+    that is complex where A is real is two columns.
 
     Attributes
     ----------
-    geometry, call, convergence
-        The plan; the budget and the trace; the residuals.
-    X, B
-        (n, k) solution and right-hand sides, column-major.
+    geometry, call
+        The plan; the budget and the trace.
+    X, B, convergence
+        Of a group: (n, k) solution and right-hand sides, column-major, and the residuals.
+    has_guess
+        Whether X is not zero at the start of a group.
+    steps
+        How many were made for the groups that are done.
     tiles, product, passes
         The matrix, products with its tiles, and with all of it.
     blocks
-        Its diagonal blocks, not yet factored, if the method wants them.
+        Its diagonal blocks, factored, if the method wants them.
     mirror
         How the upper triangle follows from the lower one, if only this is read.
-    has_guess
-        Whether X is not zero at the start.
     is_copied
         Whether the steps work with a copy of A in another type.
     sharing
@@ -79,53 +64,53 @@ class Iteration:
     def __init__(
         self,
         name: str,
-        geometry: IterativeGeometry,
+        division: Division,
         call: LongCall,
         rhs: RightHandSide,
+        x0: Any,
         setting: Setting,
         file: ArrayFile,
-        moved: Columns,
-        into: Solution | None,
+        into: Solution,
         sharing: Sharing,
     ) -> None:
         self.sharing = sharing
-        self.geometry, self.call, self.rhs = geometry, call, rhs
-        self._moved, self._into = moved, into
+        self.geometry = g = division.geometry
+        self.call, self.rhs, self._x0 = call, rhs, x0
+        self._division, self._into = division, into
+        self._moved = Columns(rhs, call, division.room)
+        self._groups = Groups(division.size, rhs.columns, sharing.same(into.done))
         self._name, self._setting = name, setting
         self.mirror = setting.mirror
         self._source_file = file
         self._files = [file]
-        layout = geometry.layout
-        self.convergence = Convergence(
-            name, setting.tol, setting.most, call.meter.advance,
-            eps=float(np.finfo(layout.dtype).eps), is_stationary=name in ("Gauss-Seidel", "Jacobi"),
-        )  # fmt: skip
+        layout = g.layout
         self.product = TileProduct(
-            layout.order, layout.stored, layout.dtype, layout.chunks, geometry.columns, call.arena
+            layout.order, layout.stored, layout.dtype, layout.chunks, g.columns, call.arena
         )
-        wide = layout.dtype if geometry.source_slot_bytes else layout.stored
+        wide = layout.dtype if g.source_slot_bytes else layout.stored
         self.sums = ColumnSums(
-            layout.n, wide, layout.order, layout.chunks, call.arena,
-            is_half=geometry.demands.is_half,
-        )  # fmt: skip
+            layout.n, wide, layout.order, layout.chunks, call.arena, is_half=g.demands.is_half
+        )
+        self.X: Matrix
+        self.B: Matrix
+        self._norms: npt.NDArray[np.float64]
+        self._norms1: npt.NDArray[np.float64]
         self.blocks: DiagonalBlocks
         self.tiles: PinnedTiles
         self.passes: PinnedProduct
         self._check: PinnedProduct
-        self.true_residual = np.inf
-        self.backward_error = np.inf
+        self.is_copied = g.source_slot_bytes is not None
+        self._kept: list[Matrix] = []
+        self._taken = 0
+        (self._b_memory,) = self._of_rows(layout.n, 1)
+        self._x_memory = self._of_rows(layout.n, 1)[0] if division.holds_x else None
+        self._here = slice(0, self._groups.first)
         self.has_guess = False
-        self.is_copied = geometry.source_slot_bytes is not None
-        (self.B,) = self.vectors(1)
-        self.X: Matrix = np.zeros(self.B.shape, layout.dtype, order="F")
-        moved.load(rhs.b, slice(0, rhs.columns), self.B)
-        rhs.refuse_non_finite(self.B)
-        sharing.agree_on("right-hand sides", self.B)
-        self._scales = sharing.same(self._powers_of_2(self.B))
-        columns.scale(self.B, 1 / self._scales)
-        self._norms, self._norms1 = sharing.same(
-            (self._joined(columns.norms(self.B)), rhs.norms1(self.B))
-        )
+        self.convergence = self._begun()
+        self.steps = 0
+        self._histories: list[list[float]] = []
+        self._residuals: list[float] = []
+        self._errors: list[float] = []
 
     def open_tiles(self, file: ArrayFile, *, is_copy: bool) -> None:
         """Take the tiles from `file`, the matrix or a copy of it in another type."""
@@ -152,43 +137,34 @@ class Iteration:
         self._check = PinnedProduct(g, found, self.product, self.mirror)
         return found
 
+    def factor_blocks(self, blocks: DiagonalBlocks) -> None:
+        """Factor the diagonal blocks, once for all groups."""
+        self.blocks = blocks
+        blocks.factor(self.tiles)
+        self.meet_after_setup()
+
+    def groups(self) -> Iterator[None]:
+        """Go through the right-hand sides: those of a group are in B, and its X is kept."""
+        for here in self._groups.slices():
+            self._begin(here)
+            yield
+            self._end()
+
     def vectors(self, count: int) -> list[Matrix]:
-        """Take matrices of n rows and a column for each right-hand side from the budget."""
-        g = self.geometry
-        return [matrix_in(self.call, g.layout.n, g.columns, g.layout.dtype) for _ in range(count)]
+        """Take matrices of n rows and a column for each right-hand side of the group.
+
+        They are of the budget; those of the next group have the same memory.
+        """
+        return self._of_group(self.geometry.layout.n, count)
 
     def step_vectors(self) -> tuple[Matrix, Matrix]:
-        """Take two of the rows of a diagonal block."""
-        g = self.geometry
-        one, other = (
-            matrix_in(self.call, g.step_rows, g.columns, g.layout.dtype) for _ in range(2)
-        )
+        """Take two such matrices of the rows of a diagonal block."""
+        one, other = self._of_group(self.geometry.step_rows, 2)
         return one, other
-
-    def begin_at(self, x0: Any) -> None:
-        """Begin with another solution than 0."""
-        given = x0[...] if isinstance(x0, Array) else array_of(x0, "an array as x0")
-        if given.shape != self.rhs.b.shape:
-            raise InvalidError(
-                f"x0 must have the shape of b, {self.rhs.b.shape}, have {given.shape}"
-            )
-        if given.dtype.kind not in "biufc" or (given.dtype.kind == "c" and self._is_real):
-            raise InvalidError(
-                f"x0 must be of a type that converts to {self.rhs.solution_dtype}, have "
-                f"{given.dtype}"
-            )
-        self.rhs.load(given.astype(self.rhs.solution_dtype, copy=False), slice(None), self.X)
-        if not np.isfinite(columns.norms(self.X)).all():
-            raise InvalidError("x0 has a NaN or an infinity; leave it out to begin with 0")
-        self.sharing.agree_on("x0=", self.X)
-        columns.scale(self.X, 1 / self._scales)
-        self.has_guess = True
 
     def relative(self, norms: npt.NDArray[np.float64]) -> float:
         """Largest residual relative to its right-hand side, given norms for each column."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            joined = self._joined(norms) / np.where(self._norms > 0, self._norms, 1)
-        return self.sharing.same(float(joined.max()))
+        return float(self._relative(norms).max())
 
     def targets(self) -> npt.NDArray[np.float64]:
         """Norms of residuals at which a column needs no further step."""
@@ -207,15 +183,20 @@ class Iteration:
         own = R[g.strips.lines]
         most_bytes = g.strips.most * g.step_rows * g.layout.n * g.layout.dtype.itemsize
         norms = sharing.joined_norms(columns.norms(own), seconds_for(most_bytes))
-        self.true_residual = self.relative(norms)
+        self._true = self._relative(norms)
         norms_r = sharing.added(self.rhs.norms1(own))
         added = None if sharing.size == 1 else sharing.added
         norm_a = self.sums.norm1(added, g.step_bytes // 8)
         errors = backward_errors(self.rhs, norm_a, self.X, norms_r, self._norms1)
-        self.backward_error = float(errors.max())
+        self._error = float(errors.max())
+
+    @property
+    def true_residual(self) -> float:
+        """Largest residual of the group, relative to its right-hand side, when formed last."""
+        return float(self._true.max())
 
     def meet_after_setup(self) -> None:
-        """Wait for the others, who copy rows of their own, and factor their diagonal blocks."""
+        """Wait for the others, who read, copy and factor rows of their own."""
         g = self.geometry
         blocks, rows = g.strips.most, g.step_rows
         flops = flop_weight(g.layout.dtype) * blocks * rows**3
@@ -227,29 +208,35 @@ class Iteration:
         self.form_residual(R)
         return self.convergence.accepts(self.true_residual)
 
-    def solution(self) -> Any:
-        """Give the solution the scale, shape and type of b, in memory."""
+    def reached(self) -> Any:
+        """Give what is there of the solution, in memory; `None` if that is on disk, in groups."""
+        rhs, into = self.rhs, self._into.x
+        if isinstance(into, np.ndarray):
+            if self._here.stop > self._groups.first:
+                self._scale_back()
+                self._keep()
+            later = (slice(None), slice(self._here.stop, None))[: into.ndim]
+            if rhs.b.ndim == 2 or not self._here.stop:
+                into[later] = 0 if self._x0 is None else self._x0[later]
+            return into
+        if self._division.groups > 1:
+            return None
+        if not self._here.stop:
+            return np.zeros(rhs.solution_shape, rhs.solution_dtype)
         self._scale_back()
-        return self.rhs.solution(self.X)
+        return rhs.solution(self.X)
+
+    def at(self) -> str:
+        """Say how far it is, for people."""
+        text = f"{len(self.convergence.history)} steps"
+        count = len(self._groups)
+        return text if count == 1 else f"{text} of group {len(self._histories) + 1} of {count}"
 
     def result(self, report: Report) -> tuple[Any, Report]:
         """Give the solution as the caller wants it, in memory or on disk, and the report."""
-        if self._into is not None:
+        if self.rhs.out is not None:
             self._into.x.report = report
-            return self._into.x, report
-        return self.solution(), report
-
-    def _store(self) -> None:
-        """Write the solution to where it is to be on disk."""
-        if self._into is not None:
-            self._scale_back()
-            self._moved.store(self._into.x, slice(0, self.rhs.columns), self.X)
-            self._moved.sync()
-
-    def _scale_back(self) -> None:
-        """Give the solution the scale of b, once."""
-        columns.scale(self.X, self._scales)
-        self._scales = np.ones_like(self._scales)
+        return self._into.x, report
 
     def report(
         self,
@@ -262,22 +249,21 @@ class Iteration:
     ) -> Report:
         """Report on the call, and warn if the tolerance was not reached.
 
-        A solution on disk is written before.
-
         Parameters
         ----------
         times
-            How often each kind of pass over the matrix was made, beside those of all of it.
+            How often each kind of pass over the matrix was made, beside those of all of it and the
+            one for the diagonal blocks.
         block_reads
             How often the diagonal blocks were read from their file, if they are in one.
         others
             Bytes that were read of something else, and that were to be.
         """
-        self._store()
         g = self.geometry
         blocks_bytes = g.blocks.file_bytes if g.blocks else 0
         planned = [others[1] + block_reads * blocks_bytes, blocks_bytes]
-        planned[0] += g.bytes_read({**times, "all": self.passes.made})
+        setup = times.get("setup", 0) + (g.blocks is not None)
+        planned[0] += g.bytes_read({**times, "setup": setup, "all": self.passes.made})
         if g.source_slot_bytes:
             tiles = len(g.tiles_of("all"))
             planned[0] += (1 + self._check.made) * tiles * g.source_slot_bytes
@@ -288,19 +274,21 @@ class Iteration:
         if g.blocks:
             moved.append(self.blocks.bytes_moved())
         kernels, threads = blas_choice.in_use()
-        self._warn(notes)
+        history = _longest(self._histories)
+        self._warn(notes, len(history))
         return Report(
             verb=verb,
             n=g.layout.n,
             dtype=g.layout.dtype.name,
-            method=g.describe(),
+            method=self._division.describe(),
             flops=self.product.flops + (self.blocks.flops if g.blocks else 0.0),
             bytes_read=others[0] + sum(read for read, _ in moved),
             bytes_written=sum(written for _, written in moved),
             planned_bytes_read=planned[0],
             planned_bytes_written=planned[1],
-            backward_error=self.backward_error,
-            history=self.convergence.history,
+            backward_error=max(self._errors, default=None),
+            history=history,
+            residuals=self._residuals,
             kernels=kernels,
             threads=threads,
             notes=notes,
@@ -308,21 +296,119 @@ class Iteration:
             **self.call.figures(),
         )
 
-    def _warn(self, notes: list[str]) -> None:
-        steps, tol = len(self.convergence.history), self._setting.tol
-        notes.append(f"residual ‖b - Ax‖ / ‖b‖ = {self.true_residual:.2e}, formed anew at the end")
-        if self.convergence.has_met(self.true_residual):
+    def _warn(self, notes: list[str], steps: int) -> None:
+        if self._groups.first:
+            notes.append(
+                f"gone on at column {self._groups.first} of {self._groups.columns}; the figures "
+                "are of the rest"
+            )
+        if len(self._histories) > 1:
+            of_each = [len(history) for history in self._histories]
+            notes.append(f"the groups took {min(of_each)} to {max(of_each)} steps each")
+        largest, tol = max(self._residuals, default=0.0), self._setting.tol
+        notes.append(f"residual ‖b - Ax‖ / ‖b‖ = {largest:.2e}, formed anew at the end")
+        bad = sum(not self._is_met(residual) for residual in self._residuals)
+        if not bad:
             return
+        count = len(self._residuals)
         text = (
-            f"{self._name} ended after {steps} steps with a residual of {self.true_residual:.2e} "
-            f"of the right-hand side; tol={tol:.2e} was asked for"
+            f"{self._name} ended after {steps} steps with a residual of {largest:.2e} "
+            f"of the right-hand side{f', and {bad} of {count} too large' if count > 1 else ''}; "
+            f"tol={tol:.2e} was asked for"
         )
         notes.append(text)
         warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
-    @property
-    def _is_real(self) -> bool:
-        return self.rhs.solution_dtype.kind == "f"
+    def _begin(self, here: slice) -> None:
+        """Take the right-hand sides of a group, and the solutions to begin with."""
+        width = (here.stop - here.start) * self.rhs.parts
+        self._here, self._scales, self._taken = here, np.ones(width), 0
+        self._true, self._error = np.full(here.stop - here.start, np.inf), np.inf
+        self.convergence = self._begun()
+        self.B = self._b_memory[:, :width]
+        self.X = self._x_of(here, width)
+        self.X[:] = 0
+        self._moved.load(self.rhs.b, here, self.B)
+        self.rhs.refuse_non_finite(self.B)
+        self.sharing.agree_on("right-hand sides", self.B)
+        scales = self.sharing.same(self._powers_of_2(self.B))
+        columns.scale(self.B, 1 / scales)
+        self._norms, self._norms1 = self.sharing.same(
+            (self._joined(columns.norms(self.B)), self.rhs.norms1(self.B))
+        )
+        if self._x0 is not None:
+            self._begin_at(here, 1 / scales)
+        self._scales = scales
+
+    def _begun(self) -> Convergence:
+        """Make room for the residuals of a group."""
+        count = max(len(self._groups), 1)
+        return Convergence(
+            self._name, self._setting.tol, self._setting.most,
+            lambda share: self.call.meter.advance(share / count),
+            eps=float(np.finfo(self.geometry.layout.dtype).eps),
+            is_stationary=self._name in ("Gauss-Seidel", "Jacobi"),
+        )  # fmt: skip
+
+    def _begin_at(self, here: slice, scales: npt.NDArray[np.float64]) -> None:
+        """Begin with another solution than 0."""
+        self._moved.load(self._x0, here, self.X, GUESSES)
+        if not np.isfinite(columns.norms(self.X)).all():
+            raise InvalidError("x0 has a NaN or an infinity; leave it out to begin with 0")
+        self.sharing.agree_on("x0=", self.X)
+        columns.scale(self.X, scales)
+        self.has_guess = True
+
+    def _end(self) -> None:
+        """Keep the solutions of a group, and what is to be reported of it."""
+        self._scale_back()
+        self._keep()
+        self.steps += len(self.convergence.history)
+        self._histories.append(self.convergence.history)
+        self._residuals += self._true.tolist()
+        self._errors.append(self._error)
+        if self.rhs.out is not None:
+            self._moved.sync()
+            # A later call goes on behind what is as good as was asked for.
+            if all(map(self._is_met, self._residuals)):
+                self._into.note(self._here.stop)
+
+    def _x_of(self, here: slice, width: int) -> Matrix:
+        """Find the memory of X: where it belongs, or in the budget."""
+        if self._x_memory is not None:
+            return self._x_memory[:, :width]
+        x: Matrix = self._into.x
+        return x[:, here] if x.ndim == 2 else x[:, None]
+
+    def _keep(self) -> None:
+        """Write the solutions of a group to where they belong, if they are not there."""
+        if self._x_memory is not None and self._into.x is not None:
+            self._moved.store(self._into.x, self._here, self.X)
+
+    def _scale_back(self) -> None:
+        """Give the solutions the scale of b, once."""
+        columns.scale(self.X, self._scales)
+        self._scales = np.ones_like(self._scales)
+
+    def _is_met(self, residual: float) -> bool:
+        return self._setting.tol is None or residual <= self._setting.tol
+
+    def _of_rows(self, rows: int, count: int) -> list[Matrix]:
+        """Take matrices for the largest group from the budget."""
+        g = self.geometry
+        return [matrix_in(self.call, rows, g.columns, g.layout.dtype) for _ in range(count)]
+
+    def _of_group(self, rows: int, count: int) -> list[Matrix]:
+        """Take matrices from the budget, or those that the group before took in the same order."""
+        first, self._taken = self._taken, self._taken + count
+        self._kept += self._of_rows(rows, self._taken - len(self._kept))
+        return [each[:, : self.B.shape[1]] for each in self._kept[first : self._taken]]
+
+    def _relative(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Residuals relative to the right-hand sides, given norms for each column."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            joined = self._joined(norms) / np.where(self._norms > 0, self._norms, 1)
+        return self.sharing.same(joined)
 
     def _joined(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Norms of right-hand sides from those of their columns."""
@@ -340,125 +426,6 @@ class Iteration:
         return np.tile(np.ldexp(1.0, exponents), self.rhs.parts)
 
 
-@contextmanager
-def open_iteration(
-    name: str,
-    A: Array | PathLike,
-    b: npt.ArrayLike | Array,
-    x0: npt.ArrayLike | Array | None,
-    choices: Callable[[MatrixLayout, int, int], list[Demands]],
-    setting: Setting,
-    sharing: Sharing | None = None,
-) -> Iterator[Iteration]:
-    """Check the arguments of an iterative method, and open the matrix for it.
-
-    Parameters
-    ----------
-    name
-        Of the method.
-    A, b, x0
-        Matrix, right-hand sides, and the solution to begin with.
-    choices
-        What the method may take of the budget, given the matrix, the number of columns and the
-        budget: the best first.
-    setting
-        The other arguments.
-    sharing
-        The processes that do so together; by default this one alone.
-
-    Raises
-    ------
-    Interrupted
-        On Ctrl-C or SIGTERM, with what was reached as ``x``.
-    """
-    setting.check()
-    sharing = sharing or Sharing()
-    source = A.place if isinstance(A, Array) else place(A)
-    metadata = read_metadata(source)
-    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
-        raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")
-    check_dtype(metadata.dtype)
-    sharing.agree_on_matrix(source, metadata)
-    n, memory_bytes = metadata.shape[0], sharing.budget(setting.memory)
-    dtype = working_dtype(metadata.dtype, setting.storage)
-    others = [x0] if isinstance(x0, Array) else []
-    reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
-    rhs = RightHandSide.read(
-        n, dtype, b, "N", setting.out if sharing.rank == 0 else None,
-        overwrite=setting.overwrite, reads=reads, stays=True,
-    )  # fmt: skip
-    if rhs.columns == 0:
-        raise InvalidError(f"need at least one right-hand side, have shape {rhs.b.shape}")
-    stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
-    is_copied = stored != metadata.dtype
-    width, chunks = rhs.columns * rhs.parts, metadata.chunks
-    layout = MatrixLayout(n, stored, dtype, (chunks[0], chunks[1]), metadata.order)
-    itself = MatrixLayout(n, metadata.dtype, dtype, layout.chunks, layout.order)
-
-    have = {
-        "shape of the right-hand sides": tuple(rhs.b.shape),
-        "type of the solution": rhs.solution_dtype.str,
-    }
-    sharing.agree(have)
-
-    def cut(block: int | None, room: ColumnRoom) -> IterativeGeometry:
-        left = memory_bytes - room.beside_bytes
-        return iterative_geometry(
-            layout, choices(layout, width, left), memory_bytes, width, block=block,
-            pin=setting.pin, source_slot_bytes=itself.slot_bytes if is_copied else None,
-            beside_bytes=room.beside_bytes, rank=sharing.rank, processes=sharing.size,
-        )  # fmt: skip
-
-    room, g = fitted(rhs, memory_bytes, functools.partial(cut, setting.block))
-    if (block := min(sharing.exchange(g.strips.block))) != g.strips.block:
-        room, g = fitted(rhs, memory_bytes, functools.partial(cut, block))
-    scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
-    with contextlib.ExitStack() as held:
-        array = held.enter_context(open_array(source.path))
-        call = held.enter_context(
-            long_call(
-                f"{name} of {source.path.name}", memory_bytes=memory_bytes, work=1.0,
-                threads=_threads(setting.threads, width),
-                progress=sharing.progress(setting.progress),
-            )
-        )  # fmt: skip
-        file = array.open_file(call.arena, 1, trace=call.trace)
-        into = held.enter_context(solution(rhs)) if rhs.out is not None else None
-        it = Iteration(name, g, call, rhs, setting, file, Columns(rhs, call, room), into, sharing)
-        mine = f".{sharing.rank}" if sharing.size > 1 else ""
-        try:
-            if x0 is not None:
-                it.begin_at(x0)
-            if is_copied:
-                copy = narrow_copy(g, it.open_source(), call, place(f"{scratch}.f4{mine}"))
-                it.open_tiles(held.enter_context(copy), is_copy=True)
-            else:
-                it.open_tiles(file, is_copy=False)
-            if g.blocks:
-                blocks = diagonal_blocks(g.blocks, call, place(f"{scratch}.diagonal{mine}"))
-                it.blocks = held.enter_context(blocks)
-            yield it
-        except KeyboardInterrupt as stop:
-            why = f" because {stop}" if isinstance(stop, Interrupted) else ""
-            steps = len(it.convergence.history)
-            stopped = Interrupted(
-                f"{name} of {source.path.name} stopped after {steps} steps{why}; "
-                "call again, with x0= the x of this exception to go on from there"
-            )
-            stopped.x = it.solution()
-            raise stopped from None
-
-
-def _threads(asked: int | None, columns: int) -> int | None:
-    """Threads of the BLAS. Products with few columns go at the memory's speed, not the processor's.
-
-    Half of the threads reach that, and leave the other cores to what moves the bytes.
-    """
-    if asked is not None or columns >= MANY_COLUMNS:
-        return asked
-    return max(blas_choice.in_use()[1] // 2, 1)
-
-
 def narrowed(it: Iteration) -> list[str]:
     """Say what to know of a matrix that was read in single precision."""
     layout = it.geometry.layout
@@ -469,3 +436,9 @@ def narrowed(it: Iteration) -> list[str]:
         f"A was kept in {layout.stored}: the residual cannot fall below about {eps:.0e} ‖A‖ ‖x‖, "
         "however small tol is"
     ]
+
+
+def _longest(histories: list[list[float]]) -> list[float]:
+    """Join the residuals of groups as if these had made their steps side by side."""
+    steps = max(map(len, histories), default=0)
+    return [max(each[min(step, len(each) - 1)] for each in histories) for step in range(steps)]

@@ -9,7 +9,8 @@ from outcore.array import Array
 from outcore.errors import InvalidError
 from outcore.linalg import columns
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
-from outcore.linalg.iterative.iteration import Iteration, narrowed, open_iteration
+from outcore.linalg.iterative.iteration import Iteration, narrowed
+from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -21,9 +22,9 @@ VECTORS = 2
 
 def jacobi(
     A: Array | PathLike,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | None = None,
+    x0: npt.ArrayLike | Array | PathLike | None = None,
     omega: float = 1.0,
     block: int | None = None,
     pin: Pin = "auto",
@@ -35,6 +36,7 @@ def jacobi(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -46,7 +48,7 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, threads, progress
+    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
         As for `gauss_seidel`.
     omega
         Damping or over-relaxation ω, positive.
@@ -78,13 +80,13 @@ def jacobi(
         raise InvalidError(f"omega must be positive, have {omega!r}")
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite,
+        overwrite, resume,
     )  # fmt: skip
     needs = demands(is_half=setting.mirror is not None)
     with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
-        _iterate(it, omega)
-        sweeps = len(it.convergence.history)
-        report = it.report("jacobi", {"setup": 1}, notes=narrowed(it), block_reads=sweeps)
+        for _ in it.groups():
+            _iterate(it, omega)
+        report = it.report("jacobi", {}, notes=narrowed(it), block_reads=it.steps)
         return it.result(report)
 
 
@@ -97,7 +99,6 @@ def _iterate(it: Iteration, omega: float) -> None:
     """Sweep until the residual is small."""
     X, B, convergence = it.X, it.B, it.convergence
     (R,) = it.vectors(1)
-    it.blocks.factor(it.tiles)
     R[:] = B
     if it.has_guess:
         it.passes.multiply(X, R)

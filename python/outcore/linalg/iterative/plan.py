@@ -313,7 +313,7 @@ def iterative_geometry(
     least, have = least + beside_bytes, memory_bytes + beside_bytes
     raise BudgetError(
         f"need {least} bytes ({format_bytes(least)}) of memory for {demands.name} of order "
-        f"{layout.n} with {columns} columns{kept}, have {have} "
+        f"{layout.n} with {columns} column{'s' * (columns != 1)}{kept}, have {have} "
         f"({format_bytes(have)}); raise memory="
     )
 

@@ -11,7 +11,7 @@ from outcore.errors import InvalidError
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.plan import IterativeGeometry, Pass
-from outcore.linalg.iterative.relaxation import relaxation_of
+from outcore.linalg.iterative.relaxation import Relaxation, relaxation_of
 from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.lu.solve import refuse_singular
 from outcore.linalg.lu.sweeps import Sweeps, ring_bytes, tile_bytes
@@ -43,6 +43,9 @@ class Preconditioner:
         """Bytes of factors that were read."""
         return 0
 
+    def begin(self) -> None:
+        """Begin with the next group of right-hand sides."""
+
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
         Z[:] = R
@@ -56,11 +59,6 @@ class Preconditioner:
 
 class BlockJacobi(Preconditioner):
     """M = D, the diagonal blocks of A."""
-
-    def __init__(self, it: Iteration) -> None:
-        super().__init__(it)
-        it.blocks.factor(it.tiles)
-        self.times["setup"] += 1
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- D⁻¹ R."""
@@ -78,11 +76,14 @@ class Sweep(Preconditioner):
 
     def __init__(self, it: Iteration, omega: float, *, is_symmetric: bool) -> None:
         super().__init__(it)
-        self._is_symmetric = is_symmetric
-        self._relaxation = relaxation_of(it, omega)
-        self.times["setup"] += 1
+        self._omega, self._is_symmetric = omega, is_symmetric
+        self._relaxation: Relaxation
         # Strips of columns can give both products of a new z in one go.
         self._gives_both = it.geometry.strips.by == "columns" and it.mirror is None
+
+    def begin(self) -> None:
+        """Begin with the next group of right-hand sides."""
+        self._relaxation = relaxation_of(self._it, self._omega)
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
@@ -136,7 +137,7 @@ class Factors(Preconditioner):
 
 
 class Function(Preconditioner):
-    """M⁻¹ is a function of the user's."""
+    """M⁻¹ is a function of the user's, of the columns that are worked on."""
 
     def __init__(self, it: Iteration, function: Callable[[Any], Any]) -> None:
         super().__init__(it)
@@ -209,11 +210,10 @@ def applied(
     With `gives_product` the products with A are among them.
     """
     if given in (None, "jacobi"):
-        passes: dict[Pass, int] = {"all": steps * gives_product}
-        return passes | ({"setup": 1} if given else {}), steps if given else 0
+        return {"all": steps * gives_product}, steps if given else 0
     if given == "ssor":
         lower = steps * (1 + gives_product)
-        return {"setup": 1, "lower": lower, "upper": steps}, 2 * steps
+        return {"lower": lower, "upper": steps}, 2 * steps
     if gives_product and not g.demands.is_half and g.strips.by == "columns":
-        return {"setup": 1, "sweep": steps}, steps
-    return {"setup": 1, "lower": steps, "upper": steps * gives_product}, steps
+        return {"sweep": steps}, steps
+    return {"lower": steps, "upper": steps * gives_product}, steps

@@ -15,7 +15,6 @@ each block all exchange what is new of x. So a block sees the newest values of i
 of the others those of their last exchange.
 """
 
-import functools
 from collections.abc import Iterable
 from itertools import islice
 from typing import Literal, TypeAlias
@@ -23,7 +22,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.lapack import kernels
 from outcore.linalg.columns import squares
 from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
 from outcore.linalg.iterative.iteration import Iteration
@@ -84,10 +82,14 @@ class Relaxation:
         for sums in (*self._of.values(), self._of_diagonal):
             sums[:] = 0
 
-    def see_block(self, number: int, D: Matrix, X: Matrix) -> None:
-        """Begin with another x: note the product with a diagonal block that is not factored yet."""
-        here = self._strips.extent(number)
-        kernels(X.dtype).gemm(D, X[here], self._of_diagonal[here], beta=0)
+    def refresh_diagonal(self, X: Matrix) -> None:
+        """Form D x anew, for this x."""
+        self._of_diagonal[:] = 0
+        for tile, data in self._tiles.go(self._geometry.tiles_of("setup")):
+            if tile.inside is not None:
+                rows, cols = tile.inside
+                part = tile.part(data, tile.inside)
+                self._product.add(part, X[cols], self._of_diagonal[rows])
 
     def refresh(self, triangle: Triangle, X: Matrix) -> None:
         """Form L x or U x anew, for this x."""
@@ -198,8 +200,8 @@ class Relaxation:
         return met
 
 
-def relaxation_of(it: Iteration, omega: float, X: Matrix | None = None) -> Relaxation:
-    """Factor the diagonal blocks for sweeps that begin with `X`, by default 0.
+def relaxation_of(it: Iteration, omega: float) -> Relaxation:
+    """Make ready for sweeps of a group of right-hand sides that begin with 0.
 
     Takes three vectors from its budget, beside the two of the rows of a block.
     """
@@ -209,7 +211,4 @@ def relaxation_of(it: Iteration, omega: float, X: Matrix | None = None) -> Relax
         omega, it.sharing,
     )  # fmt: skip
     relaxation.clear()
-    see = None if X is None else functools.partial(relaxation.see_block, X=X)
-    it.blocks.factor(it.tiles, see)
-    it.meet_after_setup()
     return relaxation

@@ -1,6 +1,6 @@
 """Columns of right-hand sides and solutions on disk: moved in the budget of a call, and counted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,19 +46,20 @@ class ColumnRoom:
     arrays: int
 
     @classmethod
-    def of(cls, rhs: RightHandSide, memory_bytes: int) -> "ColumnRoom":
-        """Find out what a right-hand side and its solution need."""
-        reads, writes = isinstance(rhs.b, Array), rhs.out is not None
+    def of(cls, rhs: RightHandSide, memory_bytes: int, also: Sequence[Any] = ()) -> "ColumnRoom":
+        """Find out what a right-hand side and its solution need, and what is `also` read."""
+        reads = [array for array in (rhs.b, *also) if isinstance(array, Array)]
+        writes = rhs.out is not None
         least, most = TRANSFER_BYTES
         transfer = pages(min(max(memory_bytes // 32, least), most))
-        converts = (reads and (rhs.is_split or rhs.b.dtype != rhs.dtype)) or (
+        converts = any(rhs.is_split or array.dtype != rhs.dtype for array in reads) or (
             writes and rhs.is_split
         )
         return cls(
             column_bytes=rhs.n * rhs.parts * rhs.dtype.itemsize if reads or writes else 0,
             transfer_bytes=transfer,
             stage_bytes=transfer if converts else 0,
-            arrays=reads + writes,
+            arrays=len(reads) + writes,
         )
 
     @property
@@ -70,7 +71,10 @@ class ColumnRoom:
 
 
 def fitted(
-    rhs: RightHandSide, memory_bytes: int, cut: Callable[[ColumnRoom], T]
+    rhs: RightHandSide,
+    memory_bytes: int,
+    cut: Callable[[ColumnRoom], T],
+    also: Sequence[Any] = (),
 ) -> tuple[ColumnRoom, T]:
     """Share a budget out with generous room for transfers, or if that is too much with the least.
 
@@ -79,11 +83,11 @@ def fitted(
     BudgetError
         As `cut` does with the least.
     """
-    room = ColumnRoom.of(rhs, memory_bytes)
+    room = ColumnRoom.of(rhs, memory_bytes, also)
     try:
         return room, cut(room)
     except BudgetError:
-        room = ColumnRoom.of(rhs, 0)
+        room = ColumnRoom.of(rhs, 0, also)
         return room, cut(room)
 
 
@@ -104,13 +108,17 @@ class Columns:
         self._files: dict[int, ArrayFile] = {}
         self.asked = (0, 0)
 
-    def load(self, array: Any, columns: slice, X: Matrix) -> None:
-        """Read columns of b, or of its solution, into X in the factors' type."""
+    def load(self, array: Any, columns: slice, X: Matrix, number: int | None = None) -> None:
+        """Read columns of b, or of its solution, into X in the factors' type.
+
+        `number` is that of another array in the trace.
+        """
         rhs = self._rhs
         if not isinstance(array, Array):
             rhs.load(array, columns, X)
             return
-        number = RIGHT_HAND_SIDES if array is rhs.b else SOLUTIONS
+        if number is None:
+            number = RIGHT_HAND_SIDES if array is rhs.b else SOLUTIONS
         file = self._open(array, number, writable=False)
         self.asked = self.asked[0] + _bytes(array, columns), self.asked[1]
         converts = rhs.is_split or array.dtype != rhs.dtype

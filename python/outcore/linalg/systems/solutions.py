@@ -104,19 +104,21 @@ def solution(
 
 def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:
     """Tell systems apart: by factors and right-hand sides, as they are on disk or in memory."""
-    b: Any
-    if isinstance(rhs.b, Array):
-        settle(rhs.b.place)
-        b = [str(rhs.b.path), *version_of(rhs.b.place)]
-    else:
-        b = [list(rhs.b.shape), str(rhs.b.dtype), _digest(rhs.b)]
     tiles = place(factor.path).below(factor.kind.array)
     return {
         "verb": verb,
         "trans": rhs.trans,
         "factors": [str(factor.path), *version_of(tiles)],
-        "b": b,
+        "b": version_of_columns(rhs),
     }
+
+
+def version_of_columns(rhs: RightHandSide) -> list[Any]:
+    """Tell right-hand sides apart, as they are on disk or in memory."""
+    if isinstance(rhs.b, Array):
+        settle(rhs.b.place)
+        return [str(rhs.b.path), *version_of(rhs.b.place)]
+    return [list(rhs.b.shape), str(rhs.b.dtype), _digest(rhs.b)]
 
 
 def _digest(b: npt.NDArray[Any]) -> str:

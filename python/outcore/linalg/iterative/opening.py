@@ -1,0 +1,201 @@
+"""How an iterative method begins and ends: its arguments checked, the matrix opened, the budget."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+
+from outcore import blas_choice
+from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
+from outcore.elements import array_of
+from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.factors.changes import settle, version_of
+from outcore.linalg.iterative.arguments import Setting
+from outcore.linalg.iterative.diagonal_blocks import diagonal_blocks
+from outcore.linalg.iterative.groups import Choices, Divider, Division
+from outcore.linalg.iterative.iteration import Iteration
+from outcore.linalg.iterative.narrow_copy import narrow_copy
+from outcore.linalg.iterative.plan import (
+    MatrixLayout,
+    check_dtype,
+    narrow_dtype,
+    working_dtype,
+)
+from outcore.linalg.iterative.sharing import Sharing
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
+from outcore.longcall import long_call
+from outcore.volumes import PathLike, Place, as_path, place
+
+MANY_COLUMNS = 8
+"""With so many right-hand sides the processor is busy, not the memory."""
+
+
+@contextmanager
+def open_iteration(
+    name: str,
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array | PathLike,
+    x0: npt.ArrayLike | Array | PathLike | None,
+    choices: Choices,
+    setting: Setting,
+    sharing: Sharing | None = None,
+) -> Iterator[Iteration]:
+    """Check the arguments of an iterative method, and open the matrix for it.
+
+    Parameters
+    ----------
+    name
+        Of the method.
+    A, b, x0
+        Matrix, right-hand sides, and the solution to begin with.
+    choices
+        What the method may take of the budget.
+    setting
+        The other arguments.
+    sharing
+        The processes that do so together; by default this one alone.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C or SIGTERM, with what was reached as ``x``.
+    """
+    setting.check()
+    sharing = sharing or Sharing()
+    source = A.place if isinstance(A, Array) else place(A)
+    metadata = read_metadata(source)
+    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+        raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")
+    check_dtype(metadata.dtype)
+    sharing.agree_on_matrix(source, metadata)
+    n, memory_bytes = metadata.shape[0], sharing.budget(setting.memory)
+    dtype = working_dtype(metadata.dtype, setting.storage)
+    b, x0 = _opened(b), _opened(x0)
+    others = [x0] if isinstance(x0, Array) else []
+    reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
+    rhs = RightHandSide.read(
+        n, dtype, b, "N", setting.out if sharing.rank == 0 else None,
+        overwrite=setting.overwrite, reads=reads, stays=True,
+    )  # fmt: skip
+    if rhs.columns == 0:
+        raise InvalidError(f"need at least one right-hand side, have shape {rhs.b.shape}")
+    x0 = None if x0 is None else _guess(x0, rhs)
+    stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
+    chunks = metadata.chunks
+    layout = MatrixLayout(n, stored, dtype, (chunks[0], chunks[1]), metadata.order)
+    itself = dataclasses.replace(layout, stored=metadata.dtype)
+    have = {
+        "shape of the right-hand sides": tuple(rhs.b.shape),
+        "type of the solution": rhs.solution_dtype.str,
+    }
+    sharing.agree(have)
+    divider = Divider(
+        layout, itself.slot_bytes if stored != metadata.dtype else None, rhs, x0, choices, setting,
+        memory_bytes, sharing.rank, sharing.size,
+    )  # fmt: skip
+    division = _agreed(divider, sharing)
+    scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
+    with contextlib.ExitStack() as held:
+        array = held.enter_context(open_array(source.path))
+        call = held.enter_context(
+            long_call(
+                f"{name} of {source.path.name}", memory_bytes=memory_bytes, work=1.0,
+                threads=_threads(setting.threads, division.geometry.columns),
+                progress=sharing.progress(setting.progress),
+            )
+        )  # fmt: skip
+        file = array.open_file(call.arena, 1, trace=call.trace)
+        into = Solution(None)
+        if setting.out is None or rhs.out is not None:
+            system = _system(name, source, rhs, setting)
+            into = held.enter_context(solution(rhs, system=system, resume=setting.resume))
+        it = Iteration(name, division, call, rhs, x0, setting, file, into, sharing)
+        mine = f".{sharing.rank}" if sharing.size > 1 else ""
+        try:
+            if it.is_copied:
+                g, where = division.geometry, place(f"{scratch}.f4{mine}")
+                copy = narrow_copy(g, it.open_source(), call, where)
+                it.open_tiles(held.enter_context(copy), is_copy=True)
+            else:
+                it.open_tiles(file, is_copy=False)
+            if layout_of_blocks := division.geometry.blocks:
+                blocks = diagonal_blocks(layout_of_blocks, call, place(f"{scratch}.diagonal{mine}"))
+                it.factor_blocks(held.enter_context(blocks))
+            yield it
+        except KeyboardInterrupt as stop:
+            raise _stopped(f"{name} of {source.path.name}", it, into, stop) from None
+
+
+def _opened(given: Any) -> Any:
+    """Open an array that is given by its path."""
+    return open_array(given) if isinstance(given, str | os.PathLike) else given
+
+
+def _guess(x0: Any, rhs: RightHandSide) -> Any:
+    """Check a solution to begin with."""
+    given = x0 if isinstance(x0, Array) else array_of(x0, "an array as x0")
+    if given.shape != rhs.b.shape:
+        raise InvalidError(f"x0 must have the shape of b, {rhs.b.shape}, have {given.shape}")
+    is_real = rhs.solution_dtype.kind == "f"
+    if given.dtype.kind not in "biufc" or (given.dtype.kind == "c" and is_real):
+        raise InvalidError(
+            f"x0 must be of a type that converts to {rhs.solution_dtype}, have {given.dtype}"
+        )
+    return given
+
+
+def _agreed(divider: Divider, sharing: Sharing) -> Division:
+    """Divide the budget so that all processes have the same groups and diagonal blocks."""
+    found = divider.divide()
+    if (size := min(sharing.exchange(found.size))) != found.size:
+        found = divider.divide(size)
+    if (block := min(sharing.exchange(found.geometry.strips.block))) != found.geometry.strips.block:
+        found = divider.divide(size, block)
+    return found
+
+
+def _threads(asked: int | None, columns: int) -> int | None:
+    """Threads of the BLAS. Products with few columns go at the memory's speed, not the processor's.
+
+    Half of the threads reach that, and leave the other cores to what moves the bytes.
+    """
+    if asked is not None or columns >= MANY_COLUMNS:
+        return asked
+    return max(blas_choice.in_use()[1] // 2, 1)
+
+
+def _system(
+    name: str, source: Place, rhs: RightHandSide, setting: Setting
+) -> dict[str, Any] | None:
+    """Tell whether columns that a stopped call solved for are what this one would make of them."""
+    if rhs.out is None or setting.tol is None:
+        return None
+    settle(source)
+    return {
+        "verb": name,
+        "A": [str(source.path), *version_of(source)],
+        "b": version_of_columns(rhs),
+        "tol": setting.tol,
+        "assume_a": setting.assume_a,
+    }
+
+
+def _stopped(doing: str, it: Iteration, into: Solution, stop: KeyboardInterrupt) -> Interrupted:
+    """Say how far a call came, and how to go on."""
+    why = f" because {stop}" if isinstance(stop, Interrupted) else ""
+    x = it.reached()
+    if x is not None:
+        fix = "call again, with x0= the x of this exception to go on from there"
+    elif into.done:
+        fix = f"call again with the same arguments to go on at column {into.done}"
+    else:
+        fix = "call again"
+    found = Interrupted(f"{doing} stopped after {it.at()}{why}; {fix}")
+    found.x = x
+    return found
