@@ -35,6 +35,15 @@ for method, options in (
     if reference is None:
         reference = x
     assert abs(x - reference).max() < 1e-5 * abs(x).max(), (method, options)
+B = oc.create_array(
+    "b", (n, 160), dtype, chunks=(n, 8), fill=fill, memory="32 MiB", progress=False
+)
+x, report = cg(A, B, x0=B, out="x", tol=tol, memory=budget, progress=False)
+assert "groups of" in report.method
+assert report.peak_memory_bytes <= budget
+assert max(report.residuals) <= tol
+e = x[:, 5]  # B's columns are the first of A
+assert abs(e - (np.arange(n) == 5)).max() < 1e-6
 """
 
 

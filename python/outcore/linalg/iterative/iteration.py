@@ -342,10 +342,11 @@ class Iteration:
 
     def _begun(self) -> Convergence:
         """Make room for the residuals of a group."""
-        count = max(len(self._groups), 1)
+        meter, count = self.call.meter, max(len(self._groups), 1)
+        # Nothing here that refers back to this object: it would keep the memory of the call.
         return Convergence(
             self._name, self._setting.tol, self._setting.most,
-            lambda share: self.call.meter.advance(share / count),
+            lambda share: meter.advance(share / count),
             eps=float(np.finfo(self.geometry.layout.dtype).eps),
             is_stationary=self._name in ("Gauss-Seidel", "Jacobi"),
         )  # fmt: skip

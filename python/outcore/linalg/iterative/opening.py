@@ -84,7 +84,10 @@ def open_iteration(
         overwrite=setting.overwrite, reads=reads, stays=True,
     )  # fmt: skip
     if rhs.columns == 0:
-        raise InvalidError(f"need at least one right-hand side, have shape {rhs.b.shape}")
+        raise InvalidError(
+            f"need at least one right-hand side, have shape {rhs.b.shape}; leave the call out "
+            "where there is none"
+        )
     x0 = None if x0 is None else _guess(x0, rhs)
     stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
     chunks = metadata.chunks

@@ -298,7 +298,10 @@ def row_source(
             ) from None
     shape: tuple[int, ...] = tuple(found.shape)
     if len(shape) not in (1, 2) or 0 in shape:
-        raise InvalidError(f"need a matrix of at least one row and column as {name}, have {shape}")
+        raise InvalidError(
+            f"need a matrix of at least one row and column as {name}, have {shape}; numpy.linalg "
+            "takes empty ones"
+        )
     kind = StoredRows if isinstance(found, Array) else SlicedRows
     return kind(name, found, transposed=transposed)
 

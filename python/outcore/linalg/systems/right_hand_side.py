@@ -73,6 +73,10 @@ class RightHandSide(NamedTuple):
         if out is None and isinstance(b, Array) and not stays:
             out = f"{b.path}.x"
         where = None if out is None else place(out)
+        if where is not None and 0 in given.shape:
+            raise InvalidError(
+                f"a solution of shape {given.shape} cannot be on disk; leave out= out"
+            )
         for path in [*reads, b.path] if isinstance(b, Array) else reads:
             meet = None if where is None else how_they_meet(where.path, path)
             if meet == SAME and isinstance(b, Array) and path is b.path:
