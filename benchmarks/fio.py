@@ -17,6 +17,8 @@ def is_installed() -> bool:
 class Fio:
     """Direct I/O over the first `nbytes` of a file that exists, by `threads` of blocking calls.
 
+    With ``anew`` the file is made in the pass: its room is found while it is written.
+
     A disk takes a request in as many pieces as its memory has: with ``huge_pages`` fio's buffers
     lie in them (by glibc's leave, 2.35 or later), as ours do, and its requests are larger.
     """
@@ -26,10 +28,13 @@ class Fio:
     block_bytes: int
     threads: int
     huge_pages: bool
+    anew: bool = False
 
     def rate(self, direction: str) -> float:
         """Bytes a second of one pass, ``"read"`` or ``"write"``; writing includes a sync."""
         share = self.nbytes // self.threads
+        if self.anew:
+            self.path.unlink(missing_ok=True)
         arguments = {
             "name": "bench",
             "filename": str(self.path).replace(":", r"\:"),
@@ -43,7 +48,7 @@ class Fio:
             "thread": 1,
             "group_reporting": 1,
             "fallocate": "none",
-            "allow_file_create": 0,
+            "allow_file_create": int(self.anew),
             "end_fsync": int(direction == "write"),
         }
         environment = dict(os.environ)
