@@ -200,7 +200,10 @@ impl Connection {
     /// Answers are not sent any more, and nothing is read.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
-        state.is_over = true;
+        // Who comes second must not cut off the last that the first has to say: TLS has its sign of the end.
+        if std::mem::replace(&mut state.is_over, true) {
+            return;
+        }
         let left = (std::mem::take(&mut state.queue), state.begun.take());
         self.wake.notify_all();
         self.settled.notify_all();
@@ -266,5 +269,52 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.channel.ended();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+    use crate::tls::{Tls, TlsServer};
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Barrier;
+    use std::thread;
+
+    /// An encrypted connection that has begun, and its other end.
+    fn encrypted(server: &TlsServer) -> (Connection, Tls) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = Tls::client(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+        let near = Socket::Tls(Box::new(server.accept(listener.accept().unwrap().0).unwrap()));
+        let channel = Arc::new(Channel::new(Address::Tls(String::new())));
+        let near = Connection::new(near, channel, Duration::from_secs(9), Duration::from_secs(9));
+        thread::scope(|scope| {
+            let begun = scope.spawn(|| near.socket.begin(&near.watch()));
+            far.begin(&near.watch()).unwrap();
+            begun.join().unwrap().unwrap();
+        });
+        (near, far)
+    }
+
+    #[test]
+    fn who_ends_an_encrypted_connection_second_does_not_cut_off_its_last_record() {
+        let server = TlsServer::new().unwrap();
+        for _ in 0..600 {
+            let (near, far) = encrypted(&server);
+            let start = Barrier::new(2);
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        start.wait();
+                        near.end();
+                    });
+                }
+            });
+            let mut last = vec![];
+            far.stream().read_to_end(&mut last).unwrap();
+            // RFC 8446, section 5.2: five bytes of a header, an alert and its kind, and 16 that authenticate them.
+            assert_eq!(last.len(), 5 + 2 + 1 + 16);
+        }
     }
 }
