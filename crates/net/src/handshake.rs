@@ -21,6 +21,19 @@ pub(crate) const TIME_TO_BEGIN: Duration = Duration::from_secs(10);
 const MOST_NAME_BYTES: usize = 255;
 const MOST_GROUPS: usize = 1024;
 
+/// Why a connection to a server could not be opened.
+pub(crate) struct Unopened {
+    pub(crate) error: Error,
+    /// Whether somebody else may answer there: nothing shows that it is the server.
+    pub(crate) is_other: bool,
+}
+
+impl From<Error> for Unopened {
+    fn from(error: Error) -> Self {
+        Self { error, is_other: false }
+    }
+}
+
 struct Deadline(Instant);
 
 impl Deadline {
@@ -54,44 +67,46 @@ pub(crate) fn introduce(
     client: u128,
     expected: Role,
     timeout: Duration,
-) -> Result<Welcome> {
+) -> std::result::Result<Welcome, Unopened> {
     let watch = Deadline::new(timeout);
     if credentials.key().is_none() && !socket.is_local() {
         // Nor would the client know who answers there.
         return Err(Error::new(
             ErrorKind::Denied,
             "need a key over TCP; give the pool's key file, or your own",
-        ));
+        )
+        .into());
     }
-    socket.begin(&watch)?;
+    let other = |error| Unopened { error, is_other: true };
+    socket.begin(&watch).map_err(other)?;
     let binding = socket.binding();
     let User { name, uid, gids } = credentials.user();
     let hello = Hello { client, nonce: random()?, key: credentials.kind(), name, uid, gids };
     let first = socket.send_record(Kind::Hello, &hello, &watch)?;
-    let (challenge, _) = socket.receive_record::<Challenge>(Kind::Challenge, &watch)?;
+    let (challenge, _) = socket.receive_record::<Challenge>(Kind::Challenge, &watch).map_err(other)?;
     let mut proof = [0; 32];
     if let Some(key) = credentials.key() {
         let open = encode(&Challenge { proof: [0; 32], ..challenge });
         if !key.is_proof(&[OF_SERVERS, &first, &open, binding], &challenge.proof) {
             let or_else = if binding.is_empty() { "" } else { ", or somebody sits in between" };
-            return Err(Error::new(
+            return Err(other(Error::new(
                 ErrorKind::Denied,
                 format!(
                     "the key is not that of the pool whose server answers there{or_else}; check the address and \
                      the key file"
                 ),
-            ));
+            )));
         }
         proof = key.prove(&[OF_CLIENTS, &first, &encode(&challenge), binding]);
     }
     if challenge.role != expected {
-        return Err(Error::invalid(format!(
+        return Err(other(Error::invalid(format!(
             "need {expected} at this address, {} answers there; check the addresses of the pool's servers",
             challenge.role
-        )));
+        ))));
     }
     socket.send_record(Kind::Proof, &Proof { proof }, &watch)?;
-    socket.receive_record(Kind::Welcome, &watch).map(|(welcome, _)| welcome)
+    Ok(socket.receive_record(Kind::Welcome, &watch)?.0)
 }
 
 /// What a server knows of itself when a client comes.

@@ -16,14 +16,14 @@ use crate::client::timeout::Timeout;
 use crate::client::wire::{Wire, open};
 
 /// Waits between tries to connect: doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LAST_PAUSE: Duration = Duration::from_secs(2);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Keeps one channel of a server open until the peer is closed.
-pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: usize, address: &Address) {
+/// Keeps one channel of a server open until the peer is closed, or the server is elsewhere.
+pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: u64, address: &Address) {
     let mut pause = FIRST_PAUSE;
     let mut timeout = Timeout::default();
-    while !peer.is_closed() {
+    while peer.has(channel) {
         match open(peer, address, timeout) {
             Err(error) => peer.did_not_come_up(channel, error),
             Ok((wire, payload_bytes)) => {
@@ -36,7 +36,7 @@ pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: usize, address: &Address) 
                 }
             }
         }
-        if !peer.pause(pause) {
+        if !peer.pause(channel, pause) {
             return;
         }
         pause = (pause * 2).min(LAST_PAUSE);

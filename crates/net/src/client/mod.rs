@@ -6,6 +6,7 @@ mod channel;
 mod divide;
 mod link;
 mod peer;
+mod places;
 mod reader;
 mod sending;
 mod timeout;

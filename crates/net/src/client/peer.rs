@@ -11,10 +11,11 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
 use crate::client::call::{Call, Reply};
-use crate::client::channel::keep_channel;
+use crate::client::channel::{FIRST_PAUSE, LAST_PAUSE, keep_channel};
 use crate::client::link::Options;
 use crate::client::sending::send_now;
 use crate::client::wire::Wire;
+use crate::handshake::Unopened;
 
 /// A call is sent at most so often: what breaks connection after connection is not the network.
 const MOST_ATTEMPTS: u32 = 8;
@@ -34,14 +35,15 @@ pub(crate) enum Next {
 
 /// A way to the server, whether or not it is open.
 struct Channel {
-    /// Whether it is a UNIX socket.
-    is_local: bool,
+    number: u64,
+    address: Address,
     last: Try,
 }
 
 impl Channel {
-    fn untried(address: &Address) -> Self {
-        Self { is_local: matches!(address, Address::Unix(_)), last: Try::Untried }
+    /// Whether it is a UNIX socket.
+    fn is_local(&self) -> bool {
+        matches!(self.address, Address::Unix(_))
     }
 }
 
@@ -56,14 +58,17 @@ enum Try {
     Refused(Error),
 }
 
+/// Has the manager say where the server is, without waiting for it; it is told by [`Peer::is_at`].
+pub(crate) type Look = Box<dyn Fn() + Send + Sync>;
+
 pub(crate) struct Peer {
     pub(crate) role: Role,
-    /// Where it is, for people.
-    place: String,
     pub(crate) client: u128,
     pub(crate) options: Options,
     /// Most bytes of a payload, as the server says.
     pub(crate) payload_bytes: AtomicU64,
+    /// `None`: it does not move.
+    look: Option<Look>,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -76,8 +81,16 @@ struct State {
     /// The connections that are open.
     wires: Vec<Arc<Wire>>,
     channels: Vec<Channel>,
+    next_channel: u64,
     down_since: Instant,
     was_up: bool,
+    /// Whether it is where the manager says, as far as it was asked since a channel was open.
+    is_found: bool,
+    /// When the manager may be asked next where it is, and how long after that again.
+    next_look: Instant,
+    look_pause: Duration,
+    /// Whether a call was refused since.
+    has_refused: bool,
     is_closed: bool,
 }
 
@@ -88,16 +101,13 @@ impl Peer {
         addresses: &[Address],
         client: u128,
         options: &Options,
+        look: Option<Look>,
     ) -> Result<Arc<Self>> {
         if addresses.is_empty() {
             return Err(Error::invalid(format!("{role:?} has no address; give one to the manager")));
         }
-        let is_manager = role == Role::Manager;
-        let each = if is_manager { 1 } else { options.connections_per_address.max(1) };
-        let ways: Vec<Address> = addresses.iter().flat_map(|address| vec![address.clone(); each]).collect();
         let peer = Arc::new(Self {
             role,
-            place: addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(" "),
             client,
             options: options.clone(),
             payload_bytes: AtomicU64::new(MAX_PAYLOAD_BYTES),
@@ -106,22 +116,66 @@ impl Peer {
                 next_number: 1,
                 unsettled: BTreeSet::new(),
                 wires: vec![],
-                channels: ways.iter().map(Channel::untried).collect(),
+                channels: vec![],
+                next_channel: 0,
                 down_since: Instant::now(),
                 was_up: false,
+                is_found: look.is_none(),
+                next_look: Instant::now(),
+                look_pause: FIRST_PAUSE,
+                has_refused: false,
                 is_closed: false,
             }),
+            look,
             wake: Condvar::new(),
         });
-        for (channel, address) in ways.into_iter().enumerate() {
-            let peer = peer.clone();
-            let name = "outcore-channel".to_owned();
-            let thread = thread::Builder::new().name(name).stack_size(1 << 20);
-            thread.spawn(move || keep_channel(&peer, channel, &address)).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
-            })?;
-        }
+        peer.reach(addresses)?;
         Ok(peer)
+    }
+
+    /// The manager says where it is. Channels to other places are used until they are lost.
+    pub(crate) fn is_at(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
+        self.lock().is_found = true;
+        self.reach(addresses)
+    }
+
+    /// Has channels to these addresses, and no others. Where a thread cannot be started it keeps those that it had.
+    fn reach(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
+        let is_manager = self.role == Role::Manager;
+        let each = if is_manager { 1 } else { self.options.connections_per_address.max(1) };
+        let mut begun = vec![];
+        let mut state = self.lock();
+        if state.is_closed {
+            return Ok(());
+        }
+        for address in addresses {
+            if state.channels.iter().any(|channel| channel.address == *address) {
+                continue;
+            }
+            for _ in 0..each {
+                let number = state.next_channel;
+                state.next_channel += 1;
+                state.channels.push(Channel { number, address: address.clone(), last: Try::Untried });
+                begun.push((number, address.clone()));
+            }
+        }
+        drop(state);
+        let threads = begun.iter().try_for_each(|(channel, address)| {
+            let (peer, channel, address) = (self.clone(), *channel, address.clone());
+            let thread = thread::Builder::new().name("outcore-channel".to_owned()).stack_size(1 << 20);
+            thread.spawn(move || keep_channel(&peer, channel, &address)).map(drop)
+        });
+        let mut state = self.lock();
+        match &threads {
+            Ok(()) => state.channels.retain(|channel| addresses.contains(&channel.address)),
+            Err(_) => state.channels.retain(|channel| begun.iter().all(|(new, _)| *new != channel.number)),
+        }
+        drop(state);
+        // For those that are no more.
+        self.wake.notify_all();
+        threads.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+        })
     }
 
     /// Which server it is, for people.
@@ -139,6 +193,7 @@ impl Peer {
         let mut state = self.lock();
         let error = if state.is_closed { Some(closed()) } else { state.refusal_now() };
         if let Some(error) = error {
+            state.has_refused = true;
             drop(state);
             (call.done)(Err(error), call.region);
             return None;
@@ -214,6 +269,7 @@ impl Peer {
         calls.sort_by_key(Call::number);
         let mut hopeless = Vec::new();
         let mut state = self.lock();
+        let place = state.place();
         for mut call in calls.into_iter().rev() {
             call.attempts += 1;
             if call.attempts >= MOST_ATTEMPTS || state.is_closed {
@@ -225,7 +281,7 @@ impl Peer {
         drop(state);
         self.wake.notify_all();
         for call in hopeless {
-            let (name, place, why_not) = (self.name(), &self.place, &why.message);
+            let (name, why_not) = (self.name(), &why.message);
             let message =
                 format!("{name} at {place}: {why_not}; a request was sent {} times in vain", call.attempts);
             self.finish(call, Err(Error::new(why.kind, message)));
@@ -233,12 +289,14 @@ impl Peer {
         self.look_again();
     }
 
-    pub(crate) fn came_up(&self, channel: usize, payload_bytes: u64, wire: Arc<Wire>) {
+    pub(crate) fn came_up(&self, channel: u64, payload_bytes: u64, wire: Arc<Wire>) {
         self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.wires.push(wire);
         state.was_up = true;
-        state.channels[channel].last = Try::Passing;
+        state.is_found = self.look.is_none();
+        state.look_pause = FIRST_PAUSE;
+        state.tried(channel, Try::Passing);
     }
 
     pub(crate) fn went_down(&self, wire: &Arc<Wire>) {
@@ -247,14 +305,26 @@ impl Peer {
         state.down_since = Instant::now();
     }
 
-    /// A channel could not be opened. Where no other is open, calls that waited for too long are given up.
-    pub(crate) fn did_not_come_up(&self, channel: usize, error: Error) {
+    /// A channel could not be opened. Where no other is open, calls that waited for too long are given up, and for the
+    /// others the manager is asked where the server is, as seldom as one channel is tried.
+    pub(crate) fn did_not_come_up(&self, channel: u64, unopened: Unopened) {
+        let Unopened { error, is_other } = unopened;
         let error = Error::new(error.kind, format!("{}: {}", self.name(), error.message));
         let mut state = self.lock();
-        let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy);
-        state.channels[channel].last = if is_passing { Try::Passing } else { Try::Refused(error.clone()) };
+        // Who says no in the place of a server that has moved, or will, does not stand for it.
+        let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy)
+            || !state.is_found
+            || (is_other && state.was_up && self.look.is_some());
+        state.tried(channel, if is_passing { Try::Passing } else { Try::Refused(error.clone()) });
         if !state.wires.is_empty() {
             return;
+        }
+        let is_wanted = !state.queue.is_empty() || state.has_refused;
+        let now = Instant::now();
+        let looks = is_wanted && now >= state.next_look;
+        if looks {
+            (state.next_look, state.has_refused) = (now + state.look_pause, false);
+            state.look_pause = (state.look_pause * 2).min(LAST_PAUSE);
         }
         let (refusal, down_since) = (state.refusal_now(), state.down_since);
         let most = if state.was_up { Duration::MAX } else { FIRST_PATIENCE };
@@ -268,13 +338,16 @@ impl Peer {
         for call in over {
             self.finish(call, Err(error.clone()));
         }
+        if let Some(look) = self.look.as_ref().filter(|_| looks) {
+            look();
+        }
     }
 
-    /// Waits before the next try. False if there is none.
-    pub(crate) fn pause(&self, time: Duration) -> bool {
+    /// Waits before the next try to open a channel. False if there is none.
+    pub(crate) fn pause(&self, channel: u64, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.lock();
-        while !state.is_closed {
+        while state.has(channel) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return true;
@@ -282,6 +355,11 @@ impl Peer {
             state = self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         false
+    }
+
+    /// Whether a channel is to be kept open.
+    pub(crate) fn has(&self, channel: u64) -> bool {
+        self.lock().has(channel)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -307,10 +385,29 @@ impl Peer {
 }
 
 impl State {
+    fn has(&self, channel: u64) -> bool {
+        !self.is_closed && self.channels.iter().any(|other| other.number == channel)
+    }
+
+    /// Notes what came of a try, unless the server is not there any more.
+    fn tried(&mut self, channel: u64, last: Try) {
+        if let Some(channel) = self.channels.iter_mut().find(|other| other.number == channel) {
+            channel.last = last;
+        }
+    }
+
+    /// Where it is, for people.
+    fn place(&self) -> String {
+        let mut places: Vec<String> =
+            self.channels.iter().map(|channel| channel.address.to_string()).collect();
+        places.dedup();
+        places.join(" ")
+    }
+
     /// Whether a call may go over a channel: any, if there is none of the kind that it is for, nor will be soon.
     fn may_take(&self, wire: &Wire, call: &Call) -> bool {
         let is_better = || {
-            let is_untried = |channel: &Channel| channel.is_local && matches!(channel.last, Try::Untried);
+            let is_untried = |channel: &Channel| channel.is_local() && matches!(channel.last, Try::Untried);
             self.wires.iter().any(|wire| wire.is_local()) || self.channels.iter().any(is_untried)
         };
         !call.is_for_local || wire.is_local() || !is_better()

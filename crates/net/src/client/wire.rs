@@ -15,7 +15,7 @@ use crate::client::peer::Peer;
 use crate::client::reader::Reader;
 use crate::client::timeout::Timeout;
 use crate::frames::Frame;
-use crate::handshake::{TIME_TO_BEGIN, introduce};
+use crate::handshake::{TIME_TO_BEGIN, Unopened, introduce};
 use crate::socket::{Socket, Watch};
 
 /// Bytes that a channel has under way, both ways together; what is more waits for whichever channel is free first.
@@ -161,13 +161,21 @@ impl Watch for Wire {
 }
 
 /// Connects, and returns also the most bytes of a payload.
-pub(super) fn open(peer: &Peer, address: &Address, timeout: Timeout) -> Result<(Wire, u64)> {
+pub(super) fn open(
+    peer: &Peer,
+    address: &Address,
+    timeout: Timeout,
+) -> std::result::Result<(Wire, u64), Unopened> {
     let options = &peer.options;
     let socket = Socket::connect(address, TIME_TO_BEGIN)?;
     socket.prepare(options.least_silence / 4)?;
     let Welcome { payload_bytes, working_ms, incarnation } =
-        introduce(&socket, &options.credentials, peer.client, peer.role, TIME_TO_BEGIN)
-            .map_err(|error| Error::new(error.kind, format!("{address}: {}", error.message)))?;
+        introduce(&socket, &options.credentials, peer.client, peer.role, TIME_TO_BEGIN).map_err(
+            |Unopened { error, is_other }| {
+                let error = Error::new(error.kind, format!("{address}: {}", error.message));
+                Unopened { error, is_other }
+            },
+        )?;
     let sends_now = socket.sends_now();
     let wire = Wire {
         socket,

@@ -8,6 +8,7 @@ mod callers;
 mod faults;
 mod greetings;
 mod memory;
+mod moved;
 mod pool;
 mod proxy;
 mod stopping;

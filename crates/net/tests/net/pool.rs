@@ -1,7 +1,7 @@
 //! A pool for tests: one process that is manager and I/O server, with files in memory.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -30,6 +30,7 @@ pub struct Files {
     pub gate: (Mutex<bool>, Condvar),
     pub callers: Mutex<Vec<Who>>,
     pub addresses: Mutex<Vec<String>>,
+    pub is_retired: AtomicBool,
 }
 
 impl Files {
@@ -104,6 +105,9 @@ impl Handler for Served {
     fn manager(&self, who: &Who, _: Origin, request: ManagerRequest, done: OnReply) {
         self.0.callers.lock().unwrap().push(who.clone());
         let reply = match request {
+            ManagerRequest::Servers if self.0.is_retired.load(Ordering::SeqCst) => {
+                ManagerReply::Servers { pool: 77, servers: vec![], retired: vec![SERVER] }
+            }
             ManagerRequest::Servers => ManagerReply::Servers {
                 pool: 77,
                 servers: vec![ServerAddress {

@@ -14,6 +14,7 @@ struct Shared {
     streams: Mutex<Vec<TcpStream>>,
     /// Nothing goes through, and nobody is told.
     is_held: AtomicBool,
+    is_over: AtomicBool,
     /// Bytes until one of those that go to the server is changed, once.
     damage_after: AtomicUsize,
     accepted: AtomicUsize,
@@ -37,6 +38,9 @@ impl Proxy {
         let proxy = Self { address, shared: shared.clone() };
         thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
+                if shared.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
                 let Ok(server) = TcpStream::connect(&to) else { continue };
                 shared.accepted.fetch_add(1, Ordering::SeqCst);
                 for stream in [&client, &server] {
@@ -51,6 +55,15 @@ impl Proxy {
             }
         });
         proxy
+    }
+
+    /// Ends all connections, and takes no more.
+    pub fn end(&self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        let (Address::Tcp(place) | Address::Tls(place)) = &self.address else { unreachable!() };
+        // So that it looks.
+        drop(TcpStream::connect(place));
+        self.cut();
     }
 
     /// Ends all connections.
