@@ -445,6 +445,8 @@ def test_what_a_killed_writer_leaves_is_known(tmp_path: Path) -> None:
             entry = recognise(beside / name)
             assert entry is not None
             assert entry.state == "in use"
+    group.checkpoint(state(1))
+    assert [entry for entry in find(tmp_path)[0] if entry.kind == "left-over"] == []
     (entry,) = [one for one in found if one.path == str(tmp_path / "run")]
     remove(entry)
     assert not (tmp_path / "run").exists()

@@ -83,7 +83,7 @@ class Daemons:
     def connect(self) -> oc.Pool:
         """Connect as a process that gives up servers that are away after `TIMEOUT_S`."""
         core = _core.Pool.connect([self.manager], patience_s=TIMEOUT_S)
-        return oc.Pool(core, self.url + "::")
+        return oc.Pool(core, self.url + "::", is_shared=True)
 
     @property
     def url(self) -> str:

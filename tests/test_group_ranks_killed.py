@@ -74,13 +74,6 @@ def until_killed(
     return [int(line) for line in (first + said[0][0]).splitlines()]
 
 
-def remove_left_turns(pool: oc.Pool) -> None:
-    """Who was killed while it took a lock over leaves what is to be removed by hand."""
-    for held in ("run/checkpoints/.writing", "run/u/.step"):
-        with contextlib.suppress(oc.errors.NotFoundError):
-            pool.rm(f"{held}/lock.turn")
-
-
 def test_all_ranks_are_killed(
     run_python: Callable[..., "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +86,6 @@ def test_all_ranks_are_killed(
         for number in range(ROUNDS):
             done = until_killed(run_python, home / f"said-{number}", daemons.url, draw)
             assert done == list(range(newest + 1, newest + 1 + len(done)))
-            remove_left_turns(pool)
             newest = loaded(pool)
             assert done[-1] <= newest <= done[-1] + 1
         with oc.ArrayGroup(pool / "run") as group:

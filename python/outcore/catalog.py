@@ -15,7 +15,7 @@ from outcore.array import Array
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
-from outcore.pool_locks import LOCK_FILE
+from outcore.pool_locks import is_lock
 from outcore.pool_path import is_text
 from outcore.volumes import (
     AnyPath,
@@ -39,10 +39,10 @@ _FILLING = re.compile(r"\.(.+)\.filling")
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
-_HALF_COPIED = frozenset(["journal", LOCK_FILE, "content", "old"])
+_HALF_COPIED = frozenset(["journal", "content", "old"])
 _HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
 _HALF_MADE_FACTORS = {
-    kind.suffix: frozenset(["journal", LOCK_FILE, kind.array, *kind.vectors, *kind.workspaces])
+    kind.suffix: frozenset(["journal", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()
 }
 
@@ -244,19 +244,21 @@ def _half_made(path: AnyPath) -> Entry | None:
     """Recognise a directory without metadata that a killed call left."""
     names = {child.name for child in _children(path)}
     names = {name for name in names if not _FRESH.fullmatch(name)}
+    parts = {name for name in names if not is_lock(name)}
 
     def left_over(text: str) -> Entry:
         if is_held(path):
             return Entry(str(path), "left-over", "in use", "a call makes it now")
         return Entry(str(path), "left-over", "incomplete", text)
 
-    if _FILLING.fullmatch(path.name) and names <= {LOCK_FILE}:
+    if _FILLING.fullmatch(path.name) and not parts:
         return left_over("lock of an assembly that was killed; it can go")
-    if path.name == LOCK and names <= {LOCK_FILE}:
+    if path.name == LOCK and not parts:
         return left_over("lock of a checkpoint that was killed; it can go")
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")
-    if names and names <= _HALF_MADE_FACTORS.get(path.suffix, frozenset()):
+    factors = _HALF_MADE_FACTORS.get(path.suffix)
+    if names and factors is not None and parts <= factors:
         return left_over("factors killed while they were made or removed; they can go")
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can go")
@@ -306,7 +308,7 @@ def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry |
 def _half_copied(path: AnyPath, name: str) -> Entry | None:
     """Recognise what a stopped copy of files left: what it copied, or what that was to replace."""
     names = {child.name for child in _children(path)}
-    if {each for each in names if not _FRESH.fullmatch(each)} - _HALF_COPIED:
+    if {each for each in names if not (_FRESH.fullmatch(each) or is_lock(each))} - _HALF_COPIED:
         return None
     if is_held(path):
         return Entry(str(path), "left-over", "in use", f"{name} is copied now")

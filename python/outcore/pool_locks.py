@@ -1,25 +1,64 @@
-"""Names in a pool that a call holds: nobody else writes there meanwhile."""
+"""Names in a pool that a call holds: nobody else writes there meanwhile.
+
+Who wants to hold a directory of a served pool makes a file in it, its *claim*, whose name says
+which process that is; then it lists the directory, and holds it if nobody else alive has a claim.
+
+Two never hold it at once. Of their two claims one was made after the other, and whose that is
+lists the directory after that. The first claim is found there: it goes only when its owner lets go,
+or when its process is gone. No two claims ever have the same name. So a claim that is removed
+late, by several, or by a request of a process that was killed meanwhile, is nobody else's. Wherever
+a process is killed, it leaves a claim of its own at most, and everybody on its machine sees that
+it is gone.
+
+Of several that make claims at once, who sees an older one takes its own back, and the oldest waits
+for that. So one of them gets it. Which is older is for that alone: nobody holds it by being so.
+"""
 
 import contextlib
-import json
 import os
+import re
+import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+from urllib.parse import quote
 
-from outcore.errors import BusyError, ExistsError, NotFoundError, OutcoreError
+from outcore.errors import BusyError, DeniedError, ExistsError, NotFoundError, OutcoreError
 from outcore.pool_path import PoolPath
+from outcore.pool_stat import PoolStat
 
 LOCK_FILE = "lock"
-"""In a directory that a call holds: here, or on a disk by `outcore.volumes.exclusive`."""
+"""In a directory on a disk that a call holds: see `outcore.volumes.exclusive`."""
 
-_OWNER = "lock_owner"
-"""A hint with which a lock is made: who has it is known from when it is there."""
+_CLAIM = re.compile(LOCK_FILE + r"\.([0-9]{1,9})\.([0-9]*)\.([0-9]*)\.[0-9a-f]{16}\.(.*)")
 
-_NOT_A_LOCK = (ValueError, KeyError, TypeError)
-"""What reading a file raises that says nothing of an owner."""
+_PAUSE_S = 0.02
+_MOST_PAUSES = 100
+
+
+class _Claim(NamedTuple):
+    """A claim on a directory: when it was made, its name, and whose it is."""
+
+    made_ns: int
+    name: str
+    process: int
+    started: str
+    numbered_in: str
+    host: str
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its process was of this machine, and is gone."""
+        is_here = (self.numbered_in, self.host) == (_numbered_in(), _host())
+        return is_here and _is_gone(self.process, self.started)
+
+
+def is_lock(name: str) -> bool:
+    """Whether what has this name in a directory is there while a call holds that."""
+    return name == LOCK_FILE or _CLAIM.fullmatch(name) is not None
 
 
 @contextmanager
@@ -27,8 +66,8 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
     """Hold a name for one call.
 
     A pool in this process is in no other, so it is noted in memory. In a served pool there is a
-    `LOCK_FILE` as well, which says who holds it; that of a process of this machine that is gone is
-    removed by the next who wants to hold the name, and in a pool in this process any that is left.
+    claim as well. That of a process of this machine that is gone is removed by the next who holds
+    the name, and in a pool in this process any that is left.
 
     Raises
     ------
@@ -39,108 +78,114 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
         raise _busy(path, doing, "another call")
     try:
         if path.root.is_shared:
-            _take(path, doing)
+            with _claimed(path, doing):
+                yield
         else:
-            _remove_all_left(path)
-        try:
+            _remove_all(path, _claims(path))
             yield
-        finally:
-            if path.root.is_shared:
-                with contextlib.suppress(OutcoreError):
-                    _remove(path / LOCK_FILE)
     finally:
         path.root.let_go(path.inside)
 
 
 def is_held(path: PoolPath) -> bool:
-    """Whether a call holds the name: not if its process was of this machine, and is gone."""
+    """Whether a call holds the name: not if its process was of this machine, and is gone.
+
+    Who may not list a directory is told that nobody does.
+    """
     if path.root.is_held(path.inside):
         return True
-    if not path.root.is_shared:
+    try:
+        return path.root.is_shared and not all(claim.is_left for claim in _claims(path))
+    except DeniedError:
         return False
+
+
+@contextmanager
+def _claimed(path: PoolPath, doing: str) -> Iterator[None]:
+    mine = path / _new_name()
     try:
-        return not _is_gone(json.loads(_said_by(path / LOCK_FILE)))
-    except NotFoundError:
-        return False
-    except _NOT_A_LOCK:
-        return True
-
-
-def _take(path: PoolPath, doing: str) -> None:
-    lock, mine = path / LOCK_FILE, json.dumps(_this_process())
-    while True:
-        try:
-            with lock.open("x", {_OWNER: mine}) as file:
-                file.write(mine.encode())
-            return
-        except ExistsError:
-            pass
-        try:
-            found = _said_by(lock)
-            owner = json.loads(found)
-            is_gone = _is_gone(owner)
-        except NotFoundError:
-            continue  # let go of meanwhile
-        except _NOT_A_LOCK:
-            who = f"somebody of whom {lock} says nothing (if that is gone, remove it)"
-            raise _busy(path, doing, who) from None
-        if not is_gone:
-            who = f"process {owner['process']} on {owner['host']} (if that is gone, remove {lock})"
-            raise _busy(path, doing, who)
-        _remove_stale(lock, found, doing)
-
-
-def _said_by(lock: PoolPath) -> bytes:
-    """Who has a lock, also if that was killed before it wrote into it."""
-    found = lock.read_bytes()
-    if not found:
-        with contextlib.suppress(NotFoundError):
-            found = lock.root.core.extended(lock.inside, f"hint.{_OWNER}")
-    return found
-
-
-def _remove_stale(lock: PoolPath, found: bytes, doing: str) -> None:
-    """Remove the lock of a process that is gone.
-
-    One does it at a time, and looks again: the lock that is there may be another's by now.
-    """
-    turn = lock.with_name(f"{LOCK_FILE}.turn")
-    try:
-        turn.open("x").close()
-    except ExistsError:
-        who = f"another that found its owner gone (if that is gone too, remove {turn})"
-        raise _busy(lock.parent, doing, who) from None
-    try:
-        with contextlib.suppress(NotFoundError):
-            if _said_by(lock) == found:
-                lock.root.core.remove_one(lock.inside)
+        mine.open("x").close()
+        _remove_all(path, _wait_for_others(path, mine, doing))
+        yield
     finally:
-        _remove(turn)
+        with contextlib.suppress(OutcoreError):
+            _remove(mine)
 
 
-def _remove_all_left(path: PoolPath) -> None:
-    """Remove locks from when the pool was served: nobody is in it who has them."""
-    for name in (LOCK_FILE, f"{LOCK_FILE}.turn"):
+def _wait_for_others(path: PoolPath, mine: PoolPath, doing: str) -> list[_Claim]:
+    """Wait until nobody alive has a claim but this call; return the claims that were left."""
+    for _ in range(_MOST_PAUSES):
+        claims = {claim.name: claim for claim in _claims(path)}
+        if (own := claims.pop(mine.name, None)) is None:
+            raise _busy(path, doing, f"another that removed {mine}")
+        left = [claim for claim in claims.values() if claim.is_left]
+        others = [claim for claim in claims.values() if claim not in left]
+        if not others:
+            return left
+        if min(others) < own:
+            break
+        time.sleep(_PAUSE_S)
+    first = min(others)
+    file = path / first.name
+    who = f"process {first.process} on {first.host} (if that is gone, remove {file})"
+    raise _busy(path, doing, who)
+
+
+def _claims(path: PoolPath) -> list[_Claim]:
+    try:
+        names = path.root.core.names(path.inside)
+    except NotFoundError:
+        return []
+    found = ((_CLAIM.fullmatch(name), status) for name, status in names)
+    return [
+        _Claim(PoolStat.of(status, 0).changed_ns, match[0], int(match[1]), *match.groups()[1:])
+        for match, status in found
+        if match is not None
+    ]
+
+
+def _remove_all(path: PoolPath, claims: list[_Claim]) -> None:
+    for claim in claims:
         with contextlib.suppress(NotFoundError):
-            _remove(path / name)
+            _remove(path / claim.name)
 
 
-def _remove(lock: PoolPath) -> None:
-    """Remove a lock, and its directory if there is nothing else in it."""
-    lock.root.core.remove_one(lock.inside)
+def _remove(claim: PoolPath) -> None:
+    """Remove a claim, and its directory if there is nothing else in it."""
+    claim.root.core.remove_one(claim.inside)
     # Another may use the directory, or have removed it just now.
     with contextlib.suppress(ExistsError, NotFoundError):
-        lock.root.core.remove_one(lock.parent.inside)
+        claim.root.core.remove_one(claim.parent.inside)
 
 
-def _this_process() -> dict[str, Any]:
+def _new_name() -> str:
     process = os.getpid()
-    return {"host": socket.gethostname(), "process": process, "started": _started(process)}
+    owner = f"{process}.{_started(process)}.{_numbered_in()}"
+    return f"{LOCK_FILE}.{owner}.{secrets.token_hex(8)}.{_host()}"
 
 
-def _is_gone(owner: dict[str, Any]) -> bool:
-    is_here = owner["host"] == _this_process()["host"]
-    return bool(is_here and _started(int(owner["process"])) != owner["started"])
+def _host() -> str:
+    return quote(os.fsencode(socket.gethostname()), safe="")
+
+
+def _numbered_in() -> str:
+    """Which processes of a machine have numbers by the same count: containers have their own."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
+
+
+def _is_gone(process: int, started: str) -> bool:
+    if found := _started(process):
+        return found != started
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # another user's, of whom /proc may say nothing
+    return False
 
 
 def _started(process: int) -> str:

@@ -168,15 +168,8 @@ def being_made(where: Place, doing: str) -> Iterator[None]:
 
     That is where ``outcore info`` looks for it.
     """
-    lock = filling(where)
-    try:
-        with exclusive(lock, doing):
-            yield
-    finally:
-        if isinstance(lock.path, Path):
-            # It stays where it is not empty: another call may be at the lock by now.
-            with contextlib.suppress(OSError):
-                lock.path.rmdir()
+    with exclusive(filling(where), doing):
+        yield
 
 
 def filling(where: Place) -> Place:
@@ -203,8 +196,9 @@ def refuse_being_made(where: Place) -> None:
 def exclusive(where: Place, doing: str) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
 
-    The lock is the kernel's (``flock``), so it goes with the process that held it. A directory that
-    is made here and left empty is removed again. For pools see `outcore.pool_locks.held`.
+    The lock is the kernel's (``flock``), so it goes with the process that held it. The directory is
+    removed if it is left empty, and so are those above that were made here. For pools see
+    `outcore.pool_locks.held`.
     """
     if isinstance(where.path, PoolPath):
         with held(where.path, doing):
@@ -212,9 +206,11 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
         return
     directory = where.path
     made = [above for above in (directory, *directory.parents) if not above.exists()]
-    name = directory / LOCK_FILE
+    removed, name = made, directory / LOCK_FILE
     try:
         handle = _lock(name, doing)
+        # One that is there from before may be a killed call's.
+        removed = list(dict.fromkeys([directory, *made]))
         try:
             for new in made:
                 _sync(new.parent)
@@ -225,9 +221,9 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
                     name.unlink()
             os.close(handle)
     finally:
-        for new in made:
+        for each in removed:
             with contextlib.suppress(OSError):
-                new.rmdir()
+                each.rmdir()
 
 
 def is_held(directory: AnyPath) -> bool:

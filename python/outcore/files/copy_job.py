@@ -28,7 +28,7 @@ from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.files.status import FileStatus, status_of, walk
 from outcore.hints import hints_of
-from outcore.pool_locks import LOCK_FILE
+from outcore.pool_locks import is_lock
 from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
 from outcore.targets import sync_file, writing
@@ -250,7 +250,7 @@ class CopyJob:
             self._mark(self._top, self.target)
         # What was there before, the journal, and what a killed call was writing beside it.
         for name, _, _ in self._where.names():
-            if name != LOCK_FILE:
+            if not is_lock(name):
                 self._where.volume.remove(self._where.inside(name))
 
     def _leave(self) -> None:

@@ -41,7 +41,7 @@ from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made
 from outcore.longcall import check_threads
-from outcore.pool_locks import LOCK_FILE
+from outcore.pool_locks import is_lock
 from outcore.volumes import (
     INSIDE,
     AnyPath,
@@ -335,7 +335,7 @@ def _find_journal(
 def _refuse_foreign(target: Place) -> None:
     """Refuse a directory with anything but what a call killed at its start leaves."""
     for name, is_directory, _ in target.names():
-        if name == LOCK_FILE or name.endswith(".new"):
+        if is_lock(name) or name.endswith(".new"):
             continue
         inside = target.volume.list(target.inside(name)) if is_directory else []
         if name not in _PARTS or any(
