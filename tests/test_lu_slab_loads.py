@@ -1,6 +1,7 @@
 """Slabs are loaded from a matrix in any layout as planned, and from a copy where that is less."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ __all__ = ["one_thread"]  # a fixture for every test here
 
 DIRECT = [
     (512, "f8", 200_000, "C", (64, 32)),
-    (500, "f8", 200_000, "C", (64, 512)),
+    (500, "f8", 200_000, "C", (64, 511)),
+    (1024, "f8", 400_000, "C", (1, 1024)),
     (511, "f8", 300_000, "F", (100, 37)),
     (511, "f4", 300_000, "C", (100, 37)),
     (300, "c16", 500_000, "C", (256, 700)),
@@ -40,12 +42,22 @@ COPIED = [
     (512, "f8", 262_144, "C", (512, 512)),
 ]
 
+IN_PARTS = [
+    (1024, "f8", 300_000, "C", (16, 1024)),
+    (500, "f8", 200_000, "C", (64, 512)),
+    (700, "f4", 150_000, "C", (48, 1024)),
+    (500, "c8", 200_000, "C", (500, 512)),
+    (600, "c16", 400_000, "C", (7, 640)),
+    (960, "f8", 300_000, "C", (16, 960)),
+]
+"""Rows of chunks so wide that memory holds no row of tiles: whole rows go by more than once."""
 
-@pytest.mark.parametrize(("n", "dtype", "memory", "order", "chunks"), DIRECT + COPIED)
+
+@pytest.mark.parametrize(("n", "dtype", "memory", "order", "chunks"), DIRECT + COPIED + IN_PARTS)
 def test_moves_what_was_planned(
     tmp_path: Path, n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]
 ) -> None:
-    is_copied = (n, dtype, memory, order, chunks) in COPIED
+    is_copied = (n, dtype, memory, order, chunks) in COPIED + IN_PARTS
     a = random_matrix(n, dtype)
     lu = factor_by("slabs", tmp_path / "Z", a, memory, order=order, chunks=chunks)
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
@@ -58,9 +70,11 @@ def test_moves_what_was_planned(
     g = lu_geometry(n, np.dtype(dtype), memory)
     loaded = report.bytes_read - g.factor_bytes_read()
     if is_copied:
-        # Once as it is, and once as tiles.
+        # Once as it is, or once for each part of its columns, and once as tiles.
         wide = -(-n // chunks[1]) * chunks[1]
-        assert loaded <= (n * wide + g.height * n) * a.itemsize * 1.01
+        passes = len(SlabLoads(g, Layout(order, chunks), DiskReads()).copy.parts(0))
+        assert (passes > 1) == ((n, dtype, memory, order, chunks) in IN_PARTS)
+        assert loaded <= (passes * n * wide + g.height * n) * a.itemsize * 1.01
         assert report.bytes_written == 2 * g.factor_bytes_written()
     else:
         assert report.bytes_written == g.factor_bytes_written()
@@ -74,6 +88,7 @@ def test_moves_what_was_planned(
         rates=oc.rates.Rates(**RATES.__dict__ | {"block_bytes": disk.block_bytes}),
     )  # fmt: skip
     assert (plan.bytes_read, plan.bytes_written) == (report.bytes_read, report.bytes_written)
+    assert report.peak_memory_bytes <= plan.peak_memory_bytes <= memory
     assert ("copied to tiles" in plan.method) == is_copied
 
 
@@ -96,8 +111,22 @@ def test_narrow_slabs_of_a_large_matrix_read_a_copy() -> None:
     assert "copied" not in wide.method
 
 
-def test_a_copy_is_made_again_of_what_is_left(tmp_path: Path) -> None:
-    n, dtype, memory, order, chunks = COPIED[0]
+def test_rows_of_chunks_that_are_whole_rows_go_by_a_few_times() -> None:
+    """With a 32nd of the matrix, where slabs would read most of it each."""
+    for n in (4096, 8192, 16384):
+        plan = oc.plan(
+            "lu", n=n, memory=n * n * 8 // 32, method="slabs", order="C", chunks=(16, n),
+            rates=RATES,
+        )  # fmt: skip
+        best = oc.plan("lu", n=n, memory=n * n * 8 // 32, method="slabs", rates=RATES)
+        words = [(each.bytes_read + each.bytes_written) / 8 / n**2 for each in (plan, best)]
+        assert words[0] <= words[1] + 6
+        assert plan.peak_memory_bytes <= n * n * 8 // 32
+
+
+@pytest.mark.parametrize("case", [COPIED[0], IN_PARTS[0], IN_PARTS[4]])
+def test_a_copy_is_made_again_of_what_is_left(tmp_path: Path, case: Any) -> None:
+    n, dtype, memory, order, chunks = case
     a = random_matrix(n, dtype)
     whole = factor_by("slabs", tmp_path / "W", a, memory, order=order, chunks=chunks)
     path = tmp_path / "Z"
@@ -116,8 +145,9 @@ def test_a_copy_is_made_again_of_what_is_left(tmp_path: Path) -> None:
     assert report.bytes_written < whole.report.bytes_written
 
 
-def test_a_process_that_dies_while_it_copies(tmp_path: Path) -> None:
-    n, dtype, memory, order, chunks = COPIED[1]
+@pytest.mark.parametrize("case", [COPIED[1], IN_PARTS[0]])
+def test_a_process_that_dies_while_it_copies(tmp_path: Path, case: Any) -> None:
+    n, dtype, memory, order, chunks = case
     a = random_matrix(n, dtype)
     path = tmp_path / "Z"
     oc.from_array(a, path, order=order, chunks=chunks, progress=False).close()
@@ -132,8 +162,9 @@ def test_a_process_that_dies_while_it_copies(tmp_path: Path) -> None:
     assert lapack_ratio(a, lu) < 30
 
 
-def test_what_is_not_finite_is_found_in_a_copy(tmp_path: Path) -> None:
-    n, dtype, memory, order, chunks = COPIED[1]
+@pytest.mark.parametrize("case", [COPIED[1], IN_PARTS[0]])
+def test_what_is_not_finite_is_found_in_a_copy(tmp_path: Path, case: Any) -> None:
+    n, dtype, memory, order, chunks = case
     a = random_matrix(n, dtype)
     a[n - 1, 5] = np.nan
     with pytest.raises(NonFiniteError) as refused:

@@ -85,6 +85,13 @@ class Loads(ABC, Generic[G]):
         )
         return (Phase(factoring.dtype, *copied), loading) if self.is_copied else (loading,)
 
+    def peak_bytes(self, factoring: int) -> int:
+        """Memory at most, given that of a factorization without a copy.
+
+        Blocks of a copy are kept for what comes after, up to the budget.
+        """
+        return self.geometry.budget_bytes if self.is_copied else factoring
+
     def method(self, itself: str) -> str:
         """How the matrix is factored, for people, given how that is done without a copy."""
         return f"{itself}, from the matrix copied to tiles first" if self.is_copied else itself

@@ -2,8 +2,13 @@
 
 Each slab is then loaded from where its factors will be written. Nothing is noted of the copy: a run
 that goes on copies what is left of the matrix again.
+
+Memory holds blocks of whole tiles and of whole rows of chunks, so that nothing is read twice. Where
+chunks are too wide for that, blocks have a part of their columns: whole rows go by in strips, once
+for each part.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,23 +16,50 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outcore._core import ArrayFile, Ticket
+from outcore.errors import OutcoreError
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
+from outcore.streams import wait
+
+_STRIPS = 2
+"""Strips in memory: one is cut, the other is on its way."""
+
+_STRIPS_SHARE = 16
+"""Strips take at least this part of the memory: a row by itself may be a short read."""
 
 
 class CopyBlock(NamedTuple):
-    """Rows and columns of the blocks in which a matrix is copied, and how many memory holds.
+    """The blocks in which a matrix is copied.
 
-    They are whole tiles, of whole rows of chunks, so that nothing is read twice. Memory holds two
-    of them if it can; 0 rows, if not one, or such rows are not whole blocks of the disk.
+    Attributes
+    ----------
+    rows
+        Of a block, whole tiles; 0 if memory does not hold one, or rows of chunks are not whole
+        blocks of the disk.
+    columns
+        Whole tiles, and if there are no strips whole chunks.
+    places
+        How many blocks memory holds, of those that are read as such.
+    strip
+        Rows of whole chunks that are read at once, to be cut; 0 if blocks are read as such.
     """
 
     rows: int
     columns: int
     places: int
+    strip: int = 0
+
+
+class CopyPart(NamedTuple):
+    """Columns that are copied together, and the whole chunks of them that are read."""
+
+    left: int
+    right: int
+    first: int
+    end: int
 
 
 class TileCopy(NamedTuple):
@@ -60,14 +92,61 @@ class TileCopy(NamedTuple):
     @property
     def block(self) -> CopyBlock:
         """The blocks in which it is copied."""
-        rows, columns = self.tile
-        wide = math.lcm(self.layout.chunks[1], columns)
-        across = self.layout.chunks[1] * self.dtype.itemsize
-        if self.layout.order != "C" or across % self.block_bytes:
+        rows, itemsize, wide = self.tile[0], self.dtype.itemsize, self._wide
+        if self.layout.order != "C" or self.layout.chunks[1] * itemsize % self.block_bytes:
             return CopyBlock(0, wide, 1)
-        most = self.memory_bytes // (wide * self.dtype.itemsize * rows)
+        most = self.memory_bytes // (wide * itemsize * rows)
+        if not most:
+            return self._narrow
         places = 2 if most > 1 else 1
         return CopyBlock(min(most // places * rows, self.height), wide, places)
+
+    @property
+    def _wide(self) -> int:
+        """Columns of whole tiles and whole chunks; of all of the matrix, if it has fewer."""
+        chunk, columns = self.layout.chunks[1], self.tile[1]
+        # Rows in memory are whole blocks of the disk, as rows of chunks are.
+        unit = math.lcm(columns, max(self.block_bytes // self.dtype.itemsize, 1))
+        whole = -(-self.end // unit) * unit
+        return min(math.lcm(chunk, columns), whole)
+
+    @property
+    def _narrow(self) -> CopyBlock:
+        """Blocks of a part of those columns, as few as memory allows, and the strips."""
+        rows, columns = self.tile
+        itemsize, wide = self.dtype.itemsize, self._wide
+        least, tiles, found = self.memory_bytes // _STRIPS_SHARE, -(-wide // columns), 0
+        for count in range(2, tiles + 1):
+            narrow = -(-tiles // count) * columns
+            if narrow == found:
+                continue
+            found = narrow
+            span = max(part.end - part.first for part in self._cut(wide, narrow, 0))
+            room, line = self.memory_bytes - rows * narrow * itemsize, _STRIPS * span * itemsize
+            strip = min(room // line, rows)
+            if strip == rows or (strip > 0 and strip * line >= least):
+                return CopyBlock(rows, narrow, 1, strip)
+        return CopyBlock(0, wide, 1)
+
+    def parts(self, first_panel: int) -> list[CopyPart]:
+        """Columns that are copied together, for the panels from `first_panel` on."""
+        return self._cut(self._wide, self.block.columns, first_panel * self.tile[1])
+
+    def _span(self, first_panel: int) -> int:
+        """Columns of the widest strips."""
+        return max((part.end - part.first for part in self.parts(first_panel)), default=0)
+
+    def _cut(self, wide: int, narrow: int, begin: int) -> list[CopyPart]:
+        """Cut each `wide` columns into parts, and give those that end behind a column."""
+        chunk, found = self.layout.chunks[1], []
+        for region in range(begin // wide * wide, self.shape[1], wide):
+            last = min(region + wide, self.shape[1])
+            for left in range(region, last, narrow):
+                right = min(left + narrow, last)
+                if right > begin:
+                    first, end = left // chunk * chunk, -(-right // chunk) * chunk
+                    found.append(CopyPart(left, right, first, end))
+        return found
 
     @property
     def height(self) -> int:
@@ -80,32 +159,24 @@ class TileCopy(NamedTuple):
         chunk = self.layout.chunks[1]
         return -(-self.shape[1] // chunk) * chunk
 
-    def first_column(self, first_panel: int) -> int:
-        """First column that is read to copy the panels from `first_panel` on: of a block."""
-        wide = self.block.columns
-        return first_panel * self.tile[1] // wide * wide
-
     def top(self, column: int) -> int:
         """First row that is copied of a column: of a tile."""
         return column // self.tile[0] * self.tile[0] if self.lower else 0
 
     def bytes_read(self, first_panel: int = 0) -> int:
         """Bytes read to copy the panels from `first_panel` on. Exact."""
-        wide = self.block.columns
-        if first_panel * self.tile[1] >= self.shape[1]:
-            return 0
         words = sum(
-            (self.shape[0] - self.top(left)) * (min(left + wide, self.end) - left)
-            for left in range(self.first_column(first_panel), self.shape[1], wide)
+            (self.shape[0] - self.top(part.left)) * (part.end - part.first)
+            for part in self.parts(first_panel)
         )
         return words * self.dtype.itemsize
 
-    def blocks(self, first_panel: int) -> Iterator[tuple[int, int]]:
-        """First row and column of each block, in their order."""
-        rows, wide, _ = self.block
-        for left in range(self.first_column(first_panel), self.shape[1], wide):
-            for top in range(self.top(left), self.shape[0], rows):
-                yield top, left
+    def blocks(self, first_panel: int) -> Iterator[tuple[int, CopyPart]]:
+        """First row and columns of each block, in their order."""
+        rows = self.block.rows
+        for part in self.parts(first_panel):
+            for top in range(self.top(part.left), self.shape[0], rows):
+                yield top, part
 
     def run(
         self,
@@ -120,41 +191,115 @@ class TileCopy(NamedTuple):
 
         Its columns are as many as `end` says: whole rows of chunks are read, padding included.
         """
-        (m, n), (_, columns) = self.shape, self.tile
-        high, wide, places = self.block
-        blocks, begin = list(self.blocks(first_panel)), first_panel * columns
+        if self.block.strip:
+            self._run_by_strips(matrix, tiles, first_panel, call, is_transposed=is_transposed)
+            return
+        m = self.shape[0]
+        high, wide, places, _ = self.block
+        blocks, begin = list(self.blocks(first_panel)), first_panel * self.tile[1]
         memory = [call.arena.allocate(high * wide * self.dtype.itemsize) for _ in range(places)]
         room: list[Matrix] = [np.ndarray((high, wide), self.dtype, memoryview(p)) for p in memory]
 
         def arrive(number: int) -> Ticket:
-            top, left = blocks[number]
-            part = room[number % places][: m - top, : self.end - left]
-            if is_transposed:
-                return matrix.submit_read([left, top], [1, 1], part.T)
-            return matrix.submit_read([top, left], [1, 1], part)
+            top, part = blocks[number]
+            box = room[number % places][: m - top, : part.end - part.first]
+            return _read(matrix, top, part.first, box, is_transposed=is_transposed)
 
         relay = Relay(places, len(blocks), arrive, call.trace)
         try:
             relay.poll()
-            for number, (top, left) in enumerate(blocks):
+            for number, (top, part) in enumerate(blocks):
                 relay.take(number)
                 T = room[number % places][: self.height - top]
-                # What is beyond the matrix is written with its tiles.
-                T[m - top :] = 0
-                T[:, n - left :] = 0
-                tickets = []
-                for at in range(max(begin, left), min(left + wide, n), columns):
-                    above = max(self.top(at) - top, 0)
-                    if above < len(T):
-                        tile = T[above:, at - left : at - left + columns]
-                        tickets.append(tiles.submit_write([top + above, at], [1, 1], tile))
-                relay.leave(number, tickets)
+                relay.leave(number, self._write(tiles, T, top, part, begin))
             relay.drain()
         except BaseException:
             relay.abandon()
             raise
 
+    def _run_by_strips(
+        self,
+        matrix: ArrayFile,
+        tiles: ArrayFile,
+        first_panel: int,
+        call: LongCall,
+        *,
+        is_transposed: bool,
+    ) -> None:
+        """Copy: a block takes its columns from strips of whole rows that go by."""
+        high, wide, _, strip = self.block
+        begin, itemsize = first_panel * self.tile[1], self.dtype.itemsize
+        span = self._span(first_panel)
+        memory = call.arena.allocate(high * wide * itemsize)
+        block: Matrix = np.ndarray((high, wide), self.dtype, memoryview(memory), order="F")
+        strips = [
+            (top, part, first, min(first + strip, top + high, self.shape[0]))
+            for top, part in self.blocks(first_panel)
+            for first in range(top, min(top + high, self.shape[0]), strip)
+        ]
+        places = [call.arena.allocate(strip * span * itemsize) for _ in range(_STRIPS)]
+
+        def rows_of(number: int) -> Matrix:
+            _, part, first, end = strips[number]
+            shape = end - first, part.end - part.first
+            return np.ndarray(shape, self.dtype, memoryview(places[number % _STRIPS]))
+
+        def arrive(number: int) -> Ticket:
+            _, part, first, _ = strips[number]
+            return _read(matrix, first, part.first, rows_of(number), is_transposed=is_transposed)
+
+        relay = Relay(_STRIPS, len(strips), arrive, call.trace)
+        leaving: list[Ticket] = []
+        try:
+            relay.poll()
+            for number, (top, part, first, end) in enumerate(strips):
+                relay.take(number)
+                for ticket in leaving:
+                    wait(ticket, call.trace)
+                leaving = []
+                start_ns = call.trace.now_ns()
+                own = rows_of(number)[:, part.left - part.first : part.right - part.first]
+                block[first - top : end - top, : own.shape[1]] = own
+                call.trace.record("compute", start_ns)
+                relay.leave(number, [])
+                if end == min(top + high, self.shape[0]):
+                    T = block[: self.height - top]
+                    leaving = self._write(tiles, T, top, part, begin)
+            for ticket in leaving:
+                wait(ticket, call.trace)
+        except BaseException:
+            relay.abandon()
+            for ticket in leaving:
+                with contextlib.suppress(OutcoreError):
+                    ticket.wait()
+            raise
+
+    def _write(
+        self, tiles: ArrayFile, T: Matrix, top: int, part: CopyPart, begin: int
+    ) -> list[Ticket]:
+        """Write a block's tiles from column `begin` on, with zeros beyond the matrix."""
+        (m, n), columns, left = self.shape, self.tile[1], part.left
+        T[m - top :] = 0
+        T[:, n - left :] = 0
+        tickets = []
+        for at in range(max(begin, left), part.right, columns):
+            above = max(self.top(at) - top, 0)
+            if above < len(T):
+                tile = T[above:, at - left : at - left + columns]
+                tickets.append(tiles.submit_write([top + above, at], [1, 1], tile))
+        return tickets
+
+
+def _read(matrix: ArrayFile, top: int, left: int, box: Matrix, *, is_transposed: bool) -> Ticket:
+    """Read a box of what is described; the matrix may be its transpose."""
+    if is_transposed:
+        return matrix.submit_read([left, top], [1, 1], box.T)
+    return matrix.submit_read([top, left], [1, 1], box)
+
 
 def copy_memory(budget_bytes: int, bounce_bytes: int) -> int:
-    """Bytes of a budget that are left for blocks, beside the buffers of both files."""
+    """Bytes of a budget that are left for blocks, beside the buffers of both files.
+
+    Half of what is left out for tiles is for what whole pages take more.
+    """
     return budget_bytes - bounce_bytes - 2 * TILE_BOUNCE_BYTES

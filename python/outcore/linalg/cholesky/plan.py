@@ -283,7 +283,7 @@ def cholesky_cost(problem: Problem) -> Cost:
     spare = g.slab_panels * g.tiles
     return Cost(
         method=loads.method(g.method),
-        peak_memory_bytes=g.memory_bytes,
+        peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
         disk_bytes=(spare if overwrite_a else g.stored_tiles()) * g.tile_bytes,
         words_lower_bound=g.words_lower_bound(),
         phases=loads.phases(phase),

@@ -82,5 +82,7 @@ class Relay:
                     ticket.wait()
 
     def _free(self, place: int) -> None:
-        for ticket in self._leaving.pop(place, ()):
+        for ticket in self._leaving.get(place, ()):
             wait(ticket, self._trace)
+        # Not before: who is interrupted here gives up, and waits for all of them.
+        self._leaving.pop(place, None)

@@ -52,7 +52,7 @@ def slabs_cost(
             f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), "
             f"tiles of {g.rows} x {g.columns}"
         ),
-        peak_memory_bytes=g.memory_bytes,
+        peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
         disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
         words_lower_bound=g.words_lower_bound(),
         phases=loads.phases(phase),

@@ -102,7 +102,8 @@ def lstsq_cost(problem: Problem) -> Cost:
         return Cost(
             method=f"QR by {loads.method(way.method)}",
             peak_memory_bytes=max(
-                way.memory_bytes, tiles.fixed_bytes(PROBES) + tiles.width_bytes(group)
+                loads.peak_bytes(way.memory_bytes),
+                tiles.fixed_bytes(PROBES) + tiles.width_bytes(group),
             ),
             disk_bytes=way.factor_bytes_written(),
             words_lower_bound=float(m * n),

@@ -18,7 +18,7 @@ def slab_qr_cost(problem: Problem) -> Cost:
     loads = ColumnLoads(g, layout_of(problem), problem.disk())
     return Cost(
         method=loads.method(g.method),
-        peak_memory_bytes=g.memory_bytes,
+        peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
         disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
         words_lower_bound=g.words_lower_bound(),
         phases=loads.phases(factor_phase(g)),
