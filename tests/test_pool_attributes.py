@@ -1,5 +1,6 @@
 """Rights, times, extended attributes and listings of names in a pool."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -103,6 +104,25 @@ def test_new_names_get_no_bits_of_the_umask(
     with pytest.raises(InvalidError, match="permission bits"):
         pool.mkdir("h", mode="rwx")
     assert not pool.exists("h")
+
+
+def test_the_umask_of_a_fork_is_its_own(
+    pool: oc.Pool, tmp_path: Path, umask: Callable[[int], int]
+) -> None:
+    pool.open("f", "x").close()
+
+    def fork() -> None:
+        umask(0o077)
+        with oc.Pool.embedded([tmp_path / "other"]) as other:
+            other.open("f", "x").close()
+            assert other.stat("f").mode == 0o600
+
+    process = multiprocessing.get_context("fork").Process(target=fork)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    pool.open("g", "x").close()
+    assert pool.stat("g").mode == 0o644
 
 
 def test_a_time_that_is_set_stays_when_a_file_is_closed(pool: oc.Pool) -> None:

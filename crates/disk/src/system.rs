@@ -1,9 +1,10 @@
 //! Calls to the operating system, and what its errors mean.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -36,9 +37,25 @@ impl Clock for MonotonicClock {
 /// for other threads too.
 pub fn umask() -> u32 {
     const USUAL: u32 = 0o022;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let digits = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(USUAL)
+    thread_local! {
+        // To open it takes as long as to read it. What a fork inherits is its parent's.
+        static STATUS: RefCell<Option<(u32, File)>> = const { RefCell::new(None) };
+    }
+    let process = std::process::id();
+    let mut text = [0; 256];
+    let read = STATUS.with_borrow_mut(|status| {
+        if status.as_ref().is_none_or(|(of, _)| *of != process) {
+            *status = File::open("/proc/self/status").ok().map(|file| (process, file));
+        }
+        status.as_ref().and_then(|(_, file)| file.read_at(&mut text, 0).ok())
+    });
+    mask_in(&text[..read.unwrap_or(0)]).unwrap_or(USUAL)
+}
+
+/// What the first lines of a process's status say of its mask.
+fn mask_in(status: &[u8]) -> Option<u32> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
+    u32::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
 }
 
 /// Refuses what to open would be to wait for others: a pipe.
@@ -231,6 +248,14 @@ mod tests {
         assert!((3 * MOST_RUNS_AT_ONCE..6 * MOST_RUNS_AT_ONCE).contains(&moved), "{moved}");
         let none = transfer_runs(&file, &given[given.len() - 1..], 0, true).unwrap_err();
         assert_eq!(none.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn the_mask_is_found_in_the_first_lines_of_a_status() {
+        assert_eq!(mask_in(b"Name:\ta program\nUmask:\t0077\nState:\tR (running)\nTg"), Some(0o077));
+        assert_eq!(mask_in(b"Name:\tUmask:\nUmask:\t1\n"), Some(1));
+        assert_eq!(mask_in(b"Name:\ta program\nState:\tR"), None);
+        assert_eq!(mask_in(b""), None);
     }
 
     #[test]
