@@ -1,7 +1,8 @@
 """Least squares with a matrix whose rows go by once: from disk, from memory, or as they are made.
 
 Where the triangle does not fit into memory, slabs of columns are factored
-(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `TallQR`, of which only the triangle
+(`outcore.linalg.slab_qr.least_squares`), or of a wide matrix the columns go by
+(`outcore.linalg.rows.least_norm`). Else: QR of [A b] by `TallQR`, of which only the triangle
 R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by singular values
 if R is near a matrix of lower rank.
 """
@@ -12,16 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.linalg import get_lapack_funcs
 
 from outcore import budget
-from outcore._core import column_extremes
 from outcore.errors import Interrupted, InvalidError
-from outcore.lapack import kernels
 from outcore.linalg.columns import norms
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, to_disk
+from outcore.linalg.rows.least_norm import least_norm
+from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.report import figures_of
@@ -34,7 +33,8 @@ from outcore.linalg.rows.source import (
     row_source,
     work_dtype,
 )
-from outcore.linalg.rows.stream import allocated, check_finite, side_by_side, streams
+from outcore.linalg.rows.stream import check_finite, side_by_side, streams
+from outcore.linalg.rows.triangle import solve_triangle
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
@@ -46,9 +46,6 @@ from outcore.report import Report
 from outcore.volumes import PathLike, Place
 
 _WHY = "the lstsq that wrote it was stopped; call it again"
-
-_CONDITION_MARGIN = 10
-"""What an estimate of the condition number may be too small by."""
 
 
 @dataclass
@@ -96,7 +93,9 @@ def lstsq(
     """Find the x that minimizes ‖b - A x‖₂.
 
     Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
-    written. Otherwise an A on disk, with m >= n and of full rank, is factored by `qr_factor`.
+    written. Otherwise an A on disk, with m >= n and of full rank, is factored by `qr_factor`; and
+    of an A with m < n, which is no iterator, each column is read twice, with a triangle of m x m
+    elements in memory.
 
     Parameters
     ----------
@@ -114,7 +113,8 @@ def lstsq(
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     memory
         Budget; by default half of the available memory. n² elements for the triangle, n k for the
-        right-hand sides, and blocks of rows; or a slab of columns.
+        right-hand sides, and blocks of rows; or a slab of columns; or for m < n, m² elements, n k
+        for the solution, and blocks of columns.
     out
         Directory of the solution on disk; by default it is in memory.
     factors
@@ -160,13 +160,14 @@ def lstsq(
     2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types; m n words are
     read, by slabs of w columns about n² (m - n/3) / (2w) + 3 m n, and m n written. Sources: Golub &
     Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and 5.5; Demmel, Grigori, Hoemmen &
-    Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank.
+    Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank; Paige, Math. Comp. 27 (1973) and
+    Demmel & Higham, SIAM J. Matrix Anal. Appl. 14 (1993) for wide matrices.
     """
     if b is None:
         given, right = _read_pairs(A)
     else:
         given, right = row_source("A", A), row_source("b", b, is_column=True)
-    problem = _Problem(given, right, b, cond, damp)
+    problem = _Problem(given, right, A, b, cond, damp)
     memory_bytes = budget.resolve(memory)
     way = lstsq_way(
         given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
@@ -182,10 +183,12 @@ def lstsq(
         with (
             claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
             long_call(
-                "least squares", memory_bytes=memory_bytes, work=problem.work(problem.rows or 0),
+                "least squares", memory_bytes=memory_bytes, work=problem.work(way),
                 threads=threads, progress=progress if problem.rows else False,
             ) as call,
         ):  # fmt: skip
+            if isinstance(way, LeastNormGeometry):
+                return problem.solve_wide(call, way, where)
             return problem.solve(call, way, where)
     except KeyboardInterrupt:
         text = "least squares was stopped, and nothing is kept; call again"
@@ -208,7 +211,13 @@ class _Problem:
     """Sources of rows that fit each other, and how to solve."""
 
     def __init__(
-        self, A: RowSource, b: RowSource, given_b: Any, cond: float | None, damp: float
+        self,
+        A: RowSource,
+        b: RowSource,
+        given_a: Any,
+        given_b: Any,
+        cond: float | None,
+        damp: float,
     ) -> None:
         if A.rows is not None and b.rows is not None and A.rows != b.rows:
             raise InvalidError(
@@ -223,12 +232,19 @@ class _Problem:
             self.dtype = np.result_type(self.dtype, np.complex64)
         for source in (A, b):
             source.deliver(self.dtype)
-        self.A, self.b, self.given_b, self.damp = A, b, given_b, float(damp)
+        self.A, self.b, self.damp = A, b, float(damp)
+        self.given_a, self.given_b = given_a, given_b
         self.n, self.k = A.columns, b.columns
         self.rows = A.rows if A.rows is not None else b.rows
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
 
-    def work(self, rows: int) -> float:
+    def work(self, way: list[RowPlan] | LeastNormGeometry) -> float:
+        """Operations, for progress."""
+        if isinstance(way, LeastNormGeometry):
+            return way.flops
+        return self.flops(self.rows or 0)
+
+    def flops(self, rows: int) -> float:
         """Operations for so many rows."""
         return tsqr_flops(rows, self.n, self.k, self.dtype)
 
@@ -256,7 +272,7 @@ class _Problem:
         self, call: LongCall, plans: list[RowPlan], out: Place | None
     ) -> tuple[Any, LeastSquaresReport]:
         factor = TallQR(self.n, self.k, self.dtype, call, self.damp)
-        row_work = self.work(self.rows) / self.rows if self.rows else 0.0
+        row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         with streams([self.A, self.b], plans, call) as opened:
             for first, (rows, right) in side_by_side(opened):
                 check_finite("A", first, rows)
@@ -270,11 +286,7 @@ class _Problem:
             # Without what the rows damp * I add to the sum of squares.
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
-        x = x[:, 0] if self.b.is_vector else x
-        stored: Any = x
-        moved = 0, 0
-        if out is not None:
-            stored, moved = to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
+        stored, x_bytes, moved = self.delivered(x, out, call)
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
@@ -282,12 +294,9 @@ class _Problem:
             **figures_of(
                 call, "lstsq", (factor.rows, self.n), self.dtype,
                 method=f"QR of rows as they are read, {plans[0].height} at once",
-                flops=self.work(factor.rows),
+                flops=self.flops(factor.rows),
                 moved=(self.A.bytes_read() + self.b.bytes_read() + moved[0], moved[1]),
-                planned=(
-                    sum(plan.layout.bytes_read() for plan in plans),
-                    0 if out is None else x.nbytes,
-                ),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), x_bytes),
                 arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
@@ -298,40 +307,37 @@ class _Problem:
             )
         return stored, report
 
+    def solve_wide(
+        self, call: LongCall, g: LeastNormGeometry, out: Place | None
+    ) -> tuple[Any, LeastSquaresReport]:
+        given = self.A.array if isinstance(self.A, StoredRows) else self.given_a
+        columns = row_source("A", given, transposed=True)
+        columns.deliver(self.dtype)
+        found = least_norm(columns, self.b, g, self.damp, self.cond, call)
+        stored, x_bytes, moved = self.delivered(found.x, out, call)
+        report = LeastSquaresReport(
+            rank=found.rank,
+            condition=found.condition,
+            residual_norms=[float(size) for size in found.residual_norms],
+            **figures_of(
+                call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
+                moved=(found.bytes_read + moved[0], moved[1]), planned=(g.bytes_read(), x_bytes),
+                arrays=("A", "b", "x"),
+            ),
+        )  # fmt: skip
+        if found.rank < g.m:
+            report.notes.append(
+                f"the rows of A depend on each other: it has rank {found.rank} of {g.m} at "
+                f"cond={self.cond:.2g}"
+            )
+        return stored, report
 
-def solve_triangle(
-    R: Matrix, c: Matrix, cond: float, call: LongCall
-) -> tuple[Matrix, int, float, npt.NDArray[np.float64]]:
-    """Minimize ‖c - R x‖₂ for a triangular R, with the x of least norm.
-
-    Returns
-    -------
-    x : numpy.ndarray
-        (n, k).
-    rank : int
-        Number of singular values above `cond` times the largest.
-    condition : float
-        Estimate of R's condition number in the 1-norm.
-    sizes : numpy.ndarray
-        ‖c - R x‖₂ of each column.
-    """
-    n = len(R)
-    if not np.isfinite(column_extremes(R, True)[0]):
-        raise InvalidError(f"numbers as large as those of A overflow {R.dtype}; scale its columns")
-    trcon, gelsd, gelsd_work = get_lapack_funcs(("trcon", "gelsd", "gelsd_lwork"), (R,))
-    reciprocal = float(trcon(R, norm="1", uplo="U")[0])
-    condition = 1 / reciprocal if reciprocal > 0 else math.inf
-    x: Matrix = np.array(c, order="F")
-    # The 2-norm condition number is at most n times that of the 1-norm.
-    if cond * n * condition * _CONDITION_MARGIN < 1:
-        kernels(R.dtype).trsm(R, x, lower=False, unit=False)
-        return x, n, condition, np.zeros(c.shape[1])
-    sizes = [int(np.real(size)) for size in gelsd_work(n, n, c.shape[1], cond)[:-1]]
-    factored = allocated(call, (n, n), R.dtype)
-    factored[...] = R
-    x, _, rank, info = gelsd(factored, x, *sizes, cond, True, True)
-    if info:
-        raise InvalidError("the singular values of A did not converge; scale its columns")
-    residual = c
-    kernels(R.dtype).gemm(R, x, residual, alpha=-1, beta=1)
-    return x, int(rank), condition, norms(residual)
+    def delivered(
+        self, x: Matrix, out: Place | None, call: LongCall
+    ) -> tuple[Any, int, tuple[int, int]]:
+        """Bring x to where it is wanted; say how many bytes that writes, and what was moved."""
+        x = x[:, 0] if self.b.is_vector else x
+        if out is None:
+            return x, 0, (0, 0)
+        stored, moved = to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
+        return stored, x.nbytes, moved

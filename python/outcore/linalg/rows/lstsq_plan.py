@@ -12,6 +12,11 @@ from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg.rows.least_norm_plan import (
+    LeastNormGeometry,
+    least_norm_cost,
+    least_norm_geometry,
+)
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import lstsq_bytes, stored_layout, tsqr_phase
@@ -29,8 +34,10 @@ def lstsq_way(
     instead: str | None = None,
     *,
     is_stored: bool = False,
-) -> list[RowPlan] | SlabQrGeometry:
+) -> list[RowPlan] | SlabQrGeometry | LeastNormGeometry:
     """Choose the blocks in which A and b are read, or else the slabs into which A is cut.
+
+    Of a matrix with more columns than rows blocks of columns are read, if those of rows need more.
 
     Parameters
     ----------
@@ -50,39 +57,43 @@ def lstsq_way(
     BudgetError
         If neither fits.
     """
-    fixed = lstsq_bytes(A.columns, b.columns, dtype) + is_stored * TRANSFER_BYTES[0]
+    beside = is_stored * TRANSFER_BYTES[0]
+    fixed = lstsq_bytes(A.columns, b.columns, dtype) + beside
     found, need = fit_rows(
         [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
         memory=lambda plans: fixed + blocks_bytes(plans),
     )  # fmt: skip
     if found:
         return found
+    is_wide = A.rows is not None and A.rows < A.columns
     refused = too_small(
         need, memory_bytes, f"least squares with {A.columns} columns: triangles and blocks of rows",
-        "raise memory=" + (f", or {instead}" if instead else ""),
+        "raise memory=" + (f", or {instead}" if instead and not is_wide else ""),
     )  # fmt: skip
-    if instead is not None or A.rows is None:
+
+    def otherwise(budget_bytes: int) -> SlabQrGeometry | LeastNormGeometry:
+        assert A.rows is not None, "iterators were refused"
+        if is_wide:
+            return least_norm_geometry(A, b, dtype, budget_bytes, beside)
+        return slab_qr_geometry((A.rows, A.columns), A.dtype, budget_bytes)
+
+    if A.rows is None or (instead is not None and not is_wide):
         raise refused
-    shape = A.rows, A.columns
     try:
-        return slab_qr_geometry(shape, A.dtype, memory_bytes)
-    except BudgetError as by_slabs:
+        return otherwise(memory_bytes)
+    except BudgetError as too_little:
+        # Of two budgets that are too small the smaller one is named.
         try:
-            slab_qr_geometry(shape, A.dtype, need)
+            otherwise(need)
         except BudgetError:
             raise refused from None
-        raise by_slabs from None
+        raise too_little from None
 
 
 def use_slabs_if(A: RowLayout) -> str | None:
-    """Say what must be done before a matrix can be cut into slabs; `None` if nothing.
-
-    An empty text stands for what cannot be done.
-    """
+    """Say what must be done before a matrix can be cut into slabs; `None` if nothing."""
     if A.rows is None or not A.is_stored:
         return "copy A to disk with oc.from_array: of arrays on disk slabs of columns are read"
-    if A.rows < A.columns:
-        return ""
     if A.dtype.name not in DTYPES:
         return f"convert A to floating point: of {A.dtype} no slabs of columns can be factored"
     return None
@@ -109,6 +120,8 @@ def lstsq_cost(problem: Problem) -> Cost:
             words_lower_bound=float(m * n),
             phases=(*loads.phases(factor_phase(way)), solve_phase(tiles, k, group)),
         )
+    if isinstance(way, LeastNormGeometry):
+        return least_norm_cost(way)
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",
         peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(way),

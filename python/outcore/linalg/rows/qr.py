@@ -71,7 +71,8 @@ def qr(
         and slicing, or, for ``mode="r"``, an iterator of blocks of rows of any heights. Integers
         become float64. A triangle of n x n elements must fit into the budget.
     mode
-        ``"r"`` for R only; ``"economic"`` for Q on disk as well, which needs m >= n.
+        ``"r"`` for R only; ``"economic"`` for Q on disk as well, which needs m >= n
+        (`qr_factor` and `form_q` take any shape).
     memory
         Budget; by default half of the available memory. R counts against it.
     out

@@ -84,7 +84,8 @@ def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeom
     if A.rows < A.columns:
         raise InvalidError(
             f"need at least as many rows as columns for Q, have {A.rows} x {A.columns}; "
-            "factor the conjugate transpose, or the first columns"
+            "factor A on disk with qr_factor, which takes any shape and leaves R on and above the "
+            "diagonal, and make Q of that with form_q"
         )
     m, n = A.rows, A.columns
 

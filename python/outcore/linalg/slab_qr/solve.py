@@ -102,8 +102,7 @@ def refuse_wide(shape: tuple[int, int]) -> None:
     if shape[0] < shape[1]:
         raise InvalidError(
             f"need at least as many rows as columns for least squares, have {shape[0]} x "
-            f"{shape[1]}: there are many solutions; factor the conjugate transpose, or use lstsq "
-            "with more memory"
+            f"{shape[1]}: there are many solutions; lstsq finds the one of least norm"
         )
 
 

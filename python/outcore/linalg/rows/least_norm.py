@@ -1,0 +1,144 @@
+"""The solution of least norm of a wide system, whose columns go by twice.
+
+With Aᴴ = Q R, which needs no Q (the semi-normal equations)::
+
+    Rᴴ R y = b,    x = Aᴴ y
+
+The error of x is of the order of that of a solution by Q: the condition number of A counts, not its
+square (Paige 1973; Demmel & Higham 1993). What is left of b, b - A x, comes along in the second
+pass. In the code are the conjugates of all of these, since the columns of A are rows of its
+transpose, not of Aᴴ.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+from outcore.lapack import kernels
+from outcore.linalg.columns import largest, norms, power_of_two
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
+from outcore.linalg.rows.source import RowSource
+from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
+from outcore.linalg.rows.triangle import solve_triangle
+from outcore.linalg.rows.tsqr import TallQR
+from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.longcall import LongCall
+
+
+class LeastNorm(NamedTuple):
+    """What is found.
+
+    Attributes
+    ----------
+    x
+        (n, k), column-major.
+    rank, condition
+        Of A's triangle, as of `solve_triangle`.
+    residual_norms
+        ‖b - A x‖₂ of each right-hand side.
+    bytes_read
+        Of A and b.
+    """
+
+    x: Matrix
+    rank: int
+    condition: float
+    residual_norms: npt.NDArray[np.float64]
+    bytes_read: int
+
+
+def least_norm(
+    A: RowSource, b: RowSource, g: LeastNormGeometry, damp: float, cond: float, call: LongCall
+) -> LeastNorm:
+    """Minimize ‖b - A x‖₂² + damp² ‖x‖₂², with the x of least norm.
+
+    Parameters
+    ----------
+    A
+        The columns of A, as rows.
+    b
+        Right-hand sides.
+    g
+        In which blocks they are read.
+    damp, cond
+        As for `lstsq`.
+    call
+        The call.
+    """
+    dtype, shape = g.columns.dtype, (g.m, b.columns)
+    c, rest = allocated(call, shape, dtype), allocated(call, shape, dtype)
+    _read_right(b, c, g, call)
+    # Products of what A and b have must be within the range of the type.
+    top = power_of_two(float(largest(c).max(initial=0)))
+    c /= dtype.type(top)
+    rest[...] = c
+    factor = TallQR(g.m, 0, dtype, call, damp)
+    _reduce(A, factor, g, call)
+    read = A.bytes_read() + b.bytes_read()
+
+    R = factor.triangle()
+    refuse_overflow(R)
+    scale = power_of_two(float(largest(R).max()))
+    R /= dtype.type(scale)
+    z, rank, condition, _ = solve_triangle(R, c, cond, call, trans="C")
+    y = solve_triangle(R, z, cond, call)[0]
+    x = allocated(call, (g.n, b.columns), dtype)
+    _multiply(A, y, x, rest, scale, g, call)
+    with np.errstate(over="ignore", invalid="ignore"):
+        x *= dtype.type(top / scale)
+    np.conjugate(x, out=x)
+    refuse_overflow(x)
+    return LeastNorm(x, rank, condition, norms(rest) * top, read + A.bytes_read())
+
+
+def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:
+    """Read the conjugates of the right-hand sides."""
+    count = 0
+    with streams([b], [g.b], call) as (stream,):
+        for first, data, _ in stream:
+            check_finite("b", first, data)
+            count = first + len(data)
+            if count > g.m:
+                raise InvalidError(f"A ends after {g.m} rows, b has more; give as many")
+            np.conjugate(data, out=c[first:count])
+    if count < g.m:
+        raise InvalidError(f"b ends after {count} rows, A has more; give as many")
+
+
+def _reduce(A: RowSource, factor: TallQR, g: LeastNormGeometry, call: LongCall) -> None:
+    """Let the columns go by, and keep R."""
+    work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
+    with streams([A], [g.columns], call) as (stream,):
+        for first, data, _ in stream:
+            check_finite("A", first, data, transposed=True)
+            factor.add(data)
+            call.meter.advance(len(data) * work)
+    factor.finish()
+
+
+def _multiply(
+    A: RowSource,
+    y: Matrix,
+    x: Matrix,
+    rest: Matrix,
+    scale: float,
+    g: LeastNormGeometry,
+    call: LongCall,
+) -> None:
+    """X <- B y / scale and rest <- rest - Bᴴ x / scale; the rows of B are the columns of A."""
+    K, half = kernels(g.columns.dtype), power_of_two(math.sqrt(scale))
+    y /= y.dtype.type(half)
+    with streams([A], [g.columns], call) as (stream,):
+        for first, data, _ in stream:
+            if not g.columns.layout.is_stored:
+                check_finite("A", first, data, transposed=True)
+            start_ns = call.trace.now_ns()
+            part = x[first : first + len(data)]
+            K.gemm(data, y, part, alpha=half / scale, beta=0)
+            K.gemm(data, part, rest, alpha=-1 / scale, trans_a="C")
+            call.trace.record("compute", start_ns)
+            call.meter.advance(len(data) / g.n * g.product_flops)

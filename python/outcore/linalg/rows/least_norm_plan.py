@@ -1,0 +1,119 @@
+"""How the solution of least norm of a wide system is found, and what it costs. Pure arithmetic."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore.linalg.cost import Cost, Phase, flop_weight
+from outcore.linalg.grains import pages
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
+from outcore.linalg.rows.tsqr_plan import lstsq_bytes, tsqr_flops, tsqr_phase
+
+_FIX = (
+    "raise memory=, or let A lie in columns, of which a few are read at once: "
+    'oc.from_array(A, path, order="F")'
+)
+
+
+@dataclass(frozen=True)
+class LeastNormGeometry:
+    """How an m x n matrix is read, m < n.
+
+    Attributes
+    ----------
+    columns
+        Blocks of columns of A, taken as rows of its transpose.
+    b
+        Blocks of rows of the right-hand sides.
+    beside_bytes
+        Memory for what goes to disk.
+    """
+
+    columns: RowPlan
+    b: RowPlan
+    beside_bytes: int
+
+    @property
+    def m(self) -> int:
+        """Rows of A."""
+        return self.columns.layout.columns
+
+    @property
+    def n(self) -> int:
+        """Columns of A."""
+        assert self.columns.layout.rows is not None, "an array has a shape"
+        return self.columns.layout.rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that is taken from the budget."""
+        k, dtype = self.b.layout.columns, self.columns.dtype
+        # b and what is left of it, and x.
+        vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
+        blocks = blocks_bytes([self.columns, self.b])
+        return lstsq_bytes(self.m, k, dtype) + vectors + blocks + self.beside_bytes
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return (
+            f"solution of least norm: QR of columns as they are read, {self.columns.height} at "
+            "once, then a second pass over them"
+        )
+
+    @property
+    def product_flops(self) -> float:
+        """Operations of the second pass: x, and what is left of b."""
+        return flop_weight(self.columns.dtype) * 4.0 * self.m * self.n * self.b.layout.columns
+
+    @property
+    def flops(self) -> float:
+        """Operations in all."""
+        k, dtype = self.b.layout.columns, self.columns.dtype
+        solving = flop_weight(dtype) * 2.0 * self.m**2 * k
+        return tsqr_flops(self.n, self.m, 0, dtype) + solving + self.product_flops
+
+    def bytes_read(self) -> int:
+        """Bytes read: A twice, and b."""
+        return 2 * self.columns.layout.bytes_read() + self.b.layout.bytes_read()
+
+
+def least_norm_geometry(
+    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int = 0
+) -> LeastNormGeometry:
+    """Choose the blocks in which a wide matrix is read.
+
+    Raises
+    ------
+    BudgetError
+        If not even small ones fit.
+    """
+    found, need = fit_rows(
+        [A.transposed(), b], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
+    )  # fmt: skip
+    if found is None:
+        m, n = A.rows, A.columns
+        raise too_small(
+            need, memory_bytes, f"least squares with {m} rows and {n} columns: triangles of "
+            f"{m} x {m} elements, x, and blocks of columns", _FIX,
+        )  # fmt: skip
+    return LeastNormGeometry(found[0], found[1], beside_bytes)
+
+
+def least_norm_cost(g: LeastNormGeometry) -> Cost:
+    """Plan both passes."""
+    dtype, read = g.columns.dtype, g.columns.layout.bytes_read()
+    first = tsqr_phase(g.n, g.m, 0, g.columns, dtype)
+    solved = g.flops - tsqr_flops(g.n, g.m, 0, dtype)
+    second = Phase(
+        dtype=dtype, bytes_read=read, flops=solved, ends_read_bytes=first.ends_read_bytes
+    )
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=0,
+        words_lower_bound=float(g.m * g.n),
+        phases=(first, second),
+    )
