@@ -138,16 +138,32 @@ pub enum Purpose {
         call: Box<Call>,
     },
     /// To remove the name of a file.
-    Unname(usize),
+    Unname {
+        /// Which file.
+        number: usize,
+        /// Whether another client may have done so, and died.
+        again: bool,
+    },
     /// To make a new file of that name.
     Name {
         /// Which file.
         number: usize,
         /// The right to remove the old one.
         grant: Grant,
+        /// Whether another client may have done so, and died.
+        again: bool,
     },
     /// To forget a file whose data files are gone.
-    Forget,
+    Forget(Handle),
+}
+
+/// What a client goes on with that another one had begun, and died.
+#[derive(Clone, Debug)]
+pub enum Unfinished {
+    /// Data files of a file that was made.
+    Make(usize),
+    /// What it asked the manager.
+    Ask(Purpose),
 }
 
 /// See the module.
@@ -157,8 +173,10 @@ pub struct Client {
     pub last_number: u64,
     /// Operations that are still to come.
     pub left: u64,
-    /// Whether it has died.
+    /// Whether it has died. What it asked the manager may still arrive.
     pub is_dead: bool,
+    /// What it begins with.
+    pub unfinished: Option<Unfinished>,
     /// What it does now.
     pub op: Option<Op>,
     /// Numbers of requests to the manager that were used.
@@ -174,7 +192,29 @@ pub struct Client {
 impl Client {
     /// Whether it does nothing.
     pub fn is_idle(&self) -> bool {
-        self.op.is_none() && self.asks.is_empty()
+        self.is_dead || (self.op.is_none() && self.asks.is_empty() && self.unfinished.is_none())
+    }
+
+    /// What others must go on with if it dies now.
+    fn unfinished(&self) -> Option<Unfinished> {
+        let mut asked = self.asks.values().map(|ask| &ask.purpose);
+        match &self.op {
+            Some(op) if op.kind == Kind::Make => Some(Unfinished::Make(op.file)),
+            Some(_) => None,
+            None => self.unfinished.clone().or_else(|| {
+                let is_renewal =
+                    |purpose: &&Purpose| matches!(purpose, Purpose::Renew(_) | Purpose::Again { .. });
+                asked.find(|purpose| !is_renewal(purpose)).cloned().map(Unfinished::Ask)
+            }),
+        }
+    }
+
+    /// It dies. Returns what it did, and the one that comes in its place.
+    pub fn die(&mut self) -> (Option<Op>, Self) {
+        let next = Self { left: self.left, unfinished: self.unfinished(), ..Self::default() };
+        self.is_dead = true;
+        self.left = 0;
+        (self.op.take(), next)
     }
 
     /// Begins an operation.

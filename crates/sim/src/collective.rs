@@ -15,7 +15,7 @@ use crate::model::{WriteId, pattern};
 use crate::rank_memory::RankMemory;
 
 /// Seconds of the simulation that servers wait for a client.
-const PATIENCE_S: u64 = 3;
+pub const PATIENCE_S: u64 = 3;
 
 /// What all clients of a collective do together.
 #[derive(Clone, Debug)]
@@ -123,6 +123,11 @@ impl Rank {
         }
         let (id, write, covered) = (collective.spec.id, collective.write, collective.covered.clone());
         Some((Self { id, rank, write, plan, memory, is_offering, covered, parts, has_failed: false }, nexts))
+    }
+
+    /// Of the collective.
+    pub fn id(&self) -> u128 {
+        self.id
     }
 
     /// What is written; `None`: it reads.

@@ -11,8 +11,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut operations = 0;
-    let (mut crashes, mut of_manager, mut deaths, mut collectives, mut in_rounds, mut jumps, mut refusals) =
-        (0, 0, 0, 0, 0, 0, 0);
+    let (mut crashes, mut of_manager, mut collectives, mut in_rounds, mut jumps, mut refusals) =
+        (0, 0, 0, 0, 0, 0);
+    let (mut deaths, mut taken_over) = (0, 0);
     for seed in first..first.saturating_add(count) {
         match simulate(seed, count == 1) {
             Ok(world) => {
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
                 crashes += world.crashes;
                 of_manager += world.manager_crashes;
                 deaths += world.deaths;
+                taken_over += world.taken_over;
                 collectives += world.collectives;
                 in_rounds += world.collectives_in_rounds;
                 jumps += world.jumps;
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {in_rounds} of several rounds, {crashes} crashes, {of_manager} of the manager, {deaths} clients died, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
+        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {in_rounds} of several rounds, {crashes} crashes, {of_manager} of the manager, {deaths} clients died, {taken_over} of them at what others went on with, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
     );
     ExitCode::SUCCESS
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
+use outcore_core::wire::encode;
 use outcore_core::{
     Clock, Completion, Disk, Error, IoReply, IoRequest, Operation, Request, Result, ServerId,
 };
-use outcore_net::session::{Session, Sessions};
+use outcore_net::session::{IDLE_NS, Session, Sessions};
 use outcore_server::grants::Key;
 use outcore_server::io_server::{
     Caller, Config, Effect, Event, Fetch, IoServer, Limits, NameOperation, fetch, perform,
@@ -67,11 +68,16 @@ pub struct Node {
     transfers: BTreeMap<u64, Request<MemoryBuffer>>,
     names: BTreeMap<u64, NameOperation>,
     fetches: BTreeMap<u64, Fetching>,
-    calls: BTreeMap<u64, RequestKey>,
+    calls: BTreeMap<u64, Asking>,
     next_call: u64,
     /// What was done of what clients sent.
     sessions: Sessions<usize, ()>,
+    /// Clients that have a connection to it.
+    connected: BTreeMap<usize, Arc<Session<()>>>,
 }
+
+/// A request that is not answered, and what is known of who sent it.
+type Asking = (RequestKey, Option<Arc<Session<()>>>);
 
 impl Node {
     /// A server that is not started yet.
@@ -90,6 +96,7 @@ impl Node {
             calls: BTreeMap::new(),
             next_call: 0,
             sessions: Sessions::default(),
+            connected: BTreeMap::new(),
         }
     }
 
@@ -131,24 +138,51 @@ impl Node {
         self.fetches.clear();
         self.calls.clear();
         self.sessions = Sessions::default();
+        self.connected.clear();
     }
 
-    /// What is known of a client.
-    pub fn session(&self, client: usize) -> Arc<Session<()>> {
-        self.sessions.enter(client)
+    /// What is known of a client, which has a connection from now on.
+    pub fn session(&mut self, now_ns: u64, client: usize) -> Arc<Session<()>> {
+        let enter = || self.sessions.enter(client, now_ns);
+        self.connected.entry(client).or_insert_with(enter).clone()
+    }
+
+    /// A client has no connection any more.
+    pub fn leaves(&mut self, now_ns: u64, client: usize) {
+        if let Some(session) = self.connected.remove(&client) {
+            self.sessions.leave(&session, now_ns);
+        }
+    }
+
+    /// What it holds of clients that have gone, for people, when nothing is to be done any more and they have been gone for
+    /// long.
+    pub fn holds_of_gone(&self, now_ns: u64, is_gone: impl Fn(usize) -> bool) -> Option<String> {
+        self.sessions.forget(now_ns.saturating_add(IDLE_NS));
+        let here = self.connected.keys().filter(|client| !is_gone(**client)).count();
+        let under_way = self.machine.as_ref().map_or(0, IoServer::under_way);
+        if (self.sessions.count(), self.calls.len(), under_way) == (here, 0, 0) {
+            return None;
+        }
+        let unanswered: Vec<RequestKey> = self.calls.values().map(|(key, _)| *key).collect();
+        Some(format!(
+            "server {} has work under way, {under_way} tasks, requests that are not answered, {unanswered:?}, or remembers \
+             more than the {here} clients that are there: {}",
+            self.id.0,
+            self.sessions.count()
+        ))
     }
 
     /// A call that is new arrives.
     pub fn call(
         &mut self,
         now_ns: u64,
-        key: RequestKey,
+        (key, session): Asking,
         request: IoRequest,
         buffer: MemoryBuffer,
         caller: Caller<MemoryBuffer>,
     ) -> Vec<Wish> {
         self.next_call += 1;
-        self.calls.insert(self.next_call, key);
+        self.calls.insert(self.next_call, (key, session));
         self.step(now_ns, Event::Call { call: self.next_call, request, buffer, caller })
     }
 
@@ -161,7 +195,7 @@ impl Node {
     /// no answer.
     pub fn ask(&mut self, now_ns: u64, request: IoRequest) -> Option<IoReply> {
         let key = RequestKey { client: usize::MAX, number: 0 };
-        let mut wishes = self.call(now_ns, key, request, MemoryBuffer::new(vec![]), None);
+        let mut wishes = self.call(now_ns, (key, None), request, MemoryBuffer::new(vec![]), None);
         while let Some(wish) = wishes.pop() {
             match wish {
                 Wish::Disk(token) => wishes.extend(self.disk_done(now_ns, token, None)),
@@ -256,7 +290,10 @@ impl Node {
                 Effect::LetOthers { token } => wishes.push(Wish::LetOthers(token)),
                 Effect::AskTime => wishes.push(Wish::AskTime),
                 Effect::Answer { call, reply, buffer } => {
-                    if let Some(key) = self.calls.remove(&call) {
+                    if let Some((key, session)) = self.calls.remove(&call) {
+                        if let Some(session) = session {
+                            session.finish(key.number, Arc::new(encode(&reply)));
+                        }
                         wishes.push(Wish::Answer(key, reply, buffer));
                     }
                 }

@@ -109,6 +109,24 @@ mod tests {
     }
 
     #[test]
+    fn servers_that_wait_for_the_dead_are_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::WaitForever, faults));
+    }
+
+    #[test]
+    fn connections_that_do_not_end_are_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::KeepConnections, faults));
+    }
+
+    #[test]
+    fn removals_that_nobody_goes_on_with_are_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::LeaveOrphans, faults));
+    }
+
+    #[test]
     fn a_handle_used_again_is_found() {
         assert!(is_found(Plant::ReuseHandle, Faults::default()));
     }

@@ -2,19 +2,18 @@
 
 mod clients;
 mod clocks;
+mod deaths;
 mod judge;
 mod manager;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::sync::Arc;
-
 use outcore_core::crash_disk::{MemoryBuffer, Random, SKIPS_CHECKSUMS};
-use outcore_core::wire::{decode, encode};
+use outcore_core::wire::decode;
 use outcore_core::{Error, ErrorKind, Handle, IoReply, ManagerReply, Regions, ServerId};
 use outcore_net::session::Begin;
 use outcore_server::grants::Key;
 use outcore_server::io_server::Limits;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::client::{Call, Client, Kind, SimFile};
 use crate::collective::Collective;
@@ -74,6 +73,12 @@ pub enum Plant {
     AnswerEarly,
     /// Clients take what they gave in a collective for durable before the servers say that it is.
     TrustShares,
+    /// Servers wait for clients of a collective for ever.
+    WaitForever,
+    /// Servers do not see the end of a connection.
+    KeepConnections,
+    /// Clients do not go on with removals that others have begun, and died.
+    LeaveOrphans,
 }
 
 /// A message on its way to a server.
@@ -99,6 +104,7 @@ enum Happening {
     Tick { server: usize },
     GiveUp { client: usize, begun_ns: u64 },
     Dies { client: usize },
+    Leaves { server: usize, client: usize },
     Jump,
     Asked { server: usize, incarnation: u64 },
     Manager(manager::Event),
@@ -145,6 +151,8 @@ pub struct World {
     pub manager_crashes: u64,
     /// How many clients died.
     pub deaths: u64,
+    /// How many of them left something that another client went on with.
+    pub taken_over: u64,
     /// How many collectives ended well for a client.
     pub collectives: u64,
     /// Of these, those in which a server went several rounds.
@@ -220,6 +228,7 @@ impl World {
             crashes: 0,
             manager_crashes: 0,
             deaths: 0,
+            taken_over: 0,
             collectives: 0,
             collectives_in_rounds: 0,
             jumps: 0,
@@ -255,7 +264,10 @@ impl World {
             world.later(MS, Happening::Jump);
         }
         for client in 0..clients {
-            world.clients[client].left = world.random.between(10, 60);
+            // The first one does not die: when it is done, nobody may be left of a collective of the others.
+            let is_soon_done = client == 0 && clients > 1 && faults.crashes && world.random.once_in(2);
+            world.clients[client].left =
+                if is_soon_done { world.random.between(1, 8) } else { world.random.between(10, 60) };
         }
         Ok(world)
     }
@@ -346,6 +358,7 @@ impl World {
             }
             Happening::GiveUp { client, begun_ns } => self.give_up(client, begun_ns),
             Happening::Dies { client } => self.dies(client),
+            Happening::Leaves { server, client } => self.leaves(server, client),
             Happening::Jump => self.jump(),
             Happening::Manager(event) => self.manager_happens(event)?,
             Happening::Asked { server, incarnation } => self.tell_time(server, incarnation),
@@ -409,7 +422,6 @@ impl World {
                 Wish::LetOthers(token) => self.later(after, Happening::GoOn { server, incarnation, token }),
                 Wish::AskTime => self.later(after, Happening::Asked { server, incarnation }),
                 Wish::Answer(key, reply, buffer) => {
-                    self.nodes[server].session(key.client).finish(key.number, Arc::new(encode(&reply)));
                     self.reply(server, key, reply, buffer.to_vec());
                 }
             }
@@ -450,9 +462,10 @@ impl World {
         if node.incarnation != incarnation || !node.is_up() {
             return;
         }
+        let session = node.session(self.now_ns, key.client);
         let begun = match self.plant {
             Some(Plant::DoTwice) => Begin::Run,
-            _ => node.session(key.client).begin(key.number, oldest, ()),
+            _ => session.begin(key.number, oldest, ()),
         };
         self.say(|| format!("server {server}: request {key:?} arrives: {begun:?}"));
         let node = &mut self.nodes[server];
@@ -467,10 +480,15 @@ impl World {
             Begin::Run | Begin::Done(_) => {
                 let caller = self.clients[key.client].memory();
                 let payload = MemoryBuffer::new(call.payload);
-                let wishes = node.call(self.now_ns, key, call.request, payload, caller);
+                let asking = (key, Some(session));
+                let wishes = node.call(self.now_ns, asking, call.request, payload, caller);
                 self.fulfil(server, wishes);
             }
             Begin::Running | Begin::Late => {}
+        }
+        if self.clients[key.client].is_dead {
+            // What it sent was there before the end of its connection, which is all that comes now.
+            self.leaves(server, key.client);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role, Welcome};
-use outcore_core::{Error, ErrorKind, Incarnation, PeerMemory, Result};
+use outcore_core::{Clock, Error, ErrorKind, Incarnation, PeerMemory, Result};
 use outcore_memory::{Arena, Region};
 
 use crate::handshake::{Host, TIME_TO_BEGIN, admit, refuse};
@@ -18,6 +18,7 @@ use crate::server::requests::Requests;
 use crate::server::session::Sessions;
 use crate::server::{Caller, Handler, Who};
 use crate::socket::{Listener, Socket};
+use crate::system::MonotonicClock;
 use crate::{Address, Key};
 
 /// Connections at once.
@@ -156,7 +157,8 @@ fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
                 // Without a thread the socket closes, and the client tries again.
                 drop(start("outcore-connection", move || shared.host(socket, channel)));
             }
-            Ok(None) => {}
+            // Also where nobody comes any more.
+            Ok(None) => shared.sessions.forget(MonotonicClock.now_ns()),
             // Out of descriptors, say: some will come back.
             Err(_) => thread::sleep(TICK),
         }
@@ -198,7 +200,7 @@ impl Shared {
         let time = TIME_TO_BEGIN.min(self.config.patience);
         let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome, time };
         let Ok((who, client)) = admit(&connection.socket, &host) else { return };
-        let session = self.sessions.enter((who.clone(), client));
+        let session = self.sessions.enter((who.clone(), client), MonotonicClock.now_ns());
         let process = connection.socket.peer_ids().and_then(|peer| ProcessMemory::of(&peer));
         let memory = process.map(|process| Arc::new(process) as Arc<dyn PeerMemory<Region>>);
         let sender = connection.clone();
@@ -221,7 +223,7 @@ impl Shared {
             // It ends since the connection has; that it panicked was said by the panic.
             let _ = thread.join();
         }
-        self.sessions.leave(&session);
+        self.sessions.leave(&session, MonotonicClock.now_ns());
     }
 }
 

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Bytes of answers that are kept for one client, of which each counts a little more than it has.
 const MOST_BYTES: usize = 128 << 10;
 const BYTES_OF_AN_ENTRY: usize = 32;
 
-/// Clients without a connection that are remembered, and for how long.
+/// Clients without a connection that are remembered.
 const MOST_IDLE: usize = 512;
-const IDLE_TIME: Duration = Duration::from_secs(600);
+/// For how long they are, in nanoseconds.
+pub const IDLE_NS: u64 = 600 * 1_000_000_000;
 
 /// What to do with a request that came in.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ struct State<W> {
     done: BTreeMap<u64, Arc<Vec<u8>>>,
     done_bytes: usize,
     connections: usize,
-    idle_since: Instant,
+    /// When it lost the last of them.
+    idle_since_ns: u64,
 }
 
 impl<W> Session<W> {
@@ -54,7 +55,7 @@ impl<W> Session<W> {
             done: BTreeMap::new(),
             done_bytes: 0,
             connections: 0,
-            idle_since: Instant::now(),
+            idle_since_ns: 0,
         };
         Self { number, state: Mutex::new(state) }
     }
@@ -110,7 +111,7 @@ impl<W> State<W> {
     }
 }
 
-/// All clients, by who they are.
+/// All clients, by who they are. Times are nanoseconds of any clock that is not set.
 #[derive(Debug)]
 pub struct Sessions<K, W>(Mutex<All<K, W>>);
 
@@ -131,37 +132,53 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many clients are remembered.
+    pub fn count(&self) -> usize {
+        self.lock().sessions.len()
+    }
+
     /// A client has one connection more.
-    pub fn enter(&self, key: K) -> Arc<Session<W>> {
+    pub fn enter(&self, key: K, now_ns: u64) -> Arc<Session<W>> {
         let mut all = self.lock();
         let number = all.next_number;
         all.next_number += 1;
         let session = all.sessions.entry(key).or_insert_with(|| Arc::new(Session::new(number))).clone();
         session.lock().connections += 1;
-        let mut idle: Vec<(Instant, K)> = Vec::new();
-        for (key, session) in &all.sessions {
-            let state = session.lock();
-            if state.connections == 0 && state.running.is_empty() {
-                idle.push((state.idle_since, key.clone()));
-            }
-        }
-        idle.sort_by_key(|(since, _)| *since);
-        let surplus = idle.len().saturating_sub(MOST_IDLE);
-        for (i, (since, key)) in idle.into_iter().enumerate() {
-            if i < surplus || since.elapsed() > IDLE_TIME {
-                all.sessions.remove(&key);
-            }
-        }
+        all.forget(now_ns);
         session
     }
 
+    /// Clients that left long ago are forgotten.
+    pub fn forget(&self, now_ns: u64) {
+        self.lock().forget(now_ns);
+    }
+
     /// A client has one connection less.
-    pub fn leave(&self, session: &Session<W>) {
+    pub fn leave(&self, session: &Session<W>, now_ns: u64) {
         // Under the lock of all, so that nobody looks at the client halfway.
         let _all = self.lock();
         let mut state = session.lock();
         state.connections -= 1;
-        state.idle_since = Instant::now();
+        state.idle_since_ns = now_ns;
+    }
+}
+
+impl<K: Hash + Eq + Clone, W> All<K, W> {
+    fn forget(&mut self, now_ns: u64) {
+        let mut idle: Vec<(u64, K)> = Vec::new();
+        for (key, session) in &self.sessions {
+            let state = session.lock();
+            if state.connections == 0 && state.running.is_empty() {
+                idle.push((state.idle_since_ns, key.clone()));
+            }
+        }
+        idle.sort_by_key(|(since_ns, _)| *since_ns);
+        let surplus = idle.len().saturating_sub(MOST_IDLE);
+        for (i, (since_ns, key)) in idle.into_iter().enumerate() {
+            if i < surplus || now_ns.saturating_sub(since_ns) > IDLE_NS {
+                self.sessions.remove(&key);
+            }
+        }
     }
 }
 
@@ -205,14 +222,33 @@ mod tests {
     #[test]
     fn clients_that_left_are_forgotten_in_time() {
         let sessions = Sessions::<usize, ()>::default();
-        let stays = sessions.enter(0);
+        let stays = sessions.enter(0, 0);
         assert_eq!(stays.begin(1, 1, ()), Begin::Run);
-        sessions.leave(&stays);
+        sessions.leave(&stays, 0);
         for client in 1..2000 {
-            let session = sessions.enter(client);
-            sessions.leave(&session);
+            let session = sessions.enter(client, 0);
+            sessions.leave(&session, 0);
         }
-        assert!(sessions.lock().sessions.len() <= MOST_IDLE + 2);
-        assert_eq!(sessions.enter(0).number, stays.number, "what it asked for is still being done");
+        assert!(sessions.count() <= MOST_IDLE + 2);
+        assert_eq!(sessions.enter(0, 0).number, stays.number, "what it asked for is still being done");
+    }
+
+    #[test]
+    fn clients_that_left_are_forgotten_though_nobody_else_comes() {
+        let sessions = Sessions::<usize, ()>::default();
+        let (goes, works, stays) = (sessions.enter(0, 5), sessions.enter(1, 5), sessions.enter(2, 5));
+        assert_eq!(works.begin(1, 1, ()), Begin::Run);
+        sessions.leave(&goes, 10);
+        sessions.leave(&works, 10);
+        sessions.forget(10 + IDLE_NS);
+        assert_eq!(sessions.count(), 3);
+        sessions.forget(11 + IDLE_NS);
+        assert_eq!(sessions.count(), 2);
+        works.finish(1, answer(1));
+        sessions.forget(12 + IDLE_NS);
+        assert_eq!(sessions.count(), 1);
+        sessions.leave(&stays, 12 + IDLE_NS);
+        sessions.forget(12 + 2 * IDLE_NS);
+        assert_eq!(sessions.count(), 1);
     }
 }

@@ -139,6 +139,11 @@ impl<B: Buffer> IoServer<B> {
         self.go_on(effects);
     }
 
+    /// Calls and other work that have begun and not ended.
+    pub fn under_way(&self) -> usize {
+        self.tasks.count()
+    }
+
     fn go_on(&mut self, effects: &mut Vec<Effect<B>>) {
         self.tasks.run(&self.shared.begun);
         effects.append(&mut self.shared.effects.borrow_mut());

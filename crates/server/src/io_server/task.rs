@@ -32,6 +32,11 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+
     /// Goes on with every task that can, in the order in which they could, and with those that they begin.
     pub fn run(&mut self, begun: &RefCell<Vec<Task>>) {
         loop {

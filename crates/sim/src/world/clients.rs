@@ -1,13 +1,12 @@
 //! What the clients of the world do, and whether what they are told may be so.
 
-use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, ManagerRequest, Regions};
+use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, Regions};
 
 use super::{BEGIN_NS, Finding, Happening, MS, Plant, World};
-use crate::client::{Call, Client, Kind, Op, Purpose, SimFile, random_regions};
+use crate::client::{Call, Kind, SimFile, random_regions};
 use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
-use crate::wall_clock::WallClock;
 
 /// What no collective takes that gets on.
 const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
@@ -50,6 +49,9 @@ impl World {
 
     /// A client begins its next operation.
     pub(super) fn think(&mut self, client: usize) -> Result<(), Finding> {
+        if let Some(unfinished) = self.clients[client].unfinished.take() {
+            return self.go_on_with(client, unfinished);
+        }
         if self.clients[client].is_dead
             || !self.clients[client].is_idle()
             || self.renews(client)
@@ -139,7 +141,11 @@ impl World {
         }
         let id = u128::from(self.random.bits());
         let file = (number, &self.files[number]);
-        self.collective = Some(Collective::new(&mut self.random, id, file, write, clients));
+        let mut collective = Collective::new(&mut self.random, id, file, write, clients);
+        if self.plant == Some(Plant::WaitForever) {
+            collective.spec.patience_s = u64::MAX;
+        }
+        self.collective = Some(collective);
         self.joins(client);
     }
 
@@ -184,29 +190,6 @@ impl World {
         for number in self.clients[client].add(&servers, nexts) {
             self.send(RequestKey { client, number });
         }
-    }
-
-    /// A client dies, in the middle of what it does, and another one comes. What it sent is on its way.
-    pub(super) fn dies(&mut self, client: usize) {
-        let one = &self.clients[client];
-        let is_replacing = |op: &Op| matches!(op.kind, Kind::Make | Kind::Remove);
-        if self.is_calm || one.op.as_ref().is_none_or(is_replacing) || !one.asks.is_empty() {
-            return;
-        }
-        self.deaths += 1;
-        self.say(|| format!("client {client} dies; client {} comes", self.clients.len()));
-        let next = Client { left: one.left, ..Client::default() };
-        let dead =
-            std::mem::replace(&mut self.clients[client], Client { is_dead: true, ..Client::default() });
-        for file in &mut self.files {
-            let is_its = |op: &Op| op.handle == file.handle && op.kind.writes();
-            file.is_haunted |= dead.op.as_ref().is_some_and(is_its);
-        }
-        // Who has begun with what it was to be a part of waits for it, and gives up.
-        self.collective.take_if(|collective| collective.missing.contains(&client));
-        self.clients.push(next);
-        self.clocks.clients.push(WallClock::default());
-        self.later(MS, Happening::Think { client: self.clients.len() - 1 });
     }
 
     /// A client that is in a collective for too long gives up: servers that start again and again know nothing of it.
@@ -285,8 +268,7 @@ impl World {
                 Kind::Make => self.files[file].is_made = true,
                 Kind::Remove => {
                     let gone = self.orphans.remove(file).handle;
-                    let request = ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 };
-                    self.ask_for(key.client, request, Purpose::Forget);
+                    self.forget(key.client, gone);
                 }
                 _ => {}
             }

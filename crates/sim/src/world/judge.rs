@@ -13,6 +13,7 @@ impl World {
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         self.is_calm = true;
         self.go_on(|world| world.manager.is_up() && world.nodes.iter().all(Node::is_up))?;
+        self.give_up_the_gone()?;
         for kind in [Kind::Read, Kind::Sync, Kind::Read] {
             for file in 0..self.files.len() {
                 if self.whole(file, kind.clone())? && self.whole(file, kind.clone())? {
@@ -30,6 +31,11 @@ impl World {
         (0..self.nodes.len()).try_for_each(|server| self.scrub(server))?;
         self.clean_up()?;
         self.judge_names()?;
+        let orphans = ManagerRequest::Orphans { gone: vec![], after: Handle(0), most: 10 };
+        let reply = self.ask(orphans);
+        if !matches!(&reply, ManagerReply::Orphans(left) if left.is_empty()) {
+            return Err(format!("all removals are finished, and the manager says {reply:?}"));
+        }
         (0..self.nodes.len()).try_for_each(|server| self.strays(server))
     }
 

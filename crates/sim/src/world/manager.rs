@@ -1,7 +1,9 @@
 //! The manager of the world, which loses power, and what clients ask it: messages to and from it are late and lost as others
 //! are.
 
-use outcore_core::{Grant, GrantTime, Handle, Hints, IoReply, ManagerReply, ManagerRequest, Opened, Regions};
+use outcore_core::{
+    ErrorKind, Grant, GrantTime, Handle, Hints, IoReply, ManagerReply, ManagerRequest, Opened, Regions,
+};
 use outcore_server::manager::Now;
 
 use super::{Finding, Happening, MS, PATIENCE_NS, Plant, World, said};
@@ -57,6 +59,7 @@ impl World {
                 self.manager_wishes(wishes);
             }
             Event::Works { .. } | Event::Synced { .. } => {}
+            Event::Answered(key, _) if self.clients[key.client].is_dead => {}
             Event::Answered(key, reply) => {
                 if let Some(ask) = self.clients[key.client].asks.remove(&key.number) {
                     self.say(|| format!("the manager answers {key:?}: {reply:?}"));
@@ -115,7 +118,7 @@ impl World {
     }
 
     fn send_ask(&mut self, key: RequestKey) {
-        if !self.clients[key.client].asks.contains_key(&key.number) {
+        if self.clients[key.client].is_dead || !self.clients[key.client].asks.contains_key(&key.number) {
             return;
         }
         let is_lost = self.faults.network && !self.is_calm && self.random.once_in(30);
@@ -138,7 +141,12 @@ impl World {
             Purpose::Again { key, incarnation, call } => {
                 return self.goes_on_with(key, incarnation, *call, &reply);
             }
-            Purpose::Unname(number) => {
+            Purpose::Unname { number, again: true } if is_failed(&reply, ErrorKind::NotFound) => {
+                let after = Handle(self.files[number].handle.0 - 1);
+                let request = ManagerRequest::Orphans { gone: vec![], after, most: 1 };
+                self.ask_for(client, request, Purpose::Unname { number, again: false });
+            }
+            Purpose::Unname { number, .. } => {
                 let ManagerReply::Orphans(orphans) = reply else {
                     return Err(format!("file {number} cannot be removed: {reply:?}"));
                 };
@@ -147,15 +155,19 @@ impl World {
                     return Err(format!("file {number}, {handle:?}, is not among the orphans {orphans:?}"));
                 };
                 let (request, grant) = (self.make_request(number), orphan.grant);
-                self.ask_for(client, request, Purpose::Name { number, grant });
+                self.ask_for(client, request, Purpose::Name { number, grant, again: false });
             }
-            Purpose::Name { number, grant } => {
+            Purpose::Name { number, grant, again: true } if is_failed(&reply, ErrorKind::Exists) => {
+                let request = ManagerRequest::Open { path: path(number), write: true };
+                self.ask_for(client, request, Purpose::Name { number, grant, again: false });
+            }
+            Purpose::Name { number, grant, .. } => {
                 let ManagerReply::Opened(opened) = reply else {
                     return Err(format!("file {number} cannot be made: {reply:?}"));
                 };
                 self.replaced(client, number, grant, *opened)?;
             }
-            Purpose::Forget => match reply {
+            Purpose::Forget(_) => match reply {
                 ManagerReply::Orphans(_) => self.later(1, Happening::Think { client }),
                 reply => return Err(format!("what is gone cannot be forgotten: {reply:?}")),
             },
@@ -205,8 +217,19 @@ impl World {
     /// A client begins to replace a file by a new one of its name.
     pub(super) fn replace(&mut self, client: usize, number: usize) {
         self.files[number].is_leaving = true;
+        self.unname(client, number, false);
+    }
+
+    /// A client removes the name of a file.
+    pub(super) fn unname(&mut self, client: usize, number: usize, again: bool) {
         let request = ManagerRequest::Remove { path: path(number), recursive: false };
-        self.ask_for(client, request, Purpose::Unname(number));
+        self.ask_for(client, request, Purpose::Unname { number, again });
+    }
+
+    /// A client forgets a file whose data files it has removed.
+    pub(super) fn forget(&mut self, client: usize, gone: Handle) {
+        let request = ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 };
+        self.ask_for(client, request, Purpose::Forget(gone));
     }
 
     pub(super) fn make_request(&mut self, number: usize) -> ManagerRequest {
@@ -282,6 +305,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn is_failed(reply: &ManagerReply, kind: ErrorKind) -> bool {
+    matches!(reply, ManagerReply::Failed(error) if error.kind == kind)
 }
 
 fn path(number: usize) -> String {
