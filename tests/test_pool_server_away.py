@@ -78,7 +78,7 @@ def test_ls_tells_the_sizes_that_are_known(url: str) -> None:
         core, silent = pool.core, _core.SilentServers()
         sent = [core.messages]
         for _ in range(2):
-            names = [(name, why is None) for name, _, _, why in core.page("d", partial=silent)[0]]
+            names = [(name, why is None) for name, _, _, why in core.page("d", silent=silent)[0]]
             assert names == [("both", False), ("e", True), ("here", True), ("there", False)]
             sent.append(core.messages)
         assert sent[2] - sent[1] == sent[1] - sent[0] - 1, "it was not asked again"

@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from outcore import _core
-from outcore._core import SilentServers
 from outcore.errors import (
     ExistsError,
     InvalidError,
@@ -24,7 +23,7 @@ from outcore.errors import (
 )
 from outcore.hints import hints_of, mode_bits
 from outcore.pool_file import PoolFile
-from outcore.pool_stat import PoolStat
+from outcore.pool_stat import PoolStat, Silent
 
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
 _SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
@@ -222,27 +221,28 @@ class PoolPath:
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
-    def stat(self, *, partial: SilentServers | None = None) -> PoolStat:
-        """Tell what it is; with `partial` also if servers cannot be reached; see `PoolStat`.
+    def stat(self, *, silent: Silent | None = None) -> PoolStat:
+        """Tell what it is; with `silent` also if servers cannot be reached; see `PoolStat`.
 
-        Servers that do not answer are kept in `partial`, and not asked again.
+        Servers that do not answer are noted in `silent`, and not asked again.
         """
         core = self.root.core
+        noted = None if silent is None else silent.of(core.id)
         status = core.stat(self.inside)
         if status[0]:
             return PoolStat.of(status, 0)
-        for name, file, nbytes, unknown in core.page(self.inside, partial=partial)[0]:
+        for name, file, nbytes, unknown in core.page(self.inside, silent=noted)[0]:
             if not name:
                 return PoolStat.of(file, nbytes, unknown)
         raise NotFoundError(f"{self} has become a directory; look again")
 
-    def scandir(
-        self, *, partial: SilentServers | None = None
-    ) -> "Iterator[tuple[PoolPath, PoolStat]]":
+    def scandir(self, *, silent: Silent | None = None) -> "Iterator[tuple[PoolPath, PoolStat]]":
         """Yield what is in a directory, sorted, with what it is; see `Pool.scandir` and `stat`."""
+        core = self.root.core
+        noted = None if silent is None else silent.of(core.id)
         after, more = "", True
         while more:
-            page, more = self.root.core.page(self.inside, after, partial=partial)
+            page, more = core.page(self.inside, after, silent=noted)
             for name, status, nbytes, unknown in page:
                 if name:
                     yield self / name, PoolStat.of(status, nbytes, unknown)

@@ -3,7 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from outcore._core import Stripes
+from outcore._core import SilentServers, Stripes
+
+
+class Silent:
+    """Servers that did not answer when they were asked, of each pool: none is asked again."""
+
+    def __init__(self) -> None:
+        self._of_pools: dict[str, SilentServers] = {}
+
+    def of(self, pool: str) -> SilentServers:
+        """Give those of a pool, by its id."""
+        return self._of_pools.setdefault(pool, SilentServers())
 
 
 @dataclass(frozen=True)

@@ -205,21 +205,21 @@ impl Pool {
     }
 
     /// At most `most` names of a directory after `after`, what they are, and how long; and whether there are more. Of a
-    /// file, itself under an empty name. With `partial`, a server that does not say is no error, and not asked again.
-    #[pyo3(signature = (path, after = "", most = 1000, partial = None))]
+    /// file, itself under an empty name. With `silent`, a server that does not say is no error, and not asked again.
+    #[pyo3(signature = (path, after = "", most = 1000, silent = None))]
     fn page(
         &self,
         py: Python<'_>,
         path: &str,
         after: &str,
         most: u64,
-        partial: Option<&SilentServers>,
+        silent: Option<&SilentServers>,
     ) -> PyResult<(Vec<Listed>, bool)> {
         let fresh = Silent::default();
-        let silent = partial.map_or(&fresh, |partial| &partial.0);
-        let (listed, more) = py.detach(|| self.client.page(path, after, most, silent)).or_raise(py)?;
+        let noted = silent.map_or(&fresh, |silent| &silent.0);
+        let (listed, more) = py.detach(|| self.client.page(path, after, most, noted)).or_raise(py)?;
         let tuple = |each: Listing| {
-            let each = if partial.is_some() { each } else { known(path, each)? };
+            let each = if silent.is_some() { each } else { known(path, each)? };
             Ok((each.name, status(&each.inode), each.length, each.unknown.map(|error| error.message)))
         };
         Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))

@@ -9,7 +9,8 @@ from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
 from outcore.files.globbing import expanded
-from outcore.files.status import FileStatus, Unreached, children_of, names_in, status_of
+from outcore.files.status import FileStatus, children_of, names_in, status_of
+from outcore.pool_stat import Silent
 from outcore.volumes import AnyPath
 
 
@@ -37,7 +38,7 @@ def command(
     is asked for a thousand names at a time. The exit code is 1 if anything could not be listed, or
     the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
     """
-    failures, unreached = Failures(as_json=as_json), Unreached()
+    failures, silent = Failures(as_json=as_json), Silent()
     # With --json everything is told.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
     given = expanded(paths or [ANY_PATH.convert(".", None, None)])
@@ -45,7 +46,7 @@ def command(
     files: list[FileStatus] = []
     for path in given:
         with failures.noted(path):
-            status = status_of(path, unreached=unreached)
+            status = status_of(path, silent=silent)
             if status.kind == "link":
                 with contextlib.suppress(OSError):
                     status = status_of(path, follow=True)
@@ -60,7 +61,7 @@ def command(
     while directories:
         path = directories.pop(0)
         with failures.noted(path):
-            found, below = _one(path, printer, unreached, titled, recursive, hidden)
+            found, below = _one(path, printer, silent, titled, recursive, hidden)
             _note_unknown(failures, path, found)
             directories = below + directories
     failures.end({"entries": printer.entries})
@@ -69,7 +70,7 @@ def command(
 def _one(
     path: AnyPath,
     printer: "_Printer",
-    unreached: Unreached,
+    silent: Silent,
     titled: bool,
     recursive: bool,
     hidden: bool,
@@ -80,7 +81,7 @@ def _one(
     below: list[AnyPath] = []
     found: list[FileStatus] = []
     if printer.is_long:
-        each_one = children_of(path, unreached=unreached)
+        each_one = children_of(path, silent=silent)
         found = [each for each in each_one if hidden or each.path.name[0] != "."]
         printer.show([(each, each.path.name) for each in found])
         below = [each.path for each in found if each.is_directory]

@@ -10,7 +10,8 @@ from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.files.attributes import attribute_names
 from outcore.files.globbing import expanded
 from outcore.files.modes import as_letters
-from outcore.files.status import FileStatus, Unreached, status_of
+from outcore.files.status import FileStatus, status_of
+from outcore.pool_stat import Silent
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath
 
@@ -25,11 +26,11 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
     If a server of a pool does not say what it has of a file, the size is not known, and the exit
     code is 1.
     """
-    failures, unreached = Failures(as_json=as_json), Unreached()
+    failures, silent = Failures(as_json=as_json), Silent()
     documents: list[dict[str, Any]] = []
     for path in expanded(paths):
         with failures.noted(path):
-            status = status_of(path, unreached=unreached)
+            status = status_of(path, silent=silent)
             names = attribute_names(path) if status.kind != "link" else []
             if not as_json:
                 click.echo(("\n" if documents else "") + _as_text(status, names))

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from outcore._core import SilentServers
 from outcore.errors import DeniedError, DiskError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_path import PoolPath
-from outcore.pool_stat import PoolStat
+from outcore.pool_stat import PoolStat, Silent
 from outcore.volumes import AnyPath
 
 Kind = Literal["file", "directory", "link", "other"]
@@ -78,23 +77,10 @@ class FileStatus:
         return [self.nbytes, self.modified_ns, self.changed_ns, self.number]
 
 
-class Unreached:
-    """Servers that did not answer when they were asked, of each pool: none is asked again."""
-
-    def __init__(self) -> None:
-        self._of_pools: dict[str, SilentServers] = {}
-
-    def of(self, path: PoolPath) -> SilentServers:
-        """Give those of the pool of a path."""
-        return self._of_pools.setdefault(path.root.core.id, SilentServers())
-
-
-def status_of(
-    path: AnyPath, *, follow: bool = False, unreached: Unreached | None = None
-) -> FileStatus:
+def status_of(path: AnyPath, *, follow: bool = False, silent: Silent | None = None) -> FileStatus:
     """Tell what a name is; links are followed if asked.
 
-    With `unreached`, the length of a file in a pool need not be known.
+    With `silent`, the length of a file in a pool need not be known; see `PoolPath.stat`.
 
     Raises
     ------
@@ -102,21 +88,21 @@ def status_of(
         If there is nothing of this name.
     """
     if isinstance(path, PoolPath):
-        return _of_pool(path, path.stat(partial=unreached.of(path) if unreached else None))
+        return _of_pool(path, path.stat(silent=silent))
     try:
         return _of_plain(path, path.stat(follow_symlinks=follow))
     except OSError as error:
         raise cannot(f"look at {path}", error) from None
 
 
-def children_of(path: AnyPath, *, unreached: Unreached | None = None) -> Iterator[FileStatus]:
+def children_of(path: AnyPath, *, silent: Silent | None = None) -> Iterator[FileStatus]:
     """Tell what is in a directory, sorted by name. Links are not followed.
 
-    In a pool it is asked for a thousand names at a time. With `unreached`, the lengths of its files
+    In a pool it is asked for a thousand names at a time. With `silent`, the lengths of its files
     need not be known.
     """
     if isinstance(path, PoolPath):
-        for child, found in path.scandir(partial=unreached.of(path) if unreached else None):
+        for child, found in path.scandir(silent=silent):
             yield _of_pool(child, found)
         return
     try:
