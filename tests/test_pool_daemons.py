@@ -19,6 +19,7 @@ from command_line import outcore
 
 import outcore as oc
 from outcore import _core, local_pool
+from outcore.daemon_process import DaemonProcess
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
 
 SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
@@ -240,7 +241,7 @@ ctypes.CDLL(None).pthread_exit(None)
         assert process.stdout.readline() == "ready\n"
         stat = Path(f"/proc/{process.pid}/stat")
         ticks = int(stat.read_text().rpartition(")")[2].split()[19])
-        daemon = local_pool.DaemonProcess("io", 0, "/", process.pid, ticks, ())
+        daemon = DaemonProcess("io", 0, "/", process.pid, ticks, ())
         while stat.read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
         assert daemon.is_alive

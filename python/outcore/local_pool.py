@@ -9,16 +9,16 @@ import json
 import os
 import secrets
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from outcore import _core
+from outcore.daemon_process import DaemonProcess, started_ticks, stop_one
 from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
 from outcore.volumes import exclusive, place
@@ -36,56 +36,6 @@ _RUNNING = "running.json"
 _MARK = "server.json"
 _START_S = 120.0
 _LOOK_S = 10
-_STOP_S = 60.0
-
-
-@dataclass(frozen=True)
-class DaemonProcess:
-    """A daemon, as it was started.
-
-    Attributes
-    ----------
-    role
-        ``"manager"`` or ``"io"``.
-    server
-        Number of an I/O server; `None` for the manager.
-    directory
-        Where it keeps its files.
-    pid, started_ticks
-        Its process, and when that was started: another process may have the number by now.
-    addresses
-        Where it listens.
-    metrics
-        Where its metrics are; `None`: nowhere.
-    """
-
-    role: str
-    server: int | None
-    directory: str
-    pid: int
-    started_ticks: int
-    addresses: tuple[str, ...]
-    metrics: str | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process is still the one that was started."""
-        return _started_ticks(self.pid) == self.started_ticks
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether somebody stopped the process (SIGSTOP), and it may go on (SIGCONT)."""
-        fields = _process_fields(self.pid)
-        return self.is_alive and fields is not None and fields[0] in "Tt"
-
-    @property
-    def name(self) -> str:
-        """What it is."""
-        return "manager" if self.server is None else f"I/O server {self.server}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, and whether it is alive."""
-        return asdict(self) | {"is_alive": self.is_alive}
 
 
 def start(
@@ -199,7 +149,7 @@ def _start_all(
                 yield start_one(role, directory, number, is_new=is_new)
     except BaseException:
         for daemon in reversed(started):
-            _stop_one(daemon)
+            stop_one(daemon)
         _write(state, known if alive else [])
         raise
 
@@ -322,7 +272,7 @@ def stop(directory: Path) -> list[DaemonProcess]:
         # The I/O servers before the manager: a server that starts needs it, one that stops does
         # not.
         for daemon in reversed(alive):
-            _stop_one(daemon)
+            stop_one(daemon)
         _write(directory / STATE, [])
     return alive
 
@@ -391,7 +341,7 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
         process.stdout.close()
     # It goes on by itself; nobody waits for it here.
     process.returncode = 0
-    ticks = _started_ticks(process.pid)
+    ticks = started_ticks(process.pid)
     return DaemonProcess(
         role, said["server"], settings["directory"], process.pid, ticks or 0,
         tuple(said["listen"]), said["metrics"],
@@ -418,45 +368,6 @@ def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None
             document = json.loads(text)
             return document if isinstance(document, dict) else None
     raise OutcoreError(f"it did not say within {_START_S:g} s that it listens")
-
-
-def _stop_one(daemon: DaemonProcess) -> None:
-    """Ask a daemon to stop, and wait; end it if it does not."""
-    until = time.monotonic() + _STOP_S
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(daemon.pid, signal.SIGTERM)
-        # Who was stopped by a signal would not hear of it.
-        os.kill(daemon.pid, signal.SIGCONT)
-        while daemon.is_alive and time.monotonic() < until:
-            _reap(daemon.pid)
-            time.sleep(0.01)
-        if daemon.is_alive:
-            os.kill(daemon.pid, signal.SIGKILL)
-    _reap(daemon.pid)
-
-
-def _reap(pid: int) -> None:
-    """Take note that a child of this process has ended, if it is one."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-
-
-def _started_ticks(pid: int) -> int | None:
-    """Clock ticks from the start of the machine to that of a process; `None` if it is gone."""
-    if (fields := _process_fields(pid)) is None:
-        return None
-    # Threads of a process that was killed may still be closing its files when its first has ended.
-    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
-    return None if has_ended else int(fields[19])
-
-
-def _process_fields(pid: int) -> list[str] | None:
-    """Read what the system says of a process, its state first; `None` if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()
 
 
 def _write(state: Path, daemons: list[DaemonProcess]) -> None:

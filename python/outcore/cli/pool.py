@@ -10,8 +10,8 @@ import click
 from outcore import _core, local_pool
 from outcore.cli import pool_check, pool_retire
 from outcore.cli.invocation import json_option, print_json
+from outcore.daemon_process import DaemonProcess
 from outcore.errors import InvalidError, OutcoreError
-from outcore.local_pool import DaemonProcess
 from outcore.pool_path import is_url
 
 MOST_ID = 2**32 - 2

@@ -1,0 +1,99 @@
+"""One daemon of a pool on this machine: its process, whether it lives, how it is stopped."""
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True)
+class DaemonProcess:
+    """A daemon, as it was started.
+
+    Attributes
+    ----------
+    role
+        ``"manager"`` or ``"io"``.
+    server
+        Number of an I/O server; `None` for the manager.
+    directory
+        Where it keeps its files.
+    pid, started_ticks
+        Its process, and when that was started: another process may have the number by now.
+    addresses
+        Where it listens.
+    metrics
+        Where its metrics are; `None`: nowhere.
+    """
+
+    role: str
+    server: int | None
+    directory: str
+    pid: int
+    started_ticks: int
+    addresses: tuple[str, ...]
+    metrics: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is still the one that was started."""
+        return started_ticks(self.pid) == self.started_ticks
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped the process (SIGSTOP), and it may go on (SIGCONT)."""
+        fields = _process_fields(self.pid)
+        return self.is_alive and fields is not None and fields[0] in "Tt"
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "manager" if self.server is None else f"I/O server {self.server}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, and whether it is alive."""
+        return asdict(self) | {"is_alive": self.is_alive}
+
+
+def stop_one(daemon: DaemonProcess) -> None:
+    """Ask a daemon to stop, and wait; end it if it does not."""
+    until = time.monotonic() + _STOP_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(daemon.pid, signal.SIGTERM)
+        # Who was stopped by a signal would not hear of it.
+        os.kill(daemon.pid, signal.SIGCONT)
+        while daemon.is_alive and time.monotonic() < until:
+            reap(daemon.pid)
+            time.sleep(0.01)
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+    reap(daemon.pid)
+
+
+def reap(pid: int) -> None:
+    """Take note that a child of this process has ended, if it is one."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def started_ticks(pid: int) -> int | None:
+    """Clock ticks from the start of the machine to that of a process; `None` if it is gone."""
+    if (fields := _process_fields(pid)) is None:
+        return None
+    # Threads of a process that was killed may still be closing its files when its first has ended.
+    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return None if has_ended else int(fields[19])
+
+
+def _process_fields(pid: int) -> list[str] | None:
+    """Read what the system says of a process, its state first; `None` if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
