@@ -4,6 +4,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -132,6 +134,18 @@ def test_who_may_not_look_is_told_that_nobody_holds_a_name() -> None:
     assert not is_held(PoolPath(root, "D"))
 
 
+def test_a_process_that_was_killed_is_gone_before_its_parent_hears_of_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        started = pool_locks._started(process.pid)
+        assert not pool_locks._is_gone(process.pid, started)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert pool_locks._is_gone(process.pid, started)
+    finally:
+        process.communicate()
+
+
 def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of other users' processes /proc may say nothing."""
 
@@ -142,7 +156,7 @@ def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -
     assert started
     assert not pool_locks._is_gone(me, started)
     assert pool_locks._is_gone(me, "1")
-    monkeypatch.setattr(pool_locks, "_started", lambda process: "")
+    monkeypatch.setattr(pool_locks, "process_fields", lambda process: None)
     assert not pool_locks._is_gone(me, started)
     assert pool_locks._is_gone(999_999_999, "1")
     monkeypatch.setattr(os, "kill", denied)

@@ -5,8 +5,9 @@ import os
 import signal
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
+
+from outcore.processes import process_fields, started_ticks
 
 _STOP_S = 60.0
 
@@ -47,7 +48,7 @@ class DaemonProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether somebody stopped the process (SIGSTOP), and it may go on (SIGCONT)."""
-        fields = _process_fields(self.pid)
+        fields = process_fields(self.pid)
         return self.is_alive and fields is not None and fields[0] in "Tt"
 
     @property
@@ -79,21 +80,3 @@ def reap(pid: int) -> None:
     """Take note that a child of this process has ended, if it is one."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-
-
-def started_ticks(pid: int) -> int | None:
-    """Clock ticks from the start of the machine to that of a process; `None` if it is gone."""
-    if (fields := _process_fields(pid)) is None:
-        return None
-    # Threads of a process that was killed may still be closing its files when its first has ended.
-    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
-    return None if has_ended else int(fields[19])
-
-
-def _process_fields(pid: int) -> list[str] | None:
-    """Read what the system says of a process, its state first; `None` if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from outcore import _core
-from outcore.daemon_process import DaemonProcess, started_ticks, stop_one
+from outcore.daemon_process import DaemonProcess, stop_one
 from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
+from outcore.processes import started_ticks
 from outcore.volumes import exclusive, place
 
 STATE = "pool"

@@ -22,13 +22,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from outcore.errors import BusyError, DeniedError, ExistsError, NotFoundError, OutcoreError
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import PoolStat
+from outcore.processes import has_ended, process_fields, started_in
 
 LOCK_FILE = "lock"
 """In a directory on a disk that a call holds: see `outcore.volumes.exclusive`."""
@@ -177,8 +177,8 @@ def _numbered_in() -> str:
 
 
 def _is_gone(process: int, started: str) -> bool:
-    if found := _started(process):
-        return found != started
+    if fields := process_fields(process):
+        return started_in(fields) != started or has_ended(fields)
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -190,10 +190,8 @@ def _is_gone(process: int, started: str) -> bool:
 
 def _started(process: int) -> str:
     """When a process was started, in ticks: another one may have its number later."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    fields = process_fields(process)
+    return started_in(fields) if fields else ""
 
 
 def _busy(path: PoolPath, doing: str, who: str) -> BusyError:
