@@ -5,6 +5,7 @@ at once.
 """
 
 import functools
+import itertools
 import shutil
 import sqlite3
 import statistics
@@ -40,7 +41,7 @@ def measure(setting: Setting) -> Outcome:
     with Testbed(setting.scratch) as bed:
         directories = [setting.scratch / f"data{number}" for number in range(SERVERS)]
         pool = BedPool(bed, setting.scratch / "state", directories)
-        return Outcome([*pieces(setting, pool), listed(setting, pool), creates(setting, pool)])
+        return Outcome([*pieces(setting, pool), listed(setting, pool), *creates(setting, pool)])
 
 
 def pieces(setting: Setting, pool: BedPool) -> list[Figure]:
@@ -106,19 +107,24 @@ def listed(setting: Setting, pool: BedPool) -> Figure:
     )
 
 
-def creates(setting: Setting, pool: BedPool) -> Figure:
+def creates(setting: Setting, pool: BedPool) -> list[Figure]:
     """Create files by several clients at once, each of them durable when it is answered."""
     count = CREATES[setting.size]
-    clients = [PoolClient(pool.url, pool.key_file) for _ in range(CLIENTS)]
+    ways = {"TCP": pool.url}
+    if pool.local_url is not None:
+        ways["UNIX sockets"] = pool.local_url
+    clients = {
+        way: [PoolClient(url, pool.key_file) for _ in range(CLIENTS)] for way, url in ways.items()
+    }
     numbers = iter(range(1000))
 
-    def ours() -> float:
+    def ours(way: str) -> float:
         round_ = next(numbers)
         calls = [
             {"do": "create", "directory": f"r{round_}/c{number}", "count": count}
             for number in range(CLIENTS)
         ]
-        return CLIENTS * count / together(clients, calls)
+        return CLIENTS * count / together(clients[way], calls)
 
     def bare() -> float:
         path = setting.scratch / f"bare{next(numbers)}"
@@ -142,22 +148,25 @@ def creates(setting: Setting, pool: BedPool) -> Figure:
     try:
         found = alternate(
             "creates",
-            {"pool": ours, "SQLite": bare},
+            {**{way: functools.partial(ours, way) for way in ways}, "SQLite": bare},
             rounds=1 if setting.size == "tiny" else 5,
             show=a_second,
         )
     finally:
-        for client in clients:
+        for client in itertools.chain(*clients.values()):
             client.__exit__()
-    return Figure(
-        f"durable creates by {CLIENTS} clients, against bare SQLite commits of {CLIENTS} rows: "
-        "files a second",
-        found.ratios("pool", "SQLite"),
-        Target("≥", 0.5),
-        ours=a_second(found.median("pool")),
-        rival=a_second(found.median("SQLite")),
-        details=dict(found.measures),
-    )
+    return [
+        Figure(
+            f"durable creates by {CLIENTS} clients over {way}, against bare SQLite commits of "
+            f"{CLIENTS} rows: files a second",
+            found.ratios(way, "SQLite"),
+            Target("≥", 0.5),
+            ours=a_second(found.median(way)),
+            rival=a_second(found.median("SQLite")),
+            details=dict(found.measures),
+        )
+        for way in ways
+    ]
 
 
 def a_second(value: float) -> str:

@@ -1,6 +1,7 @@
 """The daemons of a pool on a testbed: on its limited disks, and on one of its hosts."""
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from typing import Any
 
 from benchmarks.testbed.bed import Testbed
 from benchmarks.testbed.hosts import Host
+
+MOST_SOCKET_BYTES = 108
+"""Of the path of a UNIX socket, with a byte that ends it (unix(7))."""
 
 MAIN = "import sys; from outcore.cli import main; sys.exit(main())"
 
@@ -34,6 +38,9 @@ class BedPool:
     ----------
     url, key_file
         What a client needs.
+    local_url
+        The same pool by a UNIX socket, for clients on the manager's machine; `None` if the
+        directory's path is too long for one.
     """
 
     def __init__(
@@ -52,12 +59,16 @@ class BedPool:
         self._bed, self._host, self._state = bed, host, state
         names = [host.addresses[network] for network in networks] if host else ["127.0.0.1"]
         listen = [f"tcp:{name}:0" for name in names]
-        manager = self._start("manager", "manager", directory=str(state), listen=listen[:1])
+        socket = state / "socket"
+        is_local = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
+        ways = [listen[0], f"unix:{socket}"] if is_local else listen[:1]
+        manager = self._start("manager", "manager", directory=str(state), listen=ways)
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
-            where = {"directory": str(directory), "manager": manager["listen"]}
+            where = {"directory": str(directory), "manager": manager["listen"][:1]}
             self._start("io", f"io{number}", **where, listen=listen)
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
+        self.local_url = f"outcore:{socket}" if is_local else None
 
     def _start(self, role: str, name: str, **settings: Any) -> dict[str, Any]:
         config = self._state / f"{name}.conf"
