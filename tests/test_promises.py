@@ -26,6 +26,9 @@ PLANTED = {
     "clients that do not renew": "grants_that_are_not_renewed_are_found",
     "answer before the disk did": "an_answer_before_it_is_durable_is_found",
     "takes for durable what was given": "shares_that_are_trusted_before_the_end_are_found",
+    "wait for ever": "servers_that_wait_for_the_dead_are_found",
+    "do not see that it has gone": "connections_that_do_not_end_are_found",
+    "clients that leave removals": "removals_that_nobody_goes_on_with_are_found",
 }
 
 

@@ -193,12 +193,12 @@ def refuse_being_made(where: Place) -> None:
 
 
 @contextmanager
-def exclusive(where: Place, doing: str) -> Iterator[None]:
+def exclusive(where: Place, doing: str, *, keep: bool = False) -> Iterator[None]:
     """Hold a directory for one writer: a second process or call is refused at once.
 
     The lock is the kernel's (``flock``), so it goes with the process that held it. The directory is
-    removed if it is left empty, and so are those above that were made here. For pools see
-    `outcore.pool_locks.held`.
+    removed if it is left empty, and so are those above that were made here; with `keep` not one
+    that was there before, which may be the user's. For pools see `outcore.pool_locks.held`.
     """
     if isinstance(where.path, PoolPath):
         with held(where.path, doing):
@@ -209,8 +209,8 @@ def exclusive(where: Place, doing: str) -> Iterator[None]:
     removed, name = made, directory / LOCK_FILE
     try:
         handle = _lock(name, doing)
-        # One that is there from before may be a killed call's.
-        removed = list(dict.fromkeys([directory, *made]))
+        if not keep:  # one that is there from before is a killed call's
+            removed = list(dict.fromkeys([directory, *made]))
         try:
             for new in made:
                 _sync(new.parent)

@@ -142,7 +142,7 @@ def open_storage(
         raise InvalidError(f"out= lies in the matrix, {source.path}; choose another directory")
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
-    with exclusive(target, "factors"):
+    with exclusive(target, "factors", keep=True):
         journal = _find_journal(
             method, source, metadata, target, overwrite=overwrite, resume=resume
         )
