@@ -13,7 +13,7 @@ import scipy.linalg
 from operands import DTYPES, TRANS, assert_close, op, outside, random, tolerance, view
 
 from outcore import blas_choice, lapack
-from outcore._core import add_sums, column_extremes
+from outcore._core import add_sums, column_extremes, swap_rows
 from outcore.errors import InvalidError
 
 
@@ -179,6 +179,32 @@ def test_laswp(dtype: Any) -> None:
     spaced[3] = 1
     k.laswp(a, spaced, 3, 4)
     np.testing.assert_array_equal(a, want)
+
+
+def test_laswp_of_a_large_matrix() -> None:
+    # With several threads, and elements that are asked for ahead.
+    rng = np.random.default_rng(7)
+    m, n, count = 3000, 301, 700
+    a = np.asfortranarray(rng.random((m, n)))
+    piv = np.array([rng.integers(i, m) for i in range(count)], np.int32)
+    want = a.copy(order="F")
+    dlaswp = scipy.linalg.get_lapack_funcs("laswp", (a,))
+    want = dlaswp(want, piv)
+    lapack.kernels(np.float64).laswp(a, piv, 0, count)
+    np.testing.assert_array_equal(a, want)
+
+
+def test_swaps_of_rows_that_cannot_be() -> None:
+    a = np.zeros((4, 3), order="F")
+    for row in (4, -1, np.iinfo(np.int32).min):
+        with pytest.raises(InvalidError, match="cannot exchange rows"):
+            swap_rows(a, np.array([1, row], np.int32), 0, False)
+    with pytest.raises(InvalidError, match="cannot exchange rows"):
+        swap_rows(a, np.array([1], np.int32), 4, False)
+    with pytest.raises(InvalidError, match="column-major"):
+        swap_rows(a.T, np.array([1], np.int32), 0, False)
+    with pytest.raises(InvalidError, match="need float32"):
+        swap_rows(a.astype(np.int64), np.array([1], np.int32), 0, False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

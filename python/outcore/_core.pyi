@@ -21,6 +21,9 @@ def add_sums(
     trapezoid: bool,
 ) -> None: ...
 def column_extremes(a: npt.NDArray[Any], trapezoid: bool) -> tuple[float, float]: ...
+def swap_rows(
+    a: npt.NDArray[Any], swaps: npt.NDArray[np.int32], first: int, reverse: bool
+) -> None: ...
 
 @final
 class Arena:

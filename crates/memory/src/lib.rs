@@ -8,6 +8,7 @@ mod arena;
 mod block;
 mod columns;
 mod region;
+mod row_swaps;
 mod strided;
 mod triangle;
 
@@ -15,5 +16,6 @@ pub use arena::{Arena, Waiter};
 pub use block::{ALIGN_BYTES, Block};
 pub use columns::{Columns, Extremes, Real, column_extremes};
 pub use region::{Region, Segment};
+pub use row_swaps::Rows;
 pub use strided::{Level, copy_strided};
 pub use triangle::add_sums;

@@ -1,8 +1,10 @@
-//! A look at a matrix in memory.
+//! What is done with a matrix in memory besides the BLAS.
 
-use numpy::{PyArrayDescrMethods, PyReadwriteArray1, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    PyArrayDescrMethods, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
 use outcore_core::Error;
-use outcore_memory::{Columns, Extremes, Real};
+use outcore_memory::{Columns, Extremes, Real, Rows};
 use pyo3::prelude::*;
 
 use crate::error::raise;
@@ -56,6 +58,43 @@ pub fn add_sums(
     done.ok_or_else(|| not_column_major(py, a))
 }
 
+/// Exchanges row i of a column-major view with row `swaps[i - first]`, for i from `first` on, or with `reverse` from the
+/// last down. Any elements of 4, 8 or 16 bytes. That the view may be written is the caller's to check.
+#[pyfunction]
+pub fn swap_rows(
+    py: Python<'_>,
+    a: &Bound<'_, PyUntypedArray>,
+    swaps: PyReadonlyArray1<'_, i32>,
+    first: usize,
+    reverse: bool,
+) -> PyResult<()> {
+    // A negative row becomes one that is not there.
+    let pairs = swaps.as_array().into_iter().enumerate().map(|(i, &j)| (first + i, j as usize));
+    let mut pairs: Vec<_> = pairs.filter(|(i, j)| i != j).collect();
+    if reverse {
+        pairs.reverse();
+    }
+    let swapped = match (a.dtype().kind(), a.dtype().itemsize()) {
+        (b'f', 4) => swap::<f32>(a, &pairs),
+        (b'c', 8) => swap::<[f32; 2]>(a, &pairs),
+        (b'f', 8) => swap::<f64>(a, &pairs),
+        (b'c', 16) => swap::<[f64; 2]>(a, &pairs),
+        _ => return Err(raise(py, &Error::invalid(NEED_TYPE))),
+    };
+    swapped.ok_or_else(|| not_column_major(py, a))?.map_err(|error| raise(py, &error))
+}
+
+/// `None` if the array is not a column-major view.
+fn swap<T: Copy + Send>(
+    a: &Bound<'_, PyUntypedArray>,
+    pairs: &[(usize, usize)],
+) -> Option<outcore_core::Result<()>> {
+    let Some(View { data, pitch, count, rows }) = view_of::<T>(a)? else { return Some(Ok(())) };
+    let view = Rows { first: data, pitch, count, rows };
+    // SAFETY: shape and strides say that these are elements of the array, whose memory is the caller's meanwhile.
+    Some(a.py().detach(move || unsafe { view.swap(pairs) }))
+}
+
 fn not_column_major(py: Python<'_>, a: &Bound<'_, PyUntypedArray>) -> PyErr {
     let (shape, strides) = (a.shape(), a.strides());
     raise(py, &Error::invalid(format!("need a column-major view, have shape {shape:?}, strides {strides:?}")))
@@ -89,25 +128,44 @@ fn look<T: Real>(a: &Bound<'_, PyUntypedArray>, trapezoid: bool) -> Option<Extre
 
 /// View an array as columns; `Some(None)` if it is empty, `None` if it is not a column-major view.
 fn columns_of<'a, T: Real>(a: &'a Bound<'_, PyUntypedArray>) -> Option<Option<Columns<'a, T>>> {
-    let item = a.dtype().itemsize();
+    let width = a.dtype().itemsize() / size_of::<T>();
+    Some(match width {
+        1 => view_of::<T>(a)?.map(|view| columns(view, 1)),
+        _ => view_of::<[T; 2]>(a)?.map(|View { data, pitch, count, rows }| {
+            columns(View { data: data.cast::<T>(), pitch: 2 * pitch, count, rows: 2 * rows }, 2)
+        }),
+    })
+}
+
+fn columns<'a, T: Real>(view: View<T>, width: usize) -> Columns<'a, T> {
+    let View { data, pitch, count, rows } = view;
+    // SAFETY: from the first element of the first column to the last of the last, as shape and strides say, is
+    // memory of the array, and numbers of any bits are values. Nobody writes to it meanwhile: it is the caller's.
+    let values = unsafe { std::slice::from_raw_parts(data, pitch * (count - 1) + rows) };
+    Columns { values, pitch, count, first_rows: rows, growth: 0, is_complex: width == 2 }
+}
+
+/// A column-major view that is not empty: its first element, and counts of elements.
+struct View<T> {
+    data: *mut T,
+    pitch: usize,
+    count: usize,
+    rows: usize,
+}
+
+/// View an array of elements of this size; `Some(None)` if it is empty, `None` if it is not column-major.
+fn view_of<T>(a: &Bound<'_, PyUntypedArray>) -> Option<Option<View<T>>> {
+    let item = size_of::<T>();
     let (&[rows, count], &[down, across]) = (a.shape(), a.strides()) else { return None };
     if rows == 0 || count == 0 {
         return Some(None);
     }
     let pitch = if count == 1 { rows * item } else { usize::try_from(across).ok()? };
     let is_packed = rows == 1 || usize::try_from(down) == Ok(item);
-    if !is_packed || pitch < rows * item || pitch % size_of::<T>() != 0 {
+    if !is_packed || pitch < rows * item || pitch % item != 0 {
         return None;
     }
-    let width = item / size_of::<T>();
-    let pitch = pitch / size_of::<T>();
     // SAFETY: the array object is valid while `a` is borrowed.
     let data = unsafe { (*a.as_array_ptr()).fields.data }.cast::<T>();
-    if !data.is_aligned() {
-        return None;
-    }
-    // SAFETY: from the first element of the first column to the last of the last, as shape and strides say, is
-    // memory of the array, and numbers of any bits are values. Nobody writes to it meanwhile: it is the caller's.
-    let values = unsafe { std::slice::from_raw_parts(data, pitch * (count - 1) + rows * width) };
-    Some(Some(Columns { values, pitch, count, first_rows: rows * width, growth: 0, is_complex: width == 2 }))
+    data.is_aligned().then_some(Some(View { data, pitch: pitch / item, count, rows }))
 }

@@ -25,7 +25,7 @@ mod _core {
     #[pymodule_export]
     use super::collective::{Collective, MemorySchema};
     #[pymodule_export]
-    use super::columns::{add_sums, column_extremes};
+    use super::columns::{add_sums, column_extremes, swap_rows};
     #[pymodule_export]
     use super::crc32c;
     #[pymodule_export]
