@@ -1,5 +1,7 @@
 """What reading boxes of a matrix in any layout takes from the disk: exact.
 
+In a pool, where large pieces come without a buffer, at most some blocks fewer are read.
+
 A disk reads a short gap rather than leaving it out, and what goes through a buffer begins and ends
 with a block. So boxes that are narrow across the way of a layout read far more than they have.
 """
@@ -117,12 +119,15 @@ def _read_bytes(
             for first, count in _groups(slow.size, _most_extents(extent, piece_bytes))
         )
     # Elements next to each other on disk lie a column apart in memory, if the chunk is row-major.
-    runs = fast.size * slow.size
+    runs, count = fast.size * slow.size, slow.size
     if not is_row_major:
-        runs = 1 if fast.size == length == height else slow.size
+        runs = count
+        if fast.size == length == height:
+            # Next to each other on both sides: one run.
+            extent, runs, count = extent * count, 1, 1
     total = 0
-    for at, nbytes, lines in _lines(start, extent, slow.size, line, _MOST_PIECE_BYTES):
-        if gap == 0 and nbytes < _SHORT_BYTES and runs * lines // slow.size <= _MOST_RUNS:
+    for at, nbytes, lines in _lines(start, extent, count, line, _MOST_PIECE_BYTES):
+        if gap == 0 and nbytes < _SHORT_BYTES and runs * lines // count <= _MOST_RUNS:
             total += nbytes
             continue
         run = nbytes if lines == 1 else extent

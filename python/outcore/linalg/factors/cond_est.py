@@ -107,8 +107,9 @@ def cond_est(
     ) as call:  # fmt: skip
         planned, bytes_read = 0, 0
         if A is not None:
-            norm_a, bytes_read = _norm_inf(A, call, ring_bytes(A, memory_bytes - vectors))
-            planned = A.nbytes
+            passes_a = MatrixPasses(A, call, ring_bytes(A, memory_bytes - vectors))
+            norm_a, planned = _norm_inf(passes_a), passes_a.bytes_of_pass
+            bytes_read = passes_a.file.counters()[0]
         X = matrix_in(call, factor.n, 2, factor.dtype)
         solves = _Solves(factor, call, block_tiles, is_inf)
         inverse = math.inf
@@ -251,9 +252,10 @@ def _matrix_of(lu: LUFactor) -> Array:
     return A
 
 
-def _norm_inf(A: Array, call: LongCall, ring: int) -> tuple[float, int]:
-    """Compute the largest row sum of |A| in one pass; and the bytes that were read."""
-    sums, passes = np.zeros(A.shape[0]), MatrixPasses(A, call, ring)
+def _norm_inf(passes: MatrixPasses) -> float:
+    """Compute the largest row sum of |A| in one pass."""
+    A = passes.A
+    sums = np.zeros(A.shape[0])
     for (rows, _), tile in passes.tiles():
         # Along its runs, and a little at a time.
         step = max(_STRIP_BYTES // (tile.shape[A.order == "C"] * tile.itemsize), 1)
@@ -264,4 +266,4 @@ def _norm_inf(A: Array, call: LongCall, ring: int) -> tuple[float, int]:
             for i in range(0, tile.shape[0], step):
                 strip = slice(rows.start + i, min(rows.start + i + step, rows.stop))
                 sums[strip] += np.abs(tile[i : i + step]).sum(axis=1, dtype=np.float64)
-    return float(sums.max()), passes.file.counters()[0]
+    return float(sums.max())

@@ -11,7 +11,7 @@ from outcore.array_metadata import read_metadata
 from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.factorization import cho_factor
 from outcore.linalg.cholesky.solve import solve_and_report as solve_with_cholesky
-from outcore.linalg.cost import Phase, Problem
+from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.factors.own import own_factors, ready_factors
@@ -21,7 +21,6 @@ from outcore.linalg.systems.condition import PROBES, UNKNOWN
 from outcore.linalg.systems.plan import passes, solve_cost
 from outcore.linalg.systems.residual import check
 from outcore.linalg.systems.solving import Solving
-from outcore.rates import NOMINAL, stored
 from outcore.report import Report
 from outcore.volumes import Place
 
@@ -96,14 +95,7 @@ def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -
 
     What is ready may be used with less memory than making it takes.
     """
-    known = stored(job.source.path) or NOMINAL
-    metadata = read_metadata(job.source)
-    options = {"assume_a": "pos" if kind is CHOLESKY else "gen"}
-    problem = Problem(
-        job.n, job.dtype, job.memory_bytes, rhs=job.columns,
-        options={**options, "order": metadata.order, "chunks": metadata.chunks},
-        seconds=lambda cost: cost.seconds(known), disk=lambda: known.reads,
-    )  # fmt: skip
+    problem = job.problem(assume_a="pos" if kind is CHOLESKY else "gen")
     if ready is None:
         return solve_cost(problem).phases
     return passes(problem, ready.tile)

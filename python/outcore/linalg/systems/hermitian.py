@@ -13,6 +13,7 @@ import numpy as np
 
 from outcore.array import Array, open_array
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.stream_reads import StreamReads
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -83,6 +84,7 @@ class _Look:
             self.file, A.dtype, call.arena, 4 * self.box_bytes, call.trace,
             least_bytes=self.box_bytes,
         )  # fmt: skip
+        self.reads = StreamReads.of(A, bounce, self.file.read_granularity)
         self.planned_bytes = 0
 
     def found(self) -> Iterator[str]:
@@ -109,8 +111,9 @@ class _Look:
         boxes = pair[:1] if pair[0] == pair[1] else pair
         self.stream.extend(boxes)
         for rows, columns in boxes:
-            elements = (rows.stop - rows.start) * (columns.stop - columns.start)
-            self.planned_bytes += elements * self.A.dtype.itemsize
+            self.planned_bytes += self.reads.bytes_of(
+                [(rows.start, rows.stop)], [(columns.start, columns.stop)]
+            )
 
     def compare(self, below: Box, above: Box) -> Iterator[str]:
         """Yield two elements that are not each other's conjugates, or one that is not positive."""

@@ -1,19 +1,23 @@
 """A temporary copy of a matrix in lower precision, for factors that refinement makes up for."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from outcore._core import column_extremes
+from outcore._core import ArrayFile, column_extremes
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import ExistsError, InvalidError, NonFiniteError
 from outcore.linalg.factors.changes import version_of
 from outcore.linalg.grains import pages
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, written
+from outcore.linalg.stream_reads import StreamReads
+from outcore.linalg.systems.refine_plan import copy_bounce_bytes, copy_boxes, copy_height
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -24,9 +28,6 @@ from outcore.zarr_format import Metadata
 _WHY = "a copy that solve makes for itself; it was stopped: call solve again, or remove this"
 _OF = "copy_of"
 """Attribute of a copy: what `Copied` has."""
-
-_MOST_BOX_BYTES = 64 << 20
-_MOST_BOUNCE_BYTES = 4 << 20
 
 
 class TooLowError(Exception):
@@ -77,15 +78,6 @@ def _now(source: Place) -> Copied:
     return Copied(str(source.path), *version_of(source))
 
 
-def _boxes(A: Array, tile: tuple[int, int], memory_bytes: int) -> tuple[int, int]:
-    """Choose the boxes of the copy: whole chunks on both sides, or whole runs of A's chunks."""
-    most = min(memory_bytes // 4, _MOST_BOX_BYTES) // A.dtype.itemsize
-    box = [max(a, b, 1) for a, b in zip(A.chunks, tile, strict=True)]
-    for slow in (1, 0) if A.order == "F" else (0, 1):
-        box[slow] = max(min(box[slow], most // box[1 - slow]), 1)
-    return box[0], box[1]
-
-
 def make_copy(
     A: Array,
     where: Place,
@@ -112,7 +104,7 @@ def make_copy(
     metadata = Metadata(
         A.shape, low, tile, "F", "column-major", attributes={_OF: _now(A.place)._asdict()}
     )
-    rows, columns = _boxes(A, tile, memory_bytes)
+    rows, columns = copy_boxes(Layout.of(A.metadata), A.dtype, tile, memory_bytes)
     box_bytes = pages(rows * columns * A.dtype.itemsize)
     with (
         long_call(
@@ -122,9 +114,13 @@ def make_copy(
         claimed(where.path, (), overwrite=True, why=_WHY),
         written(where, metadata, _WHY) as copy,
     ):  # fmt: skip
-        bounce = min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
+        bounce = copy_bounce_bytes(memory_bytes)
         source = A.open_file(call.arena, bounce, trace=call.trace)
-        target = copy.open_file(call.arena, bounce, writable=True, trace=call.trace, trace_number=1)
+        # As whole tiles: what is below the last row is written with it.
+        height = copy_height(A.shape[0], tile[0], rows)
+        grid = dataclasses.replace(copy.metadata, shape=(height, A.shape[1])).grid()
+        copy.count_writing()
+        target = ArrayFile(where.volume, where.name, grid, True, call.arena, bounce, call.trace, 1)
         stream = BlockStream(
             source, A.dtype, call.arena, 2 * box_bytes, call.trace, least_bytes=box_bytes
         )
@@ -133,14 +129,17 @@ def make_copy(
         with WriteBehind(target, most=1, trace=call.trace) as writer:
             for box, block in stream:
                 start_ns = call.trace.now_ns()
-                converted = _converted(block, low, call)
+                below = height - A.shape[0] if box[0].stop == A.shape[0] else 0
+                whole = _converted(block, below, low, call)
+                converted = whole[: block.shape[0]]
                 _check(converted, block, box)
                 extremes.see(converted, box)
                 call.trace.record("compute", start_ns)
-                writer.write(box, converted)
+                writer.write(box, whole)
                 call.meter.advance(block.nbytes)
             writer.flush(sync=True)
         extremes.check()
+        reads = StreamReads.of(A, bounce, source.read_granularity)
         return Report(
             verb="copy",
             n=A.shape[0],
@@ -148,8 +147,8 @@ def make_copy(
             flops=0,
             bytes_read=source.counters()[0],
             bytes_written=target.counters()[1],
-            planned_bytes_read=A.nbytes,
-            planned_bytes_written=A.size * low.itemsize,
+            planned_bytes_read=reads.bytes_of_grid((rows, columns)),
+            planned_bytes_written=height * A.shape[1] * low.itemsize,
             **call.figures(),
         )
 
@@ -164,13 +163,15 @@ def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:
             )
 
 
-def _converted(block: Matrix, low: np.dtype[Any], call: LongCall) -> Matrix:
-    """Round a block to lower precision, in memory from the budget."""
-    room = memoryview(call.arena.allocate(block.size * low.itemsize))
-    out: Matrix = np.ndarray(block.shape, low, buffer=room, order="F")
+def _converted(block: Matrix, below: int, low: np.dtype[Any], call: LongCall) -> Matrix:
+    """Round a block to lower precision, in memory from the budget, with rows of zeros below it."""
+    rows, columns = block.shape
+    room = memoryview(call.arena.allocate((rows + below) * columns * low.itemsize))
+    out: Matrix = np.ndarray((rows + below, columns), low, buffer=room, order="F")
     # Infinities are looked for afterwards; what becomes zero may be small beside the rest.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        out[...] = block
+        out[:rows] = block
+    out[rows:] = 0
     return out
 
 

@@ -14,11 +14,17 @@ from outcore.linalg.cholesky.plan import (
     cholesky_solve_bytes_read,
 )
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
-from outcore.linalg.layouts import LAYOUT_OPTIONS
+from outcore.linalg.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg.lu.slabs_cost import lu_cost
-from outcore.linalg.systems.refine_plan import refine_geometry
+from outcore.linalg.stream_reads import StreamReads, pass_ring_bytes
+from outcore.linalg.systems.refine_plan import (
+    copy_bounce_bytes,
+    copy_boxes,
+    copy_height,
+    refine_geometry,
+)
 from outcore.sizes import format_bytes, format_seconds
 
 ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
@@ -89,10 +95,18 @@ def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
     is_pos = problem.option("assume_a", "gen") == "pos"
     read = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(n, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
+    whole = _reads(problem, 0)
+    ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes)
+    checked = _reads(problem, ring // 4).bytes_of_pass()
     return (
         Phase(dtype=dtype, bytes_read=read, flops=flops),
-        Phase(dtype=dtype, bytes_read=n * n * dtype.itemsize, flops=flops),
+        Phase(dtype=dtype, bytes_read=checked, flops=flops),
     )
+
+
+def _reads(problem: Problem, bounce_bytes: int) -> StreamReads:
+    n, dtype = problem.n, problem.dtype
+    return StreamReads((n, n), dtype, layout_of(problem), bounce_bytes, problem.disk())
 
 
 class Passes(NamedTuple):
@@ -109,23 +123,32 @@ def refining_phase(
     tile: tuple[int, int],
     solved: Passes,
     multiplied: Passes,
+    bytes_of_pass: int,
 ) -> Phase:
-    """Plan refinement: so many solves with the factors, and products with A."""
+    """Plan refinement: so many solves with the factors, and products with A in a pass each."""
     return Phase(
         dtype=dtype,
-        bytes_read=solved.times * solve_bytes_read(n, low, tile)
-        + multiplied.times * n * n * dtype.itemsize,
+        bytes_read=solved.times * solve_bytes_read(n, low, tile) + multiplied.times * bytes_of_pass,
         flops=solve_flops(n, dtype, solved.columns + multiplied.columns),
     )
 
 
 def planned_refining(
-    n: int, dtype: np.dtype[Any], low: np.dtype[Any], tile: tuple[int, int], columns: int, most: int
+    n: int,
+    dtype: np.dtype[Any],
+    low: np.dtype[Any],
+    tile: tuple[int, int],
+    columns: int,
+    most: int,
+    bytes_of_pass: int,
 ) -> Phase:
-    """Plan `PLANNED_STEPS` of refinement of some columns, in groups of at most so many."""
+    """Plan `PLANNED_STEPS` of refinement of some columns, in groups of at most so many.
+
+    `bytes_of_pass` are those that a pass over A reads.
+    """
     steps = PLANNED_STEPS + 1
     planned = Passes(steps * -(-columns // most), steps * columns)
-    return refining_phase(n, dtype, low, tile, planned, planned)
+    return refining_phase(n, dtype, low, tile, planned, planned, bytes_of_pass)
 
 
 def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
@@ -134,15 +157,19 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
     options = {name: value for name, value in problem.options.items() if name not in LAYOUT_OPTIONS}
     factoring = lu_cost(dataclasses.replace(problem, dtype=low, options=options))
     g = lu_geometry(n, low, problem.memory_bytes)
-    copy_bytes = n * n * low.itemsize
+    tile = g.rows, g.columns
+    layout = layout_of(problem)
+    box = copy_boxes(layout, dtype, tile, problem.memory_bytes)
+    copy_bytes = copy_height(n, tile[0], box[0]) * n * low.itemsize
     copying = Phase(
         dtype=low,
-        bytes_read=n * n * dtype.itemsize,
+        bytes_read=_reads(problem, copy_bounce_bytes(problem.memory_bytes)).bytes_of_grid(box),
         bytes_written=copy_bytes,
         other_seconds=_COPY_S_PER_BYTE * copy_bytes,
     )
-    refined = refine_geometry(n, dtype, low, (g.rows, g.columns), problem.memory_bytes, problem.rhs)
-    refining = planned_refining(n, dtype, low, (g.rows, g.columns), problem.rhs, refined.columns)
+    refined = refine_geometry(n, dtype, low, tile, problem.memory_bytes, problem.rhs)
+    pass_bytes = _reads(problem, refined.ring_bytes // 4).bytes_of_pass()
+    refining = planned_refining(n, dtype, low, tile, problem.rhs, refined.columns, pass_bytes)
     # The factors take the room of the copy, which grows by a slab.
     panels = g.panels + g.slab_panels
     return dataclasses.replace(

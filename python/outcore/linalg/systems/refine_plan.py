@@ -8,12 +8,42 @@ import numpy as np
 from outcore.errors import BudgetError
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES, tall_block
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.systems.refine import KRYLOV, LEAST_KRYLOV
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _PRODUCT_RING_BYTES = 64 << 20
 """Blocks of A read ahead at most."""
+
+_MOST_BOX_BYTES = 64 << 20
+_MOST_BOUNCE_BYTES = 4 << 20
+
+
+def copy_boxes(
+    layout: Layout, dtype: np.dtype[Any], tile: tuple[int, int], memory_bytes: int
+) -> tuple[int, int]:
+    """Choose the boxes in which a matrix is copied to such tiles in lower precision.
+
+    Whole chunks on both sides, or whole runs of the matrix's chunks.
+    """
+    most = min(memory_bytes // 4, _MOST_BOX_BYTES) // dtype.itemsize
+    box = [max(a, b, 1) for a, b in zip(layout.chunks, tile, strict=True)]
+    for slow in (1, 0) if layout.order == "F" else (0, 1):
+        box[slow] = max(min(box[slow], most // box[1 - slow]), 1)
+    return box[0], box[1]
+
+
+def copy_height(n: int, tile_rows: int, box_rows: int) -> int:
+    """Rows that are written of a copy: to the end of its last tiles, if boxes hold these whole."""
+    height = -(-n // tile_rows) * tile_rows
+    last_box = (n - 1) // box_rows * box_rows
+    return height if last_box <= height - tile_rows else n
+
+
+def copy_bounce_bytes(memory_bytes: int) -> int:
+    """Memory of the copy for what is not read or written in place."""
+    return min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from outcore.array import Array, open_array
-from outcore.linalg.cost import Phase, Problem
+from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.factors.own import are_begun
 from outcore.linalg.lu.plan import lu_geometry
@@ -84,9 +84,7 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
         g = lu_geometry(job.n, low, job.memory_bytes)
         # Refused now rather than after hours of factoring.
         _geometry(job, low, (g.rows, g.columns))
-        options = {"factor_dtype": low}
-        problem = Problem(job.n, job.dtype, job.memory_bytes, rhs=job.columns, options=options)
-        phases = solve_cost(problem).phases
+        phases = solve_cost(job.problem(factor_dtype=low)).phases
     first, *between, last = phases
     copying, factoring, refining = job.parts([first], between, [last])
     with low_factors(job, where, low, ready, (copying, factoring), done) as lu:
@@ -116,7 +114,8 @@ def _fitted(
 
 def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
     most = g.columns * job.rhs.parts
-    return planned_refining(job.n, job.dtype, lu.dtype, lu.tile, job.columns, most)
+    matrix_bytes = job.n**2 * job.dtype.itemsize
+    return planned_refining(job.n, job.dtype, lu.dtype, lu.tile, job.columns, most, matrix_bytes)
 
 
 class _Passes:
@@ -146,7 +145,8 @@ class _Passes:
         """Tell what the passes that were made should have cost."""
         lu = self.lu
         solved, multiplied = (Passes(len(p), sum(p)) for p in (self.solved, self.multiplied))
-        return refining_phase(n, self.A.dtype, lu.dtype, lu.tile, solved, multiplied)
+        each = self.of_a.bytes_of_pass
+        return refining_phase(n, self.A.dtype, lu.dtype, lu.tile, solved, multiplied, each)
 
 
 def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Report]) -> Any:

@@ -10,6 +10,7 @@ from outcore.lapack import kernels
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.lu.plan import solve_flops
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.stream_reads import StreamReads, pass_ring_bytes
 from outcore.linalg.systems.columns import ColumnRoom, Columns
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.longcall import LongCall, long_call
@@ -18,13 +19,10 @@ from outcore.report import Report
 from outcore.streams import Block, BlockStream
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
-_RING_BYTES = 64 << 20
-"""Tiles of A read ahead at most."""
-
 
 def ring_bytes(A: Array, memory_bytes: int) -> int:
     """Memory of a pass over A beside its columns."""
-    return min(_RING_BYTES, memory_bytes // 2, 8 * A.metadata.grid().slot_bytes)
+    return pass_ring_bytes(A.metadata.grid().slot_bytes, memory_bytes)
 
 
 def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Matrix:
@@ -42,6 +40,11 @@ class MatrixPasses:
     def __init__(self, A: Array, call: LongCall, ring: int) -> None:
         self.A, self.call, self.ring = A, call, ring
         self.file = A.open_file(call.arena, ring // 4, trace=call.trace)
+
+    @property
+    def bytes_of_pass(self) -> int:
+        """Bytes that a pass reads. Exact."""
+        return StreamReads.of(self.A, self.ring // 4, self.file.read_granularity).bytes_of_pass()
 
     def tiles(self) -> Iterator[Block]:
         """Read the matrix once: each tile with its place, for a computation."""
@@ -124,7 +127,7 @@ def check(
             flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
             bytes_read=passes.file.counters()[0] + moved.counters()[0],
             bytes_written=0,
-            planned_bytes_read=(A.nbytes if count else 0) + moved.asked[0],
+            planned_bytes_read=(passes.bytes_of_pass if count else 0) + moved.asked[0],
             planned_bytes_written=0,
             backward_error=None if errors is None else float(errors.max()),
             notes=notes,

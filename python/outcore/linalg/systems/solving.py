@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from outcore.array import Array
-from outcore.linalg.cost import Phase
+from outcore.array_metadata import read_metadata
+from outcore.linalg.cost import Phase, Problem
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, Part
 from outcore.rates import NOMINAL, stored
@@ -51,6 +52,15 @@ class Solving:
     def columns(self) -> int:
         """Columns that are solved for."""
         return self.rhs.columns * self.rhs.parts
+
+    def problem(self, **options: Any) -> Problem:
+        """As a plan sees it, with such options."""
+        known, metadata = stored(self.source.path) or NOMINAL, read_metadata(self.source)
+        return Problem(
+            self.n, self.dtype, self.memory_bytes, rhs=self.columns,
+            options={**options, "order": metadata.order, "chunks": metadata.chunks},
+            seconds=lambda cost: cost.seconds(known), disk=lambda: known.reads,
+        )  # fmt: skip
 
     def factors_at(self, suffix: str) -> Place:
         """Place of factors, by default the matrix's path with `suffix` appended."""

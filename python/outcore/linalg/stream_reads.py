@@ -1,0 +1,135 @@
+"""What a stream of boxes of a matrix reads from the disk: exact, for any layout.
+
+A box that is a whole chunk is read as it is on disk, padding included, unless most of the chunk is
+beyond the edge of the matrix (`crates/client/src/stream.rs`); any other as `BoxReads` says, to
+memory that is packed in the order of the matrix.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outcore.array import Array
+from outcore.chunk_walk import small_boxes
+from outcore.disk_reads import DiskReads
+from outcore.linalg.box_reads import BoxReads
+from outcore.linalg.grains import pages
+from outcore.linalg.lu.segments import Layout
+
+_RING_BYTES = 64 << 20
+"""Tiles of a matrix read ahead at most."""
+
+
+def pass_ring_bytes(slot_bytes: int, memory_bytes: int) -> int:
+    """Memory of a pass over a matrix, in chunks of so many bytes on disk, beside its columns."""
+    return min(_RING_BYTES, memory_bytes // 2, 8 * slot_bytes)
+
+
+class _Range(NamedTuple):
+    """Rows, or columns, of a box: the first counted from its chunk's, and their number.
+
+    `is_whole` tells whether they are all that the matrix has of the chunk.
+    """
+
+    first: int
+    size: int
+    is_whole: bool
+
+
+class StreamReads(NamedTuple):
+    """How boxes of a matrix come in a stream.
+
+    Attributes
+    ----------
+    shape, dtype, layout
+        Of the matrix.
+    bounce_bytes
+        Memory for what is not read in place.
+    disk
+        How reads of it grow.
+    """
+
+    shape: tuple[int, int]
+    dtype: "np.dtype[Any]"
+    layout: Layout
+    bounce_bytes: int
+    disk: DiskReads
+
+    @classmethod
+    def of(cls, A: Array, bounce_bytes: int, granularity: tuple[int, int]) -> "StreamReads":
+        """Those of an array; `granularity` is its file's."""
+        shape = (A.shape[0], A.shape[1])
+        disk = DiskReads(*granularity)
+        return cls(shape, A.dtype, Layout.of(A.metadata), bounce_bytes, disk)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a chunk on disk."""
+        return pages(math.prod(self.layout.chunks) * self.dtype.itemsize)
+
+    def bytes_of_pass(self) -> int:
+        """Bytes read by a pass over the matrix, in boxes of as many bytes as bounce."""
+        most_bytes = self.bounce_bytes
+        cuts = []
+        for dim, (extent, chunk) in enumerate(zip(self.shape, self.layout.chunks, strict=True)):
+            # The first chunk is cut as all are; one that the edge cuts has fewer pieces.
+            first = [slice(0, size) for size in self.layout.chunks]
+            boxes = small_boxes(
+                [tuple(first)], self.layout.chunks, self.layout.order, self.dtype.itemsize,
+                most_bytes,
+            )  # fmt: skip
+            inner = sorted({(box[dim].start, box[dim].stop) for box in boxes})
+            cuts.append(
+                [
+                    (at + start, min(at + stop, extent))
+                    for at in range(0, extent, chunk)
+                    for start, stop in inner
+                    if at + start < extent
+                ]
+            )
+        return self.bytes_of(*cuts)
+
+    def bytes_of_grid(self, box: tuple[int, int]) -> int:
+        """Bytes read for all boxes of a grid of such rows and columns."""
+        rows, columns = (
+            [(at, min(at + step, extent)) for at in range(0, extent, step)]
+            for extent, step in zip(self.shape, box, strict=True)
+        )
+        return self.bytes_of(rows, columns)
+
+    def bytes_of(self, rows: Iterable[tuple[int, int]], columns: Iterable[tuple[int, int]]) -> int:
+        """Bytes read for the boxes of all pairs of such ranges of rows and columns."""
+        down, across = self._kinds(0, rows), self._kinds(1, columns)
+        return sum(
+            times * other * self._bytes_of_box(i, j)
+            for i, times in down.items()
+            for j, other in across.items()
+        )
+
+    def _kinds(self, dim: int, ranges: Iterable[tuple[int, int]]) -> "Counter[_Range]":
+        """Count ranges that are alike."""
+        chunk, extent = self.layout.chunks[dim], self.shape[dim]
+        return Counter(
+            _Range(first % chunk, end - first, _is_whole(first, end, chunk, extent))
+            for first, end in ranges
+        )
+
+    def _bytes_of_box(self, rows: _Range, columns: _Range) -> int:
+        chunk_bytes = math.prod(self.layout.chunks) * self.dtype.itemsize
+        box_bytes = rows.size * columns.size * self.dtype.itemsize
+        if rows.is_whole and columns.is_whole and 2 * box_bytes >= chunk_bytes:
+            # A slot is whole pages, so a whole block is never more.
+            return min(self.disk.whole_blocks(0, chunk_bytes), self.slot_bytes)
+        layout = self.layout
+        if layout.order == "C":
+            layout, rows, columns = layout.transposed(), columns, rows
+        reads = BoxReads(layout, self.dtype, self.bounce_bytes, self.disk)
+        down, across = (slice(part.first, part.first + part.size) for part in (rows, columns))
+        return reads.bytes_of_box(down, across, rows.size)
+
+
+def _is_whole(first: int, end: int, chunk: int, extent: int) -> bool:
+    return first % chunk == 0 and end == min(first + chunk, extent)
