@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MOST_BYTES: usize = 128 << 10;
 const BYTES_OF_AN_ENTRY: usize = 32;
 
-/// Clients without a connection that are remembered.
-const MOST_IDLE: usize = 512;
-/// For how long they are, in nanoseconds.
+/// Clients without a connection that are remembered: several times as many as have one (`listening.rs`), who may all
+/// lose it at once and come again.
+const MOST_IDLE: usize = 4096;
+/// Bytes of answers that are kept for all of them.
+const MOST_IDLE_BYTES: usize = 64 << 20;
+/// For how long they are remembered, in nanoseconds.
 pub const IDLE_NS: u64 = 600 * 1_000_000_000;
 
 /// What to do with a request that came in.
@@ -165,19 +168,24 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
 
 impl<K: Hash + Eq + Clone, W> All<K, W> {
     fn forget(&mut self, now_ns: u64) {
-        let mut idle: Vec<(u64, K)> = Vec::new();
+        let mut idle: Vec<(u64, usize, K)> = Vec::new();
         for (key, session) in &self.sessions {
             let state = session.lock();
             if state.connections == 0 && state.running.is_empty() {
-                idle.push((state.idle_since_ns, key.clone()));
+                idle.push((state.idle_since_ns, state.done_bytes, key.clone()));
             }
         }
-        idle.sort_by_key(|(since_ns, _)| *since_ns);
-        let surplus = idle.len().saturating_sub(MOST_IDLE);
-        for (i, (since_ns, key)) in idle.into_iter().enumerate() {
-            if i < surplus || now_ns.saturating_sub(since_ns) > IDLE_NS {
-                self.sessions.remove(&key);
+        idle.sort_by_key(|(since_ns, ..)| *since_ns);
+        let mut left = idle.len();
+        let mut left_bytes: usize = idle.iter().map(|(_, bytes, _)| bytes).sum();
+        for (since_ns, bytes, key) in idle {
+            let is_old = now_ns.saturating_sub(since_ns) > IDLE_NS;
+            if !is_old && left <= MOST_IDLE && left_bytes <= MOST_IDLE_BYTES {
+                break;
             }
+            self.sessions.remove(&key);
+            left -= 1;
+            left_bytes -= bytes;
         }
     }
 }
@@ -225,12 +233,47 @@ mod tests {
         let stays = sessions.enter(0, 0);
         assert_eq!(stays.begin(1, 1, ()), Begin::Run);
         sessions.leave(&stays, 0);
-        for client in 1..2000 {
+        for client in 1..2 * MOST_IDLE {
             let session = sessions.enter(client, 0);
             sessions.leave(&session, 0);
         }
         assert!(sessions.count() <= MOST_IDLE + 2);
         assert_eq!(sessions.enter(0, 0).number, stays.number, "what it asked for is still being done");
+    }
+
+    #[test]
+    fn all_clients_may_lose_their_connections_at_once() {
+        // As many as a server takes; and while they are away, as many others come and go.
+        let sessions = Sessions::<usize, ()>::default();
+        let all: Vec<_> = (0..1024).map(|client| sessions.enter(client, 0)).collect();
+        for session in &all {
+            session.begin(7, 7, ());
+            session.finish(7, answer(20));
+        }
+        all.iter().for_each(|session| sessions.leave(session, 1));
+        for other in 1024..2048 {
+            let session = sessions.enter(other, 2);
+            sessions.leave(&session, 3);
+        }
+        for client in 0..1024 {
+            assert_eq!(sessions.enter(client, 4).begin(7, 7, ()), Begin::Done(answer(20)), "client {client}");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_clients_that_left_is_bounded() {
+        let sessions = Sessions::<usize, ()>::default();
+        for client in 0..1000 {
+            let session = sessions.enter(client, client as u64);
+            session.begin(1, 1, ());
+            session.finish(1, answer(MOST_BYTES - BYTES_OF_AN_ENTRY));
+            sessions.leave(&session, client as u64);
+        }
+        sessions.forget(1000);
+        assert_eq!(sessions.count(), MOST_IDLE_BYTES / MOST_BYTES);
+        let (first, last) = (sessions.enter(0, 1000), sessions.enter(999, 1000));
+        assert_eq!(first.begin(1, 1, ()), Begin::Run, "the one that left first is not remembered");
+        assert_eq!(last.begin(1, 1, ()), Begin::Done(answer(MOST_BYTES - BYTES_OF_AN_ENTRY)));
     }
 
     #[test]
