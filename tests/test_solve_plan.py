@@ -86,3 +86,14 @@ def test_a_look_for_symmetry(tmp_path: Path, order: Any, chunks: Any, memory: in
     _, report = solve(A, np.ones(n), assume_a="auto", memory=memory, progress=False)
     assert "Cholesky" in report.method
     assert report.bytes_read == report.planned_bytes_read
+
+
+def test_a_copy_in_boxes_lower_than_its_tiles_stays_in_its_memory(tmp_path: Path) -> None:
+    # Boxes of 9 rows, tiles of 64: the last tile has 8 rows of the matrix, all in the last box.
+    n = 648
+    A = matrix(tmp_path / "A", n, "f8", "C", (16, n))
+    _, report = solve(A, np.ones(n), factor_dtype="f4", memory=200_000, progress=False)
+    assert "refinement" in report.method
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.bytes_written == report.planned_bytes_written
+    assert report.peak_memory_bytes <= 200_000

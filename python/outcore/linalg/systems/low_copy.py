@@ -17,7 +17,12 @@ from outcore.linalg.lu.segments import Layout
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, written
 from outcore.linalg.stream_reads import StreamReads
-from outcore.linalg.systems.refine_plan import copy_bounce_bytes, copy_boxes, copy_height
+from outcore.linalg.systems.refine_plan import (
+    copy_bounce_bytes,
+    copy_boxes,
+    copy_height,
+    copy_tiles_height,
+)
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -116,9 +121,10 @@ def make_copy(
     ):  # fmt: skip
         bounce = copy_bounce_bytes(memory_bytes)
         source = A.open_file(call.arena, bounce, trace=call.trace)
-        # As whole tiles: what is below the last row is written with it.
+        # As a file of whole tiles: what is below the last row may be written with it.
         height = copy_height(A.shape[0], tile[0], rows)
-        grid = dataclasses.replace(copy.metadata, shape=(height, A.shape[1])).grid()
+        shape = copy_tiles_height(A.shape[0], tile[0]), A.shape[1]
+        grid = dataclasses.replace(copy.metadata, shape=shape).grid()
         copy.count_writing()
         target = ArrayFile(where.volume, where.name, grid, True, call.arena, bounce, call.trace, 1)
         stream = BlockStream(

@@ -35,10 +35,19 @@ def copy_boxes(
 
 
 def copy_height(n: int, tile_rows: int, box_rows: int) -> int:
-    """Rows that are written of a copy: to the end of its last tiles, if boxes hold these whole."""
-    height = -(-n // tile_rows) * tile_rows
+    """Rows that are written of a copy: to the end of its last tiles, if boxes hold these whole.
+
+    Boxes lower than a tile do not, as there is no memory for that.
+    """
+    height = copy_tiles_height(n, tile_rows)
     last_box = (n - 1) // box_rows * box_rows
-    return height if last_box <= height - tile_rows else n
+    is_held = box_rows >= tile_rows and last_box <= height - tile_rows
+    return height if is_held else n
+
+
+def copy_tiles_height(n: int, tile_rows: int) -> int:
+    """Rows of a copy and of what is below them in its last tiles."""
+    return -(-n // tile_rows) * tile_rows
 
 
 def copy_bounce_bytes(memory_bytes: int) -> int:
