@@ -53,13 +53,21 @@ def small_boxes(
     most_bytes
         Of a box; one row of a chunk may be more.
     """
-    shape = list(chunk)
-    for dim in range(len(shape))[::-1] if order == "F" else range(len(shape)):
-        row_bytes = math.prod(shape) // shape[dim] * itemsize
-        shape[dim] = max(min(shape[dim], most_bytes // row_bytes), 1)
+    shape = small_shape(chunk, order, itemsize, most_bytes)
     for box in boxes:
         ranges = [range(s.start, s.stop, c) for s, c in zip(box, shape, strict=True)]
         for at in itertools.product(*ranges):
             yield tuple(
                 slice(i, min(i + c, s.stop)) for i, c, s in zip(at, shape, box, strict=True)
             )
+
+
+def small_shape(
+    chunk: Sequence[int], order: str, itemsize: int, most_bytes: int
+) -> tuple[int, ...]:
+    """Shape of the boxes that `small_boxes` cuts a chunk into, but for those at its ends."""
+    shape = list(chunk)
+    for dim in range(len(shape))[::-1] if order == "F" else range(len(shape)):
+        row_bytes = math.prod(shape) // shape[dim] * itemsize
+        shape[dim] = max(min(shape[dim], most_bytes // row_bytes), 1)
+    return tuple(shape)

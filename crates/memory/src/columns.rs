@@ -1,16 +1,14 @@
 //! Sums and largest elements of the columns of a matrix in memory, read once.
 
-use std::num::NonZero;
 use std::ops::Range;
+
+use crate::parts::parts;
 
 /// Values that are summed and compared at once, in registers.
 const LANES: usize = 16;
 
 /// Values after which partial sums go into a sum of double precision.
 const RUN: usize = 4096;
-
-/// More threads do not read memory faster.
-const MOST_THREADS: usize = 4;
 
 /// Of memory for each thread: starting one takes as long as reading some of it.
 const LEAST_BYTES: usize = 1 << 20;
@@ -78,17 +76,13 @@ impl<'a, T> Columns<'a, T> {
 
 /// Looks at a matrix once, on all cores if it is large. The BLAS's threads leave them to it soon (`blas_choice.py`).
 pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let share = size_of_val(columns.values) / LEAST_BYTES;
-    let threads = cores.min(MOST_THREADS).min(share).clamp(1, columns.count.max(1));
     let look_at = |own: Range<usize>| {
         own.map(|j| look(columns.column(j), columns.is_complex)).fold(Extremes::default(), Extremes::or)
     };
-    let bound = |thread: usize| thread * columns.count / threads;
+    let (first, rest) = parts(columns.count, size_of_val(columns.values) / LEAST_BYTES);
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            (1..threads).map(|k| scope.spawn(move || look_at(bound(k)..bound(k + 1)))).collect();
-        let own = look_at(0..bound(1));
+        let others: Vec<_> = rest.map(|part| scope.spawn(move || look_at(part))).collect();
+        let own = look_at(first);
         let found = others.into_iter().map(|each| each.join().expect("looking does not panic"));
         found.fold(own, Extremes::or)
     })

@@ -7,6 +7,7 @@
 mod arena;
 mod block;
 mod columns;
+mod parts;
 mod region;
 mod row_swaps;
 mod strided;

@@ -3,16 +3,14 @@
 //! Each row has one element in each column, far from those of the other columns: what the exchanges cost is the wait
 //! for memory. So the elements of a column are asked for while columns before it are done.
 
-use std::num::NonZero;
 use std::ops::Range;
 
 use outcore_core::{Error, Result};
 
+use crate::parts::parts;
+
 /// By how many columns elements are asked for before they are exchanged.
 const AHEAD: usize = 2;
-
-/// More threads do not wait for memory less.
-const MOST_THREADS: usize = 4;
 
 /// Exchanges of elements for each thread: starting one takes as long as some of them.
 const LEAST_SWAPS: usize = 1 << 16;
@@ -43,18 +41,15 @@ impl<T: Copy + Send> Rows<T> {
             let rows = self.rows;
             return Err(Error::invalid(format!("cannot exchange rows {i} and {j} of {rows}")));
         }
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let share = pairs.len().saturating_mul(self.count) / LEAST_SWAPS;
-        let threads = cores.min(MOST_THREADS).min(share).clamp(1, self.count.max(1));
-        let bound = |thread: usize| thread * self.count / threads;
+        let (first, rest) = parts(self.count, pairs.len().saturating_mul(self.count) / LEAST_SWAPS);
         std::thread::scope(|scope| {
-            for thread in 1..threads {
-                let part = self.columns(bound(thread)..bound(thread + 1));
+            for part in rest {
+                let part = self.columns(part);
                 // SAFETY: the caller's promise; no other part has these columns.
                 scope.spawn(move || unsafe { part.swap_here(pairs) });
             }
             // SAFETY: as above.
-            unsafe { self.columns(0..bound(1)).swap_here(pairs) };
+            unsafe { self.columns(first).swap_here(pairs) };
         });
         Ok(())
     }

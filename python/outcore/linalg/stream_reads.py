@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outcore.array import Array
-from outcore.chunk_walk import small_boxes
+from outcore.chunk_walk import small_shape
 from outcore.disk_reads import DiskReads
 from outcore.linalg.box_reads import BoxReads
 from outcore.linalg.grains import pages
@@ -72,25 +72,17 @@ class StreamReads(NamedTuple):
 
     def bytes_of_pass(self) -> int:
         """Bytes read by a pass over the matrix, in boxes of as many bytes as bounce."""
-        most_bytes = self.bounce_bytes
-        cuts = []
-        for dim, (extent, chunk) in enumerate(zip(self.shape, self.layout.chunks, strict=True)):
-            # The first chunk is cut as all are; one that the edge cuts has fewer pieces.
-            first = [slice(0, size) for size in self.layout.chunks]
-            boxes = small_boxes(
-                [tuple(first)], self.layout.chunks, self.layout.order, self.dtype.itemsize,
-                most_bytes,
-            )  # fmt: skip
-            inner = sorted({(box[dim].start, box[dim].stop) for box in boxes})
-            cuts.append(
-                [
-                    (at + start, min(at + stop, extent))
-                    for at in range(0, extent, chunk)
-                    for start, stop in inner
-                    if at + start < extent
-                ]
-            )
-        return self.bytes_of(*cuts)
+        layout, itemsize = self.layout, self.dtype.itemsize
+        steps = small_shape(layout.chunks, layout.order, itemsize, self.bounce_bytes)
+        rows, columns = (
+            [
+                (at, min(at + step, top + chunk, extent))
+                for top in range(0, extent, chunk)
+                for at in range(top, min(top + chunk, extent), step)
+            ]
+            for extent, chunk, step in zip(self.shape, layout.chunks, steps, strict=True)
+        )
+        return self.bytes_of(rows, columns)
 
     def bytes_of_grid(self, box: tuple[int, int]) -> int:
         """Bytes read for all boxes of a grid of such rows and columns."""

@@ -11,7 +11,7 @@ from outcore.array_metadata import read_metadata
 from outcore.linalg.cost import Phase, Problem
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, Part
-from outcore.rates import NOMINAL, stored
+from outcore.rates import NOMINAL, Rates, stored
 from outcore.volumes import PathLike, Place, place
 
 
@@ -53,9 +53,14 @@ class Solving:
         """Columns that are solved for."""
         return self.rhs.columns * self.rhs.parts
 
+    @property
+    def rates(self) -> Rates:
+        """Of the matrix's disk, as they were kept."""
+        return stored(self.source.path) or NOMINAL
+
     def problem(self, **options: Any) -> Problem:
         """As a plan sees it, with such options."""
-        known, metadata = stored(self.source.path) or NOMINAL, read_metadata(self.source)
+        known, metadata = self.rates, read_metadata(self.source)
         return Problem(
             self.n, self.dtype, self.memory_bytes, rhs=self.columns,
             options={**options, "order": metadata.order, "chunks": metadata.chunks},
@@ -68,7 +73,7 @@ class Solving:
 
     def parts(self, *steps: Sequence[Phase]) -> list[Part]:
         """Parts of the bar, one for each step of what is to come: the phases of each."""
-        known = stored(self.source.path) or NOMINAL
+        known = self.rates
         seconds = [sum(phase.seconds(known) for phase in phases) for phases in steps]
         self.bar.extend(sum(seconds))
         return [self.bar.part(work) for work in seconds]
