@@ -71,6 +71,7 @@ pub struct ArrayFile {
     grid: ChunkGrid,
     shards: Arc<Shards>,
     pub(crate) align: u64,
+    pub(crate) memory_align: u64,
     /// Most bytes of a piece that goes through a bounce buffer.
     pub(crate) bounce_piece: u64,
     pub(crate) bounce: BouncePool,
@@ -170,6 +171,7 @@ impl ArrayFile {
             },
             gathers: preference.gathers,
             align: 1,
+            memory_align: 1,
             bounce_piece: MAX_PIECE_BYTES,
             bounce: BouncePool::new(memory.arena.clone(), 0, 1),
             shards: Arc::new(shards),
@@ -179,7 +181,8 @@ impl ArrayFile {
             grid,
             trace,
         };
-        file.align = file.shards.alignment_bytes();
+        let alignment = file.shards.alignment();
+        (file.align, file.memory_align) = (alignment.offset_bytes, alignment.memory_bytes);
         // A bounce buffer holds a piece, or several, and rounding to whole blocks at both ends.
         let largest = if file.gathers { file.grid.shard_bytes() } else { file.grid.slot_bytes() };
         let wanted = MAX_PIECE_BYTES.min(largest) + 2 * file.align;

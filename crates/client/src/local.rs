@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
-    Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
-    Run, Volume, VolumeRequest,
+    Alignment, Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
+    Request, Result, Run, Volume, VolumeRequest,
 };
 use outcore_disk::{Directory, LocalDisk};
 
@@ -145,8 +145,8 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         }
     }
 
-    fn alignment_bytes(&self, file: FileId) -> u64 {
-        self.disk.alignment_bytes(file)
+    fn alignment(&self, file: FileId) -> Alignment {
+        self.disk.alignment(file)
     }
 
     fn read_small(&self, path: &str) -> Result<Vec<u8>> {

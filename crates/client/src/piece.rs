@@ -94,11 +94,12 @@ impl ArrayFile {
     /// Whether file and memory of a piece are aligned, run by run.
     pub(crate) fn fits(&self, piece: &Piece, memory: &Memory) -> bool {
         let start = memory.block.as_ptr() as u64;
-        let aligned = |value: u64| value.is_multiple_of(self.align);
-        aligned(piece.file_offset)
-            && aligned(piece.run_bytes)
-            && aligned(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
-            && piece.strides.iter().all(|s| aligned(s.file) && aligned(s.memory.unsigned_abs()))
+        let in_file = |value: u64| value.is_multiple_of(self.align);
+        let in_memory = |value: u64| value.is_multiple_of(self.memory_align);
+        in_file(piece.file_offset)
+            && in_file(piece.run_bytes)
+            && in_memory(start.wrapping_add(memory.origin as u64).wrapping_add_signed(piece.memory_offset))
+            && piece.strides.iter().all(|s| in_file(s.file) && in_memory(s.memory.unsigned_abs()))
     }
 
     fn read_through(

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outcore_core::{
-    Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus, Link,
-    ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result, ServerId,
-    Volume, VolumeRequest,
+    Alignment, Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus,
+    Link, ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result,
+    ServerId, Volume, VolumeRequest,
 };
 
 use outcore_disk::umask;
@@ -20,7 +20,7 @@ const DIRECTORY_MODE: u32 = 0o777;
 /// Chunks of arrays in a pool are aligned to the blocks that its servers keep checksums of.
 const SLOT_ALIGN_BYTES: u64 = 64 << 10;
 /// What direct I/O of the servers' disks wants.
-const ALIGNMENT_BYTES: u64 = 4096;
+const ALIGNMENT: Alignment = Alignment { offset_bytes: 4096, memory_bytes: 512 };
 
 /// To leave a gap out takes client and server about 100 ns (measured), in which a link of 1 Gbit/s moves 12 bytes and one
 /// of 10 Gbit/s 120. Between them.
@@ -248,8 +248,8 @@ where
         self.0.submit(file, operation, regions, buffer, done);
     }
 
-    fn alignment_bytes(&self, _file: FileId) -> u64 {
-        ALIGNMENT_BYTES
+    fn alignment(&self, _file: FileId) -> Alignment {
+        ALIGNMENT
     }
 
     fn read_small(&self, path: &str) -> Result<Vec<u8>> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
-    Buffer, ChunkGrid, Error, ErrorKind, FileId, OpenMode, Operation, Regions, Result, Volume, VolumeRequest,
-    conformance,
+    Alignment, Buffer, ChunkGrid, Error, ErrorKind, FileId, OpenMode, Operation, Regions, Result, Volume,
+    VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region};
 
@@ -112,9 +112,9 @@ impl Shards {
     }
 
     /// What transfers should be aligned to.
-    pub(crate) fn alignment_bytes(&self) -> u64 {
+    pub(crate) fn alignment(&self) -> Alignment {
         let state = self.state();
-        state.open.values().map(|s| self.volume.alignment_bytes(s.file)).max().unwrap_or(1).max(1)
+        state.open.values().map(|s| self.volume.alignment(s.file)).fold(Alignment::NONE, Alignment::max)
     }
 
     /// Opens what is not open of these, and keeps them open until [`Self::unpin_after`] says so.

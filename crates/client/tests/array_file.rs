@@ -11,8 +11,8 @@ use model::{GUARD, Model, Part, Place, block, content, finish, grid, ragged, wai
 use outcore_client::{ArrayFile, LocalVolume, Memory, Ticket};
 use outcore_core::doubles::Fault;
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone, OpenMode,
-    Operation, Request, Result, StorageOrder,
+    Alignment, BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone,
+    OpenMode, Operation, Request, Result, StorageOrder,
 };
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
@@ -236,8 +236,8 @@ impl Disk for LateWrites {
         });
     }
 
-    fn alignment_bytes(&self, file: FileId) -> u64 {
-        self.0.alignment_bytes(file)
+    fn alignment(&self, file: FileId) -> Alignment {
+        self.0.alignment(file)
     }
 
     fn free_bytes(&self) -> Result<u64> {
@@ -295,6 +295,70 @@ fn some_rows(file: &Arc<ArrayFile>, target: &Arc<Block>, last: u64) -> Result<Ti
         (request, Memory { block: target.clone(), origin, strides: strides.clone() })
     });
     file.submit_list(Operation::Read, boxes.into())
+}
+
+/// A disk that wants so much more alignment than the one below.
+struct Coarse(LocalDisk, Alignment);
+
+impl Disk for Coarse {
+    type Buffer = Region;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        self.0.open(path, mode)
+    }
+
+    fn close(&self, file: FileId) {
+        self.0.close(file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        self.0.length(file)
+    }
+
+    fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
+        self.0.submit(request, done);
+    }
+
+    fn alignment(&self, _file: FileId) -> Alignment {
+        self.1
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.0.free_bytes()
+    }
+}
+
+#[test]
+fn memory_need_not_be_aligned_as_files_are() {
+    // Columns of 32 KiB, which lie 512 bytes further apart in memory.
+    let pitch = (4096 + 64) * 8;
+    for (memory_bytes, is_in_place) in [(512, true), (4096, false)] {
+        let place = Place::new(grid(&[4096, 6], &[4096, 3], 8));
+        let directory = Directory::new(place.root.path()).unwrap();
+        let local = LocalDisk::new(directory.clone(), 2).unwrap();
+        let disk = Coarse(local, Alignment { offset_bytes: 4096, memory_bytes });
+        let arena = Arena::new(64 << 20);
+        let file = place.open_volume(LocalVolume::new(directory, disk), &arena, 1 << 20).unwrap();
+        let bytes: Vec<u8> = (0..6 * pitch as u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let (source, target) = (block(&bytes), block(&vec![0; bytes.len()]));
+        for (operation, block) in [(Operation::Write, &source), (Operation::Read, &target)] {
+            let strides = vec![8, pitch as i64];
+            let request = BoxRequest {
+                start: vec![0, 0],
+                count: vec![4096, 6],
+                step: vec![1, 1],
+                memory_strides: strides.clone(),
+            };
+            let memory = Memory { block: block.clone(), origin: 0, strides };
+            finish(&file.submit(operation, &request, memory).unwrap()).unwrap();
+        }
+        let found = content(&target);
+        for column in 0..6 {
+            let at = column * pitch..column * pitch + 4096 * 8;
+            assert!(found[at.clone()] == bytes[at], "{column}");
+        }
+        assert_eq!(arena.peak_bytes() == 0, is_in_place, "no buffer is used");
+    }
 }
 
 #[test]

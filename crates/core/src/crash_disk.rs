@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, Names, OnDone, OpenMode, Operation, Request,
-    Result, crc32c,
+    Alignment, Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, Names, OnDone, OpenMode, Operation,
+    Request, Result, crc32c,
 };
 
 /// What a disk writes whole or not at all, even if it loses power.
@@ -322,8 +322,8 @@ impl Disk for CrashDisk {
         done(Completion { buffer: request.buffer, result, started_ns: 0, finished_ns: 0 });
     }
 
-    fn alignment_bytes(&self, _file: FileId) -> u64 {
-        1
+    fn alignment(&self, _file: FileId) -> Alignment {
+        Alignment::NONE
     }
 
     fn free_bytes(&self) -> Result<u64> {

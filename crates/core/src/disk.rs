@@ -132,6 +132,29 @@ impl<B> Completion<B> {
 /// Called once, on a thread of the disk's choosing, when a request is finished. It must not block.
 pub type OnDone<B> = Box<dyn FnOnce(Completion<B>) + Send>;
 
+/// Of what transfers must be multiples to skip the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Bytes, for offset and length. No less than those for memory.
+    pub offset_bytes: u64,
+    /// Bytes, for addresses in memory.
+    pub memory_bytes: u64,
+}
+
+impl Alignment {
+    /// Any will do.
+    pub const NONE: Self = Self { offset_bytes: 1, memory_bytes: 1 };
+
+    /// What will do for both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            offset_bytes: self.offset_bytes.max(other.offset_bytes),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+        }
+    }
+}
+
 /// Files in one directory tree on one disk.
 ///
 /// Naming files is blocking (it is rare and small); moving bytes is not. Requests may finish in any order;
@@ -153,9 +176,8 @@ pub trait Disk: Send + Sync {
     /// Starts a request. `done` is always called, exactly once.
     fn submit(&self, request: Request<Self::Buffer>, done: OnDone<Self::Buffer>);
 
-    /// Bytes to which offset, length and memory must be aligned for a transfer that skips the page cache.
-    /// Others are done too, more slowly. At least 1.
-    fn alignment_bytes(&self, file: FileId) -> u64;
+    /// What a transfer must be aligned to, to skip the page cache. Others are done too, more slowly.
+    fn alignment(&self, file: FileId) -> Alignment;
 
     /// Bytes that can still be written.
     fn free_bytes(&self) -> Result<u64>;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::{
-    Buffer, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+    Alignment, Buffer, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request,
+    Result,
 };
 
 /// How a [`FaultyDisk`] misbehaves.
@@ -87,8 +88,8 @@ impl<D: Disk> Disk for FaultyDisk<D> {
         }
     }
 
-    fn alignment_bytes(&self, file: FileId) -> u64 {
-        self.inner.alignment_bytes(file)
+    fn alignment(&self, file: FileId) -> Alignment {
+        self.inner.alignment(file)
     }
 
     fn free_bytes(&self) -> Result<u64> {

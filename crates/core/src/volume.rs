@@ -1,6 +1,6 @@
 //! The volume seam: a namespace of files, on one disk or on many.
 
-use crate::{FileId, Hints, OnDone, OpenMode, Operation, Regions, Result};
+use crate::{Alignment, FileId, Hints, OnDone, OpenMode, Operation, Regions, Result};
 
 /// One request to a volume: the regions of a file, in order, against the bytes of one buffer, in order.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ pub trait Volume: Send + Sync {
     /// on after short reads and writes, and reading past the end is an error of kind `truncated`.
     fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>);
 
-    /// See [`crate::Disk::alignment_bytes`].
-    fn alignment_bytes(&self, file: FileId) -> u64;
+    /// See [`crate::Disk::alignment`].
+    fn alignment(&self, file: FileId) -> Alignment;
 
     /// The whole of a small file.
     fn read_small(&self, path: &str) -> Result<Vec<u8>>;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use outcore_core::{
-    Buffer, Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation, Request, Result,
+    Alignment, Buffer, Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
+    Request, Result,
 };
 use outcore_memory::Region;
 
@@ -27,8 +28,7 @@ struct OpenFile {
     direct: Option<File>,
     /// Cleared when the kernel refuses a direct transfer that should have worked.
     direct_works: AtomicBool,
-    offset_align: u64,
-    memory_align: u64,
+    alignment: Alignment,
     writable: bool,
     freeing: Arc<Freeing>,
 }
@@ -106,19 +106,10 @@ impl LocalDisk {
         let direct = alignment.and_then(|_| {
             OpenOptions::new().read(true).write(writable).custom_flags(libc::O_DIRECT).open(&full).ok()
         });
-        let (offset_align, memory_align) = direct.as_ref().and(alignment).unwrap_or((1, 1));
+        let alignment = direct.as_ref().and(alignment).unwrap_or(Alignment::NONE);
         let direct_works = AtomicBool::new(direct.is_some());
         let freeing = self.directory.freeing().clone();
-        Ok(OpenFile {
-            path: full,
-            buffered,
-            direct,
-            direct_works,
-            offset_align,
-            memory_align,
-            writable,
-            freeing,
-        })
+        Ok(OpenFile { path: full, buffered, direct, direct_works, alignment, writable, freeing })
     }
 }
 
@@ -126,10 +117,10 @@ impl OpenFile {
     fn direct_for(&self, offset: u64, region: &Region) -> Option<&File> {
         let direct = self.direct.as_ref().filter(|_| self.direct_works.load(Ordering::Relaxed))?;
         // Runs of memory are split between requests at their ends, so each must be whole blocks long too.
-        let aligned = offset.is_multiple_of(self.offset_align)
+        let aligned = offset.is_multiple_of(self.alignment.offset_bytes)
             && region.pointers().all(|(start, bytes)| {
-                (start as u64).is_multiple_of(self.memory_align)
-                    && (bytes as u64).is_multiple_of(self.offset_align)
+                (start as u64).is_multiple_of(self.alignment.memory_bytes)
+                    && (bytes as u64).is_multiple_of(self.alignment.offset_bytes)
             });
         aligned.then_some(direct)
     }
@@ -237,8 +228,8 @@ impl Disk for LocalDisk {
         self.engine.run(Box::new(Transfer { file, request, is_short, done }));
     }
 
-    fn alignment_bytes(&self, file: FileId) -> u64 {
-        self.file(file).map_or(1, |file| file.offset_align.max(file.memory_align))
+    fn alignment(&self, file: FileId) -> Alignment {
+        self.file(file).map_or(Alignment::NONE, |file| file.alignment)
     }
 
     fn free_bytes(&self) -> Result<u64> {
@@ -287,9 +278,10 @@ mod tests {
         let disk = LocalDisk::new(Directory::new("/proc/sys/kernel").unwrap(), 2).unwrap();
         let file = disk.open("ostype", OpenMode::Read).unwrap();
         let open = disk.file(file).unwrap();
-        assert_eq!(direct_alignment(&open.buffered), Some((4096, 4096)), "nothing is known");
+        let unknown = Alignment { offset_bytes: 4096, memory_bytes: 4096 };
+        assert_eq!(direct_alignment(&open.buffered), Some(unknown), "nothing is known");
         assert!(open.direct.is_none());
-        assert_eq!(disk.alignment_bytes(file), 1, "nothing needs to be aligned");
+        assert_eq!(disk.alignment(file), Alignment::NONE, "nothing needs to be aligned");
         let (moved, bytes) = run(&disk, vec![read(file, 0, 4096)]).remove(0);
         assert_eq!((moved, &bytes[..6]), (Ok(6), &b"Linux\n"[..]));
     }
@@ -311,7 +303,7 @@ mod tests {
                 std::fs::write(root.path().join(&name), [&[0; 3][..], &bytes].concat()).unwrap();
             }
             // As if less were needed than is.
-            (open.offset_align, open.memory_align) = (1, 1);
+            open.alignment = Alignment::NONE;
             let (open, file) = (Arc::new(open), FileId(100 + first));
             disk.files.write().unwrap().insert(file, open.clone());
             let requests = [write(file), long(file), short(file)].into_iter().nth(first as usize).unwrap();

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use outcore_core::{Clock, Error, ErrorKind};
+use outcore_core::{Alignment, Clock, Error, ErrorKind};
 use outcore_memory::Region;
 
 /// Most runs of memory in one transfer.
@@ -98,9 +98,10 @@ fn too_large(doing: &str, path: &Path, error: &io::Error, most_bytes: Option<u64
     Error::new(ErrorKind::Io, format!("cannot {doing} {}: {error}; {why}", path.display()))
 }
 
-/// Direct-I/O alignment in bytes of offsets and of memory, as `statx` reports it; `None` where the file system
-/// does not do direct I/O on this file, 4096 where it does not say.
-pub(crate) fn direct_alignment(file: &File) -> Option<(u64, u64)> {
+/// Alignment for direct I/O, as `statx` reports it; `None` where the file system does not do direct I/O on this file.
+///
+/// Linux before 6.1 does not say: then offsets of 4096 will do, and memory as the blocks of the disk.
+pub(crate) fn direct_alignment(file: &File) -> Option<Alignment> {
     // SAFETY: `statx` is a plain C struct for which all zeros is a valid value.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the path is an empty C string, used with AT_EMPTY_PATH on an open descriptor; `status` outlives the call.
@@ -108,12 +109,26 @@ pub(crate) fn direct_alignment(file: &File) -> Option<(u64, u64)> {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut status)
     };
     if failed != 0 || status.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return Some((4096, 4096));
+        let memory_bytes = file.metadata().ok().and_then(|m| logical_block_bytes(m.dev())).unwrap_or(4096);
+        return Some(Alignment { offset_bytes: 4096, memory_bytes });
     }
     match (status.stx_dio_offset_align, status.stx_dio_mem_align) {
         (0, _) | (_, 0) => None,
-        (offset, memory) => Some((u64::from(offset), u64::from(memory))),
+        (offset, memory) => {
+            let memory_bytes = u64::from(memory);
+            Some(Alignment { offset_bytes: u64::from(offset).max(memory_bytes), memory_bytes })
+        }
     }
+}
+
+/// Bytes of the least block of the disk with that number; `None` if it is not one disk, or a large block.
+fn logical_block_bytes(device: u64) -> Option<u64> {
+    let of = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    // A partition has its disk above it.
+    let found = ["queue", "../queue"].iter().find_map(|queue| {
+        std::fs::read_to_string(format!("{of}/{queue}/logical_block_size")).ok()?.trim().parse().ok()
+    });
+    found.filter(|bytes: &u64| bytes.is_power_of_two() && (512..=4096).contains(bytes))
 }
 
 /// The runs of memory of a region as system calls take them: the first of many.
@@ -198,6 +213,7 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
     use std::sync::Arc;
 
     use outcore_core::Buffer;
@@ -209,6 +225,19 @@ mod tests {
     fn scattered(runs: usize) -> Region {
         let block = Arc::new(Arena::new(1 << 20).allocate(5 * runs).unwrap());
         Region::new(block, (0..runs).map(|i| Segment { offset: 5 * i, bytes: 3 }).collect()).unwrap()
+    }
+
+    #[test]
+    fn memory_for_direct_transfers_is_aligned_as_blocks_of_the_disk() {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let Some(block) = logical_block_bytes(named.as_file().metadata().unwrap().dev()) else {
+            return; // not on one disk
+        };
+        named.as_file().write_all_at(&[7; 8192], 0).unwrap();
+        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(named.path()).unwrap();
+        let memory = Arc::new(Arena::new(1 << 20).allocate(16384).unwrap());
+        let region = Region::new(memory, vec![Segment { offset: block as usize, bytes: 8192 }]).unwrap();
+        assert_eq!(transfer(&direct, &region, 0, false).unwrap(), 8192);
     }
 
     #[test]

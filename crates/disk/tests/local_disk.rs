@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use outcore_core::{
-    Buffer, Completion, Disk, ErrorKind, FileId, Names, OpenMode, Operation, Request, Result,
+    Alignment, Buffer, Completion, Disk, ErrorKind, FileId, Names, OpenMode, Operation, Request, Result,
 };
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Region, Segment};
@@ -139,7 +139,7 @@ fn a_closed_file_is_closed() {
     assert_eq!(read(&disk, file, 0, 1, 0).unwrap_err().kind, ErrorKind::Closed);
     assert_eq!(write(&disk, file, 0, region(&[1], 0)).unwrap_err().kind, ErrorKind::Closed);
     assert_eq!(disk.length(file).unwrap_err().kind, ErrorKind::Closed);
-    assert_eq!(disk.alignment_bytes(file), 1);
+    assert_eq!(disk.alignment(file), Alignment::NONE);
 }
 
 #[test]

@@ -12,6 +12,7 @@ from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.grains import cut
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.products.operand import Extent
 from outcore.longcall import LongCall
 from outcore.streams import wait
@@ -92,8 +93,7 @@ class DiskResult:
         self._is_backward = is_backward
         self._is_vector = chunk is None
         self._chunk = chunk or block_shape
-        memory = memoryview(call.arena.allocate(math.prod(block_shape) * dtype.itemsize))
-        self._memory: Matrix = np.ndarray(block_shape, dtype, buffer=memory, order="F")
+        self._memory = allocate_matrix(call.arena, *block_shape, dtype)
         chunks = math.prod(-(-n // c) for n, c in zip(block_shape, self._chunk, strict=True))
         self._pace = -(-chunks // steps)
         self._waiting: deque[_Leaving] = deque()

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from outcore.linalg.grains import pages
+from outcore.linalg.pitch import pitch
 
 
 class Geometry(Protocol):
@@ -82,6 +83,11 @@ class Tiled:
     def height(self) -> int:
         """Rows of the matrix, rounded up to whole tiles."""
         return self.tiles * self.rows
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one column of a slab in memory to the next."""
+        return pitch(self.height, self.dtype.itemsize)
 
     @property
     def tile_bytes(self) -> int:

@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import LuGeometry, Slab
 from outcore.linalg.lu.slab_loads import load_group
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.pitch import allocate_matrix
 from outcore.longcall import LongCall
 from outcore.streams import wait
 
@@ -57,10 +55,7 @@ class Conveyor:
         self._geometry, self._storage, self._trace = g, storage, call.trace
         self._source, self._origin_panel = source, g.origin // g.columns
         width = g.slab_panels * g.columns
-        memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
-        self._memory: npt.NDArray[Any] = np.ndarray(
-            (g.height, width), g.dtype, buffer=memoryview(memory), order="F"
-        )
+        self._memory = allocate_matrix(call.arena, g.height, width, g.dtype)
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.n :] = 0
         chunk_rows, chunk_columns = source.chunks

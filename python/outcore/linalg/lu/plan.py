@@ -13,6 +13,7 @@ from outcore.errors import BudgetError, InvalidError
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.factors.geometry import Tiled
 from outcore.linalg.grains import pages
+from outcore.linalg.pitch import matrix_bytes
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
 
@@ -103,7 +104,7 @@ class LuGeometry(Tiled):
     @property
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
-        slab = pages(self.height * self.slab_panels * self.columns * self.dtype.itemsize)
+        slab = matrix_bytes(self.height, self.slab_panels * self.columns, self.dtype.itemsize)
         return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
@@ -274,7 +275,7 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
     """Give the ring its share, and the slab what is left: no panels, if it does not hold one."""
     dtype = bare.dtype
     tall = tall_block(bare.tile_bytes, bare.tiles, memory_bytes)
-    panel_bytes = bare.height * bare.columns * dtype.itemsize
+    panel_bytes = bare.pitch * bare.columns * dtype.itemsize
     for block_tiles in (tall, 1):
         ring = dataclasses.replace(bare, block_tiles=block_tiles)
         for panels in range((memory_bytes - ring.memory_bytes) // panel_bytes, 0, -1):

@@ -10,8 +10,9 @@ import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
-from outcore.linalg.grains import Grains, bounce_bytes, cut, pages
+from outcore.linalg.grains import Grains, bounce_bytes, cut
 from outcore.linalg.layouts import layout_of
+from outcore.linalg.pitch import matrix_bytes
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
 from outcore.sizes import format_bytes
@@ -210,7 +211,7 @@ class MatmulGeometry:
         """Memory of a block of C; none if all of C is in memory, which is the caller's."""
         if not self.product.is_stored:
             return 0
-        return pages(math.prod(self.block_shape) * self.product.dtype.itemsize)
+        return matrix_bytes(*self.block_shape, self.product.dtype.itemsize)
 
     def bounce_bytes(self, name: str) -> int:
         """Memory for what is not aligned of A, B or C."""

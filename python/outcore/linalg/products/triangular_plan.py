@@ -1,7 +1,6 @@
 """How a triangular system is cut for a memory budget, and what it costs. Pure arithmetic."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,9 @@ import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
-from outcore.linalg.grains import Grains, bounce_bytes, cut, pages
+from outcore.linalg.grains import Grains, bounce_bytes, cut
 from outcore.linalg.layouts import layout_of
+from outcore.linalg.pitch import matrix_bytes, pitch
 from outcore.linalg.products.matmul_plan import RING_PIECES, Extent, piece_shapes
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
@@ -143,7 +143,7 @@ class TriangularGeometry:
         """Memory of a group of X; none if all of X is in memory, which is the caller's."""
         if not self.system.is_stored:
             return 0
-        return pages(math.prod(self.block_shape) * self.system.dtype.itemsize)
+        return matrix_bytes(*self.block_shape, self.system.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
@@ -305,7 +305,7 @@ def _widest(one: TriangularGeometry) -> TriangularGeometry:
     system = one.system
     if not system.is_stored:
         return dataclasses.replace(one, columns=system.rhs)
-    column_bytes = one.block_shape[0] * system.dtype.itemsize
+    column_bytes = pitch(one.block_shape[0], system.dtype.itemsize) * system.dtype.itemsize
     left = one.budget_bytes - one.memory_bytes + one.block_bytes
     most = max(min(left // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES // column_bytes, system.rhs), 1)
     unit = system.b.columns if most >= system.b.columns else 1

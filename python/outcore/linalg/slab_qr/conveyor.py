@@ -5,16 +5,14 @@ Finished panels leave for the disk, and panels of the next slab come in where th
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from outcore._core import ArrayFile, Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
 from outcore.longcall import LongCall
 from outcore.streams import wait
@@ -40,10 +38,7 @@ class Conveyor:
     ) -> None:
         self._g, self._storage, self._trace = g, storage, call.trace
         width = g.slab_panels * g.columns
-        memory = call.arena.allocate(g.height * width * g.dtype.itemsize)
-        self._memory: npt.NDArray[Any] = np.ndarray(
-            (g.height, width), g.dtype, buffer=memoryview(memory), order="F"
-        )
+        self._memory = allocate_matrix(call.arena, g.height, width, g.dtype)
         # Padding rows are written with their tiles: zeros, whatever the memory held before.
         self._memory[g.m :] = 0
         self._source = source

@@ -18,7 +18,7 @@ from outcore.errors import Interrupted
 from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.factor import QRFactor, refuse_others
 from outcore.linalg.lu.plan import Slab
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
 from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
@@ -155,8 +155,7 @@ class _Forming:
         width = g.slab_panels * g.columns
         self.reflections = Reflections(g.dtype, g.columns, width, call.arena)
         self.file = open_whole_chunks(target, call, g.bounce_bytes, number=2, writable=True)
-        memory = memoryview(call.arena.allocate(g.height * width * g.dtype.itemsize))
-        self.memory: Matrix = np.ndarray((g.height, width), g.dtype, buffer=memory, order="F")
+        self.memory = allocate_matrix(call.arena, g.height, width, g.dtype)
 
     def run(self) -> Report:
         g, slabs = self.g, self.g.slabs()

@@ -20,6 +20,7 @@ from outcore.linalg.lu.plan import (
     LuGeometry,
     Slab,
 )
+from outcore.linalg.pitch import matrix_bytes
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.sizes import format_bytes
 from outcore.zarr_format import (
@@ -84,7 +85,7 @@ class SlabQrGeometry(Tiled):
     def memory_bytes(self) -> int:
         """Bytes that the factorization takes from its arena at most."""
         width = self.slab_panels * self.columns
-        slab = pages(self.height * width * self.dtype.itemsize)
+        slab = matrix_bytes(self.height, width, self.dtype.itemsize)
         scratch = scratch_bytes(self.columns, width, self.dtype)
         return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
 
@@ -279,7 +280,7 @@ def _fit(
     least, most = BOUNCE_BYTES
     bounce = pages(min(most, max(least, memory_bytes // 32)))
     bare = SlabQrGeometry(*shape, dtype, *tile, 0, bounce, memory_bytes)
-    panel_bytes = bare.height * bare.columns * dtype.itemsize
+    panel_bytes = bare.pitch * bare.columns * dtype.itemsize
     for panels in range((memory_bytes - bare.memory_bytes) // panel_bytes, 0, -1):
         g = dataclasses.replace(bare, slab_panels=min(panels, bare.panels))
         if g.memory_bytes <= memory_bytes:
