@@ -38,6 +38,9 @@ _DEEP_COLUMNS = 128
 FEWER = 0.9
 """Share of the words at most with which slabs in parts are worth their shorter products."""
 
+_WORDS_IN_PARTS = 1.5
+"""Over the lower bound: what slabs in parts move at about the least. To cut them takes a while."""
+
 _SECTOR_BYTES = 512
 
 _BOUNCE_BYTES = (64 << 10, (1 << 20) + ROUNDING_BYTES)
@@ -130,7 +133,7 @@ def _best(
     for shape in shapes:
         g = _cut(n, dtype, memory_bytes, shape, in_parts=False)
         parts = None
-        if not g or FEWER * g.words_moved() >= g.words_lower_bound():
+        if not g or FEWER * g.words_moved() >= _WORDS_IN_PARTS * g.words_lower_bound():
             parts = _cut(n, dtype, memory_bytes, shape, in_parts=True)
         if parts and (not g or parts.words_moved() <= FEWER * g.words_moved()):
             g = parts
