@@ -147,8 +147,9 @@ def run_both(
     *,
     ours: tuple[object, ...],
     rival: tuple[object, ...],
+    rounds: int = 3,
 ) -> Comparison:
-    """Run both in turn.
+    """Run both in turn, in so many rounds of a full run.
 
     `ours` and `rival` are each a module of this package, without its package's name, and its
     arguments.
@@ -164,14 +165,14 @@ def run_both(
 
         return run
 
-    rounds = alternate(
+    measured = alternate(
         name,
         {OURS: contender(OURS, *ours), RIVAL: contender(RIVAL, *rival)},
-        rounds=1 if setting.size == "tiny" else 3,
+        rounds=1 if setting.size == "tiny" else rounds,
         warmups=0 if setting.size == "tiny" else 1,
         from_quiet=setting.size != "tiny",
     )
-    return Comparison(name, plan, known.gemm_flops_s[plan.dtype], rounds, found)
+    return Comparison(name, plan, known.gemm_flops_s[plan.dtype], measured, found)
 
 
 def rated(seconds: float, work: float) -> str:
