@@ -76,9 +76,9 @@ impl<'a, T> Columns<'a, T> {
 
 /// Looks at a matrix once, on all cores if it is large. The BLAS's threads leave them to it soon (`blas_choice.py`).
 pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
-    let look_at = |own: Range<usize>| {
-        own.map(|j| look(columns.column(j), columns.is_complex)).fold(Extremes::default(), Extremes::or)
-    };
+    let look = if columns.is_complex { look::<T, true> } else { look::<T, false> };
+    let look_at =
+        |own: Range<usize>| own.map(|j| look(columns.column(j))).fold(Extremes::default(), Extremes::or);
     let (first, rest) = parts(columns.count, size_of_val(columns.values) / LEAST_BYTES);
     std::thread::scope(|scope| {
         let others: Vec<_> = rest.map(|part| scope.spawn(move || look_at(part))).collect();
@@ -88,34 +88,55 @@ pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
     })
 }
 
-fn look<T: Real>(column: &[T], is_complex: bool) -> Extremes {
+/// [`look_here`] with wide registers, where this processor has them.
+fn look<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
+            look_here::<T, COMPLEX>(column)
+        }
+        // SAFETY: it has them.
+        return unsafe { wide::<T, COMPLEX>(column) };
+    }
+    look_here::<T, COMPLEX>(column)
+}
+
+#[inline(always)]
+fn look_here<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
     let mut sum = 0.0;
     let mut largest = [T::default(); LANES];
     for run in column.chunks(RUN) {
         let mut sums = [T::default(); LANES];
-        let groups = run.chunks_exact(LANES);
-        let rest = groups.remainder();
+        let (groups, rest) = run.as_chunks::<LANES>();
+        for group in groups {
+            add_group::<T, COMPLEX>(group, &mut sums, &mut largest);
+        }
         let mut padded = [T::default(); LANES];
         padded[..rest.len()].copy_from_slice(rest);
-        for group in groups.chain(std::iter::once(padded.as_slice())) {
-            let mut sizes = [T::default(); LANES];
-            for i in 0..LANES {
-                sizes[i] = group[i].magnitude();
-                sums[i] += sizes[i];
-            }
-            if is_complex {
-                for i in 0..LANES / 2 {
-                    sizes[i] = sizes[2 * i] + sizes[2 * i + 1];
-                }
-            }
-            let compared = if is_complex { LANES / 2 } else { LANES };
-            for i in 0..compared {
-                largest[i] = if sizes[i] > largest[i] { sizes[i] } else { largest[i] };
-            }
-        }
+        add_group::<T, COMPLEX>(&padded, &mut sums, &mut largest);
         sum += sums.iter().map(|&s| s.into()).sum::<f64>();
     }
     Extremes { sum, max: largest.iter().fold(0.0, |max: f64, &size| max.max(size.into())) }
+}
+
+#[inline(always)]
+fn add_group<T: Real, const COMPLEX: bool>(
+    group: &[T; LANES],
+    sums: &mut [T; LANES],
+    largest: &mut [T; LANES],
+) {
+    let mut sizes = group.map(Real::magnitude);
+    for i in 0..LANES {
+        sums[i] += sizes[i];
+    }
+    if COMPLEX {
+        // Both parts of a number stand for it.
+        sizes = std::array::from_fn(|i| sizes[i] + sizes[i ^ 1]);
+    }
+    for i in 0..LANES {
+        largest[i] = if sizes[i] > largest[i] { sizes[i] } else { largest[i] };
+    }
 }
 
 #[cfg(test)]
