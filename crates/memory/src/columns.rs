@@ -11,7 +11,7 @@ const LANES: usize = 16;
 const RUN: usize = 4096;
 
 /// Of memory for each thread: starting one takes as long as reading some of it.
-const LEAST_BYTES: usize = 1 << 20;
+pub(crate) const LEAST_BYTES: usize = 1 << 20;
 
 /// What [`column_extremes`] finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,5 +1,9 @@
 //! Sums of rows and of columns, as for a Hermitian matrix of which one triangle is in memory.
 
+use std::ops::Range;
+
+use crate::columns::LEAST_BYTES;
+use crate::parts::parts;
 use crate::{Columns, Real};
 
 /// Values that are summed at once, in registers.
@@ -17,16 +21,47 @@ pub fn add_sums<T: Real>(
     of_columns: &mut [f64],
     trapezoid: bool,
 ) {
+    let rows = of_rows.len();
+    let range = |runs: Range<usize>| runs.start * RUN..(runs.end * RUN).min(rows);
+    let (first, rest) = parts(rows.div_ceil(RUN), size_of_val(columns.values) / LEAST_BYTES);
+    let first = range(first);
+    let (own, mut others) = of_rows.split_at_mut(first.end);
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for rows in rest.map(range) {
+            let (here, below) = others.split_at_mut(rows.len());
+            others = below;
+            let mut sums = vec![0.0; of_columns.len()];
+            threads.push(scope.spawn(move || {
+                add_rows(columns, rows, here, &mut sums, trapezoid);
+                sums
+            }));
+        }
+        add_rows(columns, first, own, of_columns, trapezoid);
+        for thread in threads {
+            let sums = thread.join().expect("adding does not panic");
+            of_columns.iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
+        }
+    });
+}
+
+/// Does [`add_sums`] for some rows, whose sums are `of_rows`.
+fn add_rows<T: Real>(
+    columns: Columns<'_, T>,
+    rows: Range<usize>,
+    of_rows: &mut [f64],
+    of_columns: &mut [f64],
+    trapezoid: bool,
+) {
     let width = if columns.is_complex { 2 } else { 1 };
-    let rows = columns.first_rows / width;
-    for top in (0..rows).step_by(RUN) {
-        let end = (top + RUN).min(rows);
+    for top in rows.clone().step_by(RUN) {
+        let end = (top + RUN).min(rows.end);
         for (j, sum) in of_columns.iter_mut().enumerate() {
             let column = &columns.values[j * columns.pitch..];
             let first = if trapezoid { top.max(j + 1) } else { top };
             if first < end {
-                *sum +=
-                    add(&column[first * width..end * width], columns.is_complex, &mut of_rows[first..end]);
+                let sums = &mut of_rows[first - rows.start..end - rows.start];
+                *sum += add(&column[first * width..end * width], columns.is_complex, sums);
             }
             if trapezoid && (top..end).contains(&j) {
                 *sum += column[j * width..][..width].iter().map(|x| x.magnitude().into()).sum::<f64>();
@@ -93,7 +128,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_whole_matrix() {
-        for (rows, count) in [(1, 1), (3, 3), (70, 17), (5000, 40), (2049, 3)] {
+        for (rows, count) in [(1, 1), (3, 3), (70, 17), (5000, 40), (2049, 3), (9000, 70)] {
             let values: Vec<f64> = (0..rows * count).map(|i| ((i * 7919) % 1000) as f64 - 500.0).collect();
             let mut expected = vec![0.5; rows];
             for j in 0..count {
