@@ -10,7 +10,7 @@ use outcore_core::{Error, Result};
 use crate::parts::parts;
 
 /// By how many columns elements are asked for before they are exchanged.
-const AHEAD: usize = 2;
+const AHEAD: usize = 4;
 
 /// Exchanges of elements for each thread: starting one takes as long as some of them.
 const LEAST_SWAPS: usize = 1 << 16;
@@ -62,12 +62,10 @@ impl<T: Copy + Send> Rows<T> {
     /// As for [`Rows::swap`], and the rows of the pairs are there.
     unsafe fn swap_here(&self, pairs: &[(usize, usize)]) {
         for column in 0..self.count {
-            if column + AHEAD < self.count {
-                let ahead = self.first.wrapping_add((column + AHEAD) * self.pitch);
-                pairs.iter().for_each(|&(_, j)| prefetch(ahead.wrapping_add(j)));
-            }
             let own = self.first.wrapping_add(column * self.pitch);
+            let ahead = own.wrapping_add(AHEAD * self.pitch);
             for &(i, j) in pairs {
+                prefetch(ahead.wrapping_add(j));
                 // SAFETY: both are elements of a column of the matrix.
                 unsafe { own.add(i).swap(own.add(j)) };
             }
@@ -75,14 +73,15 @@ impl<T: Copy + Send> Rows<T> {
     }
 }
 
-/// Asks for memory that will be needed soon; any address will do.
+/// Asks for memory that will be needed soon, in the second cache: requests for the first one are
+/// few at a time. Any address will do.
 #[inline(always)]
 fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a hint, which never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
