@@ -8,6 +8,7 @@ mod arena;
 mod block;
 mod columns;
 mod parts;
+mod prefetch;
 mod region;
 mod row_swaps;
 mod strided;

@@ -8,6 +8,7 @@ use std::ops::Range;
 use outcore_core::{Error, Result};
 
 use crate::parts::parts;
+use crate::prefetch::prefetch;
 
 /// By how many columns elements are asked for before they are exchanged.
 const AHEAD: usize = 4;
@@ -71,20 +72,6 @@ impl<T: Copy + Send> Rows<T> {
             }
         }
     }
-}
-
-/// Asks for memory that will be needed soon, in the second cache: requests for the first one are
-/// few at a time. Any address will do.
-#[inline(always)]
-fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint, which never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 #[cfg(test)]

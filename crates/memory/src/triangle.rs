@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::columns::LEAST_BYTES;
 use crate::parts::parts;
+use crate::prefetch::prefetch;
 use crate::{Columns, Real};
 
 /// Values that are summed at once, in registers.
@@ -54,6 +55,7 @@ fn add_rows<T: Real>(
     trapezoid: bool,
 ) {
     let width = if columns.is_complex { 2 } else { 1 };
+    let add = if columns.is_complex { add::<T, 2> } else { add::<T, 1> };
     for top in rows.clone().step_by(RUN) {
         let end = (top + RUN).min(rows.end);
         for (j, sum) in of_columns.iter_mut().enumerate() {
@@ -61,42 +63,57 @@ fn add_rows<T: Real>(
             let first = if trapezoid { top.max(j + 1) } else { top };
             if first < end {
                 let sums = &mut of_rows[first - rows.start..end - rows.start];
-                *sum += add(&column[first * width..end * width], columns.is_complex, sums);
+                *sum += add(&column[first * width..end * width], columns.pitch, sums);
             }
             if trapezoid && (top..end).contains(&j) {
-                *sum += column[j * width..][..width].iter().map(|x| x.magnitude().into()).sum::<f64>();
+                *sum += size(&column[j * width..][..width]);
             }
         }
     }
 }
 
-/// Adds the size of each element to its sum; returns the sum of all.
-fn add<T: Real>(column: &[T], is_complex: bool, sums: &mut [f64]) -> f64 {
-    if is_complex {
-        return add_sizes(column.chunks_exact(2).map(|z| z[0].magnitude() + z[1].magnitude()), sums);
+/// [`add_here`] with wide registers, where this processor has them.
+fn add<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
+            add_here::<T, WIDTH>(column, pitch, sums)
+        }
+        // SAFETY: it has them.
+        return unsafe { wide::<T, WIDTH>(column, pitch, sums) };
     }
+    add_here::<T, WIDTH>(column, pitch, sums)
+}
+
+/// Adds the size of each number, of so many values, to its sum; returns the sum of all. The next column is `pitch`
+/// values away.
+#[inline(always)]
+fn add_here<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
     let mut total = [0.0; LANES];
-    let groups = column.chunks_exact(LANES);
-    let rest = groups.remainder();
-    let whole = column.len() - rest.len();
-    for (group, sums) in groups.zip(sums.chunks_exact_mut(LANES)) {
-        for i in 0..LANES {
-            let size: f64 = group[i].magnitude().into();
-            sums[i] += size;
+    let (groups, rest) = column.as_chunks::<LANES>();
+    let whole = (column.len() - rest.len()) / WIDTH;
+    for (group, sums) in groups.iter().zip(sums.chunks_exact_mut(LANES / WIDTH)) {
+        prefetch(group.as_ptr().wrapping_add(pitch));
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let size = size(&group[i * WIDTH..][..WIDTH]);
+            *sum += size;
             total[i] += size;
         }
     }
-    total.iter().sum::<f64>() + add_sizes(rest.iter().map(|x| x.magnitude()), &mut sums[whole..])
+    for (number, sum) in rest.chunks_exact(WIDTH).zip(&mut sums[whole..]) {
+        let size = size(number);
+        *sum += size;
+        total[0] += size;
+    }
+    total.iter().sum()
 }
 
-fn add_sizes<T: Real>(sizes: impl Iterator<Item = T>, sums: &mut [f64]) -> f64 {
-    let mut total = 0.0;
-    for (size, sum) in sizes.zip(sums) {
-        let size: f64 = size.into();
-        *sum += size;
-        total += size;
-    }
-    total
+/// The absolute value of a number, or |re| + |im|.
+#[inline(always)]
+fn size<T: Real>(parts: &[T]) -> f64 {
+    let size = parts.iter().map(|part| part.magnitude()).reduce(|re, im| re + im);
+    size.map_or(0.0, Into::into)
 }
 
 #[cfg(test)]
