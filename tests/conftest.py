@@ -1,6 +1,7 @@
 """What several test files need."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,11 @@ from served import Served, serve
 # How long an example takes on a busy machine says nothing of it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell starts in the background does not hear Ctrl-C, and what that starts neither.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -77,6 +77,14 @@ def hpl_residual(a: Matrix, x: Matrix, b: Matrix) -> float:
     return float(error / (np.finfo(a.dtype).eps / 2 * scale * len(a)))
 
 
+def solve_ratio(a: Matrix, x: Matrix, b: Matrix) -> float:
+    """‖b - Ax‖₁ / (‖A‖₁ ‖x‖₁ ε) of the worst column, which LAPACK's tests want below 30."""
+    wide = np.result_type(a.dtype, np.float64)
+    residual = b.astype(wide) - a.astype(wide) @ x.astype(wide)
+    of_residual, of_a, of_x = (np.abs(v).sum(axis=0) for v in (residual, a, x))
+    return float((of_residual / (of_a.max() * of_x)).max() / np.finfo(a.dtype).eps)
+
+
 def names_below(directory: Path) -> list[str]:
     """Every file and directory below, for "nothing is left behind"."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))

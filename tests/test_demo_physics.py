@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import eval_legendre, spherical_jn, spherical_yn
 
 from outcore.demo import series
-from outcore.demo.pictures import draw_field, plane_field
+from outcore.demo.pictures import draw_field, plane_fields
 from outcore.demo.sphere import SphereProblem
 
 ComplexArray = NDArray[np.complex128]
@@ -248,8 +248,10 @@ def test_picture_is_written(
     path = tmp_path / "field.png"
     draw_field(problem, q, path, resolution=24)
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    total = plane_field(problem, q, 24)
+    scattered, total = plane_fields(problem, q, 24)
     assert np.isnan(total[12, 12])
+    assert np.isnan(scattered[12, 12])
     assert np.isfinite(total[0]).all()
+    np.testing.assert_allclose(abs(total[0] - scattered[0]), 1, rtol=1e-12)  # a plane wave
     with pytest.raises(ValueError, match="resolution"):
-        plane_field(problem, q, 1000)
+        plane_fields(problem, q, 1000)

@@ -21,6 +21,7 @@ from linpack import (
     packed,
     random_matrix,
     row_order,
+    solve_ratio,
 )
 
 import outcore as oc
@@ -60,6 +61,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     x = lu_solve(lu, b, progress=False)
     assert x.dtype == a.dtype
     assert hpl_residual(a, x, b) < 16
+    assert solve_ratio(a, x, b) < 30
     # For complex types it is a lower bound within √2.
     norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
     assert norm1 / slack * (1 - 1e-5) <= lu.norm1 <= norm1 * (1 + 1e-5)
@@ -89,10 +91,10 @@ def edges_of(geometry: Callable[..., Any], limit: int, memory: int, dtype: str =
     return sorted(found)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "c16"])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
 def test_sizes_one_off_each_boundary_of_other_types(tmp_path: Path, dtype: str) -> None:
     """Panels of complex128 are half as wide as those of float64."""
-    memory = {"f4": 110_000, "c16": 300_000}[dtype]
+    memory = {"f4": 110_000, "c8": 150_000, "c16": 300_000}[dtype]
     for n in edges_of(lu_geometry, 260, memory, dtype):
         a = random_matrix(n, dtype, n)
         lu = factor(tmp_path / str(n), a, memory)

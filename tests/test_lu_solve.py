@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, random_matrix
+from linpack import (
+    Matrix,
+    hpl_residual,
+    names_below,
+    on_disk,
+    one_thread,
+    random_matrix,
+    solve_ratio,
+)
 from solutions_on_disk import assert_in_groups
 
 import outcore as oc
@@ -52,6 +60,7 @@ def test_as_scipy(system: tuple[Matrix, LUFactor], trans: Any, columns: int | No
     assert x.shape == b.shape
     assert x.dtype == a.dtype
     assert hpl_residual(operated(a, trans), x, b) < 16
+    assert solve_ratio(operated(a, trans), x, b) < 30
     expected = scipy.linalg.lu_solve(
         scipy.linalg.lu_factor(a), b, trans={"N": 0, "T": 1, "C": 2}.get(trans, trans)
     )

@@ -1,5 +1,6 @@
 //! What was done when: the spans that reports and timelines are made from.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::Clock;
@@ -127,18 +128,19 @@ impl Trace {
     }
 }
 
-/// Joins each span with the next of its kind, so that about half are left.
+/// Joins each span with the next of its kind and array, so that about half are left.
 fn join_neighbours(spans: &mut Vec<Span>) {
-    let mut open: [Option<usize>; SpanKind::ALL.len()] = [None; SpanKind::ALL.len()];
-    let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + open.len());
+    let mut open = HashMap::new();
+    let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + SpanKind::ALL.len());
     for span in spans.iter() {
-        match open[span.kind as usize].take() {
+        let like = (span.kind as usize, span.array);
+        match open.remove(&like) {
             None => {
-                open[span.kind as usize] = Some(joined.len());
+                open.insert(like, joined.len());
                 joined.push(*span);
             }
             Some(index) => {
-                let first = &mut joined[index];
+                let first: &mut Span = &mut joined[index];
                 first.start_ns = first.start_ns.min(span.start_ns);
                 first.end_ns = first.end_ns.max(span.end_ns);
                 first.bytes += span.bytes;
@@ -196,5 +198,19 @@ mod tests {
         assert_eq!(spans.iter().map(|s| s.start_ns).min(), Some(0));
         let totals = trace.totals();
         assert_eq!(totals.disk_ns + totals.wait_ns, many * 10);
+    }
+
+    #[test]
+    fn spans_of_two_arrays_are_not_joined() {
+        let trace = Trace::new(Arc::new(Stopped));
+        let many = MAX_SPANS as u64 * 2;
+        for i in 0..many {
+            let (array, bytes) = if i % 4 == 0 { (1, 7) } else { (2, 1) };
+            trace.record(Span { array, bytes, ..span(SpanKind::Read, i, i + 1) });
+        }
+        let spans = trace.spans();
+        let bytes_of = |array| spans.iter().filter(|s| s.array == array).map(|s| s.bytes).sum::<u64>();
+        assert!(spans.len() < MAX_SPANS);
+        assert_eq!((bytes_of(1), bytes_of(2)), (many / 4 * 7, many * 3 / 4));
     }
 }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from outcore.demo import series
 from outcore.demo.sphere import SphereProblem
 
-__all__ = ["draw_field", "plane_field"]
+__all__ = ["draw_field", "plane_fields"]
 
 # Half the width of the square shown, in radii.
 _EXTENT = 3.0
@@ -25,10 +25,10 @@ _EXTENT = 3.0
 _MOST_POINTS = 20_000
 
 
-def plane_field(
+def plane_fields(
     problem: SphereProblem, q: NDArray[np.complex128], resolution: int
-) -> NDArray[np.complex128]:
-    """Return the total field on a grid in the plane of incidence.
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """Return the scattered and the total field on a grid in the plane of incidence.
 
     Parameters
     ----------
@@ -41,10 +41,10 @@ def plane_field(
 
     Returns
     -------
-    (resolution, resolution) ndarray of complex128
-        Total field for an incident wave of unit amplitude, NaN inside the
-        sphere.  Columns follow ``problem.direction`` and rows
-        ``problem.transverse``, both from -3 to 3 radii at pixel centres.
+    scattered, total : (resolution, resolution) ndarrays of complex128
+        For an incident wave of unit amplitude, NaN inside the sphere.  Columns
+        follow ``problem.direction`` and rows ``problem.transverse``, both from
+        -3 to 3 radii at pixel centres.
     """
     if not 2 <= resolution <= math.isqrt(_MOST_POINTS):
         raise ValueError(
@@ -56,11 +56,12 @@ def plane_field(
     points = (
         along[..., np.newaxis] * problem.direction + across[..., np.newaxis] * problem.transverse
     )
-    total = np.full(along.shape, complex(math.nan, math.nan), dtype=np.complex128)
+    scattered = np.full(along.shape, complex(math.nan, math.nan), dtype=np.complex128)
     outside = np.hypot(along, across) >= 1.0
-    total[outside] = problem.scattered_field(q, points[outside])
+    scattered[outside] = problem.scattered_field(q, points[outside])
+    total = scattered.copy()
     total[outside] += series.incident_field(problem.k, points[outside], problem.direction)
-    return total
+    return scattered, total
 
 
 def draw_field(
@@ -69,7 +70,7 @@ def draw_field(
     path: str | PathLike[str],
     resolution: int = 140,
 ) -> None:
-    """Draw the computed field and far-field pattern to a PNG file.
+    """Draw the computed scattered and total field and the far-field pattern to a PNG file.
 
     Parameters
     ----------
@@ -83,13 +84,16 @@ def draw_field(
         Points of the field along each side; each point outside the sphere
         costs a pass over all triangles.
     """
-    total = plane_field(problem, q, resolution)
-    figure = Figure(figsize=(13.0, 5.6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(18.5, 5.6), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=[1.0, 1.15])
-    image = _draw_plane(left, total)
-    figure.colorbar(image, ax=left, label="real part / incident amplitude", shrink=0.85, pad=0.02)
-    left.set_title(f"Total field, k = {problem.k:g}, {problem.n} unknowns")
+    *planes, right = figure.subplots(1, 3, width_ratios=[1.0, 1.0, 1.05])
+    fields = plane_fields(problem, q, resolution)
+    for axes, name, field in zip(planes, ("Scattered", "Total"), fields, strict=True):
+        image = _draw_plane(axes, field)
+        figure.colorbar(
+            image, ax=axes, label="real part / incident amplitude", shrink=0.85, pad=0.02
+        )
+        axes.set_title(f"{name} field, k = {problem.k:g}, {problem.n} unknowns")
     _draw_pattern(right, problem, q)
     right.set_title(
         f"Far field: error {problem.far_field_error(q):.1e}"
@@ -98,11 +102,11 @@ def draw_field(
     figure.savefig(path, format="png")
 
 
-def _draw_plane(axes: Axes, total: NDArray[np.complex128]) -> ScalarMappable:
+def _draw_plane(axes: Axes, field: NDArray[np.complex128]) -> ScalarMappable:
     """Draw the real part, with the sphere as a disc."""
-    # The field vanishes on the sphere: zero inside continues it, where a gap
-    # would show as a jagged rim around the disc.
-    shown = np.nan_to_num(total.real)
+    # The total field vanishes on the sphere: zero inside continues it, where a
+    # gap would show as a jagged rim around the disc.
+    shown = np.nan_to_num(field.real)
     limit = float(np.abs(shown).max())
     image = axes.imshow(
         shown,
