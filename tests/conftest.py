@@ -23,6 +23,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep rates that are measured while tests run from the user's later plans."""
+    # The parts of a test run share one: they inherit it, and what is in it outlives the run.
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user-cache") if config.cache else "")
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Start a Python script in a process of its own, in the test's directory."""

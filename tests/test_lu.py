@@ -149,6 +149,7 @@ def test_wilkinson_growth_is_told(tmp_path: Path, n: int, dtype: str) -> None:
     assert lu.growth == 2.0 ** (n - 1)
     assert lu.report is not None
     assert lu.report.growth == 2.0 ** (n - 1)
+    assert f"pivots grew by a factor of {lu.growth:.3g}" in str(lu.report)
     assert open_factor(lu.path).growth == 2.0 ** (n - 1)
     np.testing.assert_array_equal(lu.piv, np.arange(n))
 

@@ -81,6 +81,17 @@ def check_finite(extremes: Extremes, C: Matrix, first_column: int) -> None:
             )
 
 
+def wild_growth(growth: float, dtype: np.dtype[Any]) -> str | None:
+    """Say what wild growth of the pivots may cost, if they grew wildly."""
+    # Written so that a NaN, of numbers that overflow, is not called growth.
+    if not growth > np.finfo(dtype).eps ** -0.5:
+        return None
+    return (
+        f"pivots grew by a factor of {growth:.3g}: half of the digits or more may be lost; check "
+        "the backward error of each solution, and scale the rows of A if it is large"
+    )
+
+
 def warn_of(factor: "LUFactor") -> None:
     """Warn of exact singularity, in SciPy's words, and of wild pivot growth."""
     if factor.info:
@@ -89,11 +100,5 @@ def warn_of(factor: "LUFactor") -> None:
             LinAlgWarning,
             stacklevel=3,
         )
-    if factor.growth > np.finfo(factor.dtype).eps ** -0.5:
-        warnings.warn(
-            f"pivots grew by a factor of {factor.growth:.3g}: half of the digits or more may be "
-            "lost; check the backward error of each solution, and scale the rows of A if it is "
-            "large",
-            GrowthWarning,
-            stacklevel=3,
-        )
+    if text := wild_growth(factor.growth, factor.dtype):
+        warnings.warn(text, GrowthWarning, stacklevel=3)

@@ -12,7 +12,7 @@ from outcore.disk_reads import DiskReads
 from outcore.linalg.factors.factor import LU, LUFactor
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.storage import FactorStorage
-from outcore.linalg.lu.checks import Extremes
+from outcore.linalg.lu.checks import Extremes, wild_growth
 from outcore.linalg.lu.plan import LuGeometry
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slab_loads import SlabLoads
@@ -48,6 +48,8 @@ class LuFiles(FactorStorage[G], ABC):
         notes = [self.why] if self.why else []
         if extremes.info:
             notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
+        if text := wild_growth(extremes.growth, self.geometry.dtype):
+            notes.append(text)
         return notes
 
     def further_figures(self) -> dict[str, Any]:
