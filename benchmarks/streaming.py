@@ -22,8 +22,11 @@ CHUNK = (256, 2048)
 DEPTH = 4
 """Requests in flight: the I/O threads of a volume."""
 
-BLOCKS = 8
-"""Chunks in memory: those in flight, and as many on their way to and from the user."""
+BLOCKS = DEPTH + 2
+"""Chunks in memory: those in flight, and two with the user. Of fio's there are `DEPTH`.
+
+More would leave the cache before the disk's data comes again: with 8, reading is a tenth slower.
+"""
 
 ROWS = {"full": 16384, "quick": 4096, "tiny": 1024}
 COLUMNS = 8192
