@@ -282,3 +282,31 @@ def assert_known_and_removed(out: Path) -> None:
     assert entry.kind == "left-over"
     catalog.remove(entry)
     assert not out.exists()
+
+
+def killed_until_whole(
+    start: Callable[[], "subprocess.Popen[str]"], path: Path, delays_s: Iterable[float | None]
+) -> tuple[int, int]:
+    """Kill what makes an array again and again, so long after it says that it is ready.
+
+    Returns how often it was killed, and how many more lines it said in all.
+    """
+    killed = said = 0
+    for delay_s in delays_s:
+        run = start()
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        if delay_s is not None:
+            time.sleep(delay_s)
+            run.kill()
+        lines, errors = run.communicate(timeout=60)
+        said += len(lines.splitlines())
+        killed += run.returncode == -signal.SIGKILL
+        assert run.returncode in (0, -signal.SIGKILL), errors
+        try:  # a kill may come after the array is whole, and before the script is at its end
+            oc.open_array(path).close()
+        except (IncompleteError, NotFoundError):
+            assert run.returncode != 0
+        else:
+            break
+    return killed, said

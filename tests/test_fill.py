@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from stopping import killed_until_whole
 
 import outcore as oc
-from outcore import create
+from outcore import blocks_done, create
 from outcore import fill as fill_module
 from outcore.errors import (
     BudgetError,
@@ -28,7 +29,6 @@ from outcore.errors import (
     InvalidError,
     JournalError,
     LostError,
-    NotFoundError,
 )
 
 SHAPE, CHUNKS = (50, 30), (8, 10)
@@ -151,8 +151,8 @@ SCRIPT = """
 import sys, time
 import numpy as np
 import outcore as oc
-import outcore.fill
-outcore.fill.NOTE_S = 0.0
+import outcore.blocks_done
+outcore.blocks_done.NOTE_S = 0.0
 
 def fill(rows, cols):
     print(rows.start, cols.start, flush=True)
@@ -183,24 +183,8 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
 def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
     """kill -9 at any moment, from the making of the files on, loses nothing that was noted."""
     path, script = tmp_path / "A", SCRIPT.format(pause=0.02, shape=SHAPE, chunks=CHUNKS)
-    killed = asked = 0
-    for delay_s in [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]:
-        run = run_python(script, str(path))
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-        if delay_s is not None:
-            time.sleep(delay_s)
-            run.kill()
-        calls, errors = run.communicate(timeout=60)
-        asked += len(calls.splitlines())
-        killed += run.returncode == -signal.SIGKILL
-        assert run.returncode in (0, -signal.SIGKILL), errors
-        try:  # a kill may come after the array is whole, and before the script is at its end
-            oc.open_array(path).close()
-        except (IncompleteError, NotFoundError):
-            assert run.returncode != 0
-        else:
-            break
+    delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]
+    killed, asked = killed_until_whole(lambda: run_python(script, str(path)), path, delays_s)
     assert killed >= 3
     # Each kill costs at most what was asked for and not yet noted.
     assert asked <= BLOCKS + 4 * killed
@@ -224,7 +208,7 @@ def test_killed_while_the_files_are_made(tmp_path: Path, made: int) -> None:
 def test_no_more_than_the_last_moments_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fill_module, "NOTE_S", 0.0)
+    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
     fill = Recorder()
     seen = []
 
@@ -261,10 +245,10 @@ def test_what_could_not_be_made_durable_is_not_noted_later(
         def wait(self) -> None:
             raise LostError("a server was started again")
 
-    monkeypatch.setattr(fill_module, "NOTE_S", 0.0)
+    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
     writer = fill_module._Writer
     monkeypatch.setattr(
-        fill_module, "_Writer", lambda array, file, *rest: writer(array, Forgetful(file), *rest)
+        fill_module, "_Writer", lambda record, file, *rest: writer(record, Forgetful(file), *rest)
     )
     first, second = Recorder(), Recorder()
     with pytest.raises(LostError, match="started again"):

@@ -40,7 +40,9 @@ _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_COPIED = frozenset(["journal", "content", "old"])
-_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.fill", "outcore.generation"])
+_HALF_MADE_ARRAY = frozenset(
+    ["c", "outcore.checksums", "outcore.copy", "outcore.fill", "outcore.generation"]
+)
 _HALF_MADE_FACTORS = {
     kind.suffix: frozenset(["journal", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()

@@ -138,6 +138,17 @@ class CopyPlan:
         """Number of blocks."""
         return math.prod(map(len, self.pieces))
 
+    @property
+    def steps(self) -> list[int] | None:
+        """Extents of the blocks but for the last ones; `None` if others differ too."""
+        steps = [each[0].stop if each else 1 for each in self.pieces]
+        is_even = all(
+            piece.start == i * step
+            for each, step in zip(self.pieces, steps, strict=True)
+            for i, piece in enumerate(each)
+        )
+        return steps if is_even else None
+
     def boxes(self, *, column_major: bool = False) -> Iterator[Box]:
         """Yield the blocks, the last dimension fastest, or the first."""
         if not column_major:
@@ -147,7 +158,13 @@ class CopyPlan:
             yield box[::-1]
 
 
-def plan_copy(source: Side, target: Side, itemsize: int, have_bytes: int) -> CopyPlan:
+def plan_copy(
+    source: Side,
+    target: Side,
+    itemsize: int,
+    have_bytes: int,
+    steps: Sequence[int] | None = None,
+) -> CopyPlan:
     """Choose the blocks of a copy.
 
     Parameters
@@ -158,11 +175,13 @@ def plan_copy(source: Side, target: Side, itemsize: int, have_bytes: int) -> Cop
         Bytes of an element, the larger of both sides.
     have_bytes
         The budget.
+    steps
+        Extents of the blocks, where they are chosen: of a copy that was stopped.
 
     Raises
     ------
     BudgetError
-        If not even the smallest blocks fit.
+        If not even the smallest blocks fit, or those of `steps`.
     """
     sides = source.bounces + target.bounces
     library = max(source.library_blocks, target.library_blocks)
@@ -194,10 +213,18 @@ def plan_copy(source: Side, target: Side, itemsize: int, have_bytes: int) -> Cop
     runs = [d for d in (source.run, target.run) if d is not None]
     extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
     pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
+    if steps is not None:
+        pieces = tuple(Cuts(c.n, step).pieces(1) for c, step in zip(cuts, steps, strict=True))
     largest = [max(p.stop - p.start for p in each) for each in pieces]
     block_bytes = _block_bytes(largest, itemsize)
     beside = library * max(block_bytes, chunk_bytes)
     depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
+    if steps is not None and beside + block_bytes > room:
+        raise BudgetError(
+            f"need {sides * bounce_bytes + beside + block_bytes} bytes to go on with a copy in "
+            f"blocks of {block_bytes}, have {have_bytes}; raise memory=, or pass overwrite=True to "
+            "begin anew in smaller blocks"
+        )
     times_read = 1.0
     if source.decoded:
         for c, each in zip(source.cuts, pieces, strict=True):

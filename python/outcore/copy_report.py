@@ -15,9 +15,10 @@ class CopyReport:
         The copy; ``chunks`` is `None` for a plain file.
     nbytes, file_bytes
         Of its elements, and of what it takes on its disk.
-    blocks, times_read
-        In how many blocks it was copied, and how often an element of the source was read or
-        decoded, on average: 1.0 unless memory was short.
+    blocks, blocks_before, times_read
+        In how many blocks it was copied; how many of them a call had copied that was stopped; and
+        how often an element of the source was read or decoded, on average: 1.0 unless memory was
+        short.
     seconds, memory_bytes, peak_memory_bytes
         Time, budget, and the most that blocks and bounce buffers took of it.
     """
@@ -32,6 +33,7 @@ class CopyReport:
     nbytes: int
     file_bytes: int
     blocks: int
+    blocks_before: int
     times_read: float
     seconds: float
     memory_bytes: int
@@ -42,6 +44,8 @@ class CopyReport:
         chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
         codec = "" if self.codec == "none" else f", {self.codec}"
         again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
+        if self.blocks_before:
+            again += f", gone on at block {self.blocks_before} of {self.blocks}"
         return (
             f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
             f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"

@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
+from outcore.copy_notes import CopyNotes, CopyRecord
 from outcore.copy_plan import CopyPlan, Side, plan_copy
 from outcore.copy_report import CopyReport
 from outcore.create import array_metadata, make_array
@@ -35,7 +37,8 @@ from outcore.volumes import (
     place,
     refuse_being_made,
 )
-from outcore.zarr_format import Metadata
+
+_WHY = "copying into it was stopped; call from_array, or convert, again with the same arguments"
 
 
 @dataclass
@@ -52,9 +55,17 @@ class _Slot:
 
 
 def copy_blocks(
-    source: Source, target: Target, plan: CopyPlan, call: LongCall, path: AnyPath
+    source: Source,
+    target: Target,
+    plan: CopyPlan,
+    call: LongCall,
+    path: AnyPath,
+    notes: CopyNotes | None = None,
 ) -> None:
-    """Copy all blocks, reading ahead and writing behind as far as the plan's memory goes."""
+    """Copy all blocks, reading ahead and writing behind as far as the plan's memory goes.
+
+    With `notes`, those that are durable already are left out, and how far it came is noted.
+    """
     source.begin(call.arena, plan.bounce_bytes)
     target.begin(call.arena, plan.bounce_bytes)
     slots = _slots(source, plan, call.arena)
@@ -68,9 +79,13 @@ def copy_blocks(
         reading.popleft()
         with writing(path):
             slot.writing = target.write(box, data)
+            if notes is not None and slot.writing is not None:
+                notes.add(slot.writing, data.nbytes)
         call.meter.advance(data.nbytes)
 
     boxes = plan.boxes(column_major=target.column_major)
+    if notes is not None:
+        boxes = itertools.islice(boxes, notes.done, None)
     try:
         for box, slot in zip(boxes, itertools.cycle(slots), strict=False):
             if len(reading) > ahead:
@@ -82,6 +97,10 @@ def copy_blocks(
         source.check_end()
         for slot in slots:
             slot.wait()
+    except BaseException:
+        if notes is not None:
+            notes.stop()
+        raise
     finally:
         # After a failure, nothing is left moving: the first error is the one to tell.
         for ticket in [*(each[3] for each in reading), *(slot.writing for slot in slots)]:
@@ -121,6 +140,7 @@ def from_array(
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     progress: ProgressLike = True,
 ) -> Array:
     """Copy an array from anywhere to disk in bounded memory.
@@ -155,6 +175,10 @@ def from_array(
         Order of elements in a chunk; by default as `source` has it.
     dims, attributes
         As for `create_array`; by default those of an outcore or Zarr source.
+    resume
+        Whether a copy that was stopped goes on, if `source` is as it was then: a file, or an array
+        in files, that was not written to since. A copy of anything else begins anew: of what is in
+        memory, of an iterator, or of what is computed. If not, what is there is refused.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
@@ -176,6 +200,9 @@ def from_array(
         If h5py or zarr is needed and not installed.
     ExistsError, DiskFullError, BusyError
         As from `create_array`.
+    JournalError
+        If there is a half-made copy of another shape or layout, or of another source, or `source`
+        was written to since.
     Interrupted
         On Ctrl-C or SIGTERM. What is there is marked incomplete, as after any failure.
     """
@@ -184,7 +211,8 @@ def from_array(
     ) as opened:
         return copy_to_array(
             opened, path, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
-            dims=dims, attributes=attributes, overwrite=overwrite, progress=progress,
+            dims=dims, attributes=attributes, overwrite=overwrite, resume=resume,
+            progress=progress,
         )[0]  # fmt: skip
 
 
@@ -199,6 +227,7 @@ def copy_to_array(
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     progress: ProgressLike = True,
 ) -> tuple[Array, CopyReport]:
     """Do what `from_array` does, of a source that is open, and report on it."""
@@ -216,46 +245,69 @@ def copy_to_array(
     metadata = metadata.on(where.volume)
     check_apart(source, where.path)
     refuse_being_made(where)
-    with being_made(where, f"copying to {where.path.name}"):
-        return _copy_to(where, metadata, side, source, plan, memory_bytes, overwrite, progress)
+    with (
+        _saying_how_to_go_on(where, overwrite=overwrite),
+        being_made(where, f"copying to {where.path.name}"),
+    ):
+        begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
+        record = CopyRecord(where)
+        stopped = resume and not overwrite and record.was_stopped(begun)
+        steps = record.steps_of(source) if stopped else None
+        if steps is not None:
+            plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
+            done = record.done_of(plan.blocks)
+            record.keep_header()
+        else:
+            make_array(where, begun, overwrite=overwrite or stopped, reserve=True)
+            record.describe(source, plan)
+            done = 0
+        record.begin(done)
+        return _copy_to(where, record, side, source, plan, done, memory_bytes, progress)
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(where: Place, *, overwrite: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = "without overwrite=True" if overwrite else "with the same arguments"
+        raise Interrupted(
+            f"copying to {where.path} was stopped; call it again {how} to go on"
+        ) from None
 
 
 def _copy_to(
     where: Place,
-    metadata: Metadata,
+    record: CopyRecord,
     side: Side,
     source: Source,
     plan: CopyPlan,
+    done: int,
     memory_bytes: int,
-    overwrite: bool,
     progress: ProgressLike,
 ) -> tuple[Array, CopyReport]:
-    """Make the array, and copy, while nobody else does."""
-    why = "copying into it was stopped; copy again with overwrite=True"
-    begun = dataclasses.replace(metadata, state="incomplete", why=why)
-    array: Array | None = None
+    """Copy into an array that was made, while nobody else does, from block number `done` on."""
+    array = open_array(where.path, "r+", allow_incomplete=True)
+    target = ArrayTarget(array, side)
+    boxes = plan.boxes(column_major=target.column_major)
+    copied = sum(math.prod(s.stop - s.start for s in box) for box in itertools.islice(boxes, done))
     try:
-        make_array(where, begun, overwrite=overwrite, reserve=True)
-        array = open_array(where.path, "r+", allow_incomplete=True)
         title = f"copying to {where.path.name}"
         with long_call(
-            title, memory_bytes=memory_bytes, work=array.nbytes, progress=progress
-        ) as call:
-            target = ArrayTarget(array, side)
-            copy_blocks(source, target, plan, call, where.path)
+            title, memory_bytes=memory_bytes, work=array.nbytes,
+            work_done=copied * array.dtype.itemsize, progress=progress,
+        ) as call:  # fmt: skip
+            notes = CopyNotes(record, target.sync, done) if record.goes_on else None
+            copy_blocks(source, target, plan, call, where.path, notes)
             target.finish()
             array.mark(None)
-    except BaseException as error:
-        if array is not None:
-            array.close()
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(
-                f"copying to {where.path} was stopped; start it again with overwrite=True"
-            ) from None
+            record.remove()
+    except BaseException:
+        array.close()
         raise
     report = report_on(
         plan, call, path=where.path, file_format="outcore", shape=array.shape, dtype=array.dtype,
-        order=array.order, chunks=array.chunks,
+        order=array.order, chunks=array.chunks, done_before=done,
     )  # fmt: skip
     array.report = report
     return array, report
@@ -272,6 +324,7 @@ def report_on(
     order: str,
     chunks: tuple[int, ...] | None,
     codec: str = "none",
+    done_before: int = 0,
 ) -> CopyReport:
     """Report on a copy that is done."""
     return CopyReport(
@@ -285,6 +338,7 @@ def report_on(
         nbytes=int(np.prod(shape, dtype=object)) * dtype.itemsize,
         file_bytes=bytes_on_disk(path),
         blocks=plan.blocks,
+        blocks_before=done_before,
         times_read=plan.times_read,
         seconds=call.seconds(),
         memory_bytes=call.arena.budget_bytes,

@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import json
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,13 +13,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
+from outcore import blocks_done, budget
 from outcore._core import Arena, ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
-from outcore.array_metadata import is_half_made, read_metadata
+from outcore.blocks_done import BlocksDone, blocks_of
 from outcore.counts import count_of
 from outcore.elements import all_fit, array_of
-from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
+from outcore.errors import BudgetError, Interrupted, InvalidError, OutcoreError
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -30,11 +28,6 @@ from outcore.volumes import Place, being_made
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 Fill: TypeAlias = Callable[..., npt.NDArray[Any]]
-
-SYNC_BYTES = 256 << 20
-NOTE_S = 5.0
-"""After this much is written, or this long, it is made durable and noted, so that a killed process
-or a power cut loses no more."""
 
 _JOURNAL = "outcore.fill"
 _WHY = "assembly by fill was stopped; call create_array again with the same arguments to go on"
@@ -73,15 +66,14 @@ def fill_array(
         )
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
     with _saying_how_to_go_on(where), being_made(where, "assembly"):
-        stopped = resume and not overwrite and _was_stopped(where, begun)
-        if stopped:
-            _sweep(where)
-        if stopped and where.exists(_JOURNAL):
-            done = _blocks_done(where, begun)
+        record = BlocksDone(where, _JOURNAL, "assembly")
+        stopped = resume and not overwrite and record.was_stopped(begun)
+        if stopped and record.is_there():
+            done = record.done_of(blocks_of(begun))
         else:
             make(begun, overwrite or stopped)
             done = 0
-        where.volume.replace_small(where.inside(_JOURNAL), _record(done))
+        record.begin(done)
         array = open_array(where.path, "r+", allow_incomplete=True)
         array.mark("incomplete", _WHY)
         boxes = list(array.chunk_boxes())
@@ -91,7 +83,7 @@ def fill_array(
         ) as call:  # fmt: skip
             bounce_bytes = min(have - blocks_bytes, threads * _BOUNCE_BYTES)
             file = array.open_file(call.arena, bounce_bytes, writable=True, trace=call.trace)
-            writer = _Writer(array, file, call.trace, done)
+            writer = _Writer(record, file, call.trace, done)
             _assemble(array, fill, writer, boxes, threads, call)
             array.report = _report(array, file, boxes[done:], call)
         if done:
@@ -99,7 +91,7 @@ def fill_array(
                 f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
             )
         array.mark(None)
-        where.volume.remove(where.inside(_JOURNAL))
+        record.remove()
     return array
 
 
@@ -137,59 +129,15 @@ def _saying_how_to_go_on(where: Place) -> Iterator[None]:
         ) from None
 
 
-def _was_stopped(where: Place, begun: Metadata) -> bool:
-    """Whether there is a stopped assembly to go on with; refuse one of another array."""
-    if not where.exists():
-        return is_half_made(where)
-    found = read_metadata(where)
-    if not where.exists(_JOURNAL) and (found.state, found.why) != (begun.state, begun.why):
-        return False
-    if dataclasses.replace(found, state=begun.state, why=begun.why, attributes={}) != (
-        dataclasses.replace(begun, attributes={})
-    ):
-        raise JournalError(
-            f"{where.path} holds a half-made array of another shape, type or layout; "
-            "pass overwrite=True to begin anew"
-        )
-    return True
-
-
-def _sweep(where: Place) -> None:
-    """Remove what a killed process left of files that it was about to replace."""
-    for name, is_directory, _ in where.volume.list(where.name):
-        if not is_directory and re.fullmatch(r".+\.[0-9]+\.new", name):
-            where.volume.remove(where.inside(name))
-
-
-def _record(blocks: int) -> bytes:
-    return json.dumps({"blocks_done": blocks}).encode() + b"\n"
-
-
-def _blocks_done(where: Place, begun: Metadata) -> int:
-    """Read how far a stopped assembly came: the last line that is whole says so."""
-    blocks = math.prod(math.ceil(n / c) for n, c in zip(begun.shape, begun.chunks, strict=True))
-    lines = where.volume.read_small(where.inside(_JOURNAL)).split(b"\n")
-    for line in lines[-2::-1]:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            done = json.loads(line)["blocks_done"]
-            if 0 <= int(done) <= blocks:
-                return int(done)
-    raise JournalError(
-        f"the record of the stopped assembly in {where.path} is damaged; "
-        "pass overwrite=True to begin anew"
-    )
-
-
 class _Writer:
     """Writes blocks in order and notes, now and then, how many are durable."""
 
-    def __init__(self, array: Array, file: ArrayFile, trace: Trace, done: int) -> None:
+    def __init__(self, record: BlocksDone, file: ArrayFile, trace: Trace, done: int) -> None:
         self.done = done
-        self._array, self._file, self._trace = array, file, trace
+        self._record, self._file, self._trace = record, file, trace
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._unsynced = 0
         self._noted = time.monotonic()
-        self._notes = 0
         self._is_doubtful = False  # whether blocks that were written may be gone
 
     def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
@@ -197,7 +145,10 @@ class _Writer:
             self._reap()
         ticket = self._file.submit_write([s.start for s in box], [1] * len(box), data)
         self._tickets.append((ticket, data.nbytes))
-        if self._unsynced > SYNC_BYTES or time.monotonic() - self._noted > NOTE_S:
+        if (
+            self._unsynced > blocks_done.SYNC_BYTES
+            or time.monotonic() - self._noted > blocks_done.NOTE_S
+        ):
             self.note()
 
     def _reap(self) -> None:
@@ -222,14 +173,8 @@ class _Writer:
                 self._is_doubtful = True
                 wait(self._file.submit_sync(), self._trace)
                 self._is_doubtful = False
-                self._record()
+                self._record.note(self.done)
                 self._unsynced, self._noted = 0, time.monotonic()
-
-    def _record(self) -> None:
-        """Add a line to the journal: on a full disk, the block that it has is room enough."""
-        where, self._notes = self._array.place, self._notes + 1
-        put = where.volume.append_small if self._notes % 32 else where.volume.replace_small
-        put(where.inside(_JOURNAL), _record(self.done))
 
 
 def _assemble(

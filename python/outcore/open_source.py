@@ -16,7 +16,7 @@ from outcore.errors import InvalidError, NotFoundError, TruncatedError
 from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
-from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
+from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored, file_version
 from outcore.volumes import AnyPath, PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
 
@@ -107,16 +107,20 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
         )
     found = Sliced(source, dtype)
     if is_a(source, "h5py", "Dataset"):
-        found.path = Path(source.file.filename)
+        found.path = path = Path(source.file.filename)
+        if source.file.mode == "r":
+            found.find_version = lambda: file_version(path) | {"dataset": source.name}
     elif is_a(source, "zarr", "Array"):
         _describe_zarr(found, source)
     return found
 
 
-def _describe_zarr(source: Source, array: Any) -> None:
+def _describe_zarr(source: Sliced, array: Any) -> None:
     """Take over where a zarr-python array lies, its names of dimensions and attributes."""
     root = getattr(array.store, "root", None)
-    source.path = None if root is None else Path(root) / array.path
+    if root is not None:
+        source.path = path = Path(root) / array.path
+        source.find_version = lambda: file_version(path)
     if isinstance(inside := getattr(array.store, "path", None), PoolPath):
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())

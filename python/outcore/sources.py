@@ -7,7 +7,7 @@ import itertools
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
+from outcore.array_version import settle, version_of
 from outcore.copy_plan import Cuts, Side
 from outcore.elements import refuse_masked
 from outcore.errors import DiskError, InvalidError, OutcoreError
@@ -114,6 +115,13 @@ class Source(ABC):
     def check_end(self) -> None:
         """Raise `InvalidError` if there is more than was announced."""
 
+    def version(self) -> dict[str, Any] | None:
+        """Tell where it lies, as ``path``, and what differs when it has changed.
+
+        Of what is in no file, or may be changed without that, it is `None`.
+        """
+        return None
+
     def __enter__(self) -> "Source":
         return self
 
@@ -160,6 +168,20 @@ class Mapped(Source):
         # Of a private mapping (mode "c"), this would throw away what was assigned to it.
         self._mapping = base if getattr(array, "mode", "c") != "c" else None
 
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`."""
+        if not isinstance(self.path, Path) or self._mapping is None:
+            return None
+        # A view has the offset of what it is a view of, in a mapping that begins at a page.
+        offset = getattr(self._array, "offset", 0)
+        begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
+        return file_version(self.path) | {
+            "offset": offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY,
+            "first": self._array.ctypes.data - begin,
+            "strides": list(self._array.strides),
+            "dtype": self._given.str,
+        }
+
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
         np.copyto(out, self._array[box], casting="same_kind")
@@ -184,7 +206,13 @@ class Flat(Source):
         self._file = FlatFile(fd, str(path), self.shape, self._given, order, offset)
         self.keep(self._file)
         self.path = path
+        self._lies = {"offset": offset, "order": order, "dtype": self._given.str}
         self.side = Side(self.side.cuts, library_blocks=int(self.converts), run=_run(self))
+
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`."""
+        assert isinstance(self.path, Path), "it was opened"
+        return file_version(self.path) | self._lies
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
@@ -213,6 +241,12 @@ class Stored(Source):
             most_bytes=TILE_BYTES,
         )
         self.dims, self.attributes, self.path = array.dims, array.attrs, array.path
+
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`."""
+        settle(self._array.place)
+        found = version_of(self._array.place)
+        return {"path": str(self.path), **found._asdict()}
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """See `Source`."""
@@ -246,6 +280,11 @@ class Sliced(Source):
             library_blocks=LIBRARY_BLOCKS,
             run=_run(self),
         )
+        self.find_version: Callable[[], dict[str, Any] | None] = lambda: None
+
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`. It is what `find_version` finds."""
+        return self.find_version()
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
@@ -296,6 +335,24 @@ class Rows(Source):
     def check_end(self) -> None:
         """See `Source`."""
         self._rows.check_end()
+
+
+def file_version(path: Path) -> dict[str, Any]:
+    """Tell what differs when a file has changed, or of a directory any of those below it."""
+    if not path.is_dir():
+        found = path.stat()
+        return {
+            "path": str(path.resolve()), "bytes": found.st_size, "modified_ns": found.st_mtime_ns
+        }  # fmt: skip
+    files, nbytes, modified_ns = 0, 0, 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            found = os.stat(os.path.join(directory, name))
+            files, nbytes = files + 1, nbytes + found.st_size
+            modified_ns = max(modified_ns, found.st_mtime_ns)
+    return {
+        "path": os.path.realpath(path), "files": files, "bytes": nbytes, "modified_ns": modified_ns
+    }  # fmt: skip
 
 
 @contextmanager

@@ -73,10 +73,14 @@ class ArrayTarget(Target):
         assert self._file is not None, "begin comes first"
         return self._file.submit_write([s.start for s in box], [1] * len(box), data)
 
+    def sync(self) -> Ticket:
+        """Start making durable what was written, and what is being written."""
+        assert self._file is not None, "begin comes first"
+        return self._file.submit_sync()
+
     def finish(self) -> None:
         """See `Target`."""
-        assert self._file is not None, "begin comes first"
-        self._file.submit_sync().wait()
+        self.sync().wait()
 
 
 class FlatTarget(Target):

@@ -14,6 +14,7 @@ from outcore import blas_choice
 from outcore._core import ArrayFile, Grid
 from outcore.array import Array
 from outcore.array_metadata import read_metadata, write_metadata
+from outcore.array_version import settle, version_of
 from outcore.errors import (
     ConsumedError,
     CorruptError,
@@ -27,7 +28,6 @@ from outcore.errors import (
     OutcoreError,
 )
 from outcore.linalg.cholesky.lower_tiles import create_lower
-from outcore.linalg.factors.changes import settle, version_of
 from outcore.linalg.factors.factor import (
     KINDS,
     Kind,

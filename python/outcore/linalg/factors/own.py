@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore.array import Array
+from outcore.array_version import version_of
 from outcore.errors import ExistsError, InvalidError, SingularMatrixError
-from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import (
     LU,
     CholeskyFactor,

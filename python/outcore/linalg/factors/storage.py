@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from outcore import blas_choice
 from outcore._core import ArrayFile, Grid, Ticket
 from outcore.array_metadata import write_metadata
+from outcore.array_version import version_of
 from outcore.errors import ClosedError, JournalError
-from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Journal, Record

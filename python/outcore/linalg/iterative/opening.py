@@ -12,9 +12,9 @@ import numpy.typing as npt
 from outcore import blas_choice
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.array_version import settle, version_of
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
-from outcore.linalg.factors.changes import settle, version_of
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.diagonal_blocks import diagonal_blocks
 from outcore.linalg.iterative.groups import Choices, Divider, Division

@@ -10,8 +10,8 @@ import numpy as np
 from outcore._core import ArrayFile, column_extremes
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
+from outcore.array_version import version_of
 from outcore.errors import ExistsError, InvalidError, NonFiniteError
-from outcore.linalg.factors.changes import version_of
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.matrix import Matrix

@@ -19,8 +19,8 @@ from scipy.linalg import LinAlgWarning
 
 from outcore.array import open_array
 from outcore.array_metadata import read_metadata
+from outcore.array_version import version_of
 from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
-from outcore.linalg.factors.changes import version_of
 from outcore.linalg.factors.factor import LU, LUFactor, read_group, write_group
 from outcore.linalg.factors.own import ready_factors, removed_at_end
 from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark

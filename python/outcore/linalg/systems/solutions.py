@@ -18,8 +18,8 @@ import numpy.typing as npt
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.array_version import settle, version_of
 from outcore.errors import OutcoreError
-from outcore.linalg.factors.changes import settle, version_of
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.systems.right_hand_side import WHY, RightHandSide, refuse_there
 from outcore.volumes import Place, being_made, place

@@ -1,4 +1,4 @@
-"""Whether a matrix is still what it was when its factorization began."""
+"""Whether an array is still what it was when what reads it began."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from outcore.volumes import Place
 
 
 class Version(NamedTuple):
-    """What differs when a matrix has changed.
+    """What differs when an array has changed.
 
     The generation counts openings that wrote. It stays when an array that was written to before,
     and is still open, is written to again, and begins anew when the array is made anew; so the time
@@ -20,14 +20,14 @@ class Version(NamedTuple):
 
 
 def version_of(source: Place) -> Version:
-    """Tell the version of a matrix. One whose files were given up was modified at 0."""
+    """Tell the version of an array. One whose files were given up was modified at 0."""
     volume = source.volume
     times = [volume.modified_ns(file) for file in _files(source) if volume.exists(file)]
     return Version(read_generation(source), max(times, default=0))
 
 
 def settle(source: Place) -> None:
-    """Make a matrix durable, and its version: both must be the same after a power loss.
+    """Make an array durable, and its version: both must be the same after a power loss.
 
     Raises
     ------

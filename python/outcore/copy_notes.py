@@ -1,0 +1,143 @@
+"""Copies that were stopped, and go on: of which source, and how many blocks are durable."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from outcore import blocks_done
+from outcore._core import Ticket
+from outcore.blocks_done import BlocksDone
+from outcore.copy_plan import CopyPlan
+from outcore.errors import JournalError, OutcoreError
+from outcore.sources import Source
+from outcore.volumes import Place
+
+_JOURNAL = "outcore.copy"
+
+
+class CopyRecord(BlocksDone):
+    """The record of a copy. Its header says what is copied, and in which blocks.
+
+    Attributes
+    ----------
+    goes_on
+        Whether a call can go on that finds it.
+    """
+
+    def __init__(self, where: Place) -> None:
+        super().__init__(where, _JOURNAL, "copy")
+        self.goes_on = False
+
+    def steps_of(self, source: Source) -> list[int] | None:
+        """Return the blocks of a copy of `source` that was stopped; `None` if it must begin anew.
+
+        Raises
+        ------
+        JournalError
+            If it was of another source, or of this one as it was before it was written to.
+        """
+        if not self.is_there():
+            return None
+        version = source.version()
+        try:
+            header = json.loads(self.lines()[0])
+            of, steps = header["source"], header["steps"]
+        except (ValueError, KeyError, TypeError):
+            raise self.damaged() from None
+        if of != version:
+            now = _name(version)
+            what = "of another part of it, or it was written to since" if _name(of) == now else now
+            raise JournalError(
+                f"{self.where.path} holds a half-made copy of {_name(of)}, and this is {what}; "
+                "pass overwrite=True to begin anew"
+            )
+        return None if version is None else steps
+
+    def describe(self, source: Source, plan: CopyPlan) -> None:
+        """Say what is copied, and in which blocks: before the first note."""
+        steps = plan.steps
+        version = None if steps is None else source.version()
+        self.goes_on = version is not None
+        self.header = json.dumps({"source": version, "steps": steps}).encode() + b"\n"
+
+    def keep_header(self) -> None:
+        """Keep what the record that is there says."""
+        self.goes_on = True
+        self.header = self.lines()[0] + b"\n"
+
+
+def _name(version: dict[str, Any] | None) -> str:
+    return "what is in no file" if version is None else str(version["path"])
+
+
+class CopyNotes:
+    """Follows the writes of a copy, and notes now and then how many blocks are durable.
+
+    Parameters
+    ----------
+    record
+        Where it is noted.
+    sync
+        Starts making durable what was written, and what is being written.
+    done
+        Blocks that are durable already.
+    """
+
+    def __init__(self, record: BlocksDone, sync: Callable[[], Ticket], done: int) -> None:
+        self.done = done
+        self._record, self._start = record, sync
+        self._writes: list[Ticket] = []
+        self._unsynced = 0
+        self._began = time.monotonic()
+        self._sync: Ticket | None = None
+        self._synced: list[Ticket] = []
+        self._is_doubtful = False  # whether blocks that were written may be gone
+
+    def add(self, write: Ticket, nbytes: int) -> None:
+        """Take the write of the next block."""
+        self._writes.append(write)
+        self._unsynced += nbytes
+        if self._sync is not None and self._sync.done():
+            self._note()
+        is_due = (
+            self._unsynced > blocks_done.SYNC_BYTES
+            or time.monotonic() - self._began > blocks_done.NOTE_S
+        )
+        if is_due and self._sync is None:
+            self._begin_sync()
+
+    def stop(self) -> None:
+        """Note what came to the disk before something failed. The first error is the one to tell.
+
+        Where a sync failed once, nothing is noted any more: a system that could not make something
+        durable may drop it, and not say so again.
+        """
+        with contextlib.suppress(OutcoreError):
+            if self._sync is not None:
+                self._note()
+            whole = 0
+            with contextlib.suppress(OutcoreError):
+                for ticket in self._writes:
+                    ticket.wait()
+                    whole += 1
+            self._writes = self._writes[:whole]
+            if self._writes and not self._is_doubtful:
+                self._begin_sync()
+                self._note()
+
+    def _begin_sync(self) -> None:
+        self._sync, self._synced, self._writes = self._start(), self._writes, []
+        self._unsynced, self._began = 0, time.monotonic()
+
+    def _note(self) -> None:
+        assert self._sync is not None, "a sync was begun"
+        sync, self._sync = self._sync, None
+        self._is_doubtful = True
+        sync.wait()
+        for write in self._synced:
+            write.wait()
+        self._is_doubtful = False
+        self.done += len(self._synced)
+        self._record.note(self.done)

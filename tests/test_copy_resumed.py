@@ -1,0 +1,419 @@
+"""Copies into arrays that were stopped: what they leave, and that they go on from there."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+from command_line import outcore
+from source_cases import in_hdf5, in_npy, in_zarr
+from stopping import killed_until_whole
+
+import outcore as oc
+from outcore import blocks_done, copy_plan, sources, targets
+from outcore.catalog import recognise, remove
+from outcore.errors import (
+    BudgetError,
+    ExistsError,
+    IncompleteError,
+    Interrupted,
+    JournalError,
+    LostError,
+)
+
+SHAPE, CHUNKS = (60, 40), (10, 13)
+MODEL = np.arange(2400.0).reshape(SHAPE)
+MEMORY = 256 << 10
+Make = Callable[[Path], Any]
+
+
+def in_raw(path: Path) -> dict[str, Any]:
+    MODEL.tofile(path / "a.raw")
+    return {"source": path / "a.raw", "shape": SHAPE, "dtype": "f8"}
+
+
+def in_memmap(path: Path) -> Any:
+    np.concatenate([MODEL, MODEL], axis=1).tofile(path / "a.map")
+    return np.memmap(path / "a.map", "f8", "r", shape=(60, 80))[:, 40:]
+
+
+def stored(path: Path) -> oc.Array:
+    with oc.from_array(MODEL, path / "stored", chunks=(5, 40), progress=False):
+        pass
+    return oc.open_array(path / "stored")
+
+
+def hdf5_dataset(path: Path) -> Any:
+    name, _, dataset = in_hdf5(MODEL, path).partition("::")
+    return h5py.File(name, "r")[dataset]
+
+
+KINDS: dict[str, Make] = {
+    ".npy": lambda path: in_npy(MODEL, path),
+    "raw": in_raw,
+    "memmap": in_memmap,
+    "HDF5": lambda path: in_hdf5(MODEL, path),
+    "h5py": hdf5_dataset,
+    "Zarr": lambda path: in_zarr()(MODEL, path),
+    "zarr-python": lambda path: zarr.open(in_zarr()(MODEL, path), mode="r"),
+    "outcore": stored,
+}
+
+
+@pytest.fixture(autouse=True)
+def _notes_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> "Fetched":
+    return Fetched(monkeypatch)
+
+
+class Fetched:
+    """Which blocks are read of sources; and one that fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.boxes: list[tuple[int, ...]] = []
+        self.fail_at: int | None = None
+        self.error: BaseException = ZeroDivisionError()
+        for kind in (sources.Flat, sources.Mapped, sources.Sliced, sources.Stored, sources.Rows):
+            monkeypatch.setattr(kind, "fetch", self._watched(kind.fetch))
+
+    def _watched(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(source: Any, box: Any, out: Any) -> Any:
+            if len(self.boxes) == self.fail_at:
+                raise self.error
+            self.boxes.append(tuple(s.start for s in box))
+            return fetch(source, box, out)
+
+        return watched
+
+    def anew(self, fail_at: int | None = None) -> list[tuple[int, ...]]:
+        """Return what was read so far, and count from here."""
+        before, self.boxes, self.fail_at = self.boxes, [], fail_at
+        return before
+
+
+def copy(source: Any, path: Path, **options: Any) -> oc.Array:
+    given = {"memory": MEMORY, "chunks": CHUNKS, "progress": False} | options
+    if isinstance(source, dict):
+        given |= {key: value for key, value in source.items() if key != "source"}
+        source = source["source"]
+    return oc.from_array(source, path, **given)
+
+
+def stopped(source: Any, path: Path, fetched: Fetched, at: int = 5, **options: Any) -> None:
+    """Begin a copy that fails when so many blocks were read."""
+    fetched.anew(at)
+    with pytest.raises(type(fetched.error)):
+        copy(source, path, **options)
+    fetched.fail_at = None
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have many blocks, of a few chunks each."""
+    side = sources.Side
+
+    def small(*arguments: Any, **named: Any) -> Any:
+        return side(*arguments, **named | {"most_bytes": 1 << 10})
+
+    for each in (sources, targets):
+        monkeypatch.setattr(each, "Side", small)
+
+
+def noted(path: Path) -> int:
+    return int(json.loads((path / "outcore.copy").read_text().splitlines()[-1])["blocks_done"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_copy_of_what_is_in_files_goes_on(
+    tmp_path: Path, kind: str, fetched: Fetched
+) -> None:
+    source = KINDS[kind](tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    first = fetched.anew()
+    with pytest.raises(IncompleteError, match="again with the same arguments"):
+        oc.open_array(tmp_path / "A")
+    done = noted(tmp_path / "A")
+    assert 1 <= done <= len(first)
+    with copy(source, tmp_path / "A") as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+        again = fetched.anew()
+        assert len(again) == array.report.blocks - done, "blocks done are not read again"
+        assert not set(first[:done]) & set(again)
+        assert array.report.blocks_before == done
+        assert f"gone on at block {done} of" in str(array.report)
+    assert sorted(p.name for p in (tmp_path / "A").iterdir()) == [
+        "c", "outcore.generation", "zarr.json",
+    ]  # fmt: skip
+    assert oc.open_array(tmp_path / "A").info().state == "whole"
+    with pytest.raises(ExistsError):
+        copy(source, tmp_path / "A")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("memory", [96 << 10, MEMORY, 64 << 20])
+def test_it_goes_on_in_the_same_blocks_with_another_budget(
+    tmp_path: Path, memory: int, order: str, fetched: Fetched
+) -> None:
+    source = in_npy(MODEL.astype("f4"), tmp_path)
+    stopped(source, tmp_path / "A", fetched, order=order, dtype="f8")
+    done = noted(tmp_path / "A")
+    fetched.anew()
+    with copy(source, tmp_path / "A", memory=memory, order=order, dtype="f8") as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+        assert len(fetched.boxes) == array.report.blocks - done
+
+
+def test_a_budget_for_smaller_blocks_only_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
+) -> None:
+    model = np.arange(1 << 19, dtype=float).reshape(1024, 512)
+    source, chunks = in_npy(model, tmp_path), (64, 64)
+    with monkeypatch.context() as patch:
+        for each in (sources, targets):
+            patch.setattr(each, "Side", copy_plan.Side)
+        stopped(source, tmp_path / "A", fetched, at=2, memory="4 MiB", chunks=chunks)
+    with pytest.raises(BudgetError, match=r"need \d+ bytes to go on .* or pass overwrite=True"):
+        copy(source, tmp_path / "A", memory="512 KiB", chunks=chunks)
+    with copy(source, tmp_path / "A", memory="4 MiB", chunks=chunks) as array:
+        np.testing.assert_array_equal(array[...], model)
+        assert array.report.blocks_before > 0
+    with copy(source, tmp_path / "B", memory="512 KiB", chunks=chunks) as array:
+        np.testing.assert_array_equal(array[...], model)
+
+
+def test_a_source_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    changed = np.load(source, mmap_mode="r+")
+    changed[0, 0] = -1
+    changed.flush()
+    os.utime(source)
+    with pytest.raises(JournalError, match="written to since; pass overwrite=True"):
+        copy(source, tmp_path / "A")
+    with copy(source, tmp_path / "A", overwrite=True) as array:
+        np.testing.assert_array_equal(array[...], changed)
+
+
+def test_an_array_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    stopped(stored(tmp_path), tmp_path / "A", fetched)
+    with oc.open_array(tmp_path / "stored", "r+") as array:
+        array[0, 0] = -1.0
+    with pytest.raises(JournalError, match="written to since"):
+        copy(tmp_path / "stored", tmp_path / "A")
+
+
+def test_a_chunk_of_a_zarr_array_that_was_written_to_is_noticed(
+    tmp_path: Path, fetched: Fetched
+) -> None:
+    source = in_zarr()(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    zarr.open(source, mode="r+")[-1, -1] = 0
+    with pytest.raises(JournalError, match="written to since"):
+        copy(source, tmp_path / "A")
+
+
+def test_another_source_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    stopped(in_npy(MODEL, tmp_path), tmp_path / "A", fetched)
+    for other in (in_raw(tmp_path), in_memmap(tmp_path), MODEL):
+        with pytest.raises(JournalError, match=r"half-made copy of \S*a\.npy, and this is "):
+            copy(other, tmp_path / "A")
+
+
+def test_another_part_of_a_mapping_is_another_source(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_memmap(tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    with pytest.raises(JournalError, match="of another part of it"):
+        copy(source.base[:, :40], tmp_path / "A")
+    with copy(source, tmp_path / "A") as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "f4"}, {"chunks": (10, 8)}, {"order": "F"}])
+def test_another_layout_is_refused(
+    tmp_path: Path, change: dict[str, Any], fetched: Fetched
+) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    with pytest.raises(JournalError, match="another shape, type or layout; pass overwrite=True"):
+        copy(source, tmp_path / "A", **change)
+
+
+def test_what_is_in_no_file_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
+    def rows(fail: bool = False) -> Any:
+        for i in range(0, 60, 6):
+            if fail and i == 30:
+                raise ZeroDivisionError
+            yield MODEL[i : i + 6]
+
+    with pytest.raises(ZeroDivisionError):
+        copy(rows(fail=True), tmp_path / "A", shape=60)
+    with copy(rows(), tmp_path / "A", shape=60) as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+        assert array.report.blocks_before == 0
+
+
+def test_a_private_mapping_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
+    """What was assigned to it is in no file."""
+    np.save(tmp_path / "a.npy", MODEL)
+    source = np.load(tmp_path / "a.npy", mmap_mode="c")
+    stopped(source, tmp_path / "A", fetched)
+    source[0, 0] = -1
+    with copy(source, tmp_path / "A") as array:
+        np.testing.assert_array_equal(array[...], source)
+
+
+def test_without_resume_what_is_there_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    with pytest.raises(ExistsError):
+        copy(source, tmp_path / "A", resume=False)
+
+
+def test_what_a_user_made_is_no_stopped_copy(tmp_path: Path) -> None:
+    with oc.create_array(tmp_path / "A", SHAPE, "f8", chunks=CHUNKS):
+        pass
+    with pytest.raises(ExistsError):
+        copy(in_npy(MODEL, tmp_path), tmp_path / "A")
+
+
+def test_the_record_of_a_whole_array_counts_no_more(tmp_path: Path) -> None:
+    """A process that died between the last two steps left it; the user has the array since."""
+    source = in_npy(MODEL, tmp_path)
+    copy(source, tmp_path / "A").close()
+    (tmp_path / "A" / "outcore.copy").write_text('{"blocks_done": 1}\n')
+    with oc.open_array(tmp_path / "A", "r+") as array:
+        array[...] = 1.0
+    with pytest.raises(ExistsError):
+        copy(source, tmp_path / "A")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]\n", "{}\n", '{"source": 1}\n', "\x00\n"])
+def test_a_damaged_record_is_refused(tmp_path: Path, text: str, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    (tmp_path / "A/outcore.copy").write_text(text)
+    with pytest.raises(JournalError, match=r"record of the stopped copy .* overwrite=True"):
+        copy(source, tmp_path / "A")
+
+
+def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    fetched.anew(5)
+    fetched.error = KeyboardInterrupt()
+    with pytest.raises(Interrupted, match="again with the same arguments"):
+        copy(source, tmp_path / "A")
+    first = fetched.anew()
+    assert noted(tmp_path / "A") == len(first), "all that was read is durable"
+    with copy(source, tmp_path / "A") as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+
+
+def test_what_could_not_be_made_durable_is_not_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
+) -> None:
+    """The third sync fails, once: what was written before may be gone."""
+    real, syncs, good = targets.ArrayTarget.sync, 0, 0
+
+    class Failed:
+        def done(self) -> bool:
+            return True
+
+        def wait(self) -> None:
+            raise LostError("a server was started again")
+
+    def sync(target: Any) -> Any:
+        nonlocal syncs, good
+        syncs += 1
+        if syncs == 3:
+            good = noted(tmp_path / "A")
+            return Failed()
+        ticket = real(target)
+        ticket.wait()
+        return ticket
+
+    source = in_npy(MODEL, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(targets.ArrayTarget, "sync", sync)
+        with pytest.raises(LostError, match="started again"):
+            copy(source, tmp_path / "A")
+    before, done = fetched.anew(), noted(tmp_path / "A")
+    assert 0 < good == done < len(before)
+    with copy(source, tmp_path / "A") as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+        assert len(fetched.boxes) == array.report.blocks - done
+
+
+def test_in_a_pool(tmp_path: Path, fetched: Fetched) -> None:
+    (tmp_path / "d0").mkdir()
+    source = in_npy(MODEL, tmp_path)
+    with oc.Pool.embedded([tmp_path / "d0"]) as pool:
+        fetched.anew(5)
+        with pytest.raises(ZeroDivisionError):
+            oc.from_array(source, pool / "A", memory="4 MiB", chunks=CHUNKS, progress=False)
+        fetched.anew()
+        with oc.from_array(
+            source, pool / "A", memory="4 MiB", chunks=CHUNKS, progress=False
+        ) as array:
+            np.testing.assert_array_equal(array[...], MODEL)
+            assert array.report.blocks_before > 0
+            assert len(fetched.boxes) == array.report.blocks - array.report.blocks_before
+
+
+def test_it_is_listed_and_removed(tmp_path: Path, fetched: Fetched) -> None:
+    stopped(in_npy(MODEL, tmp_path), tmp_path / "A", fetched)
+    entry = recognise(tmp_path / "A")
+    assert entry is not None
+    assert (entry.kind, entry.state) == ("array", "incomplete")
+    assert "again with the same arguments" in entry.text
+    remove(entry)
+    assert not (tmp_path / "A").exists()
+
+
+SCRIPT = """
+import sys, time
+import outcore as oc
+from outcore import blocks_done, sources
+blocks_done.NOTE_S = 0.0
+fetch, side = sources.Flat.fetch, sources.Side
+sources.Side = lambda *a, **k: side(*a, **k | {"most_bytes": 1 << 10})
+
+def slow(source, box, out):
+    print(*(s.start for s in box), flush=True)
+    time.sleep(0.02)
+    return fetch(source, box, out)
+
+sources.Flat.fetch = slow
+print("ready", flush=True)
+oc.from_array(sys.argv[1], sys.argv[2], memory=256 << 10, chunks=(8, 8), progress=False)
+"""
+
+
+def test_killed_again_and_again(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    """kill -9 at any moment loses nothing that was noted."""
+    source, path = in_npy(MODEL, tmp_path), tmp_path / "A"
+    delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.1, None]
+    killed, read = killed_until_whole(
+        lambda: run_python(SCRIPT, str(source), str(path)), path, delays_s
+    )
+    assert killed >= 3
+    with oc.open_array(path) as array:
+        np.testing.assert_array_equal(array[...], MODEL)
+    # Blocks of 8 x 16. Each kill costs at most those read ahead, being written, and not yet noted.
+    assert read <= 8 * 3 + 8 * killed
+
+
+def test_the_command_line_goes_on(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    done = noted(tmp_path / "A")
+    again = ("convert", source, tmp_path / "A", "--memory", "262144", "--chunks", "10,13")
+    assert f"gone on at block {done}" in outcore(*again).output
