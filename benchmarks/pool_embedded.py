@@ -14,10 +14,17 @@ from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import clear, random_block
 from benchmarks.rounds import alternate
-from benchmarks.streaming import CHUNK, COLUMNS, ROWS, Streaming, rate
+from benchmarks.streaming import CHUNK, COLUMNS, DEPTH, ROWS, Streaming, rate
 
 ORDER = {"full": 16384, "quick": 2048, "tiny": 512}
 BUDGET_SHARE = 8
+
+THREADS = DEPTH // 2
+"""For each of the two directories: both are on one disk, which a plain path gives `DEPTH` requests
+at once."""
+
+BLOCKS = 2 * DEPTH
+"""In memory: of a pool each is on one of its servers, and both are to have enough."""
 
 PLAIN, POOL = "plain directory", "pool"
 EMBEDDED = "pool embedded over 2 directories"
@@ -27,7 +34,7 @@ AT_LEAST = Target("≥", 0.95)
 def measure(setting: Setting) -> Outcome:
     directories = [setting.scratch / "a", setting.scratch / "b"]
     rounds = 1 if setting.size == "tiny" else 5
-    with oc.Pool.embedded(directories) as pool:
+    with oc.Pool.embedded(directories, threads=THREADS) as pool:
         places = {PLAIN: setting.scratch, POOL: pool}
         speed = factored(setting, places, rounds, f"speed in a {EMBEDDED}", AT_LEAST)
         return Outcome([*streams(setting, places, rounds), speed])
@@ -40,7 +47,7 @@ def streams(setting: Setting, places: dict[str, Any], rounds: int) -> list[Figur
         name: oc.create_array(where / "A", shape, "f8", chunks=CHUNK)
         for name, where in places.items()
     }
-    sides = {name: Streaming(array) for name, array in arrays.items()}
+    sides = {name: Streaming(array, BLOCKS) for name, array in arrays.items()}
     for side in sides.values():
         side.write_rate()
     figures = []

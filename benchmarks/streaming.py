@@ -82,15 +82,15 @@ def shard_file(array: Path) -> Path:
 
 
 class Streaming:
-    """One pass over an array, chunk by chunk, in the order on disk."""
+    """One pass over an array, chunk by chunk, in the order on disk, with so many in memory."""
 
-    def __init__(self, array: oc.Array) -> None:
+    def __init__(self, array: oc.Array, blocks: int = BLOCKS) -> None:
         self.array = array
         self.boxes = list(array.chunk_boxes())
         self.block_bytes = array.nbytes // len(self.boxes)
-        self.arena = Arena((BLOCKS + 2) * self.block_bytes)
+        self.arena = Arena((blocks + 2) * self.block_bytes)
         self.file = array.open_file(self.arena, self.block_bytes, writable=True)
-        buffers = [self.arena.allocate(self.block_bytes) for _ in range(BLOCKS)]
+        buffers = [self.arena.allocate(self.block_bytes) for _ in range(blocks)]
         rng = np.random.default_rng(1)
         self.blocks = [
             np.ndarray(array.chunks, array.dtype, buffer=memoryview(buffer)) for buffer in buffers
@@ -102,7 +102,7 @@ class Streaming:
         """Bytes a second."""
         seen = 0
         start = time.perf_counter()
-        for _, data in self.array.stream(memory=BLOCKS * self.block_bytes):
+        for _, data in self.array.stream(memory=len(self.blocks) * self.block_bytes):
             seen += data.nbytes
         seconds = time.perf_counter() - start
         if seen != self.array.nbytes:
@@ -112,9 +112,9 @@ class Streaming:
     def write_rate(self) -> float:
         """Bytes a second, the sync included."""
         start = time.perf_counter()
-        with WriteBehind(self.file, most=BLOCKS) as writer:
+        with WriteBehind(self.file, most=len(self.blocks)) as writer:
             for number, box in enumerate(self.boxes):
-                writer.write(box, self.blocks[number % BLOCKS])
+                writer.write(box, self.blocks[number % len(self.blocks)])
             writer.flush(sync=True)
         return self.array.nbytes / (time.perf_counter() - start)
 

@@ -52,7 +52,7 @@ class Pool:
             all of its directories but those of servers that were retired; one more, which is empty,
             becomes a new server, which new files use.
         threads
-            Requests in work at once on each disk.
+            Requests in work at once in each directory: fewer, where several are on one disk.
 
         Raises
         ------
