@@ -1,6 +1,7 @@
 """What requests cost in the plan's time, and which method it chooses for which disk."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from lu_by_method import RATES
 from partial_cases import cut
 
 import outcore as oc
+from outcore._core import Arena
 from outcore.linalg.cost import Phase
 from outcore.linalg.lu.block_columns_cost import lower_gathers, partial_cost, source_gathers
 from outcore.linalg.lu.partial_geometry import PartialGeometry
@@ -65,6 +67,30 @@ def test_gathers_of_a_random_matrix(n: int, share: int) -> None:
         moves.append(RowMoves.of(pivots.astype(np.int32), s.origin))
     assert sum(lower_gathers(g, k) for k in range(len(moves))) == pytest.approx(total[0], rel=0.01)
     assert sum(phase.requests for phase in partial_cost(g).phases) > total[0]
+
+
+def test_rows_of_wide_chunks_are_gathered_one_by_one() -> None:
+    """Of a chunk that is wider than what is read of it, no two rows lie next to each other."""
+    n = 8192
+    g = cut(n, "f8", n * n * 8 // 32, "C", (256, 2048))
+    for k, s in enumerate(g.block_columns):
+        chunks = {left // 2048 for left in range(s.origin, s.origin + s.width, 64)}
+        whole = sum(s.origin <= c * 2048 and (c + 1) * 2048 <= s.origin + s.width for c in chunks)
+        assert source_gathers(g, k) >= n * (len(chunks) - whole)
+
+
+def test_parts_of_rows_come_without_a_small_buffer(tmp_path: Path) -> None:
+    """Of a buffer for two of them, each would wait for the one before."""
+    model = np.arange(64 * 4096.0).reshape(64, 4096)
+    with oc.from_array(model, tmp_path / "A", chunks=(64, 4096), progress=False) as array:
+        arena = Arena(1 << 20)
+        file = array.open_file(arena, 16 << 10)
+        target = np.ndarray((64, 1024), np.float64, memoryview(arena.allocate(64 * 1024 * 8)))
+        before = arena.peak_bytes
+        file.submit_read_rows(np.arange(64), 1024, target).wait()
+        np.testing.assert_array_equal(target, model[:, 1024:2048])
+        assert arena.peak_bytes == before
+        assert file.counters()[0] == target.nbytes
 
 
 def test_the_method_depends_on_the_disk() -> None:

@@ -9,7 +9,8 @@ class DiskReads(NamedTuple):
     Attributes
     ----------
     gap_bytes
-        A gap of at most so many bytes is read with what lies around it.
+        A gap of at most so many bytes, and of a quarter of a buffer, is read with what lies around
+        it.
     block_bytes
         What goes through a buffer begins and ends on a block of so many.
     """

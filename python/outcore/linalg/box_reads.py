@@ -18,8 +18,8 @@ from outcore.linalg.grains import pages
 from outcore.linalg.lu.segments import Layout
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 
-# How requests are cut: these mean the same in `crates/core/src/cut.rs` and
-# `crates/client/src/piece.rs`.
+# How requests are cut: these mean the same in `crates/core/src/cut.rs`, and in
+# `crates/client/src/piece.rs` and `array_file.rs`.
 _SHORT_BYTES = 64 << 10
 _MOST_PIECE_BYTES = TILE_BYTES
 _MOST_EXTENTS = 4096
@@ -113,7 +113,7 @@ def _read_bytes(
     line = length * itemsize
     start, extent = (slow.first * length + fast.first) * itemsize, fast.size * itemsize
     gap = line - extent if slow.size > 1 else 0
-    if gap > disk.gap_bytes:
+    if gap > min(disk.gap_bytes, piece_bytes // 4):
         return sum(
             _apart_bytes(start + first * line, extent, count, piece_bytes, disk)
             for first, count in _groups(slow.size, _most_extents(extent, piece_bytes))

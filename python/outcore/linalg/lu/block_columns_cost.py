@@ -93,8 +93,12 @@ def source_gathers(g: BlockColumnGeometry, k: int) -> float:
     s = g.block_columns[k]
     chunk = g.segment if g.is_copied else g.layout.chunks[1]
     first = s.origin - (g.copied_from if g.is_copied else 0)
-    across = math.ceil((first + g.source_columns(k)) / chunk) - first // chunk
-    return across * _runs(g.n, s.order, g.rows)
+    end, total = first + g.source_columns(k), 0.0
+    for left in range(first // chunk * chunk, end, chunk):
+        # Of a part of a chunk's columns, no two rows lie next to each other.
+        is_whole = first <= left and left + chunk <= end
+        total += _runs(g.n, s.order, g.rows) if is_whole else g.n
+    return total
 
 
 def _runs(rows: int, left: int, tile: int) -> float:
