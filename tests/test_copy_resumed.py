@@ -1,9 +1,13 @@
 """Copies into arrays that were stopped: what they leave, and that they go on from there."""
 
+import io
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -15,8 +19,9 @@ from source_cases import in_hdf5, in_npy, in_zarr
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore import blocks_done, copy_plan, sources, targets
+from outcore import blocks_done, copy_plan, create, sources, targets
 from outcore.catalog import recognise, remove
+from outcore.copying import copy_to_array
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -25,6 +30,7 @@ from outcore.errors import (
     JournalError,
     LostError,
 )
+from outcore.open_source import open_source
 
 SHAPE, CHUNKS = (60, 40), (10, 13)
 MODEL = np.arange(2400.0).reshape(SHAPE)
@@ -56,9 +62,7 @@ def hdf5_dataset(path: Path) -> Any:
 KINDS: dict[str, Make] = {
     ".npy": lambda path: in_npy(MODEL, path),
     "raw": in_raw,
-    "memmap": in_memmap,
     "HDF5": lambda path: in_hdf5(MODEL, path),
-    "h5py": hdf5_dataset,
     "Zarr": lambda path: in_zarr()(MODEL, path),
     "zarr-python": lambda path: zarr.open(in_zarr()(MODEL, path), mode="r"),
     "outcore": stored,
@@ -181,7 +185,9 @@ def test_a_budget_for_smaller_blocks_only_is_refused(
         for each in (sources, targets):
             patch.setattr(each, "Side", copy_plan.Side)
         stopped(source, tmp_path / "A", fetched, at=2, memory="4 MiB", chunks=chunks)
-    with pytest.raises(BudgetError, match=r"need \d+ bytes to go on .* or pass overwrite=True"):
+    with pytest.raises(
+        BudgetError, match=r"need \d+ bytes .* in which it was begun, .* overwrite=True"
+    ):
         copy(source, tmp_path / "A", memory="512 KiB", chunks=chunks)
     with copy(source, tmp_path / "A", memory="4 MiB", chunks=chunks) as array:
         np.testing.assert_array_equal(array[...], model)
@@ -196,7 +202,6 @@ def test_a_source_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetche
     changed = np.load(source, mmap_mode="r+")
     changed[0, 0] = -1
     changed.flush()
-    os.utime(source)
     with pytest.raises(JournalError, match="written to since; pass overwrite=True"):
         copy(source, tmp_path / "A")
     with copy(source, tmp_path / "A", overwrite=True) as array:
@@ -228,13 +233,171 @@ def test_another_source_is_refused(tmp_path: Path, fetched: Fetched) -> None:
             copy(other, tmp_path / "A")
 
 
-def test_another_part_of_a_mapping_is_another_source(tmp_path: Path, fetched: Fetched) -> None:
-    source = in_memmap(tmp_path)
-    stopped(source, tmp_path / "A", fetched)
-    with pytest.raises(JournalError, match="of another part of it"):
-        copy(source.base[:, :40], tmp_path / "A")
+def unlinked(path: Path) -> Any:
+    np.save(path / "u.npy", MODEL)
+    found = np.load(path / "u.npy", mmap_mode="r")
+    (path / "u.npy").unlink()
+    return found
+
+
+def in_memory_hdf5(path: Path) -> Any:
+    file = h5py.File(io.BytesIO(), "w")
+    return file.create_dataset("a", data=MODEL, chunks=(20, 13))
+
+
+def virtual_hdf5(path: Path) -> str:
+    name, _, dataset = in_hdf5(MODEL, path).partition("::")
+    layout = h5py.VirtualLayout(MODEL.shape, MODEL.dtype)
+    layout[...] = h5py.VirtualSource(name, dataset, MODEL.shape)
+    with h5py.File(path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("a", layout)
+    return f"{path}/virtual.h5"
+
+
+def linked_zarr(path: Path) -> Path:
+    found = in_zarr()(MODEL, path)
+    (found / "c").rename(path / "elsewhere")
+    (found / "c").symlink_to(path / "elsewhere")
+    return found
+
+
+@pytest.mark.parametrize(
+    "make", [in_memmap, hdf5_dataset, unlinked, in_memory_hdf5, virtual_hdf5, linked_zarr]
+)
+def test_what_may_change_unseen_begins_anew(tmp_path: Path, make: Make, fetched: Fetched) -> None:
+    source = make(tmp_path)
+    stopped(source, tmp_path / "A", fetched, at=1)
     with copy(source, tmp_path / "A") as array:
         np.testing.assert_array_equal(array[...], MODEL)
+        assert array.report.blocks_before == 0
+
+
+def test_a_chunk_of_the_same_size_and_an_older_time_is_noticed(
+    tmp_path: Path, fetched: Fetched
+) -> None:
+    source = in_zarr(compressors=None)(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    file = max(path for path in source.rglob("c/*/*") if path.is_file())
+    file.write_bytes(bytes(file.stat().st_size))
+    os.utime(file, ns=(0, 0))
+    with pytest.raises(JournalError, match="written to since"):
+        copy(source, tmp_path / "A")
+
+
+def test_a_file_that_took_the_place_of_another_is_noticed(tmp_path: Path, fetched: Fetched) -> None:
+    """Of one that is open, the version is its own, not that of what is at its path now."""
+    source = in_npy(MODEL, tmp_path)
+    with open_source(source) as opened:
+        np.save(tmp_path / "new.npy", -MODEL)
+        (tmp_path / "new.npy").rename(source)
+        fetched.anew(5)
+        with pytest.raises(ZeroDivisionError):
+            copy_to_array(opened, tmp_path / "A", memory=MEMORY, chunks=CHUNKS, progress=False)
+        fetched.anew()
+    with pytest.raises(JournalError, match="written to since"):
+        copy(source, tmp_path / "A")
+
+
+def test_a_target_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    for _ in range(2):  # going on is no such writing
+        stopped(source, tmp_path / "A", fetched)
+    with oc.open_array(tmp_path / "A", "r+", allow_incomplete=True) as array:
+        array[0, :] = -7.0
+    with pytest.raises(JournalError, match=r"A was written to since .* overwrite=True"):
+        copy(source, tmp_path / "A")
+
+
+def test_what_another_call_left_incomplete_is_no_stopped_copy(tmp_path: Path) -> None:
+    source = in_npy(MODEL, tmp_path)
+    with copy(source, tmp_path / "A") as array:
+        array.mark("incomplete", "another call was stopped")
+    (tmp_path / "A" / "outcore.copy").write_text('{"blocks_done": 1}\n')
+    with pytest.raises(ExistsError):
+        copy(source, tmp_path / "A")
+
+
+def test_the_attributes_are_those_of_the_last_call(tmp_path: Path, fetched: Fetched) -> None:
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    copy(source, tmp_path / "A", attributes={"units": "m"}).close()
+    assert oc.open_array(tmp_path / "A").attrs == {"units": "m"}
+
+
+def test_an_array_that_was_half_removed_is_not_gone_on_with(
+    tmp_path: Path, fetched: Fetched
+) -> None:
+    """As if the process had died while it made room, after any of the files."""
+    source = in_npy(MODEL, tmp_path)
+    stopped(source, tmp_path / "A", fetched)
+    for name in ("outcore.copy", "c"):
+        subprocess.run(["rm", "-r", tmp_path / "A" / name], check=True)
+        shutil.copytree(tmp_path / "A", tmp_path / f"A-{name}")
+        with copy(source, tmp_path / f"A-{name}") as array:
+            np.testing.assert_array_equal(array[...], MODEL)
+
+
+@pytest.mark.parametrize("record", ["outcore.copy", "outcore.fill"])
+def test_the_record_is_removed_first_and_the_metadata_last(record: str) -> None:
+    names = ["c", record, "outcore.generation", "zarr.json"]
+    removed: list[str] = []
+    volume = SimpleNamespace(
+        list=lambda name: [(n, False, 0) for n in names], remove=removed.append
+    )
+    where: Any = SimpleNamespace(path=Path("A"), name="A", volume=volume, inside=lambda name: name)
+    create._remove(where)
+    assert removed == [record, "c", "outcore.generation", "A"]
+
+
+def test_a_failure_that_a_note_learns_of_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system tells of it once: the sync at the end does well."""
+    real, syncs = targets.ArrayTarget.sync, 0
+
+    class Late:
+        def done(self) -> bool:
+            return False
+
+        def wait(self) -> None:
+            raise LostError("a server was started again")
+
+    def sync(target: Any) -> Any:
+        nonlocal syncs
+        syncs += 1
+        return Late() if syncs == 1 else real(target)
+
+    monkeypatch.setattr(targets.ArrayTarget, "sync", sync)
+    with pytest.raises(LostError, match="started again"):
+        copy(in_npy(MODEL, tmp_path), tmp_path / "A")
+    with pytest.raises(IncompleteError):
+        oc.open_array(tmp_path / "A")
+
+
+@pytest.mark.parametrize("kind", ["group", "foreign", "broken"])
+def test_what_is_no_array_of_ours_is_there_already(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "A"
+    if kind == "group":
+        oc.create_group(path)
+    elif kind == "foreign":
+        zarr.create_array(path, data=MODEL)
+    else:
+        copy(MODEL, path).close()
+        (path / "zarr.json").write_text("{")
+    with pytest.raises(ExistsError):
+        copy(in_npy(MODEL, tmp_path), path)
+
+
+def test_the_budget_that_is_named_suffices(tmp_path: Path) -> None:
+    side = copy_plan.Side((copy_plan.Cuts(4096, 8), copy_plan.Cuts(4096, 8)), bounces=True)
+    steps = copy_plan.plan_copy(side, side, 8, 64 << 20).steps
+    have = 1 << 20
+    with pytest.raises(BudgetError, match="in which it was begun") as refused:
+        copy_plan.plan_copy(side, side, 8, have, steps)
+    need = int(str(refused.value).split()[1])
+    assert copy_plan.plan_copy(side, side, 8, need, steps).steps == steps
+    for more in range(0, 1 << 20, 4096):
+        assert copy_plan.plan_copy(side, side, 8, need + more, steps).depth >= 1
 
 
 @pytest.mark.parametrize("change", [{"dtype": "f4"}, {"chunks": (10, 8)}, {"order": "F"}])

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from outcore.array_metadata import is_half_made, read_metadata
-from outcore.errors import JournalError
+from outcore.errors import CorruptError, InvalidError, JournalError
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
@@ -16,6 +16,10 @@ SYNC_BYTES = 256 << 20
 NOTE_S = 5.0
 """After this much is written, or this long, it is made durable and noted, so that a killed process
 or a power cut loses no more."""
+
+FILL, COPY = "outcore.fill", "outcore.copy"
+RECORDS = (FILL, COPY)
+"""Names of such records in an array: of an assembly, and of a copy."""
 
 _ANEW = 32
 """Notes after which the record is written anew, so that it stays short."""
@@ -100,9 +104,12 @@ class BlocksDone:
         if not self.where.exists():
             stopped = is_half_made(self.where)
         else:
-            found = read_metadata(self.where)
-            # What it says of a whole array, that was left between two last steps, counts no more.
-            stopped = found.state == begun.state and (self.is_there() or found.why == begun.why)
+            try:
+                found = read_metadata(self.where)
+            except (InvalidError, CorruptError):
+                return False  # something else
+            # A record that was left between the last two steps counts no more.
+            stopped = (found.state, found.why) == (begun.state, begun.why)
             if stopped and _layout(found, begun) != _layout(begun, begun):
                 raise JournalError(
                     f"{self.where.path} holds a half-made array of another shape, type or layout; "

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from outcore import atomic_write
 from outcore.array import Array
+from outcore.blocks_done import RECORDS
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
@@ -40,9 +41,7 @@ _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_COPIED = frozenset(["journal", "content", "old"])
-_HALF_MADE_ARRAY = frozenset(
-    ["c", "outcore.checksums", "outcore.copy", "outcore.fill", "outcore.generation"]
-)
+_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.generation", *RECORDS])
 _HALF_MADE_FACTORS = {
     kind.suffix: frozenset(["journal", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()

@@ -8,13 +8,12 @@ from typing import Any
 
 from outcore import blocks_done
 from outcore._core import Ticket
-from outcore.blocks_done import BlocksDone
+from outcore.array_metadata import read_generation
+from outcore.blocks_done import COPY, BlocksDone
 from outcore.copy_plan import CopyPlan
 from outcore.errors import JournalError, OutcoreError
 from outcore.sources import Source
 from outcore.volumes import Place
-
-_JOURNAL = "outcore.copy"
 
 
 class CopyRecord(BlocksDone):
@@ -27,7 +26,7 @@ class CopyRecord(BlocksDone):
     """
 
     def __init__(self, where: Place) -> None:
-        super().__init__(where, _JOURNAL, "copy")
+        super().__init__(where, COPY, "copy")
         self.goes_on = False
 
     def steps_of(self, source: Source) -> list[int] | None:
@@ -43,7 +42,7 @@ class CopyRecord(BlocksDone):
         version = source.version()
         try:
             header = json.loads(self.lines()[0])
-            of, steps = header["source"], header["steps"]
+            of, steps, generation = header["source"], header["steps"], int(header["generation"])
         except (ValueError, KeyError, TypeError):
             raise self.damaged() from None
         if of != version:
@@ -53,19 +52,24 @@ class CopyRecord(BlocksDone):
                 f"{self.where.path} holds a half-made copy of {_name(of)}, and this is {what}; "
                 "pass overwrite=True to begin anew"
             )
+        if version is not None and read_generation(self.where) not in (generation - 1, generation):
+            raise JournalError(
+                f"{self.where.path} was written to since copying into it was stopped; pass "
+                "overwrite=True to begin anew"
+            )
         return None if version is None else steps
 
-    def describe(self, source: Source, plan: CopyPlan) -> None:
+    def describe(self, version: dict[str, Any] | None, plan: CopyPlan) -> None:
         """Say what is copied, and in which blocks: before the first note."""
         steps = plan.steps
-        version = None if steps is None else source.version()
-        self.goes_on = version is not None
-        self.header = json.dumps({"source": version, "steps": steps}).encode() + b"\n"
-
-    def keep_header(self) -> None:
-        """Keep what the record that is there says."""
-        self.goes_on = True
-        self.header = self.lines()[0] + b"\n"
+        self.goes_on = version is not None and steps is not None
+        header = {
+            "source": version if self.goes_on else None,
+            "steps": steps,
+            # As it is when the array is opened to be written.
+            "generation": read_generation(self.where) + 1,
+        }
+        self.header = json.dumps(header).encode() + b"\n"
 
 
 def _name(version: dict[str, Any] | None) -> str:
@@ -99,7 +103,9 @@ class CopyNotes:
         """Take the write of the next block."""
         self._writes.append(write)
         self._unsynced += nbytes
-        if self._sync is not None and self._sync.done():
+        # Who writes faster than the disk makes durable waits for that: no more is lost.
+        is_late = self._unsynced > blocks_done.SYNC_BYTES
+        if self._sync is not None and (is_late or self._sync.done()):
             self._note()
         is_due = (
             self._unsynced > blocks_done.SYNC_BYTES
@@ -107,6 +113,11 @@ class CopyNotes:
         )
         if is_due and self._sync is None:
             self._begin_sync()
+
+    def finish(self) -> None:
+        """Wait for a sync that was begun: what it failed with is told only once."""
+        if self._sync is not None:
+            self._note()
 
     def stop(self) -> None:
         """Note what came to the disk before something failed. The first error is the one to tell.

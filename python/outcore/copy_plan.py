@@ -195,11 +195,17 @@ def plan_copy(
     cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
     given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
     least_bytes = _block_bytes([c.widest for c in cuts], itemsize)
+    if steps is not None:
+        least_bytes = _block_bytes(
+            [min(step, c.n) for c, step in zip(cuts, steps, strict=True)], itemsize
+        )
     need = least_bytes + library * max(least_bytes, chunk_bytes)
     if need > room:
+        how = "choose smaller chunks=" if steps is None else "begin anew by overwrite=True"
         raise BudgetError(
-            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}, "
-            f"have {have_bytes}; raise memory= or choose smaller chunks="
+            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
+            f"{'' if steps is None else ', in which it was begun'}, have {have_bytes}; raise "
+            f"memory= or {how}"
         )
     spare = (have_bytes - need) // max(sides, 1)
     bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
@@ -219,12 +225,6 @@ def plan_copy(
     block_bytes = _block_bytes(largest, itemsize)
     beside = library * max(block_bytes, chunk_bytes)
     depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
-    if steps is not None and beside + block_bytes > room:
-        raise BudgetError(
-            f"need {sides * bounce_bytes + beside + block_bytes} bytes to go on with a copy in "
-            f"blocks of {block_bytes}, have {have_bytes}; raise memory=, or pass overwrite=True to "
-            "begin anew in smaller blocks"
-        )
     times_read = 1.0
     if source.decoded:
         for c, each in zip(source.cuts, pieces, strict=True):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
+from outcore.array_metadata import write_metadata
 from outcore.copy_notes import CopyNotes, CopyRecord
 from outcore.copy_plan import CopyPlan, Side, plan_copy
 from outcore.copy_report import CopyReport
@@ -97,6 +98,8 @@ def copy_blocks(
         source.check_end()
         for slot in slots:
             slot.wait()
+        if notes is not None:
+            notes.finish()
     except BaseException:
         if notes is not None:
             notes.stop()
@@ -176,9 +179,10 @@ def from_array(
     dims, attributes
         As for `create_array`; by default those of an outcore or Zarr source.
     resume
-        Whether a copy that was stopped goes on, if `source` is as it was then: a file, or an array
-        in files, that was not written to since. A copy of anything else begins anew: of what is in
-        memory, of an iterator, or of what is computed. If not, what is there is refused.
+        Whether a copy that was stopped goes on, if `source` is as it was then: a file or directory
+        by its name, an array of outcore's or a zarr-python array in a directory. A copy of anything
+        else begins anew: of what is in memory, mapped, computed, or from an iterator. Without
+        `resume`, what is there is refused.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
@@ -245,34 +249,38 @@ def copy_to_array(
     metadata = metadata.on(where.volume)
     check_apart(source, where.path)
     refuse_being_made(where)
+    record = CopyRecord(where)
     with (
-        _saying_how_to_go_on(where, overwrite=overwrite),
+        _saying_how_to_go_on(record, resume=resume, overwrite=overwrite),
         being_made(where, f"copying to {where.path.name}"),
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
-        record = CopyRecord(where)
         stopped = resume and not overwrite and record.was_stopped(begun)
         steps = record.steps_of(source) if stopped else None
+        version, done = source.version(), 0
         if steps is not None:
             plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
             done = record.done_of(plan.blocks)
-            record.keep_header()
+            write_metadata(where, begun)  # the attributes of this call
         else:
             make_array(where, begun, overwrite=overwrite or stopped, reserve=True)
-            record.describe(source, plan)
-            done = 0
+        record.describe(version, plan)
         record.begin(done)
         return _copy_to(where, record, side, source, plan, done, memory_bytes, progress)
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(where: Place, *, overwrite: bool) -> Iterator[None]:
+def _saying_how_to_go_on(record: CopyRecord, *, resume: bool, overwrite: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        how = "without overwrite=True" if overwrite else "with the same arguments"
+        if overwrite and resume:
+            how = "without overwrite=True"
+        else:
+            how = "with the same arguments" if resume else "with overwrite=True"
+        what = "go on" if resume and record.goes_on else "begin anew"
         raise Interrupted(
-            f"copying to {where.path} was stopped; call it again {how} to go on"
+            f"copying to {record.where.path} was stopped; call it again {how} to {what}"
         ) from None
 
 

@@ -17,6 +17,7 @@ from outcore.array_metadata import (
     read_metadata,
     write_metadata,
 )
+from outcore.blocks_done import RECORDS
 from outcore.counts import is_count
 from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
@@ -351,7 +352,9 @@ def _remove(where: Place) -> None:
     In a pool a directory is gone at once, with all that is in it.
     """
     if not isinstance(where.path, PoolPath):
-        for name, _, _ in where.volume.list(where.name):
+        names = [name for name, _, _ in where.volume.list(where.name)]
+        # Who finds the record of a stopped call would go on with shard files that are gone.
+        for name in sorted(names, key=lambda name: name not in RECORDS):
             if name != "zarr.json":
                 where.volume.remove(where.inside(name))
     where.volume.remove(where.name)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from outcore import blocks_done, budget
 from outcore._core import Arena, ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
-from outcore.blocks_done import BlocksDone, blocks_of
+from outcore.blocks_done import FILL, BlocksDone, blocks_of
 from outcore.counts import count_of
 from outcore.elements import all_fit, array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, OutcoreError
@@ -29,7 +29,6 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 Fill: TypeAlias = Callable[..., npt.NDArray[Any]]
 
-_JOURNAL = "outcore.fill"
 _WHY = "assembly by fill was stopped; call create_array again with the same arguments to go on"
 _BOUNCE_BYTES = 4 << 20
 
@@ -66,7 +65,7 @@ def fill_array(
         )
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
     with _saying_how_to_go_on(where), being_made(where, "assembly"):
-        record = BlocksDone(where, _JOURNAL, "assembly")
+        record = BlocksDone(where, FILL, "assembly")
         stopped = resume and not overwrite and record.was_stopped(begun)
         if stopped and record.is_there():
             done = record.done_of(blocks_of(begun))

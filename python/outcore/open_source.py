@@ -107,9 +107,7 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
         )
     found = Sliced(source, dtype)
     if is_a(source, "h5py", "Dataset"):
-        found.path = path = Path(source.file.filename)
-        if source.file.mode == "r":
-            found.find_version = lambda: file_version(path) | {"dataset": source.name}
+        found.path = Path(source.file.filename)
     elif is_a(source, "zarr", "Array"):
         _describe_zarr(found, source)
     return found
@@ -120,7 +118,7 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
     root = getattr(array.store, "root", None)
     if root is not None:
         source.path = path = Path(root) / array.path
-        source.find_version = lambda: file_version(path)
+        source.opened_as = file_version(path)
     if isinstance(inside := getattr(array.store, "path", None), PoolPath):
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
@@ -213,16 +211,22 @@ def _open_hdf5(path: Path, dataset: str, dtype: npt.DTypeLike | None) -> Source:
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; check the path")
     h5py = load("h5py", f"reading {path}")
+    version = file_version(path)
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         said = " ".join(str(error).split())
         raise InvalidError(f"{path} cannot be read as HDF5: {said}") from None
     try:
-        found = _array_like(_dataset(h5py, file, path, dataset), dtype)
+        item = _dataset(h5py, file, path, dataset)
+        found = _array_like(item, dtype)
     except BaseException:
         file.close()
         raise
+    # Elements in other files may change without this one.
+    is_here = not item.is_virtual and not item.external
+    if isinstance(found, Sliced) and version is not None and version == file_version(path):
+        found.opened_as = version | {"dataset": item.name} if is_here else None
     found.keep(file)
     return found
 

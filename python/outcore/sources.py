@@ -3,11 +3,15 @@
 `outcore.open_source` tells which of them a source is.
 """
 
+import contextlib
+import hashlib
 import itertools
+import json
 import mmap
+import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -118,7 +122,8 @@ class Source(ABC):
     def version(self) -> dict[str, Any] | None:
         """Tell where it lies, as ``path``, and what differs when it has changed.
 
-        Of what is in no file, or may be changed without that, it is `None`.
+        It is of what is read, whatever is at its path now. Of what is in no file, or may be changed
+        without that, it is `None`.
         """
         return None
 
@@ -168,20 +173,6 @@ class Mapped(Source):
         # Of a private mapping (mode "c"), this would throw away what was assigned to it.
         self._mapping = base if getattr(array, "mode", "c") != "c" else None
 
-    def version(self) -> dict[str, Any] | None:
-        """See `Source`."""
-        if not isinstance(self.path, Path) or self._mapping is None:
-            return None
-        # A view has the offset of what it is a view of, in a mapping that begins at a page.
-        offset = getattr(self._array, "offset", 0)
-        begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
-        return file_version(self.path) | {
-            "offset": offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY,
-            "first": self._array.ctypes.data - begin,
-            "strides": list(self._array.strides),
-            "dtype": self._given.str,
-        }
-
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
         np.copyto(out, self._array[box], casting="same_kind")
@@ -206,13 +197,16 @@ class Flat(Source):
         self._file = FlatFile(fd, str(path), self.shape, self._given, order, offset)
         self.keep(self._file)
         self.path = path
-        self._lies = {"offset": offset, "order": order, "dtype": self._given.str}
+        self._fd = fd
+        self._lies = {"offset": operator.index(offset), "order": order, "dtype": self._given.str}
         self.side = Side(self.side.cuts, library_blocks=int(self.converts), run=_run(self))
 
     def version(self) -> dict[str, Any] | None:
         """See `Source`."""
-        assert isinstance(self.path, Path), "it was opened"
-        return file_version(self.path) | self._lies
+        # What is on its way to the disk is written by then: changing it anew is noticed.
+        with contextlib.suppress(OSError):
+            os.fsync(self._fd)
+        return {"path": os.path.realpath(str(self.path))} | _state(os.fstat(self._fd)) | self._lies
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
@@ -245,8 +239,9 @@ class Stored(Source):
     def version(self) -> dict[str, Any] | None:
         """See `Source`."""
         settle(self._array.place)
-        found = version_of(self._array.place)
-        return {"path": str(self.path), **found._asdict()}
+        found, path = version_of(self._array.place), self._array.path
+        name = os.path.realpath(path) if isinstance(path, Path) else str(path)
+        return {"path": name, **found._asdict()}
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """See `Source`."""
@@ -280,11 +275,11 @@ class Sliced(Source):
             library_blocks=LIBRARY_BLOCKS,
             run=_run(self),
         )
-        self.find_version: Callable[[], dict[str, Any] | None] = lambda: None
+        self.opened_as: dict[str, Any] | None = None
 
     def version(self) -> dict[str, Any] | None:
-        """See `Source`. It is what `find_version` finds."""
-        return self.find_version()
+        """See `Source`. It is what it was opened as."""
+        return self.opened_as
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
@@ -337,21 +332,37 @@ class Rows(Source):
         self._rows.check_end()
 
 
-def file_version(path: Path) -> dict[str, Any]:
-    """Tell what differs when a file has changed, or of a directory any of those below it."""
-    if not path.is_dir():
-        found = path.stat()
-        return {
-            "path": str(path.resolve()), "bytes": found.st_size, "modified_ns": found.st_mtime_ns
-        }  # fmt: skip
-    files, nbytes, modified_ns = 0, 0, 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            found = os.stat(os.path.join(directory, name))
-            files, nbytes = files + 1, nbytes + found.st_size
-            modified_ns = max(modified_ns, found.st_mtime_ns)
+def file_version(path: Path) -> dict[str, Any] | None:
+    """Tell what differs when a file has changed, or any of those in a directory and below.
+
+    `None` if that cannot be told.
+    """
+    try:
+        if not path.is_dir():
+            return {"path": os.path.realpath(path)} | _state(path.stat())
+        files, sum_of_all = 0, hashlib.blake2b(digest_size=16)
+        for directory, below, names in os.walk(path, onerror=_fail):
+            if any(os.path.islink(os.path.join(directory, name)) for name in below):
+                return None
+            below.sort()
+            for name in sorted(names):
+                file = os.path.join(directory, name)
+                state = [os.path.relpath(file, path), *_state(os.stat(file)).values()]
+                sum_of_all.update(json.dumps(state).encode())
+                files += 1
+    except (OSError, UnicodeError):
+        return None
+    return {"path": os.path.realpath(path), "files": files, "blake2b": sum_of_all.hexdigest()}
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _state(found: os.stat_result) -> dict[str, int]:
     return {
-        "path": os.path.realpath(path), "files": files, "bytes": nbytes, "modified_ns": modified_ns
+        "inode": found.st_ino, "bytes": found.st_size,
+        "modified_ns": found.st_mtime_ns, "changed_ns": found.st_ctime_ns,
     }  # fmt: skip
 
 
