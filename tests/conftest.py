@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from memory_limits import Limit, memory_limit
 from served import Served, serve
+from stopped_copies import Fetched
 
 # How long an example takes on a busy machine says nothing of it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,6 +46,12 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         )
 
     return start
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
+    """Watch what copies read of their sources."""
+    return Fetched(monkeypatch)
 
 
 @contextmanager

@@ -1,8 +1,5 @@
 """Copies into arrays that were stopped: what they leave, and that they go on from there."""
 
-import io
-import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -10,18 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import zarr
 from command_line import outcore
-from source_cases import in_hdf5, in_npy, in_zarr
+from source_cases import in_npy
+from stopped_copies import CHUNKS, KINDS, MEMORY, MODEL, Fetched, copy, noted, stopped
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore import blocks_done, copy_plan, create, sources, targets
+from outcore import copy_plan, create, sources, targets
 from outcore.catalog import recognise, remove
-from outcore.copying import copy_to_array
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -30,110 +26,6 @@ from outcore.errors import (
     JournalError,
     LostError,
 )
-from outcore.open_source import open_source
-
-SHAPE, CHUNKS = (60, 40), (10, 13)
-MODEL = np.arange(2400.0).reshape(SHAPE)
-MEMORY = 256 << 10
-Make = Callable[[Path], Any]
-
-
-def in_raw(path: Path) -> dict[str, Any]:
-    MODEL.tofile(path / "a.raw")
-    return {"source": path / "a.raw", "shape": SHAPE, "dtype": "f8"}
-
-
-def in_memmap(path: Path) -> Any:
-    np.concatenate([MODEL, MODEL], axis=1).tofile(path / "a.map")
-    return np.memmap(path / "a.map", "f8", "r", shape=(60, 80))[:, 40:]
-
-
-def stored(path: Path) -> oc.Array:
-    with oc.from_array(MODEL, path / "stored", chunks=(5, 40), progress=False):
-        pass
-    return oc.open_array(path / "stored")
-
-
-def hdf5_dataset(path: Path) -> Any:
-    name, _, dataset = in_hdf5(MODEL, path).partition("::")
-    return h5py.File(name, "r")[dataset]
-
-
-KINDS: dict[str, Make] = {
-    ".npy": lambda path: in_npy(MODEL, path),
-    "raw": in_raw,
-    "HDF5": lambda path: in_hdf5(MODEL, path),
-    "Zarr": lambda path: in_zarr()(MODEL, path),
-    "zarr-python": lambda path: zarr.open(in_zarr()(MODEL, path), mode="r"),
-    "outcore": stored,
-}
-
-
-@pytest.fixture(autouse=True)
-def _notes_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
-
-
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> "Fetched":
-    return Fetched(monkeypatch)
-
-
-class Fetched:
-    """Which blocks are read of sources; and one that fails."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.boxes: list[tuple[int, ...]] = []
-        self.fail_at: int | None = None
-        self.error: BaseException = ZeroDivisionError()
-        for kind in (sources.Flat, sources.Mapped, sources.Sliced, sources.Stored, sources.Rows):
-            monkeypatch.setattr(kind, "fetch", self._watched(kind.fetch))
-
-    def _watched(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(source: Any, box: Any, out: Any) -> Any:
-            if len(self.boxes) == self.fail_at:
-                raise self.error
-            self.boxes.append(tuple(s.start for s in box))
-            return fetch(source, box, out)
-
-        return watched
-
-    def anew(self, fail_at: int | None = None) -> list[tuple[int, ...]]:
-        """Return what was read so far, and count from here."""
-        before, self.boxes, self.fail_at = self.boxes, [], fail_at
-        return before
-
-
-def copy(source: Any, path: Path, **options: Any) -> oc.Array:
-    given = {"memory": MEMORY, "chunks": CHUNKS, "progress": False} | options
-    if isinstance(source, dict):
-        given |= {key: value for key, value in source.items() if key != "source"}
-        source = source["source"]
-    return oc.from_array(source, path, **given)
-
-
-def stopped(source: Any, path: Path, fetched: Fetched, at: int = 5, **options: Any) -> None:
-    """Begin a copy that fails when so many blocks were read."""
-    fetched.anew(at)
-    with pytest.raises(type(fetched.error)):
-        copy(source, path, **options)
-    fetched.fail_at = None
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have many blocks, of a few chunks each."""
-    side = sources.Side
-
-    def small(*arguments: Any, **named: Any) -> Any:
-        return side(*arguments, **named | {"most_bytes": 1 << 10})
-
-    for each in (sources, targets):
-        monkeypatch.setattr(each, "Side", small)
-
-
-def noted(path: Path) -> int:
-    return int(json.loads((path / "outcore.copy").read_text().splitlines()[-1])["blocks_done"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,108 +88,6 @@ def test_a_budget_for_smaller_blocks_only_is_refused(
         np.testing.assert_array_equal(array[...], model)
 
 
-def test_a_source_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
-    source = in_npy(MODEL, tmp_path)
-    stopped(source, tmp_path / "A", fetched)
-    changed = np.load(source, mmap_mode="r+")
-    changed[0, 0] = -1
-    changed.flush()
-    with pytest.raises(JournalError, match="written to since; pass overwrite=True"):
-        copy(source, tmp_path / "A")
-    with copy(source, tmp_path / "A", overwrite=True) as array:
-        np.testing.assert_array_equal(array[...], changed)
-
-
-def test_an_array_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
-    stopped(stored(tmp_path), tmp_path / "A", fetched)
-    with oc.open_array(tmp_path / "stored", "r+") as array:
-        array[0, 0] = -1.0
-    with pytest.raises(JournalError, match="written to since"):
-        copy(tmp_path / "stored", tmp_path / "A")
-
-
-def test_a_chunk_of_a_zarr_array_that_was_written_to_is_noticed(
-    tmp_path: Path, fetched: Fetched
-) -> None:
-    source = in_zarr()(MODEL, tmp_path)
-    stopped(source, tmp_path / "A", fetched)
-    zarr.open(source, mode="r+")[-1, -1] = 0
-    with pytest.raises(JournalError, match="written to since"):
-        copy(source, tmp_path / "A")
-
-
-def test_another_source_is_refused(tmp_path: Path, fetched: Fetched) -> None:
-    stopped(in_npy(MODEL, tmp_path), tmp_path / "A", fetched)
-    for other in (in_raw(tmp_path), in_memmap(tmp_path), MODEL):
-        with pytest.raises(JournalError, match=r"half-made copy of \S*a\.npy, and this is "):
-            copy(other, tmp_path / "A")
-
-
-def unlinked(path: Path) -> Any:
-    np.save(path / "u.npy", MODEL)
-    found = np.load(path / "u.npy", mmap_mode="r")
-    (path / "u.npy").unlink()
-    return found
-
-
-def in_memory_hdf5(path: Path) -> Any:
-    file = h5py.File(io.BytesIO(), "w")
-    return file.create_dataset("a", data=MODEL, chunks=(20, 13))
-
-
-def virtual_hdf5(path: Path) -> str:
-    name, _, dataset = in_hdf5(MODEL, path).partition("::")
-    layout = h5py.VirtualLayout(MODEL.shape, MODEL.dtype)
-    layout[...] = h5py.VirtualSource(name, dataset, MODEL.shape)
-    with h5py.File(path / "virtual.h5", "w") as file:
-        file.create_virtual_dataset("a", layout)
-    return f"{path}/virtual.h5"
-
-
-def linked_zarr(path: Path) -> Path:
-    found = in_zarr()(MODEL, path)
-    (found / "c").rename(path / "elsewhere")
-    (found / "c").symlink_to(path / "elsewhere")
-    return found
-
-
-@pytest.mark.parametrize(
-    "make", [in_memmap, hdf5_dataset, unlinked, in_memory_hdf5, virtual_hdf5, linked_zarr]
-)
-def test_what_may_change_unseen_begins_anew(tmp_path: Path, make: Make, fetched: Fetched) -> None:
-    source = make(tmp_path)
-    stopped(source, tmp_path / "A", fetched, at=1)
-    with copy(source, tmp_path / "A") as array:
-        np.testing.assert_array_equal(array[...], MODEL)
-        assert array.report.blocks_before == 0
-
-
-def test_a_chunk_of_the_same_size_and_an_older_time_is_noticed(
-    tmp_path: Path, fetched: Fetched
-) -> None:
-    source = in_zarr(compressors=None)(MODEL, tmp_path)
-    stopped(source, tmp_path / "A", fetched)
-    file = max(path for path in source.rglob("c/*/*") if path.is_file())
-    file.write_bytes(bytes(file.stat().st_size))
-    os.utime(file, ns=(0, 0))
-    with pytest.raises(JournalError, match="written to since"):
-        copy(source, tmp_path / "A")
-
-
-def test_a_file_that_took_the_place_of_another_is_noticed(tmp_path: Path, fetched: Fetched) -> None:
-    """Of one that is open, the version is its own, not that of what is at its path now."""
-    source = in_npy(MODEL, tmp_path)
-    with open_source(source) as opened:
-        np.save(tmp_path / "new.npy", -MODEL)
-        (tmp_path / "new.npy").rename(source)
-        fetched.anew(5)
-        with pytest.raises(ZeroDivisionError):
-            copy_to_array(opened, tmp_path / "A", memory=MEMORY, chunks=CHUNKS, progress=False)
-        fetched.anew()
-    with pytest.raises(JournalError, match="written to since"):
-        copy(source, tmp_path / "A")
-
-
 def test_a_target_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
     source = in_npy(MODEL, tmp_path)
     for _ in range(2):  # going on is no such writing
@@ -350,7 +140,7 @@ def test_the_record_is_removed_first_and_the_metadata_last(record: str) -> None:
 
 
 def test_a_failure_that_a_note_learns_of_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
 ) -> None:
     """A system tells of it once: the sync at the end does well."""
     real, syncs = targets.ArrayTarget.sync, 0
@@ -410,30 +200,6 @@ def test_another_layout_is_refused(
         copy(source, tmp_path / "A", **change)
 
 
-def test_what_is_in_no_file_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
-    def rows(fail: bool = False) -> Any:
-        for i in range(0, 60, 6):
-            if fail and i == 30:
-                raise ZeroDivisionError
-            yield MODEL[i : i + 6]
-
-    with pytest.raises(ZeroDivisionError):
-        copy(rows(fail=True), tmp_path / "A", shape=60)
-    with copy(rows(), tmp_path / "A", shape=60) as array:
-        np.testing.assert_array_equal(array[...], MODEL)
-        assert array.report.blocks_before == 0
-
-
-def test_a_private_mapping_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
-    """What was assigned to it is in no file."""
-    np.save(tmp_path / "a.npy", MODEL)
-    source = np.load(tmp_path / "a.npy", mmap_mode="c")
-    stopped(source, tmp_path / "A", fetched)
-    source[0, 0] = -1
-    with copy(source, tmp_path / "A") as array:
-        np.testing.assert_array_equal(array[...], source)
-
-
 def test_without_resume_what_is_there_is_refused(tmp_path: Path, fetched: Fetched) -> None:
     source = in_npy(MODEL, tmp_path)
     stopped(source, tmp_path / "A", fetched)
@@ -442,7 +208,7 @@ def test_without_resume_what_is_there_is_refused(tmp_path: Path, fetched: Fetche
 
 
 def test_what_a_user_made_is_no_stopped_copy(tmp_path: Path) -> None:
-    with oc.create_array(tmp_path / "A", SHAPE, "f8", chunks=CHUNKS):
+    with oc.create_array(tmp_path / "A", MODEL.shape, "f8", chunks=CHUNKS):
         pass
     with pytest.raises(ExistsError):
         copy(in_npy(MODEL, tmp_path), tmp_path / "A")
