@@ -21,6 +21,7 @@ from outcore.errors import (
     ForkedError,
     IncompleteError,
     InvalidError,
+    JournalError,
     NotFoundError,
     ReadOnlyError,
     TruncatedError,
@@ -260,12 +261,14 @@ def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         oc.from_array(Failing(), tmp_path / "A", chunks=(16, 16))
     for mode in ("r", "r+"):
-        with pytest.raises(IncompleteError, match="overwrite=True"):
+        with pytest.raises(IncompleteError, match="again with the same arguments"):
             oc.open_array(tmp_path / "A", mode)  # type: ignore[arg-type]
     half = oc.open_array(tmp_path / "A", allow_incomplete=True)
     assert half.info().state == "incomplete"
     assert (half[:16] == 1).all()
     with pytest.raises(ExistsError):
+        oc.from_array(np.ones((40, 30)), tmp_path / "A", resume=False)
+    with pytest.raises(JournalError, match="another shape, type or layout; pass overwrite=True"):
         oc.from_array(np.ones((40, 30)), tmp_path / "A")
     oc.from_array(np.ones((40, 30)), tmp_path / "A", overwrite=True)
     assert oc.open_array(tmp_path / "A").info().state == "whole"

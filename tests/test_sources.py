@@ -391,9 +391,9 @@ def test_ctrl_c_leaves_an_incomplete_array(tmp_path: Path, after: int) -> None:
                 raise KeyboardInterrupt
             yield np.ones((10, 4))
 
-    with pytest.raises(Interrupted, match="overwrite=True"):
+    with pytest.raises(Interrupted, match="again with the same arguments to begin anew"):
         oc.from_array(rows(), tmp_path / "A", shape=200, chunks=(10, 4))
-    with pytest.raises(IncompleteError, match="overwrite=True"):
+    with pytest.raises(IncompleteError, match="again with the same arguments"):
         oc.open_array(tmp_path / "A")
     again = oc.from_array(np.ones((200, 4)), tmp_path / "A", overwrite=True)
     assert again.info().state == "whole"
