@@ -26,9 +26,7 @@ from stopped_copies import (
 
 import outcore as oc
 from outcore.copying import copy_to_array
-from outcore.errors import (
-    JournalError,
-)
+from outcore.errors import JournalError
 from outcore.open_source import open_source
 
 

@@ -12,7 +12,6 @@ from outcore.array_metadata import read_generation
 from outcore.blocks_done import COPY, BlocksDone
 from outcore.copy_plan import CopyPlan
 from outcore.errors import JournalError, OutcoreError
-from outcore.sources import Source
 from outcore.volumes import Place
 
 
@@ -29,8 +28,8 @@ class CopyRecord(BlocksDone):
         super().__init__(where, COPY, "copy")
         self.goes_on = False
 
-    def steps_of(self, source: Source) -> list[int] | None:
-        """Return the blocks of a copy of `source` that was stopped; `None` if it must begin anew.
+    def steps_of(self, version: dict[str, Any] | None) -> list[int] | None:
+        """Return the blocks of a stopped copy of this source; `None` if it must begin anew.
 
         Raises
         ------
@@ -39,7 +38,6 @@ class CopyRecord(BlocksDone):
         """
         if not self.is_there():
             return None
-        version = source.version()
         try:
             header = json.loads(self.lines()[0])
             of, steps, generation = header["source"], header["steps"], int(header["generation"])
@@ -126,8 +124,7 @@ class CopyNotes:
         durable may drop it, and not say so again.
         """
         with contextlib.suppress(OutcoreError):
-            if self._sync is not None:
-                self._note()
+            self.finish()
             whole = 0
             with contextlib.suppress(OutcoreError):
                 for ticket in self._writes:

@@ -218,8 +218,9 @@ def plan_copy(
     given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
     runs = [d for d in (source.run, target.run) if d is not None]
     extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
-    pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
-    if steps is not None:
+    if steps is None:
+        pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
+    else:
         pieces = tuple(Cuts(c.n, step).pieces(1) for c, step in zip(cuts, steps, strict=True))
     largest = [max(p.stop - p.start for p in each) for each in pieces]
     block_bytes = _block_bytes(largest, itemsize)

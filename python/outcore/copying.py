@@ -256,8 +256,8 @@ def copy_to_array(
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
         stopped = resume and not overwrite and record.was_stopped(begun)
-        steps = record.steps_of(source) if stopped else None
         version, done = source.version(), 0
+        steps = record.steps_of(version) if stopped else None
         if steps is not None:
             plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
             done = record.done_of(plan.blocks)

@@ -118,7 +118,8 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
     root = getattr(array.store, "root", None)
     if root is not None:
         source.path = path = Path(root) / array.path
-        source.opened_as = file_version(path)
+        # Each chunk is opened when it is read.
+        source.find_version = lambda: file_version(path)
     if isinstance(inside := getattr(array.store, "path", None), PoolPath):
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
@@ -225,8 +226,9 @@ def _open_hdf5(path: Path, dataset: str, dtype: npt.DTypeLike | None) -> Source:
         raise
     # Elements in other files may change without this one.
     is_here = not item.is_virtual and not item.external
-    if isinstance(found, Sliced) and version is not None and version == file_version(path):
-        found.opened_as = version | {"dataset": item.name} if is_here else None
+    if isinstance(found, Sliced) and is_here and version is not None:
+        known = version | {"dataset": item.name} if version == file_version(path) else None
+        found.find_version = lambda: known
     found.keep(file)
     return found
 

@@ -11,7 +11,7 @@ import mmap
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -275,11 +275,11 @@ class Sliced(Source):
             library_blocks=LIBRARY_BLOCKS,
             run=_run(self),
         )
-        self.opened_as: dict[str, Any] | None = None
+        self.find_version: Callable[[], dict[str, Any] | None] = lambda: None
 
     def version(self) -> dict[str, Any] | None:
-        """See `Source`. It is what it was opened as."""
-        return self.opened_as
+        """See `Source`. It is what `find_version` finds, which who knows the library sets."""
+        return self.find_version()
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""

@@ -77,8 +77,6 @@ pub struct ArrayFile {
     pub(crate) bounce: BouncePool,
     /// How boxes are cut.
     pub(crate) limits: Limits,
-    /// What the volume would read rather than leave out, had it the buffers.
-    gap_bytes: u64,
     /// Whether one request may be for several pieces.
     pub(crate) gathers: bool,
     counters: AtomicCounters,
@@ -171,7 +169,6 @@ impl ArrayFile {
                 gather_bytes: if preference.gathers { MAX_PIECE_BYTES } else { MIN_BOUNCE_BYTES },
                 piece_extents: if preference.gathers { MAX_GATHERED_EXTENTS } else { MAX_EXTENTS },
             },
-            gap_bytes: preference.read_gap_bytes,
             gathers: preference.gathers,
             align: 1,
             memory_align: 1,
@@ -192,7 +189,7 @@ impl ArrayFile {
         let buffer = wanted.min((memory.bounce_bytes as u64).max(4 * file.align)).next_multiple_of(4096);
         file.bounce_piece = (buffer - 2 * file.align).max(1);
         // What is read with its gaps comes through a buffer, piece by piece: for a few runs at a time that is not worth it.
-        file.limits.read_gap_bytes = file.gap_bytes.min(file.bounce_piece / 4);
+        file.limits.read_gap_bytes = preference.read_gap_bytes.min(file.bounce_piece / 4);
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
         file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
         Ok(file)
@@ -206,7 +203,7 @@ impl ArrayFile {
     /// How reads grow: a gap of so many bytes, or of a quarter of a buffer, is read with what lies around it, and what goes
     /// through a buffer begins and ends on a block of so many.
     pub fn read_granularity(&self) -> (u64, u64) {
-        (self.gap_bytes, self.align)
+        (self.volume.preference().read_gap_bytes, self.align)
     }
 
     /// What was moved so far.
