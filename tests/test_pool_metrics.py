@@ -84,6 +84,24 @@ def total(of: Values, name: str, **labels: str) -> float:
     return sum(value for (known, its), value in of.items() if known == name and its >= wanted)
 
 
+def test_each_change_of_one_client_is_a_commit(served: OwnDaemons) -> None:
+    manager = served.daemons[0]
+
+    def commits() -> float:
+        return value(values(manager), "outcore_commits_total")
+
+    with served.connect() as pool:
+        before = commits()
+        for i in range(FILES):
+            pool.mkdir(f"d{i}")
+        assert commits() == before + FILES
+        for i in range(FILES):
+            pool.stat(f"d{i}")
+        with pytest.raises(NotFoundError):
+            pool.stat("none")
+        assert commits() == before + FILES, "what changes nothing is no commit"
+
+
 def test_counts_are_those_of_what_was_done(directories: list[Path], served: OwnDaemons) -> None:
     manager, first, second = served.daemons
     with served.connect() as pool:

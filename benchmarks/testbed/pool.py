@@ -41,6 +41,8 @@ class BedPool:
     local_url
         The same pool by a UNIX socket, for clients on the manager's machine; `None` if the
         directory's path is too long for one.
+    metrics
+        Where those of the manager are, on its host.
     """
 
     def __init__(
@@ -62,13 +64,16 @@ class BedPool:
         socket = state / "socket"
         is_local = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
         ways = [listen[0], f"unix:{socket}"] if is_local else listen[:1]
-        manager = self._start("manager", "manager", directory=str(state), listen=ways)
+        manager = self._start(
+            "manager", "manager", directory=str(state), listen=ways, metrics="127.0.0.1:0"
+        )
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
             where = {"directory": str(directory), "manager": manager["listen"][:1]}
             self._start("io", f"io{number}", **where, listen=listen)
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
         self.local_url = f"outcore:{socket}" if is_local else None
+        self.metrics: str = manager["metrics"]
 
     def _start(self, role: str, name: str, **settings: Any) -> dict[str, Any]:
         config = self._state / f"{name}.conf"

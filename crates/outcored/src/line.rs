@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,6 +38,8 @@ pub(crate) struct Line<S> {
     failure: OnceLock<Error>,
     /// Called then.
     on_failure: OnceLock<fn(&Error)>,
+    /// Commits that are durable.
+    commits: AtomicU64,
 }
 
 #[derive(Default)]
@@ -61,6 +64,7 @@ impl<S: Store> Line<S> {
             shorter: Condvar::new(),
             failure: OnceLock::new(),
             on_failure: OnceLock::new(),
+            commits: AtomicU64::new(0),
         }
     }
 
@@ -68,6 +72,11 @@ impl<S: Store> Line<S> {
     pub(crate) fn on_failure(&self, call: fn(&Error)) {
         // Set once, by who made this.
         let _ = self.on_failure.set(call);
+    }
+
+    /// How many times what waited was made durable together.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -106,13 +115,15 @@ impl<S: Store> Line<S> {
         drop(state);
         let (replies, is_change) = manager.begin_many(now(), requests);
         let committed = if is_change { manager.commit_many() } else { Ok(()) };
-        if is_change
-            && committed.is_ok()
-            && let Err(error) = self.log.sync()
-        {
-            let failure = self.failure.get_or_init(|| error);
-            if let Some(call) = self.on_failure.get() {
-                call(failure);
+        if is_change && committed.is_ok() {
+            match self.log.sync() {
+                Ok(()) => drop(self.commits.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    let failure = self.failure.get_or_init(|| error);
+                    if let Some(call) = self.on_failure.get() {
+                        call(failure);
+                    }
+                }
             }
         }
         let error = committed.err().or_else(|| self.failure.get().cloned());
@@ -325,6 +336,7 @@ mod tests {
             "{later:?}"
         );
         assert_eq!(pool.begun(), 2, "one sync for all that came meanwhile");
+        assert_eq!(pool.line.commits(), 2);
     }
 
     #[test]
@@ -351,5 +363,6 @@ mod tests {
         pool.until(|_| FAILURES.load(Ordering::SeqCst) == 1);
         // The store would refuse; even one that does not is not believed.
         failed(pool.ask(stat("a")));
+        assert_eq!(pool.line.commits(), 0);
     }
 }

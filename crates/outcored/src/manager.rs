@@ -131,12 +131,16 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let requests = Arc::new(Requests::default());
     let line = Arc::new(Line::new(manager));
     let standby = Standby::start(line.clone())?;
-    let handler = Arc::new(Managing { line, requests: requests.clone() });
+    let handler = Arc::new(Managing { line: line.clone(), requests: requests.clone() });
     let listening =
         listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
     let metrics = settings.metrics.as_ref().map(|address| {
         let identity = Identity { role: "manager", pool, server: None };
-        serve_metrics(address, identity, requests, listening.watcher(), |_| {})
+        let line = line.clone();
+        serve_metrics(address, identity, requests, listening.watcher(), move |page| {
+            let help = "Changes are made durable together, as many as wait.";
+            page.single("outcore_commits_total", "counter", help, line.commits());
+        })
     });
     Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _lock: lock })
 }
