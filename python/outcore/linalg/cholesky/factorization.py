@@ -39,6 +39,7 @@ from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.team import Team
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
 from outcore.streams import BlockStream, kept, timed
@@ -122,7 +123,9 @@ def cho_factor(
         ) as call:  # fmt: skip
             try:
                 storage.open(call)
-                sums = _Factorization(storage, call, _source(storage, call)).run()
+                source = _source(storage, call)
+                with Team(kernels(g.dtype)) as team:
+                    sums = _Factorization(storage, call, source, team).run()
                 return storage.finish(call, left, sums)
             except KeyboardInterrupt:
                 raise Interrupted(
@@ -152,10 +155,12 @@ def _source(storage: CholeskyStorage, call: LongCall) -> Source:
 class _Factorization:
     """The loops of the algorithm."""
 
-    def __init__(self, storage: CholeskyStorage, call: LongCall, source: Source) -> None:
+    def __init__(
+        self, storage: CholeskyStorage, call: LongCall, source: Source, team: Team
+    ) -> None:
         g = storage.geometry
         self.storage, self.call, self.g = storage, call, g
-        self.kernels = kernels(g.dtype)
+        self.kernels, self.team = kernels(g.dtype), team
         self.stream = BlockStream(
             storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
             least_bytes=g.block_bytes,
@@ -208,7 +213,7 @@ class _Factorization:
                 self.update_as_they_come(part, arrivals, pieces)
                 here = slab.last
             else:
-                apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
+                apply_blocks(self.team, self.blocks_of(K, part), pieces, columns)
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
@@ -238,13 +243,13 @@ class _Factorization:
         late = slice(early.stop, columns.stop)
         held: list[tuple[int, Matrix]] = []
         L = kept(itertools.islice(blocks, self.g.ring_blocks), held, self.conveyor.poll)
-        apply_blocks(self.kernels, timed(L, self.call.trace), pieces, early)
+        apply_blocks(self.team, timed(L, self.call.trace), pieces, early)
         if late.start < late.stop:
             max(arrivals)
-            apply_blocks(self.kernels, timed(held, self.call.trace), pieces, late)
+            apply_blocks(self.team, timed(held, self.call.trace), pieces, late)
         # The memory of those that are not needed any more is for those that come.
         held[:] = [block for block in held if block[0] < columns.stop]
-        apply_blocks(self.kernels, timed(blocks, self.call.trace), pieces, columns, held)
+        apply_blocks(self.team, timed(blocks, self.call.trace), pieces, columns, held)
 
     def solve_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
         """Solve for a part below the diagonal: C <- (C - L[part] L[slab]ᴴ) L_slab⁻ᴴ."""
@@ -252,7 +257,7 @@ class _Factorization:
         C = pieces[0].part(self.g.rows_of(part, slab.first), columns)
         max(self.looked_at(part))
         for K in range(slab.first):
-            apply_blocks(self.kernels, self.blocks_of(K, part), pieces, columns)
+            apply_blocks(self.team, self.blocks_of(K, part), pieces, columns)
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
@@ -290,7 +295,7 @@ class _Factorization:
         if not panels:
             return
         start_ns = self.call.trace.now_ns()
-        apply_blocks(self.kernels, self.conveyor.panel(K), pieces, self.columns_of(panels))
+        apply_blocks(self.team, self.conveyor.panel(K), pieces, self.columns_of(panels))
         self.call.trace.record("compute", start_ns)
         self.advance(K, part, panels)
 

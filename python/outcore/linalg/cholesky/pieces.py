@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from outcore.lapack import Kernels
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.team import Team
 from outcore.linalg.triangles import solve_lower
 
 
@@ -69,15 +70,15 @@ def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
     return info
 
 
-def subtract_square(kernels: Kernels, L: Matrix, C: Matrix) -> None:
-    """C <- C - L L_1ᴴ, from C's diagonal down; L_1 are L's first rows, one for each column of C."""
+def subtract_square(team: Team, L: Matrix, C: Matrix) -> None:
+    """Note C <- C - L L_1ᴴ, from C's diagonal down; L_1 are L's rows beside C's diagonal block."""
     k = C.shape[1]
-    kernels.herk(L[:k], C[:k], alpha=-1, beta=1, lower=True)
-    kernels.gemm(L[k:], L[:k], C[k:], alpha=-1, beta=1, trans_b="C")
+    team.herk(L[:k], C[:k], alpha=-1, beta=1, lower=True)
+    team.gemm(L[k:], L[:k], C[k:], alpha=-1, beta=1, trans_b="C")
 
 
 def apply_blocks(
-    kernels: Kernels,
+    team: Team,
     L: Iterable[tuple[int, Matrix]],
     pieces: Sequence[Piece],
     columns: slice,
@@ -87,7 +88,7 @@ def apply_blocks(
 
     Parameters
     ----------
-    kernels
+    team
         For the type of the slab.
     L
         The panel in blocks of rows, from the top: (first row, block). L_C, its rows that stand
@@ -113,10 +114,11 @@ def apply_blocks(
                     continue
                 C, own = piece.part(rows, slice(left, right)), block[rows.start - first :]
                 if rows.start == left:
-                    subtract_square(kernels, own[: len(C)], C)
+                    subtract_square(team, own[: len(C)], C)
                 else:
                     L_J = L_C[left - top : right - top]
-                    kernels.gemm(own[: len(C)], L_J, C, alpha=-1, beta=1, trans_b="C")
+                    team.gemm(own[: len(C)], L_J, C, alpha=-1, beta=1, trans_b="C")
+        team.run()
 
 
 def solve_panel(

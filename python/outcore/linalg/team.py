@@ -1,0 +1,111 @@
+"""Products that do not depend on each other, shared by threads of which each calls the BLAS itself.
+
+A BLAS cuts each product into one part for each of its threads, and all wait for the slowest: in
+small products cores stand still for a good part of the time. The threads of a team take whole
+products, the largest first, each as soon as it is done with the one before. What is more than one
+of them has to do is left to the threads of the BLAS.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import NamedTuple
+
+from outcore import blas_choice
+from outcore.blas_calls import Trans
+from outcore.lapack import Kernels
+from outcore.linalg.matrix import Matrix
+
+
+class _Product(NamedTuple):
+    """A product: its multiplications, and what does them."""
+
+    size: int
+    work: Callable[[], None]
+
+
+class Team:
+    """As many threads as the BLAS has, the caller's with them; use it as a context manager.
+
+    Products are noted by `gemm` and `herk`, and done by `run`: all of them at once, so none may
+    need what another one makes.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._size = blas_choice.in_use()[1]
+        self._others = ThreadPoolExecutor(max(self._size - 1, 1), "outcore-team")
+        self._due: list[_Product] = []
+
+    def __enter__(self) -> "Team":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._others.shutdown()
+
+    def gemm(
+        self, A: Matrix, B: Matrix, C: Matrix, *, alpha: complex, beta: complex, trans_b: Trans
+    ) -> None:
+        """Note C <- beta C + alpha A op(B), with the transpose or the conjugate transpose of B."""
+        work = functools.partial(
+            self._kernels.gemm, A, B, C, alpha=alpha, beta=beta, trans_b=trans_b
+        )
+        self._due.append(_Product(A.size * C.shape[1], work))
+
+    def herk(self, A: Matrix, C: Matrix, *, alpha: float, beta: float, lower: bool) -> None:
+        """Note C <- beta C + alpha A Aᴴ, of which one triangle is made."""
+        work = functools.partial(self._kernels.herk, A, C, alpha=alpha, beta=beta, lower=lower)
+        self._due.append(_Product(A.size * A.shape[0] // 2, work))
+
+    def run(self) -> None:
+        """Do what was noted.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C: some of it may be done.
+        """
+        due, self._due = sorted(self._due, key=lambda product: product.size), []
+        shared = self._balanced(due)
+        for product in reversed(due[shared:]):
+            product.work()
+        if not shared:
+            return
+        small = due[:shared]
+        with blas_choice.threads(1):
+            others = [self._others.submit(_work_off, small) for _ in range(self._size - 1)]
+            try:
+                _work_off(small)
+            finally:
+                small.clear()
+                wait(others)
+        for other in others:
+            other.result()
+
+    def _balanced(self, due: Sequence[_Product]) -> int:
+        """Count the products, the smallest first, that threads can share about evenly."""
+        if self._size == 1:
+            return 0
+        total = sum(product.size for product in due)
+        for count in range(len(due), 0, -1):
+            largest = due[count - 1].size
+            if self._size * largest <= total:
+                return count
+            total -= largest
+        return 0
+
+
+def _work_off(products: list[_Product]) -> None:
+    """Do one product after the other, from the end, until none is left."""
+    while products:
+        try:
+            product = products.pop()
+        except IndexError:
+            return
+        product.work()
