@@ -126,12 +126,23 @@ class Conveyor:
 
     def panel(self, panel: int) -> list[tuple[int, Matrix]]:
         """View a panel of the part from its diagonal down: (first row, matrix), from the top."""
-        first, end = self._g.extent(panel)
+        return self.panels(range(panel, panel + 1))
+
+    def panels(self, panels: range) -> list[tuple[int, Matrix]]:
+        """View panels beside each other, from the diagonal of the last one down."""
+        first, end = self._g.extent(panels[0])[0], self._g.extent(panels[-1])[1]
+        diagonal = self._g.extent(panels[-1])[0]
         found = []
         for piece in self._pieces_of(first):
-            top, bottom = max(piece.top, first), min(piece.bottom, self._g.n)
+            top, bottom = max(piece.top, diagonal), min(piece.bottom, self._g.n)
             found.append((top, piece.part(slice(top, bottom), slice(first, end))))
         return found
+
+    def is_beside_next(self, panel: int) -> bool:
+        """Whether the next panel of the part lies in memory beside this one, in the same pieces."""
+        first, end = self._g.extent(panel)
+        beside = all(end < piece.end for piece in self._pieces_of(first))
+        return beside and panel + 1 < self._part.slab.last
 
     def panel_done(self, panel: int) -> None:
         """Let go of a panel of the part: it is final."""

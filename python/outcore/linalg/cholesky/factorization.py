@@ -218,16 +218,22 @@ class _Factorization:
             self.storage.commit_if_durable()
 
         self.read_ahead(range(slab.first), following)
+        begin = slab.first
         for K in part.panels:
             if here == K:
                 # Only in the first slab: its panels are factored while later ones still come in.
                 here = max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
-                    self.update_in_memory(J, part, range(K, here), pieces)
+                    self.update_in_memory(range(J, J + 1), part, range(K, here), pieces)
             self.factor(K, part)
             conveyor.panel_done(K)
             self.read_ahead(range(K, K + 1), following)
-            self.update_in_memory(K, part, range(K + 1, here), pieces)
+            if here == slab.last and begin == K and conveyor.is_beside_next(K):
+                # Two panels are applied at once, which goes through C once instead of twice.
+                self.update_in_memory(range(K, K + 1), part, range(K + 1, K + 2), pieces)
+                continue
+            self.update_in_memory(range(begin, K + 1), part, range(K + 1, here), pieces)
+            begin = K + 1
             if here == slab.last:
                 conveyor.poll()
 
@@ -290,14 +296,16 @@ class _Factorization:
             )
         self.call.meter.advance(panel_flops(self.g, K, part))
 
-    def update_in_memory(self, K: int, part: Part, panels: range, pieces: list[Piece]) -> None:
-        """C <- C - L_K L_K[C]ᴴ, for panels C right of K in the same slab."""
+    def update_in_memory(self, done: range, part: Part, panels: range, pieces: list[Piece]) -> None:
+        """C <- C - L_K L_K[C]ᴴ, for panels C right of some K beside each other in the same slab."""
         if not panels:
             return
         start_ns = self.call.trace.now_ns()
-        apply_blocks(self.team, self.conveyor.panel(K), pieces, self.columns_of(panels))
+        L = self.conveyor.panels(done)
+        apply_blocks(self.team, L, pieces, self.columns_of(panels))
         self.call.trace.record("compute", start_ns)
-        self.advance(K, part, panels)
+        for K in done:
+            self.advance(K, part, panels)
 
     def advance(self, K: int, part: Part, panels: range) -> None:
         """Note that panel K was applied to panels."""
