@@ -121,3 +121,36 @@ def test_an_error_is_told_wherever_it_was(sizes: tuple[int, ...]) -> None:
         note(team, 6, 6)
         team.run()
         assert [m for m, *_ in recorder.done] == [6, 6], "nothing is left of what failed"
+
+
+def test_of_two_teams_at_once_one_shares_and_the_other_leaves_the_blas_alone() -> None:
+    """Who is not the one that set the number of threads would restore what it found: one."""
+    inner = _Recorder()
+
+    class Outer(_Recorder):
+        def gemm(self, A: Matrix, B: Matrix, C: Matrix, **kwargs: Any) -> None:
+            if threading.current_thread() is threading.main_thread() and not inner.done:
+                with inner.team() as team:
+                    team._size = 2  # as if it were there before
+                    note(team, 6, 6, 6)
+                    team.run()
+            super().gemm(A, B, C, **kwargs)
+
+    outer = Outer()
+    with outer.team() as team:
+        note(team, 8, 8)
+        team.run()
+    assert inner.done == [(6, threading.current_thread().name, 1)] * 3
+    assert {name for _, name, _ in outer.done} > {threading.current_thread().name}
+    assert blas_choice.in_use()[1] == 2
+
+
+def test_a_thread_that_cannot_set_the_threads_of_the_blas_shares_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blas_choice, "set_threads", lambda count: 2)
+    recorder = _Recorder()
+    with recorder.team() as team:
+        note(team, 6, 6, 6)
+        team.run()
+    assert recorder.done == [(6, threading.current_thread().name, 2)] * 3

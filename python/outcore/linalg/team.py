@@ -7,8 +7,10 @@ of them has to do is left to the threads of the BLAS.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple
 
@@ -77,9 +79,10 @@ class Team:
             product.work()
         if not shared:
             return
-        small = due[:shared]
-        with blas_choice.threads(1):
-            others = [self._others.submit(_work_off, small) for _ in range(self._size - 1)]
+        with _one_thread() as is_so:
+            # Others, if they can have the BLAS to themselves, take products from the same list.
+            small, count = due[:shared], self._size - 1 if is_so else 0
+            others = [self._others.submit(_work_off, small) for _ in range(count)]
             try:
                 _work_off(small)
             finally:
@@ -99,6 +102,24 @@ class Team:
                 return count
             total -= largest
         return 0
+
+
+_turn = threading.Lock()
+"""Of who sets the number of threads of the BLAS, which is the process's."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[bool]:
+    """Have the BLAS use one thread, unless another thread sets its number: tell whether it does."""
+    if not _turn.acquire(blocking=False):
+        yield False
+        return
+    try:
+        with blas_choice.threads(1):
+            # Newer threadpoolctl lets only the first thread that did it do it again.
+            yield blas_choice.in_use()[1] == 1
+    finally:
+        _turn.release()
 
 
 def _work_off(products: list[_Product]) -> None:
