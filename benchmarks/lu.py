@@ -35,20 +35,20 @@ CASES = {
     "full": [
         Case("float64", 16384, 1.08),
         Case("complex128", 8192, 1.1),
-        Case("float64", 16384, 1.6, budget_share=32, order="C"),
-        Case("float64", 16384, None, budget_share=32, order="C", most_words=1.8, method=SMALL),
+        Case("float64", 16384, 1.6, budget_share=32, order="C", most_words=1.8),
+        Case("float64", 16384, None, budget_share=32, order="C", method="slabs"),
     ],
     "quick": [
         Case("float64", 4096, 1.08),
         Case("complex128", 2048, 1.1),
         Case("float64", 4096, 1.6, budget_share=32, order="C"),
-        Case("float64", 4096, None, budget_share=32, order="C", most_words=1.8, method=SMALL),
+        Case("float64", 4096, 1.6, budget_share=32, order="C", most_words=1.8, method=SMALL),
     ],
     "tiny": [
         Case("float64", 512, 1.08),
         Case("complex128", 256, 1.1),
         Case("float64", 1024, 1.6, budget_share=32, order="C"),
-        Case("float64", 1024, None, budget_share=32, order="C", most_words=1.8, method=SMALL),
+        Case("float64", 1024, 1.6, budget_share=32, order="C", most_words=1.8, method=SMALL),
     ],
 }
 

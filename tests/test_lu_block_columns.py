@@ -26,6 +26,7 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
+from outcore.linalg.cost import Cost, Phase
 from outcore.linalg.lu import choice
 from outcore.linalg.lu.block_columns_plan import partial_geometry
 from outcore.linalg.lu.block_columns_storage import PartialStorage
@@ -293,6 +294,30 @@ def test_a_small_part_of_the_matrix_needs_no_rates(
     assert "block columns" in plan.method
     words = (plan.bytes_read + plan.bytes_written) / 8 / n**2
     assert f"block columns {words:.3g}; {choice.UNMEASURED}" in found.why
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "room", "expected"),
+    [
+        (0.94, 0.9, 3, "block-columns"),
+        (0.96, 0.9, 1, "slabs"),
+        (1.24, 0.49, 1.9, "block-columns"),
+        (1.26, 0.49, 1.9, "slabs"),
+        (1.24, 0.51, 1.9, "slabs"),
+        (1.24, 0.49, 2.1, "slabs"),
+    ],
+)
+def test_what_the_choice_goes_by(seconds: float, words: float, room: float, expected: str) -> None:
+    """Of block columns, as parts of what slabs take."""
+
+    def cost(words: float, room: float) -> Cost:
+        phase = Phase(np.dtype("f8"), round(1000 * words), 0)
+        return Cost("", 0, round(1000 * room), None, (phase,))
+
+    slabs, columns = cost(1, 1), cost(words, room)
+    times = {slabs: 1.0, columns: seconds}
+    assert choice.better(slabs, columns, times.__getitem__) == expected
+    assert choice.better(slabs, None, times.__getitem__) == "slabs"
 
 
 def test_a_call_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

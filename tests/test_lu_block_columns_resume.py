@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -28,11 +28,14 @@ from stopping import (
 )
 
 import outcore as oc
+from outcore._core import ArrayFile, Grid
 from outcore.errors import BudgetError, Interrupted, JournalError
 from outcore.linalg import lu_factor
 from outcore.linalg.factors.journal import Record, read_journal
+from outcore.linalg.lu.block_columns_geometry import BlockColumn
 from outcore.linalg.lu.block_columns_storage import PartialStorage
 from outcore.linalg.lu.partial import PartialFactorization
+from outcore.linalg.lu.phases import make_workspace
 from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -207,6 +210,44 @@ def test_what_a_stopped_run_leaves_is_known_and_removed(tmp_path: Path, matrix: 
     with after_notes(10, interrupt), pytest.raises(Interrupted):
         factor(path)
     assert_known_and_removed(tmp_path / "Z.lu")
+
+
+def test_spilled_rows_take_the_room_of_those_before(
+    tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To remove a file, and to reserve its room again, takes longer than to write to it."""
+    path, opened = tmp_path / "Z", PartialStorage.open_spill
+    oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
+    held: list[BinaryIO] = []
+    found: list[tuple[int, int]] = []
+
+    def noted(self: PartialStorage, s: BlockColumn, **options: Any) -> ArrayFile:
+        file = opened(self, s, **options)
+        (shard,) = (p for p in (tmp_path / "Z.lu" / "spill").rglob("*") if p.is_file())
+        # While it is open, its number is that of no other file.
+        held.append(shard.open("rb"))
+        found.append((shard.stat().st_ino, s.origin))
+        return file
+
+    monkeypatch.setattr(PartialStorage, "open_spill", noted)
+    lu = factor(path)
+    for file in held:
+        file.close()
+    assert len({number for number, _ in found}) == 1 < len({origin for _, origin in found})
+    assert lu.report is not None
+    assert lapack_ratio(matrix, lu) < 30
+
+
+def test_a_workspace_without_its_file_is_made(tmp_path: Path) -> None:
+    """As a crash may leave it; or with a file of no length."""
+    where, grid = place(tmp_path / "W"), Grid([64, 64], [32, 16], 8, "F", "column-major", 4096)
+    (tmp_path / "W" / "c").mkdir(parents=True)
+    for _ in range(2):
+        make_workspace(where, grid, reserve=True)
+        (shard,) = (p for p in (tmp_path / "W").rglob("*") if p.is_file())
+        assert shard.stat().st_size > 64 * 64 * 8
+        with shard.open("r+b") as file:
+            file.truncate(0)
 
 
 @pytest.mark.parametrize("phase", ["update", "factor_slabs", "copy_lower", "factor"])

@@ -32,7 +32,7 @@ from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
-N, MEMORY, CHUNKS = 320, 160_000, (64, 32)
+N, MEMORY, CHUNKS = 320, 165_000, (64, 32)
 PAGES = (
     *DECISIVE,
     "lu/phases.py",
@@ -178,7 +178,7 @@ def test_another_budget_goes_on_if_it_suffices(
     with after_notes(notes, interrupt), pytest.raises(Interrupted):
         factor(source, out=out)
     with pytest.raises(BudgetError, match="begun with more memory: its cuts need"):
-        factor(source, out=out, memory=144_000)
+        factor(source, out=out, memory=150_000)
     lu = factor(source, out=out, memory=300_000)
     assert lu.report is not None
     assert any("last bits may differ" in note for note in lu.report.notes)

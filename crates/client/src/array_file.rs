@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{
     BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, FileId, Hints, Limits, OpenMode, Operation, Regions,
-    Result, Slot, Volume, VolumeRequest, conformance, plan_box,
+    Result, Run, Slot, Volume, VolumeRequest, conformance, plan_box,
 };
 use outcore_memory::{Arena, Block, Region, Segment};
 
+use crate::batch::Share;
 use crate::bounce::BouncePool;
 use crate::piece::MIN_BOUNCE_BYTES;
+use crate::rows::ShortRuns;
 use crate::shards::Shards;
 use crate::ticket::after;
 use crate::{Span, SpanKind, Ticket, Trace};
@@ -226,32 +228,44 @@ impl ArrayFile {
         request: &BoxRequest,
         memory: Memory,
     ) -> Result<Ticket> {
-        self.submit_list(operation, vec![(request.clone(), memory)])
+        let pieces = self.plan(operation, request, memory)?;
+        self.submit_pieces(operation, pieces, Vec::new())
     }
 
-    /// Starts moving several boxes, which one ticket is for. If one of them cannot be moved, none is.
-    pub fn submit_list(
+    /// The pieces of a box.
+    pub(crate) fn plan(
+        &self,
+        operation: Operation,
+        request: &BoxRequest,
+        memory: Memory,
+    ) -> Result<Vec<Share>> {
+        let planned = plan_box(&self.grid, request, operation, &self.limits)?;
+        let shares = std::iter::repeat_n(memory, planned.len());
+        Ok(planned.into_iter().zip(shares).collect())
+    }
+
+    /// Starts moving pieces, and reading short runs, which one ticket is for.
+    pub(crate) fn submit_pieces(
         self: &Arc<Self>,
         operation: Operation,
-        boxes: Vec<(BoxRequest, Memory)>,
+        pieces: Vec<Share>,
+        short: Vec<ShortRuns>,
     ) -> Result<Ticket> {
-        let mut pieces = Vec::with_capacity(boxes.len());
-        for (request, memory) in boxes {
-            let planned = plan_box(&self.grid, &request, operation, &self.limits)?;
-            let shares = std::iter::repeat_n(memory, planned.len());
-            pieces.extend(planned.into_iter().zip(shares));
-        }
+        let of_pieces = pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset });
         let slots: Vec<Slot> =
-            pieces.iter().map(|(p, _)| Slot { shard: p.shard, offset: p.slot_offset }).collect();
+            of_pieces.chain(short.iter().flat_map(|runs| runs.slots.iter().copied())).collect();
         let shards = self.shards.pin(slots.iter().map(|slot| slot.shard), operation)?;
         let batches = self.batches(operation, pieces);
         let file = self.clone();
-        let ticket = Ticket::new(batches.len());
+        let ticket = Ticket::new(batches.len() + short.len());
         let work = ticket.clone();
         self.shards.unpin_after(&ticket, shards);
         self.in_order(operation, slots, &ticket, move || {
             for batch in batches {
                 file.launch(operation, batch, work.clone());
+            }
+            for runs in short {
+                file.launch_short(runs, work.clone());
             }
         });
         Ok(ticket)
@@ -376,20 +390,28 @@ impl ArrayFile {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) {
         let bytes = region.len() as u64;
+        // Where the volume does not gather, each run is a request to a disk.
+        let by_runs = !self.gathers && regions.run_count() > 1;
+        let requests = if by_runs { regions.run_count() } else { 1 };
         let kind = match operation {
             Operation::Read => {
                 self.counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-                self.counters.reads.fetch_add(1, Ordering::Relaxed);
+                self.counters.reads.fetch_add(requests, Ordering::Relaxed);
                 SpanKind::Read
             }
             Operation::Write => {
                 self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-                self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                self.counters.writes.fetch_add(requests, Ordering::Relaxed);
                 SpanKind::Write
             }
             Operation::Sync => SpanKind::Sync,
         };
-        let offset = regions.parts().first().map_or(0, |first| first.offset);
+        let first = regions.parts().first().map_or(0, |first| first.offset);
+        let runs = if by_runs {
+            regions.runs().collect()
+        } else {
+            vec![Run { offset: first, length: bytes, at: 0 }]
+        };
         let Some(file) = self.shards.file(shard) else {
             return done(Err(Error::invalid(format!("the shard file {shard} was not opened for a request"))));
         };
@@ -400,7 +422,14 @@ impl ArrayFile {
             Box::new(move |completion| {
                 if let Some((trace, array)) = &file.trace {
                     let (start_ns, end_ns) = (completion.started_ns, completion.finished_ns);
-                    trace.record(Span { kind, array: *array, start_ns, end_ns, offset, bytes });
+                    trace.record_all(runs.into_iter().map(|Run { offset, length: bytes, .. }| Span {
+                        kind,
+                        array: *array,
+                        start_ns,
+                        end_ns,
+                        offset,
+                        bytes,
+                    }));
                 }
                 // Who learns that the work is done may count on its memory being free.
                 drop(completion.buffer);

@@ -11,7 +11,8 @@ use crate::{ArrayFile, Memory, Ticket};
 /// A piece of this size is worth a request of its own.
 const ALONE_BYTES: u64 = 256 << 10;
 
-type Share = (Piece, Memory);
+/// A piece, and the memory of its box.
+pub(crate) type Share = (Piece, Memory);
 
 /// The runs of memory of a batch.
 #[derive(Default)]

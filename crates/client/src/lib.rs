@@ -17,6 +17,7 @@ mod pool_listing;
 mod pool_names;
 mod pool_shared;
 mod pool_transfer;
+mod rows;
 mod shards;
 mod shares;
 mod stream;

@@ -1,9 +1,9 @@
 //! A plain directory as a [`Volume`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
-    Alignment, Buffer, Completion, Disk, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
+    Alignment, Buffer, Completion, Disk, Due, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
     Request, Result, Run, Volume, VolumeRequest,
 };
 use outcore_disk::{Directory, LocalDisk};
@@ -30,8 +30,15 @@ impl<D: Disk> LocalVolume<D> {
     }
 }
 
-/// The parts of one volume request, until the last is done.
-struct Join<B> {
+/// One volume request, whose parts are done one by one.
+struct Join<D: Disk> {
+    disk: Arc<D>,
+    file: FileId,
+    operation: Operation,
+    state: Mutex<State<D::Buffer>>,
+}
+
+struct State<B> {
     parts: usize,
     result: Result<usize>,
     started_ns: u64,
@@ -39,9 +46,65 @@ struct Join<B> {
     end: Option<(B, OnDone<B>)>,
 }
 
-impl<B> Join<B> {
-    fn part_done(join: &Mutex<Self>, result: Result<usize>, started_ns: u64, finished_ns: u64) {
-        let mut state = join.lock().unwrap_or_else(PoisonError::into_inner);
+impl<D: Disk + 'static> Join<D> {
+    fn lock(&self) -> MutexGuard<'_, State<D::Buffer>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request for a run, of which `moved` bytes are done, for the disk: `buffer` is that of the whole request.
+    fn part(
+        self: &Arc<Self>,
+        mut buffer: D::Buffer,
+        run: Run,
+        moved: usize,
+        first_started_ns: Option<u64>,
+    ) -> Due<D::Buffer> {
+        buffer.advance(run.at as usize + moved);
+        buffer.truncate(run.length as usize - moved);
+        let offset = run.offset + moved as u64;
+        let join = self.clone();
+        let done: OnDone<D::Buffer> = Box::new(move |completion| {
+            let started_ns = first_started_ns.unwrap_or(completion.started_ns);
+            let finished_ns = completion.finished_ns.max(started_ns);
+            // The join has the whole buffer; the views of this part are gone before it hands that back.
+            drop(completion.buffer);
+            let asked = run.length as usize - moved;
+            let result = match completion.result {
+                Err(error) => Err(error),
+                Ok(more) if more >= asked => Ok(run.length as usize),
+                Ok(0) => Err(join.ended(asked, offset)),
+                Ok(more) => return join.go_on(run, moved + more, started_ns),
+            };
+            join.part_done(result, started_ns, finished_ns);
+        });
+        (Request { file: self.file, operation: self.operation, offset, buffer }, done)
+    }
+
+    /// Asks for the rest of a run after a short transfer.
+    fn go_on(self: &Arc<Self>, run: Run, moved: usize, started_ns: u64) {
+        // It is there until the last part is done.
+        let whole = self.lock().end.as_ref().map(|(buffer, _)| buffer.clone());
+        if let Some(whole) = whole {
+            let (request, done) = self.part(whole, run, moved, Some(started_ns));
+            self.disk.submit(request, done);
+        }
+    }
+
+    fn ended(&self, asked: usize, offset: u64) -> Error {
+        let (kind, why) = match self.operation {
+            Operation::Read => (ErrorKind::Truncated, "the file ends there"),
+            _ => (ErrorKind::Io, "the disk took none"),
+        };
+        Error::new(
+            kind,
+            format!(
+                "need {asked} more bytes at offset {offset}; {why}; restore the file from a copy, or make it anew"
+            ),
+        )
+    }
+
+    fn part_done(&self, result: Result<usize>, started_ns: u64, finished_ns: u64) {
+        let mut state = self.lock();
         state.parts -= 1;
         state.started_ns = state.started_ns.min(started_ns);
         state.finished_ns = state.finished_ns.max(finished_ns);
@@ -60,45 +123,6 @@ impl<B> Join<B> {
             done(Completion { buffer, result, started_ns, finished_ns });
         }
     }
-}
-
-/// Submits one part and, after a short transfer, its rest.
-fn submit_part<D: Disk + 'static>(
-    disk: &Arc<D>,
-    request: Request<D::Buffer>,
-    moved_before: usize,
-    first_started_ns: Option<u64>,
-    join: Arc<Mutex<Join<D::Buffer>>>,
-) {
-    let again = disk.clone();
-    let (file, operation, offset) = (request.file, request.operation, request.offset);
-    let mut rest = request.buffer.clone();
-    let done: OnDone<D::Buffer> = Box::new(move |completion| {
-        let started_ns = first_started_ns.unwrap_or(completion.started_ns);
-        let finished_ns = completion.finished_ns.max(started_ns);
-        // The join has the whole buffer; the views of this part are gone before it hands that back.
-        drop(completion.buffer);
-        let asked = rest.len();
-        let result = match completion.result {
-            Err(error) => Err(error),
-            Ok(moved) if moved >= asked => Ok(moved_before + asked),
-            Ok(0) => Err(Error::new(
-                if operation == Operation::Read { ErrorKind::Truncated } else { ErrorKind::Io },
-                format!(
-                    "need {asked} more bytes at offset {offset}; {}; restore the file from a copy, or make it anew",
-                    if operation == Operation::Read { "the file ends there" } else { "the disk took none" }
-                ),
-            )),
-            Ok(moved) => {
-                rest.advance(moved);
-                let request = Request { file, operation, offset: offset + moved as u64, buffer: rest };
-                return submit_part(&again, request, moved_before + moved, Some(started_ns), join);
-            }
-        };
-        drop(rest);
-        Join::part_done(&join, result, started_ns, finished_ns);
-    });
-    disk.submit(request, done);
 }
 
 impl<D: Disk + 'static> Volume for LocalVolume<D> {
@@ -123,26 +147,22 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
             let error = Error::invalid(format!("the regions hold {need} bytes, the buffer {have}"));
             return done(Completion::failed(buffer, error, 0));
         }
-        let part = |run: Run| {
-            let mut part = buffer.clone();
-            part.advance(run.at as usize);
-            part.truncate(run.length as usize);
-            Request { file, operation, offset: run.offset, buffer: part }
-        };
-        let mut parts: Vec<_> = regions.runs().map(part).collect();
-        if parts.is_empty() {
-            parts.push(Request { file, operation, offset: 0, buffer: buffer.clone() });
+        let mut runs: Vec<Run> = regions.runs().collect();
+        if runs.is_empty() {
+            runs.push(Run { offset: 0, length: 0, at: 0 });
         }
-        let join = Arc::new(Mutex::new(Join {
-            parts: parts.len(),
+        let state = State {
+            parts: runs.len(),
             result: Ok(0),
             started_ns: u64::MAX,
             finished_ns: 0,
-            end: Some((buffer, done)),
-        }));
-        for part in parts {
-            submit_part(&self.disk, part, 0, None, join.clone());
-        }
+            end: Some((buffer.clone(), done)),
+        };
+        let join = Arc::new(Join { disk: self.disk.clone(), file, operation, state: Mutex::new(state) });
+        let parts = runs.into_iter().map(|run| join.part(buffer.clone(), run, 0, None)).collect();
+        // Who is handed the whole buffer back has the last view of it.
+        drop(buffer);
+        self.disk.submit_all(parts);
     }
 
     fn alignment(&self, file: FileId) -> Alignment {
@@ -171,6 +191,10 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
 
     fn remove(&self, path: &str) -> Result<()> {
         self.directory.remove(path)
+    }
+
+    fn remove_soon(&self, path: &str) -> Result<()> {
+        self.directory.remove_soon(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -103,17 +103,24 @@ impl Trace {
 
     /// Adds a span.
     pub fn record(&self, span: Span) {
+        self.record_all(std::iter::once(span));
+    }
+
+    /// Adds several spans.
+    pub(crate) fn record_all(&self, spans: impl Iterator<Item = Span>) {
         let mut state = self.lock();
-        if span.kind.is_disk() {
-            let from = span.start_ns.max(state.disk_until_ns);
-            state.totals.disk_ns += span.end_ns.saturating_sub(from);
-            state.disk_until_ns = state.disk_until_ns.max(span.end_ns);
-        } else if span.kind == SpanKind::Wait {
-            state.totals.wait_ns += span.end_ns.saturating_sub(span.start_ns);
-        }
-        state.spans.push(span);
-        if state.spans.len() >= MAX_SPANS {
-            join_neighbours(&mut state.spans);
+        for span in spans {
+            if span.kind.is_disk() {
+                let from = span.start_ns.max(state.disk_until_ns);
+                state.totals.disk_ns += span.end_ns.saturating_sub(from);
+                state.disk_until_ns = state.disk_until_ns.max(span.end_ns);
+            } else if span.kind == SpanKind::Wait {
+                state.totals.wait_ns += span.end_ns.saturating_sub(span.start_ns);
+            }
+            state.spans.push(span);
+            if state.spans.len() >= MAX_SPANS {
+                join_neighbours(&mut state.spans);
+            }
         }
     }
 

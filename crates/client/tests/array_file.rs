@@ -7,8 +7,10 @@ mod model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use model::{GUARD, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well};
-use outcore_client::{ArrayFile, LocalVolume, Memory, Ticket};
+use model::{
+    GUARD, LateWrites, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well,
+};
+use outcore_client::{LocalVolume, Memory, Ticket};
 use outcore_core::doubles::Fault;
 use outcore_core::{
     Alignment, BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, ErrorKind, FileId, GridSpec, OnDone,
@@ -209,42 +211,6 @@ fn memory_that_is_too_small_is_refused_not_overrun() {
     assert_eq!(finish(&ticket).unwrap_err().kind, ErrorKind::Invalid);
 }
 
-/// A disk whose writes take a while to begin.
-struct LateWrites(Arc<LocalDisk>);
-
-impl Disk for LateWrites {
-    type Buffer = Region;
-
-    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
-        self.0.open(path, mode)
-    }
-
-    fn close(&self, file: FileId) {
-        self.0.close(file);
-    }
-
-    fn length(&self, file: FileId) -> Result<u64> {
-        self.0.length(file)
-    }
-
-    fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
-        let inner = self.0.clone();
-        let late = request.operation == Operation::Write;
-        std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(if late { 30 } else { 0 }));
-            inner.submit(request, done);
-        });
-    }
-
-    fn alignment(&self, file: FileId) -> Alignment {
-        self.0.alignment(file)
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        self.0.free_bytes()
-    }
-}
-
 #[test]
 fn requests_take_effect_in_the_order_of_their_submission() {
     let (place, part) = ragged();
@@ -279,22 +245,6 @@ fn memory_is_free_once_the_ticket_says_so() {
             assert_eq!(Arc::strong_count(&memory), 1);
         }
     }
-}
-
-/// Rows 5, 6, 7, 2 and 9 of an array of 12 x 20 in chunks of 4 x 16, as a list of boxes.
-fn some_rows(file: &Arc<ArrayFile>, target: &Arc<Block>, last: u64) -> Result<Ticket> {
-    let strides = vec![20 * 8, 8];
-    let boxes = [(5, 3, 0), (2, 1, 3), (last, 1, 4)].map(|(row, rows, at)| {
-        let request = BoxRequest {
-            start: vec![row, 0],
-            count: vec![rows, 20],
-            step: vec![1, 1],
-            memory_strides: strides.clone(),
-        };
-        let origin = GUARD + at * 20 * 8;
-        (request, Memory { block: target.clone(), origin, strides: strides.clone() })
-    });
-    file.submit_list(Operation::Read, boxes.into())
 }
 
 /// A disk that wants so much more alignment than the one below.
@@ -359,43 +309,6 @@ fn memory_need_not_be_aligned_as_files_are() {
         }
         assert_eq!(arena.peak_bytes() == 0, is_in_place, "no buffer is used");
     }
-}
-
-#[test]
-fn a_list_of_boxes_has_one_ticket_and_waits_for_what_is_written() {
-    let place = Place::new(grid(&[12, 20], &[4, 16], 8));
-    let directory = Directory::new(place.root.path()).unwrap();
-    let disk = LateWrites(Arc::new(LocalDisk::new(directory.clone(), 3).unwrap()));
-    let file = place.open_volume(LocalVolume::new(directory, disk), &Arena::new(64 << 20), 1 << 20).unwrap();
-    let mut model = Model::new(&place.grid);
-    let source = model.noise(12 * 20 * 8 + 2 * GUARD);
-    let part = Part::whole(&[12, 20]);
-    for turn in 0..3 {
-        let source: Vec<u8> = source.iter().map(|byte| byte ^ turn).collect();
-        let target = block(&vec![0xEE; 5 * 20 * 8 + 2 * GUARD]);
-        let written = part.submit(&file, Operation::Write, &block(&source)).unwrap();
-        let read = some_rows(&file, &target, 9).unwrap();
-        finish(&read).unwrap();
-        assert!(written.is_done());
-        let found = content(&target);
-        for (at, row) in [5, 6, 7, 2, 9].into_iter().enumerate() {
-            let (from, to) = (GUARD + row * 160, GUARD + at * 160);
-            assert_eq!(source[from..from + 160], found[to..to + 160], "row {row}");
-        }
-        assert!(found[..GUARD].iter().chain(&found[GUARD + 800..]).all(|&byte| byte == 0xEE));
-    }
-}
-
-#[test]
-fn of_a_list_with_a_box_outside_nothing_is_moved() {
-    let place = Place::new(grid(&[12, 20], &[4, 16], 8));
-    let file = place.open_well();
-    let target = block(&vec![0xEE; 5 * 20 * 8 + 2 * GUARD]);
-    let before = file.counters();
-    assert_eq!(some_rows(&file, &target, 12).err().unwrap().kind, ErrorKind::Invalid);
-    assert_eq!(file.counters(), before);
-    assert!(content(&target).iter().all(|&byte| byte == 0xEE));
-    finish(&file.submit_list(Operation::Read, vec![]).unwrap()).unwrap();
 }
 
 #[test]

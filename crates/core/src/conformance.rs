@@ -220,6 +220,9 @@ where
         v.remove("d").expect("remove a directory");
         assert_eq!(v.exists("d"), Ok(false));
         assert_eq!(v.remove("d").expect_err("already gone").kind, ErrorKind::NotFound);
+        v.remove_soon("e").expect("remove soon");
+        assert_eq!((v.exists("e/y"), v.exists("e")), (Ok(false), Ok(false)));
+        assert_eq!(v.remove_soon("e").expect_err("already gone").kind, ErrorKind::NotFound);
         assert!(v.free_bytes().expect("free bytes") > 0);
     }
 }

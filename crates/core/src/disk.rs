@@ -155,6 +155,9 @@ impl Alignment {
     }
 }
 
+/// A request, and who is told when it is done.
+pub type Due<B> = (Request<B>, OnDone<B>);
+
 /// Files in one directory tree on one disk.
 ///
 /// Naming files is blocking (it is rare and small); moving bytes is not. Requests may finish in any order;
@@ -175,6 +178,13 @@ pub trait Disk: Send + Sync {
 
     /// Starts a request. `done` is always called, exactly once.
     fn submit(&self, request: Request<Self::Buffer>, done: OnDone<Self::Buffer>);
+
+    /// Starts several requests, as [`Self::submit`] does each: where there are many, at less cost.
+    fn submit_all(&self, requests: Vec<Due<Self::Buffer>>) {
+        for (request, done) in requests {
+            self.submit(request, done);
+        }
+    }
 
     /// What a transfer must be aligned to, to skip the page cache. Others are done too, more slowly.
     fn alignment(&self, file: FileId) -> Alignment;

@@ -39,7 +39,9 @@ pub use clock::Clock;
 pub use collective::{
     CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
 };
-pub use disk::{Alignment, Buffer, Completion, Disk, FileId, Gather, OnDone, OpenMode, Operation, Request};
+pub use disk::{
+    Alignment, Buffer, Completion, Disk, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use grant_time::GrantTime;
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};

@@ -96,6 +96,12 @@ pub trait Volume: Send + Sync {
     /// Removes a file, or a directory with all it holds.
     fn remove(&self, path: &str) -> Result<()>;
 
+    /// Removes as [`Volume::remove`], which may return before the room is there again: requests to the volume wait for
+    /// it where they find none.
+    fn remove_soon(&self, path: &str) -> Result<()> {
+        self.remove(path)
+    }
+
     /// Renames a file or directory; a file of the new name is replaced atomically.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 

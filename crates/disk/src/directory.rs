@@ -1,6 +1,6 @@
 //! A directory tree as a namespace: names checked, small files read, replaced and appended to durably.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use outcore_core::{Entry, Error, Result};
 
-use crate::freeing::{Freeing, LEAST_BYTES};
+use crate::freeing::{Freeing, LEAST_BYTES, Then};
 use crate::system::{check_kind, describe, free_bytes};
+
+/// Large files of a directory whose room is given back in the background.
+const MOST_LARGE: usize = 16;
 
 /// A directory tree. Paths are relative to its root; they cannot leave it.
 #[derive(Clone)]
@@ -144,26 +147,37 @@ impl Directory {
 
     /// Removes a file, or a directory with all it holds.
     pub fn remove(&self, path: &str) -> Result<()> {
-        let full = self.resolve(path)?;
-        let removed = fs::symlink_metadata(&full)
-            .and_then(|s| if s.is_dir() { fs::remove_dir_all(&full) } else { fs::remove_file(&full) });
-        removed.map_err(|e| describe("remove", &full, &e))?;
-        self.sync_above(&full)
+        self.remove_all(path, |_, _| {})
     }
 
-    /// Removes a file that nobody uses, or a directory with all it holds; the room of a large file is given back in the
-    /// background.
-    pub(crate) fn remove_soon(&self, path: &str) -> Result<()> {
-        let full = self.resolve(path)?;
-        let is_large =
-            fs::symlink_metadata(&full).is_ok_and(|s| s.is_file() && s.blocks() * 512 >= LEAST_BYTES);
-        let open = if is_large { OpenOptions::new().write(true).open(&full).ok() } else { None };
-        self.remove(path)?;
-        // Not before it is gone for good: after a crash there is all of it, or nothing.
-        if let Some(open) = open {
-            self.freeing.give_back(open);
-        }
+    /// Removes a file, or a directory with all it holds; the room of large files is given back in the background, once
+    /// nobody has them open.
+    pub fn remove_soon(&self, path: &str) -> Result<()> {
+        self.remove_and(path, Then::Close)
+    }
+
+    /// Removes a file that nobody uses, or a directory with all it holds; the room of large files is given back in the
+    /// background, in steps.
+    pub(crate) fn remove_unused(&self, path: &str) -> Result<()> {
+        self.remove_and(path, Then::Shorten)
+    }
+
+    fn remove_and(&self, path: &str, then: Then) -> Result<()> {
+        let mut large = Vec::new();
+        self.remove_all(path, |full, status| find_large(full, status, &mut large))?;
+        // Not before they are gone for good: after a crash there is all of a file, or nothing.
+        large.into_iter().for_each(|file| self.freeing.give_back(file, then));
         Ok(())
+    }
+
+    fn remove_all(&self, path: &str, look: impl FnOnce(&Path, &Metadata)) -> Result<()> {
+        let full = self.resolve(path)?;
+        let removed = fs::symlink_metadata(&full).and_then(|status| {
+            look(&full, &status);
+            if status.is_dir() { fs::remove_dir_all(&full) } else { fs::remove_file(&full) }
+        });
+        removed.map_err(|e| describe("remove", &full, &e))?;
+        self.sync_above(&full)
     }
 
     /// What is given back in the background.
@@ -204,5 +218,19 @@ impl Directory {
         let above = full.parent().unwrap_or(&self.root);
         let synced = File::open(above).and_then(|directory| directory.sync_all());
         synced.map_err(|e| describe("sync the directory", above, &e))
+    }
+}
+
+/// Opens large files: this one, or those in this directory. What cannot be opened, or is more than are worth it, gives
+/// back its room as it is removed.
+fn find_large(path: &Path, status: &Metadata, found: &mut Vec<File>) {
+    if status.is_dir() {
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            if let Ok(status) = entry.metadata() {
+                find_large(&entry.path(), &status, found);
+            }
+        }
+    } else if status.is_file() && status.blocks() * 512 >= LEAST_BYTES && found.len() < MOST_LARGE {
+        found.extend(OpenOptions::new().write(true).open(path));
     }
 }

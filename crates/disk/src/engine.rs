@@ -109,12 +109,13 @@ impl Engine {
         self.process == std::process::id()
     }
 
-    pub(crate) fn run(&self, job: Box<dyn Job>) {
+    pub(crate) fn run(&self, jobs: Vec<Box<dyn Job>>) {
+        let count = jobs.len();
         let mut state = self.queue.lock();
-        state.jobs.push_back(job);
-        let is_wanted = state.idle > 0;
+        state.jobs.extend(jobs);
+        let wanted = state.idle.min(count);
         drop(state);
-        if is_wanted {
+        for _ in 0..wanted {
             self.queue.wake.notify_one();
         }
     }

@@ -21,9 +21,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Files that wait. Who has another waits until there are fewer.
 const MOST_FILES: usize = 64;
 
+/// How the room of a file is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// In small steps; nobody uses it.
+    Shorten,
+    /// By closing it: who has it open keeps all of it until then.
+    Close,
+}
+
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<File>,
+    waiting: VecDeque<(File, Then)>,
     /// Of these, and the one that the thread is at: how many there are, and bytes still to be given back.
     files: usize,
     bytes: u64,
@@ -71,8 +80,8 @@ impl Freeing {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back the room of a file that is open for writing, was removed, durably, and is not used any more.
-    pub(crate) fn give_back(self: &Arc<Self>, file: File) {
+    /// Gives back the room of a file that is open for writing, and was removed, durably.
+    pub(crate) fn give_back(self: &Arc<Self>, file: File, then: Then) {
         let Ok(status) = file.metadata() else { return };
         // It may have another name, which somebody gave it.
         if status.nlink() > 0 || !self.is_ours() {
@@ -97,14 +106,14 @@ impl Freeing {
         state.files += 1;
         state.came += 1;
         state.bytes += status.blocks() * 512;
-        state.waiting.push_back(file);
+        state.waiting.push_back((file, then));
     }
 
     fn work(&self) {
         let mut state = self.state();
-        while let Some(file) = state.waiting.pop_front() {
+        while let Some((file, then)) = state.waiting.pop_front() {
             drop(state);
-            self.shorten(file);
+            self.end(file, then);
             state = self.state();
             state.files -= 1;
             self.done.fetch_add(1, Ordering::Release);
@@ -113,10 +122,14 @@ impl Freeing {
         state.has_thread = false;
     }
 
-    fn shorten(&self, file: File) {
+    fn end(&self, file: File, then: Then) {
         let look = || file.metadata().map_or((0, 0), |status| (status.len(), status.blocks() * 512));
         let (mut length, mut left) = look();
-        while length > 0 {
+        if then == Then::Close {
+            // That cannot be done in steps: what is made durable right after its removal does not wait for it.
+            self.pause(self.state(), LONGEST_PAUSE);
+        }
+        while then == Then::Shorten && length > 0 {
             let began = Instant::now();
             length = length.saturating_sub(STEP_BYTES);
             if file.set_len(length).is_err() {
@@ -126,15 +139,17 @@ impl Freeing {
             let mut state = self.state();
             state.bytes -= left - now;
             left = now;
-            if state.in_a_hurry == 0 {
-                let pause = (PAUSE * began.elapsed()).min(LONGEST_PAUSE);
-                let waited = self.changed.wait_timeout_while(state, pause, |state| state.in_a_hurry == 0);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
-            }
+            self.pause(state, (PAUSE * began.elapsed()).min(LONGEST_PAUSE));
         }
         // What is left goes with the last who has the file open.
         drop(file);
         self.state().bytes -= left;
+    }
+
+    /// Waits, unless somebody is in a hurry.
+    fn pause(&self, state: MutexGuard<'_, State>, pause: Duration) {
+        let waited = self.changed.wait_timeout_while(state, pause, |state| state.in_a_hurry == 0);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Bytes that are still to be given back.
@@ -219,11 +234,11 @@ mod tests {
     fn room_is_given_back_of_what_has_no_name() {
         let freeing = held();
         let (named, kept) = file(3 * STEP_BYTES / 2, true);
-        freeing.give_back(kept);
+        freeing.give_back(kept, Then::Shorten);
         assert_eq!((freeing.bytes(), freeing.wait()), (0, false));
         assert_eq!(length(&named), 3 * STEP_BYTES / 2, "another name");
         let (removed, given) = file(3 * STEP_BYTES / 2, false);
-        freeing.give_back(given);
+        freeing.give_back(given, Then::Shorten);
         assert!(freeing.bytes() >= 3 * STEP_BYTES / 2);
         let working = work(&freeing);
         assert!(freeing.wait() || freeing.done() == 1);
@@ -231,9 +246,19 @@ mod tests {
         working.join().unwrap();
         // The thread that ended is begun anew.
         let (again, given) = file(STEP_BYTES, false);
-        freeing.give_back(given);
+        freeing.give_back(given, Then::Shorten);
         freeing.wait();
         assert_eq!((length(&again), freeing.bytes(), freeing.done()), (0, 0, 2));
+    }
+
+    #[test]
+    fn who_has_a_file_open_that_was_closed_keeps_all_of_it() {
+        let freeing = held();
+        let (removed, given) = file(3 * STEP_BYTES / 2, false);
+        freeing.give_back(given, Then::Close);
+        assert!(freeing.bytes() >= 3 * STEP_BYTES / 2);
+        work(&freeing).join().unwrap();
+        assert_eq!((length(&removed), freeing.bytes(), freeing.done()), (3 * STEP_BYTES / 2, 0, 1));
     }
 
     #[test]
@@ -244,7 +269,7 @@ mod tests {
             let (freeing, tries) = (held(), Cell::new(0));
             let (removed, given) = file(STEP_BYTES, false);
             if is_pending {
-                freeing.give_back(given);
+                freeing.give_back(given, Then::Shorten);
             }
             let working = Cell::new(None);
             let failed = freeing.with_room(|| {
@@ -264,7 +289,7 @@ mod tests {
     #[test]
     fn what_was_given_back_between_a_failure_and_the_look_at_it_counts() {
         let (freeing, tries) = (held(), Cell::new(0));
-        freeing.give_back(file(STEP_BYTES, false).1);
+        freeing.give_back(file(STEP_BYTES, false).1, Then::Shorten);
         let failed = freeing.with_room(|| {
             tries.set(tries.get() + 1);
             freeing.work();
@@ -277,12 +302,12 @@ mod tests {
     fn few_files_wait() {
         let freeing = held();
         for _ in 0..MOST_FILES {
-            freeing.give_back(file(4096, false).1);
+            freeing.give_back(file(4096, false).1, Then::Close);
         }
         let (sender, is_done) = channel();
         let other = freeing.clone();
         let waiting = thread::spawn(move || {
-            other.give_back(file(4096, false).1);
+            other.give_back(file(4096, false).1, Then::Close);
             sender.send(()).unwrap();
         });
         assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "it waits for one of them");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use outcore_core::{
-    Alignment, Buffer, Clock, Completion, Disk, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
+    Alignment, Buffer, Clock, Completion, Disk, Due, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
     Request, Result,
 };
 use outcore_memory::Region;
@@ -57,6 +57,19 @@ impl LocalDisk {
             .get(&file)
             .cloned()
             .ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
+    }
+
+    /// An open file, in the process whose threads can move its bytes.
+    fn usable(&self, file: FileId) -> Result<Arc<OpenFile>> {
+        let file = self.file(file)?;
+        if self.engine.is_ours() {
+            return Ok(file);
+        }
+        Err(Error::new(
+            ErrorKind::Forked,
+            "this array was opened in another process, and I/O threads do not survive a fork; \
+             open the array again here, or start processes with the spawn method",
+        ))
     }
 
     fn open_file(&self, path: &str, mode: OpenMode) -> Result<OpenFile> {
@@ -167,6 +180,15 @@ struct Transfer {
     done: OnDone<Region>,
 }
 
+impl Transfer {
+    fn new(file: Arc<OpenFile>, request: Request<Region>, done: OnDone<Region>) -> Self {
+        let is_short = request.operation == Operation::Read
+            && request.buffer.len() <= SHORT_BYTES
+            && file.direct_for(request.offset, &request.buffer).is_some();
+        Self { file, request, is_short, done }
+    }
+}
+
 impl Job for Transfer {
     fn run(self: Box<Self>) {
         let Self { file, request, done, .. } = *self;
@@ -208,24 +230,26 @@ impl Disk for LocalDisk {
     }
 
     fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
-        let file = self.file(request.file).and_then(|file| {
-            if self.engine.is_ours() {
-                return Ok(file);
+        self.submit_all(vec![(request, done)]);
+    }
+
+    fn submit_all(&self, requests: Vec<Due<Region>>) {
+        let mut jobs: Vec<Box<dyn Job>> = Vec::with_capacity(requests.len());
+        let mut last: Option<(FileId, Arc<OpenFile>)> = None;
+        for (request, done) in requests {
+            let file = match &last {
+                Some((id, file)) if *id == request.file => Ok(file.clone()),
+                _ => self.usable(request.file),
+            };
+            match file {
+                Ok(file) => {
+                    last = Some((request.file, file.clone()));
+                    jobs.push(Box::new(Transfer::new(file, request, done)));
+                }
+                Err(error) => done(Completion::failed(request.buffer, error, MonotonicClock.now_ns())),
             }
-            Err(Error::new(
-                ErrorKind::Forked,
-                "this array was opened in another process, and I/O threads do not survive a fork; \
-                 open the array again here, or start processes with the spawn method",
-            ))
-        });
-        let file = match file {
-            Ok(file) => file,
-            Err(error) => return done(Completion::failed(request.buffer, error, MonotonicClock.now_ns())),
-        };
-        let is_short = request.operation == Operation::Read
-            && request.buffer.len() <= SHORT_BYTES
-            && file.direct_for(request.offset, &request.buffer).is_some();
-        self.engine.run(Box::new(Transfer { file, request, is_short, done }));
+        }
+        self.engine.run(jobs);
     }
 
     fn alignment(&self, file: FileId) -> Alignment {

@@ -22,7 +22,7 @@ impl Names for Directory {
     }
 
     fn remove(&self, path: &str) -> Result<()> {
-        self.remove_soon(path)
+        self.remove_unused(path)
     }
 
     fn wait_for_room(&self) {

@@ -14,7 +14,7 @@ use crate::system::vectors;
 /// Reads of at most this many bytes are worth it: of longer ones each keeps a disk busy for a while.
 pub(crate) const SHORT_BYTES: usize = 64 << 10;
 /// Most reads of one call.
-pub(crate) const MOST_READS: usize = 32;
+pub(crate) const MOST_READS: usize = 128;
 
 const IOCB_CMD_PREADV: u16 = 7;
 

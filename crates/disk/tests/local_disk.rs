@@ -302,3 +302,20 @@ fn a_directory_is_removed_with_all_that_is_in_it() {
     names.remove("a").unwrap();
     assert!(!root.path().join("a").exists());
 }
+
+#[test]
+fn who_reads_a_large_file_in_a_directory_that_is_removed_can_go_on() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path()).unwrap();
+    let disk = LocalDisk::new(directory.clone(), 3).unwrap();
+    let offset = 15 * MIB as u64;
+    let file = disk.open("a/b/f", OpenMode::Create { length: 16 * MIB as u64, reserve: true }).unwrap();
+    write(&disk, file, offset, region(&pattern(MIB, 1), 0)).unwrap();
+    directory.remove_soon("a").unwrap();
+    assert!(!root.path().join("a").exists());
+    let names: &dyn Names = &directory;
+    names.wait_for_room();
+    assert_eq!(read(&disk, file, offset, MIB, 0).unwrap(), pattern(MIB, 1));
+    disk.close(file);
+    assert_eq!(nameless(root.path()), 0);
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use outcore_client::{Memory, MemoryUse};
+use outcore_client::MemoryUse;
 use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Operation, StorageOrder};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -248,21 +248,9 @@ impl ArrayFile {
             return Err(raise(py, &Error::invalid(format!("there is no row {row}"))));
         }
         let memory = memory_of(target, self.0.grid().spec().item_bytes)?;
-        let (stride, width) = (memory.strides[0], width as u64);
-        let mut boxes = Vec::new();
-        let mut at = 0;
-        for run in rows.chunk_by(|a, b| *a + 1 == *b) {
-            let request = BoxRequest {
-                start: vec![run[0] as u64, first_column],
-                count: vec![run.len() as u64, width],
-                step: vec![1, 1],
-                memory_strides: memory.strides.clone(),
-            };
-            let origin = memory.origin.wrapping_add_signed(at as isize * stride as isize);
-            boxes.push((request, Memory { origin, ..memory.clone() }));
-            at += run.len();
-        }
-        py.detach(|| self.0.submit_list(Operation::Read, boxes)).or_raise(py).map(Ticket)
+        let rows: Vec<u64> = rows.iter().map(|&row| row as u64).collect();
+        let width = width as u64;
+        py.detach(|| self.0.submit_rows(&rows, first_column, width, &memory)).or_raise(py).map(Ticket)
     }
 
     /// Starts writing all of `source` to the box that begins at `start`, with `step` elements between.

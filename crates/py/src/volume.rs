@@ -49,6 +49,10 @@ impl Volume {
         py.detach(|| self.0.remove(path)).or_raise(py)
     }
 
+    fn remove_soon(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| self.0.remove_soon(path)).or_raise(py)
+    }
+
     fn rename(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
         py.detach(|| self.0.rename(old, new)).or_raise(py)
     }

@@ -100,6 +100,8 @@ class Phase:
         Short requests, of which each takes time however few bytes it is for.
     ends_read_bytes, ends_written_bytes
         What is moved before the arithmetic can begin, and after its end.
+    slowdown
+        Share by which the disk is slower than alone while all cores compute all the time.
     """
 
     dtype: np.dtype[Any]
@@ -111,6 +113,7 @@ class Phase:
     ends_read_bytes: int = 0
     ends_written_bytes: int = 0
     requests: int = 0
+    slowdown: float = 0.0
 
     def compute_seconds(self, rates: Rates) -> float:
         """Time of the arithmetic alone, at the measured speed of matrix products."""
@@ -128,7 +131,8 @@ class Phase:
         io_cpu += self.requests * _REQUEST_CPU_S
         ends = self.ends_read_bytes / rates.read_bytes_s
         ends += self.ends_written_bytes / rates.write_bytes_s
-        return max(self.compute_seconds(rates) + io_cpu, self.io_seconds(rates)) + ends
+        compute, io = self.compute_seconds(rates) + io_cpu, self.io_seconds(rates)
+        return max(compute, io + self.slowdown * min(compute, io)) + ends
 
 
 @dataclass(frozen=True)

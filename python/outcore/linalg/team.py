@@ -79,7 +79,7 @@ class Team:
             product.work()
         if not shared:
             return
-        with _one_thread() as is_so:
+        with one_thread() as is_so:
             # Others, if they can have the BLAS to themselves, take products from the same list.
             small, count = due[:shared], self._size - 1 if is_so else 0
             others = [self._others.submit(_work_off, small) for _ in range(count)]
@@ -109,7 +109,7 @@ _turn = threading.Lock()
 
 
 @contextmanager
-def _one_thread() -> Iterator[bool]:
+def one_thread() -> Iterator[bool]:
     """Have the BLAS use one thread, unless another thread sets its number: tell whether it does."""
     if not _turn.acquire(blocking=False):
         yield False

@@ -9,7 +9,8 @@ use std::time::Duration;
 use outcore_client::{ArrayFile, LocalVolume, Memory, MemoryUse, Ticket};
 use outcore_core::doubles::{Fault, FaultyDisk};
 use outcore_core::{
-    BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, GridSpec, Operation, Result, StorageOrder, Volume,
+    Alignment, BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, FileId, GridSpec, OnDone, OpenMode,
+    Operation, Request, Result, StorageOrder, Volume,
 };
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
@@ -68,6 +69,12 @@ impl Place {
         ArrayFile::open(Arc::new(volume), "a", self.grid.clone(), true, memory, None).map(Arc::new)
     }
 
+    /// Cuts its first shard file off.
+    pub fn cut_off(&self, bytes: u64) {
+        let path = self.root.path().join("a/c/0/0");
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+    }
+
     pub fn open_well(&self) -> Arc<ArrayFile> {
         self.open(well(), &Arena::new(64 << 20), 16 << 20).unwrap()
     }
@@ -76,6 +83,42 @@ impl Place {
 /// No fault at all.
 pub fn well() -> Fault {
     Fault::Short(usize::MAX)
+}
+
+/// A disk whose writes take a while to begin.
+pub struct LateWrites(pub Arc<LocalDisk>);
+
+impl Disk for LateWrites {
+    type Buffer = Region;
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
+        self.0.open(path, mode)
+    }
+
+    fn close(&self, file: FileId) {
+        self.0.close(file);
+    }
+
+    fn length(&self, file: FileId) -> Result<u64> {
+        self.0.length(file)
+    }
+
+    fn submit(&self, request: Request<Region>, done: OnDone<Region>) {
+        let inner = self.0.clone();
+        let late = request.operation == Operation::Write;
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(if late { 30 } else { 0 }));
+            inner.submit(request, done);
+        });
+    }
+
+    fn alignment(&self, file: FileId) -> Alignment {
+        self.0.alignment(file)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.0.free_bytes()
+    }
 }
 
 /// A box of an array, packed in memory in either order, between guards.

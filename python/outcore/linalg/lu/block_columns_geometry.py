@@ -17,7 +17,7 @@ from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.row_panel import LEAF_COLUMNS
 from outcore.linalg.lu.segments import SegmentedGeometry, file_bytes
 
-L_PIECES = 4
+L_PIECES = 5
 """Pieces of L in memory, each of a tile's rows by a segment."""
 
 LOWER_BLOCKS = 3
@@ -108,7 +108,7 @@ class BlockColumnGeometry(SegmentedGeometry):
             total += self.leaf_bytes(s.order)
         if s.origin:
             total += self.u_pieces * pages(self.depth * wide * itemsize)
-            total += L_PIECES * pages(self.rows * self.segment * itemsize)
+            total += pages(L_PIECES * self.rows * self.segment * itemsize)
         return total
 
     def leaf_bytes(self, rows: int) -> int:

@@ -1,4 +1,7 @@
-"""Which cuts of a matrix LU by block columns takes: those that move the fewest words."""
+"""Which cuts of a matrix LU by block columns takes: those that move the fewest words.
+
+Words weigh more in rows that are gathered, each by a short request.
+"""
 
 import dataclasses
 import functools
@@ -23,6 +26,9 @@ MOST_CUTS, LEAST_WIDTHS = 40, 8
 
 MOST_WIDTH = 2
 """Widths are looked at up to so many times that of a square block in all of the memory."""
+
+ROW_BYTES = 1 << 10
+"""What is gathered of a row from one chunk costs as much as so many bytes more, at most."""
 
 LEAST_TILE_BYTES = 128 << 10
 """Smaller tiles are looked at only where the budget wants them."""
@@ -158,7 +164,7 @@ def _halves(most: int) -> list[int]:
 
 
 def _cut(bare: G) -> G | None:
-    """Find the widths that move the fewest words, by dynamic programming from the right."""
+    """Find the widths that cost the least, by dynamic programming from the right."""
     n, unit = bare.n, bare.segment
     if not bare.is_copied and unit * bare.dtype.itemsize % SLOT_ALIGN_BYTES:
         # Parts of a page would be read as a whole one.
@@ -166,6 +172,7 @@ def _cut(bare: G) -> G | None:
     # As wide as the pivot rows fit.
     widest = math.isqrt(bare.budget_bytes // bare.dtype.itemsize)
     unit *= max(min(math.ceil(n / unit / MOST_CUTS), widest // unit // LEAST_WIDTHS), 1)
+    row_words = min(ROW_BYTES / bare.dtype.itemsize, bare.segment / 4)
     found: dict[int, tuple[float, int]] = {n: (0.0, 0)}
     for origin in range((n - 1) // unit * unit, -1, -unit):
         found[origin] = (math.inf, 0)
@@ -176,7 +183,7 @@ def _cut(bare: G) -> G | None:
             s = BlockColumn(origin, n - origin, end - origin)
             if not bare.fits_column(s):
                 continue
-            total = bare.column_words(s) + found[end][0]
+            total = bare.column_words(s) + row_words * _rows_gathered(bare, s) + found[end][0]
             if total < found[origin][0]:
                 found[origin] = (total, end)
     if found[0][0] == math.inf:
@@ -186,3 +193,10 @@ def _cut(bare: G) -> G | None:
         widths.append(end - origin)
         origin = end
     return dataclasses.replace(bare, widths=tuple(widths))
+
+
+def _rows_gathered(g: BlockColumnGeometry, s: BlockColumn) -> float:
+    """Count the rows of A and L that an update gathers, in each chunk by itself."""
+    chunk = g.segment if g.is_copied else g.layout.chunks[1]
+    chunks = math.ceil((s.origin + g.wide(s)) / chunk) - s.origin // chunk
+    return g.n * chunks + s.origin * (g.n - s.origin / 2) / g.segment

@@ -37,9 +37,12 @@ ONLY = "memory holds no column of panels, which all other methods need"
 UNMEASURED = "no rates are kept for this disk, so nominal ones were taken; oc.plan measures them"
 """What a call says that chose without rates."""
 
-# Block columns are chosen where they take less than so much of the time, and memory holds less than
-# this part of the matrix.
+# Block columns are chosen where they take less than so much of the time, or, where they move less
+# than this part of the words and fill less than so much of the disk, so much; and memory holds less
+# than this part of the matrix. What a plan may be off by cannot tell them apart, and fewer words
+# depend less on the disk.
 _WORTH_SECONDS = 0.95
+_FEW_WORDS, _MUCH_ROOM, _WORTH_WORDS = 0.5, 2, 1.25
 _SMALL_BUDGET = 16
 
 
@@ -107,17 +110,17 @@ def chosen(
 def _by_time(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, known: rates.Rates | None
 ) -> Choice:
-    """Choose by the time at the rates that are kept, or at nominal ones, and say why."""
+    """Choose by the time at the rates that are kept, or at nominal ones; say why."""
     at = known or rates.NOMINAL
     slabs, columns = _costs(n, dtype, memory_bytes, layout, at.reads)
-    algorithm = _better(slabs, columns, lambda cost: cost.seconds(at))
+    algorithm = better(slabs, columns, lambda cost: cost.seconds(at))
     if columns is None:
         return Choice(algorithm)
     words = [
         (cost.bytes_read + cost.bytes_written) / dtype.itemsize / n**2 for cost in (slabs, columns)
     ]
     why = (
-        f"{algorithm} for its time: slabs move {words[0]:.3g} n^2 words, block columns "
+        f"{algorithm} for time and words: slabs move {words[0]:.3g} n^2 words, block columns "
         f"{words[1]:.3g}"
     )
     return Choice(algorithm, why if known else f"{why}; {UNMEASURED}")
@@ -156,10 +159,15 @@ def _costs(
     return slabs, partial_cost(g) if g.widths else None
 
 
-def _better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) -> Algorithm:
-    if columns is None or seconds(columns) >= _WORTH_SECONDS * seconds(slabs):
+def better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) -> Algorithm:
+    """Choose between slabs and block columns, if there are any."""
+    if columns is None:
         return "slabs"
-    return "block-columns"
+    moved, moved_by_slabs = (c.bytes_read + c.bytes_written for c in (columns, slabs))
+    is_lean = moved < _FEW_WORDS * moved_by_slabs
+    is_lean &= columns.disk_bytes < _MUCH_ROOM * slabs.disk_bytes
+    most = _WORTH_WORDS if is_lean else _WORTH_SECONDS
+    return "block-columns" if seconds(columns) < most * seconds(slabs) else "slabs"
 
 
 class Planned(NamedTuple):
@@ -198,7 +206,7 @@ def planned_lu(problem: Problem) -> Planned:
     cost = partial_cost(columns)
     if method == "auto" and problem.seconds is not None:
         slabs = _by_slabs(problem)
-        if _better(slabs.cost, cost, problem.seconds) == "slabs":
+        if better(slabs.cost, cost, problem.seconds) == "slabs":
             return slabs
     return Planned(cost, (columns.rows, columns.columns))
 

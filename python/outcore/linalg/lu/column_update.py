@@ -2,10 +2,12 @@
 
 A block of rows of C stays in memory. U of the block column comes in pieces of half a segment's
 rows, and L in pieces of a tile's rows by a segment, gathered by lists. C and L are row-major, that
-is column-major transposed: C' <- C' - U' L'.
+is column-major transposed: C' <- C' - U' L'. Threads apply pieces of L to different columns, two
+rows of tiles at a time: the fewer rows, the longer it takes a BLAS to pack U for a product.
 """
 
 import contextlib
+import functools
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from outcore._core import ArrayFile, Ticket, column_extremes
+from outcore.blas_calls import Trans
 from outcore.errors import OutcoreError
 from outcore.lapack import kernels
 from outcore.linalg.cost import flop_weight
+from outcore.linalg.crew import Crew, Work
 from outcore.linalg.lu.block_columns_geometry import L_PIECES, BlockColumnGeometry
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.relay import Relay
@@ -24,6 +28,12 @@ from outcore.linalg.lu.row_moves import RowMoves, Rows
 from outcore.linalg.lu.row_sums import RowSums
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
+
+_TOGETHER = 2
+"""Rows of tiles to which pieces of L are applied at once."""
+
+_PART_COLUMNS = 64
+"""Parts of columns are multiples of as many."""
 
 
 class ColumnFiles(NamedTuple):
@@ -82,16 +92,16 @@ class ColumnUpdate:
         self.sums = None if g.is_copied else RowSums(g, wide, call.arena, self.extremes)
         self.C = self._allocate(rows, wide)
         self.U: list[Matrix] = []
-        self.L: list[Matrix] = []
+        self.L = self.C[:0]
         if self.s.origin:
             self.U = [self._allocate(wide, g.depth).T for _ in range(g.u_pieces)]
-            self.L = [self._allocate(g.rows, g.segment) for _ in range(L_PIECES)]
+            self.L = self._allocate(L_PIECES * g.rows, g.segment)
         # All blocks but the first begin in the first place.
         self.places = rows // g.rows
         self.shift = -self.edges[-2] % self.places
         self.lists: dict[int, list[Rows]] = {}
         # What is still to be read, in the order in which the relays ask for it.
-        self.pieces = (piece for block in range(self.blocks) for piece in self._pieces(block))
+        self.pieces = self._pieces()
         self.streamed = (
             first
             for block in range(self.blocks)
@@ -100,11 +110,7 @@ class ColumnUpdate:
         trace, shift = call.trace, self.shift
         count = shift + self.edges[-1]
         self.rows_relay = Relay(self.places, count, self._arrive_rows, trace, shift)
-        count = sum(
-            self.edges[block + 1] - max(self.edges[block], first // g.rows)
-            for block in range(self.blocks)
-            for first in range(0, self._end(block), g.segment)
-        )
+        count = sum(1 for _ in self._pieces())
         self.lower_relay = Relay(L_PIECES, count, self._arrive_lower, trace)
         # U of the block column may be read once it is being written.
         self.readable = 0
@@ -131,13 +137,16 @@ class ColumnUpdate:
         """
         g = self.g
         try:
+            # What is needed first does not come after all the rows that there is room for.
+            self.lower_relay.poll()
             self.rows_relay.poll()
             if self.sums:
                 self.sums.begin()
             numbers = itertools.count()
             streamed = itertools.count()
-            for block in range(self.blocks):
-                self._update(block, numbers, streamed)
+            with Crew(self.call.trace) as crew:
+                for block in range(self.blocks):
+                    self._update(crew, block, numbers, streamed)
             if self.sums:
                 self.sums.end(self.s.width)
             self.rows_relay.drain()
@@ -162,12 +171,22 @@ class ColumnUpdate:
         """Row after the last of a block that is a row of U, or has an L left of it."""
         return min(self.edges[block + 1] * self.g.rows, self.s.origin)
 
-    def _pieces(self, block: int) -> Iterator[tuple[int, int, int]]:
-        """Pieces of L for a block, in order: block, first column, row in tiles."""
-        g = self.g
-        for first in range(0, self._end(block), g.segment):
-            for i in range(max(self.edges[block], first // g.rows), self.edges[block + 1]):
-                yield block, first, i
+    def _segments(self, block: int) -> range:
+        """First columns of the segments of L that a block needs."""
+        return range(0, self._end(block), self.g.segment)
+
+    def _groups(self, block: int, first: int) -> Iterator[range]:
+        """Rows of tiles of a block to which a segment of L is applied at once."""
+        last = self.edges[block + 1]
+        for start in range(max(self.edges[block], first // self.g.rows), last, _TOGETHER):
+            yield range(start, min(start + _TOGETHER, last))
+
+    def _pieces(self) -> Iterator[tuple[int, int, int]]:
+        """Pieces of L, in order: block, first column, row of tiles."""
+        for block in range(self.blocks):
+            for first in self._segments(block):
+                for i in itertools.chain.from_iterable(self._groups(block, first)):
+                    yield block, first, i
 
     def _rows(self, block: int) -> list[Rows]:
         """Places of a block's rows after the swaps of each block column, and rows of A at last."""
@@ -189,16 +208,21 @@ class ColumnUpdate:
     def _block_of(self, i: int) -> int:
         return bisect_right(self.edges, i) - 1
 
-    def _room(self, i: int) -> Matrix:
-        """Memory of a row of tiles of C."""
-        place = (i + self.shift) % self.places
-        return self.C[place * self.g.rows : (place + 1) * self.g.rows]
+    def _room(self, tiles: range) -> Matrix:
+        """Memory of rows of tiles of C, which are next to each other in a block."""
+        place = (tiles.start + self.shift) % self.places
+        return self.C[place * self.g.rows : (place + len(tiles)) * self.g.rows]
+
+    def _lower(self, numbers: range) -> Matrix:
+        """Memory of pieces of L."""
+        place = numbers.start % L_PIECES
+        return self.L[place * self.g.rows : (place + len(numbers)) * self.g.rows]
 
     def _arrive_rows(self, number: int) -> Ticket:
         i = number - self.shift
         block = self._block_of(i)
         rows = self._tile(i, self._rows(block)[-1], block)
-        room = self._room(i)[: len(rows), : self.g.source_columns(self.k)]
+        room = self._room(range(i, i + 1))[: len(rows), : self.g.source_columns(self.k)]
         first = self.s.origin - (self.g.copied_from if self.g.is_copied else 0)
         return self.files.source.submit_read_rows(rows, first, room)
 
@@ -207,9 +231,8 @@ class ColumnUpdate:
         column = bisect_right(self.origins, first) - 1
         rows = self._tile(i, self._rows(block)[self.k - 1 - column], block)
         assert self.files.lower is not None
-        return self.files.lower.submit_read_rows(
-            rows, first, self.L[number % L_PIECES][: len(rows)]
-        )
+        room = self._lower(range(number, number + 1))[: len(rows)]
+        return self.files.lower.submit_read_rows(rows, first, room)
 
     def _arrive_upper(self, number: int) -> Ticket:
         room = self.U[number % self.g.u_pieces][:, : self.g.tile_columns(self.s)]
@@ -217,88 +240,193 @@ class ColumnUpdate:
         return self.files.factors.submit_read(start, [1, 1], room)
 
     def _update(
-        self, block: int, numbers: "itertools.count[int]", streamed: "itertools.count[int]"
+        self,
+        crew: Crew,
+        block: int,
+        numbers: "itertools.count[int]",
+        streamed: "itertools.count[int]",
     ) -> None:
         """Update a block of rows, and let it leave."""
         g = self.g
         tiles = range(self.edges[block], self.edges[block + 1])
-        segments = range(0, self._end(block), g.segment)
-        # Rows of U are used for those below them until the block is done.
-        leaves_early = self._first(block) >= self.s.origin and self.files.spill is not None
+        left = tiles.start
+        if block + 1 < self.blocks:
+            # Of what the next block needs, all above this one is being written.
+            above = min(self._first(block), self.s.origin)
+            self.upper_relay.allow(self.readable + above // g.depth)
+        segments = self._segments(block)
         if not segments:
-            for i in tiles:
-                self._take_rows(block, i)
+            self._take_rows(crew, block, tiles)
+        was_streamed = True
         for first in segments:
             end = min(first + g.segment, self._first(block))
             pieces = [next(streamed) for _ in range(first, end, g.depth)]
-            for i in range(max(tiles.start, first // g.rows), tiles.stop):
+            is_streamed = end == first + g.segment
+            if was_streamed and not is_streamed:
+                # From here on, rows of the block are U for those below them.
+                crew.settle(0)
+            was_streamed = is_streamed
+            for group in self._groups(block, first):
                 if first == 0:
-                    self._take_rows(block, i)
-                number = next(numbers)
-                self.lower_relay.take(number)
-                self._apply(
-                    first, i, self.L[number % L_PIECES], pieces, is_last=i + 1 == tiles.stop
-                )
-                self.lower_relay.leave(number, [])
-                if leaves_early and first == segments[-1]:
-                    self._leave(i)
-                self.upper_relay.poll()
-                self.rows_relay.poll()
-        if not (leaves_early and segments):
-            for i in tiles:
-                self._leave(i)
+                    self._take_rows(crew, block, group)
+                leaving = range(left, self._leaving(block, first, group, left))
+                left = leaving.stop
+                number, *_ = [next(numbers) for _ in group]
+                self._apply(crew, first, group, number, pieces, leaving)
+        # What follows reads rows of U once they are being written.
+        if left < tiles.stop or self._first(block) < self.s.origin:
+            crew.settle(0)
+        for i in range(left, tiles.stop):
+            self._leave(i)
         if block + 1 < self.blocks:
             self.readable += min(self._first(block + 1), self.s.origin) // g.depth
             self.upper_relay.allow(self.readable)
 
-    def _apply(
-        self, first: int, i: int, L: Matrix, pieces: Sequence[int], *, is_last: bool
-    ) -> None:
-        """Apply a segment of L to a row of tiles, piece by piece of U.
+    def _leaving(self, block: int, first: int, group: range, left: int) -> int:
+        """Tell up to which row of tiles those of a block may leave after a group's, from `left` on.
 
-        Those that do not stream by are in the block itself.
+        Rows of U are used for those below them in the block until their segment is done. What stays
+        in memory leaves at the end.
         """
-        g, w, top = self.g, self.s.width, i * self.g.rows
-        rows = min(g.rows, g.n - top)
-        L, C = L[:rows].T, self._room(i)[:rows, :w].T
-        done = 0
-        for number, at in enumerate(range(first, first + g.segment, g.depth)):
-            inner = min(top - at, g.depth)
-            streams = number < len(pieces)
-            if streams:
-                self.upper_relay.take(pieces[number])
-            start_ns = self.call.trace.now_ns()
-            if streams:
-                U = self.U[pieces[number] % g.u_pieces][:, :w]
-                self.kernels.gemm(U, L[at - first :][:inner], C, alpha=-1, beta=1, trans_a="T")
+        g = self.g
+        if self._first(block) >= self.s.origin and self.files.spill is not None:
+            is_last = first + g.segment >= self._end(block)
+            return group.stop if is_last else left
+        if group.stop < self.edges[block + 1]:
+            return left
+        used = min(first + g.segment, self._end(block)) // g.rows
+        return max(left, used)
+
+    def _take(self, crew: Crew, relay: Relay, number: int) -> None:
+        """Wait until a block is there, and work while it is not."""
+        while relay.must_leave_before(number) and crew.unsettled:
+            crew.settle(crew.unsettled - 1)
+        while not relay.is_there(number) and crew.help():
+            pass
+        relay.take(number)
+
+    def _apply(
+        self,
+        crew: Crew,
+        first: int,
+        group: range,
+        number: int,
+        pieces: Sequence[int],
+        leaving: range,
+    ) -> None:
+        """Apply pieces of L to rows of tiles, piece by piece of U; after it, some may leave.
+
+        Pieces of U that do not stream by are in the block itself.
+        """
+        g = self.g
+        ats = range(first, first + g.segment, g.depth)
+        is_streamed = len(pieces) == len(ats)
+        for tiles in self._units(first, group, number):
+            numbers = range(number, number + len(tiles))
+            number = numbers.stop
+            for i in numbers:
+                self._take(crew, self.lower_relay, i)
+            for k, at in enumerate(ats):
+                piece = pieces[k] if k < len(pieces) else None
+                if piece is not None:
+                    self._take(crew, self.upper_relay, piece)
+                is_last = k == len(ats) - 1
+                done = functools.partial(
+                    self._note,
+                    numbers if is_last else range(0),
+                    piece if tiles.stop in self.edges else None,
+                    leaving if is_last and tiles.stop == group.stop else range(0),
+                    self._flops(tiles, at),
+                )
+                works = self._works(first, tiles, numbers, at, piece, crew.size)
+                # What streams by changes a group only; the others all need each other.
+                place = group.start if is_streamed else None
+                crew.add([((place, part), work) for part, work in enumerate(works)], done)
+                self.upper_relay.poll()
+                self.rows_relay.poll()
+
+    def _units(self, first: int, group: range, number: int) -> list[range]:
+        """Parts of a group for one product each.
+
+        Rows beside the segment's own diagonal depend on those before, and pieces of L may be at
+        both ends of their memory.
+        """
+        is_below = group.start * self.g.rows >= first + self.g.segment
+        if is_below and number % L_PIECES + len(group) <= L_PIECES:
+            return [group]
+        return [range(i, i + 1) for i in group]
+
+    def _works(
+        self,
+        first: int,
+        tiles: range,
+        numbers: range,
+        at: int,
+        piece: int | None,
+        parts: int,
+    ) -> list[Work]:
+        """Give what applies a piece of U to rows of tiles, by parts of their columns."""
+        g, top = self.g, tiles.start * self.g.rows
+        rows, inner = min(len(tiles) * g.rows, g.n - top), min(top - at, g.depth)
+        L = self._lower(numbers)[:rows].T
+        wide = -(-self.s.width // (parts * _PART_COLUMNS)) * _PART_COLUMNS
+        works: list[Work] = []
+        for begin in range(0, self.s.width, wide):
+            part = slice(begin, min(begin + wide, self.s.width))
+            C = self._room(tiles)[:rows, part].T
+            calls: list[Work] = []
+            if piece is not None:
+                U = self.U[piece % g.u_pieces][:, part]
+                calls.append(self._product(U, L[at - first :][:inner], C, "T"))
             elif inner > 0:
                 # Rows of a block are next to each other in memory.
                 place = (at // g.rows + self.shift) % self.places * g.rows
-                U = self.C[place : place + inner, :w].T
-                self.kernels.gemm(U, L[at - first :][:inner], C, alpha=-1, beta=1)
+                U = self.C[place : place + inner, part].T
+                calls.append(self._product(U, L[at - first :][:inner], C, "N"))
             if 0 <= top - at < g.depth:
-                self.kernels.trsm(L[top - first :][:rows], C, "R", lower=False, unit=True)
-                done += rows
-            self.call.trace.record("compute", start_ns)
-            done += 2 * max(inner, 0)
-            if streams and is_last:
-                self.upper_relay.leave(pieces[number], [])
-        self.call.meter.advance(self.weight * float(done) * rows * w)
+                T = L[top - first :][:rows]
+                calls.append(
+                    functools.partial(self.kernels.trsm, T, C, "R", lower=False, unit=True)
+                )
+            works.append(functools.partial(_call_all, calls))
+        return works
 
-    def _take_rows(self, block: int, i: int) -> None:
+    def _product(self, U: Matrix, L: Matrix, C: Matrix, trans: Trans) -> Work:
+        return functools.partial(self.kernels.gemm, U, L, C, alpha=-1, beta=1, trans_a=trans)
+
+    def _flops(self, tiles: range, at: int) -> float:
+        """Operations of applying a piece of U to rows of tiles."""
+        g, above = self.g, tiles.start * self.g.rows - at
+        rows = min(len(tiles) * g.rows, g.n - tiles.start * g.rows)
+        done = 2 * max(min(above, g.depth), 0) + (rows if 0 <= above < g.depth else 0)
+        return self.weight * float(done) * rows * self.s.width
+
+    def _note(self, numbers: range, piece: int | None, leaving: range, flops: float) -> None:
+        """Note the end of a step: pieces of L or of U are done with, and rows of tiles leave."""
+        if piece is not None:
+            self.upper_relay.leave(piece, [])
+        for number in numbers:
+            self.lower_relay.leave(number, [])
+        for i in leaving:
+            self._leave(i)
+        self.call.meter.advance(flops)
+
+    def _take_rows(self, crew: Crew, block: int, tiles: range) -> None:
         """Wait for rows of A, and look at them."""
-        self.rows_relay.take(i + self.shift)
-        rows, room = self._tile(i, self._rows(block)[-1], block), self._room(i)
-        room[len(rows) :] = 0
-        room[:, self.s.width :] = 0
-        if self.sums:
-            start_ns = self.call.trace.now_ns()
-            self.sums.look(room[: len(rows), : self.s.width], rows, self.s.origin)
-            self.call.trace.record("compute", start_ns)
+        for i in tiles:
+            self._take(crew, self.rows_relay, i + self.shift)
+            rows = self._tile(i, self._rows(block)[-1], block)
+            room = self._room(range(i, i + 1))
+            room[len(rows) :] = 0
+            room[:, self.s.width :] = 0
+            if self.sums:
+                start_ns = self.call.trace.now_ns()
+                self.sums.look(room[: len(rows), : self.s.width], rows, self.s.origin)
+                self.call.trace.record("compute", start_ns)
 
     def _leave(self, i: int) -> None:
         """Let a row of tiles leave: to the factors, or to the spilled rows; or it stays."""
-        g, room, tickets = self.g, self._room(i), []
+        g, room, tickets = self.g, self._room(range(i, i + 1)), []
         if i * g.rows < self.s.origin:
             C = room[:, : g.tile_columns(self.s)]
             self.extremes.max_u = max(
@@ -310,3 +438,8 @@ class ColumnUpdate:
             start = [i * g.rows - self.s.origin, 0]
             tickets.append(self.files.spill.submit_write(start, [1, 1], room))
         self.rows_relay.leave(i + self.shift, tickets)
+
+
+def _call_all(calls: Sequence[Work]) -> None:
+    for call in calls:
+        call()

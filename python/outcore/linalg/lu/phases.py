@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from outcore._core import ArrayFile, Grid
+from outcore.errors import NotFoundError
 from outcore.linalg.factors.factor import open_tiles
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.lu.checks import Extremes
@@ -15,6 +16,7 @@ from outcore.linalg.lu.segments import SegmentedGeometry
 from outcore.linalg.lu.storage import LuFiles
 from outcore.longcall import LongCall
 from outcore.streams import wait
+from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
 COPY = "rest-0"
@@ -99,8 +101,7 @@ class PhasedFiles(LuFiles[G]):
         """Open a workspace, one of `arrays`; `anew`: make it first, with room for all of it."""
         where = self.target.below(name)
         if anew:
-            self._remove(name)
-            ArrayFile.create(where.volume, where.name, grid, reserve)
+            make_workspace(where, grid, reserve=reserve)
         file = ArrayFile(
             where.volume, where.name, grid, True, self._call.arena, bounce_bytes, self._trace,
             self.arrays.index(what),
@@ -121,7 +122,7 @@ class PhasedFiles(LuFiles[G]):
 
     def _remove(self, name: str) -> None:
         if self.target.volume.exists(self.target.inside(name)):
-            self.target.volume.remove(self.target.inside(name))
+            self.target.volume.remove_soon(self.target.inside(name))
 
     @abstractmethod
     def keep_only(self, k: int | None) -> None:
@@ -134,3 +135,13 @@ class PhasedFiles(LuFiles[G]):
     def further_figures(self) -> dict[str, Any]:
         """Give what else the report says."""
         return {"arrays": list(self.arrays)}
+
+
+def make_workspace(where: Place, grid: Grid, *, reserve: bool) -> None:
+    """Make a workspace, in the room of the one before, if any: to give that back takes time."""
+    try:
+        ArrayFile.adopt(where.volume, where.name, grid)
+    except NotFoundError:
+        if where.volume.exists(where.name):
+            where.volume.remove(where.name)
+        ArrayFile.create(where.volume, where.name, grid, reserve)

@@ -56,6 +56,15 @@ class Relay:
         self._count = max(self._count, count)
         self.poll()
 
+    def must_leave_before(self, number: int) -> bool:
+        """Whether the block before it at its place was not yet worked on."""
+        return number >= self._worked_on + self._places
+
+    def is_there(self, number: int) -> bool:
+        """Whether a block has arrived."""
+        self.poll()
+        return self._begun > number and self._arriving[number % self._places].done()
+
     def take(self, number: int) -> None:
         """Wait until a block is there; blocks are taken in order."""
         while self._begun <= number:

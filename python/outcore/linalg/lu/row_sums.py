@@ -1,11 +1,9 @@
 """A look at rows of A that come in blocks of columns: norms, extremes, and what is not finite."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Arena, column_extremes
+from outcore._core import Arena, add_sums, column_extremes
 from outcore.errors import NonFiniteError
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.segments import SegmentedGeometry
@@ -18,7 +16,7 @@ class RowSums:
     Parameters
     ----------
     geometry
-        Says how many rows are summed at once.
+        Its tiles' rows are summed at once.
     columns
         Most columns of a block.
     arena
@@ -30,15 +28,12 @@ class RowSums:
     def __init__(
         self, geometry: SegmentedGeometry, columns: int, arena: Arena, extremes: Extremes
     ) -> None:
-        real = np.empty(0, geometry.dtype).real.dtype
-        self._parts = geometry.dtype.itemsize // real.itemsize
-        self._rows, self._extremes = geometry.norm_rows(columns), extremes
-        values = columns * self._parts
-        self._sums: npt.NDArray[np.float64] = np.ndarray(
-            (values,), np.float64, memoryview(arena.allocate(8 * values))
+        self._rows, self._extremes = geometry.rows, extremes
+        self._sums, self._of_rows = (
+            np.ndarray((count,), np.float64, memoryview(arena.allocate(8 * count)))
+            for count in (columns, self._rows)
         )
-        room = arena.allocate(values * real.itemsize * self._rows)
-        self._sizes: npt.NDArray[Any] = np.ndarray((values * self._rows,), real, memoryview(room))
+        self._parts = 2 if geometry.dtype.kind == "c" else 1
 
     def begin(self) -> None:
         """Begin a block of columns."""
@@ -52,22 +47,19 @@ class RowSums:
         NonFiniteError
             If one has a NaN or an infinity, with its index in A.
         """
-        values = T.view(self._sizes.dtype)
-        width = values.shape[1]
         for first in range(0, len(T), self._rows):
-            part = values[first : first + self._rows]
-            sizes = np.abs(part, out=self._sizes[: part.size].reshape(part.shape))
-            sums = np.add.reduce(sizes, axis=0, dtype=np.float64)
-            if not np.isfinite(sums).all():
-                _refuse(T[first : first + self._rows], rows[first:], first_column)
-            self._sums[:width] += sums
-        self._extremes.max_a = max(self._extremes.max_a, column_extremes(T.T, False)[1])
+            part = T[first : first + self._rows]
+            of_rows = self._of_rows[: len(part)]
+            of_rows[:] = 0
+            add_sums(part.T, self._sums[: T.shape[1]], of_rows, False)
+            if not np.isfinite(of_rows).all():
+                _refuse(part, rows[first:], first_column)
+            self._extremes.max_a = max(self._extremes.max_a, column_extremes(part.T, False)[1])
 
     def end(self, columns: int) -> None:
         """Note the norm of a block of so many columns."""
-        sums = self._sums[: columns * self._parts].reshape(-1, self._parts).sum(axis=1)
         # |re| + |im| is at most √2 times the absolute value.
-        norm1 = float(sums.max()) / (2**0.5 if self._parts == 2 else 1)
+        norm1 = float(self._sums[:columns].max()) / self._parts**0.5
         self._extremes.norm1 = max(self._extremes.norm1, norm1)
 
 

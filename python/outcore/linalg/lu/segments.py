@@ -23,9 +23,6 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 TRANSPOSE_BYTES = (4 * SLOT_ALIGN_BYTES, 1 << 20)
 """Least and most memory in which rows become columns on their way to a file."""
 
-NORM_BYTES = 64 << 10
-"""Elements of A that are summed at once."""
-
 LEAST_SEGMENTS = 16
 """Where pages would make fewer, segments are shorter, and go through the page cache."""
 
@@ -125,15 +122,9 @@ class SegmentedGeometry(Tiled, ABC):
     def copied_from(self) -> int:
         """First column that is copied, of a matrix that is."""
 
-    def norm_rows(self, columns: int) -> int:
-        """Rows of A that are summed at once."""
-        return max(min(NORM_BYTES, self.budget_bytes // 64) // (columns * self.dtype.itemsize), 1)
-
     def norm_bytes(self, columns: int) -> int:
-        """Memory for sums over rows of A: the sums, and absolute values."""
-        values = columns * (2 if self.dtype.kind == "c" else 1)
-        real = self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1)
-        return pages(8 * values) + pages(values * real * self.norm_rows(columns))
+        """Memory for sums over rows and over columns of A."""
+        return pages(8 * columns) + pages(8 * self.rows)
 
     def copy_block(self) -> tuple[int, int]:
         """Rows and columns of the blocks in which the matrix is copied: whole chunks, if they fit.

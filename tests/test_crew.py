@@ -1,0 +1,195 @@
+"""Steps of works that threads share: in which order they are done, and which by whom."""
+
+import functools
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outcore import blas_choice
+from outcore._core import Trace
+from outcore.linalg.crew import AHEAD, Crew
+
+LONG = 60.0
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Two threads for the BLAS, whatever the machine has."""
+    with blas_choice.threads(2):
+        if blas_choice.in_use()[1] != 2:
+            pytest.skip("the BLAS has no threads")
+        yield
+        assert blas_choice.in_use()[1] == 2
+        assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
+
+
+class _Log:
+    """What was begun and done, by which thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lines: list[str] = []
+        self.names: set[str] = set()
+
+    def work(self, name: str, pause: float = 0.0) -> Callable[[], None]:
+        def work() -> None:
+            assert blas_choice.in_use()[1] == 1
+            self.note(f"begin {name}")
+            time.sleep(pause)
+            self.note(f"end {name}")
+            self.names.add(threading.current_thread().name)
+
+        return work
+
+    def note(self, line: str) -> None:
+        with self.lock:
+            self.lines.append(line)
+
+    def before(self, first: str, second: str) -> bool:
+        return self.lines.index(first) < self.lines.index(second)
+
+
+@pytest.fixture
+def log() -> _Log:
+    return _Log()
+
+
+def nothing() -> None:
+    """Follow a step with nothing."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_end_in_order_and_works_of_one_place_follow_each_other(log: _Log, seed: int) -> None:
+    pauses = random.Random(seed)
+    caller = threading.current_thread()
+    places: dict[int, list[str]] = {}
+
+    def done(step: int) -> None:
+        assert threading.current_thread() is caller
+        log.note(f"done {step}")
+
+    with Crew(Trace()) as crew:
+        assert crew.size == 2
+        for step in range(30):
+            works = []
+            for w, place in enumerate(pauses.sample(range(4), 2)):
+                name = f"{step}.{w}"
+                places.setdefault(place, []).append(name)
+                works.append((place, log.work(name, pauses.random() / 500)))
+            crew.add(works, functools.partial(done, step))
+            assert crew.unsettled <= AHEAD
+    assert crew.unsettled == 0
+    assert [line for line in log.lines if "done" in line] == [f"done {i}" for i in range(30)]
+    assert len(log.lines) == 30 * 5, "each work once"
+    for step in range(30):
+        assert all(log.before(f"end {step}.{w}", f"done {step}") for w in range(2))
+    for names in places.values():
+        for first, second in itertools.pairwise(names):
+            assert log.before(f"end {first}", f"begin {second}")
+
+
+def test_two_threads_work_at_once(log: _Log) -> None:
+    together = threading.Barrier(2)
+
+    def meet() -> None:
+        together.wait(LONG)
+        log.work("met")()
+
+    with Crew(Trace()) as crew:
+        for place in range(6):
+            crew.add([(place, meet)], nothing)
+        crew.settle(0)
+    assert len(log.names) == 2
+    assert log.lines.count("end met") == 6
+
+
+def test_help_does_one_work_and_tells_whether_there_was_one(log: _Log) -> None:
+    other, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert other.wait(LONG)
+
+    with Crew(Trace()) as crew:
+        assert not crew.help()
+        crew.add([("a", wait)], nothing)
+        assert begun.wait(LONG)
+        crew.add([("a", log.work("waits"))], nothing)
+        assert not crew.help(), "it waits for what another thread does"
+        crew.add([("b", log.work("free"))], nothing)
+        assert crew.help()
+        assert log.lines == ["begin free", "end free"]
+        assert crew.unsettled == 3, "steps end in order"
+        other.set()
+        crew.settle(0)
+    assert log.before("end free", "begin waits")
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_an_error_is_told_wherever_it_was(log: _Log, failing: int) -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    def run() -> None:
+        with Crew(Trace()) as crew:
+            for number in range(8):
+                work = fail if number == failing else log.work(str(number), 0.001)
+                crew.add([(number, work), ("b", log.work(f"{number}b"))], nothing)
+            crew.settle(0)
+
+    with pytest.raises(MemoryError, match="no room"):
+        run()
+    count = len(log.lines)
+    time.sleep(0.02)
+    assert len(log.lines) == count, "nothing goes on"
+
+
+def test_who_gives_up_waits_for_what_is_being_done(log: _Log) -> None:
+    begun = threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        log.work("slow", 0.05)()
+
+    def run() -> None:
+        with Crew(Trace()) as crew:
+            crew.add([(0, slow)], nothing)
+            assert begun.wait(LONG)
+            crew.add([(0, log.work("never"))], nothing)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert log.lines == ["begin slow", "end slow"]
+
+
+def test_alone_each_step_is_done_when_it_is_added() -> None:
+    done: list[int] = []
+    with blas_choice.threads(1), Crew(Trace()) as crew:
+        assert crew.size == 1
+        for step in range(3):
+            work = functools.partial(done.append, 2 * step)
+            crew.add([(step, work)], functools.partial(done.append, 2 * step + 1))
+            assert done == list(range(2 * step + 2))
+
+
+def test_who_cannot_set_the_threads_of_the_blas_works_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blas_choice, "set_threads", lambda count: 2)
+    with Crew(Trace()) as crew:
+        assert crew.size == 1
+        done: list[int] = []
+        crew.add([(0, lambda: done.append(blas_choice.in_use()[1]))], nothing)
+        assert done == [2]
+
+
+def test_of_two_crews_at_once_the_inner_one_leaves_the_blas_alone(log: _Log) -> None:
+    with Crew(Trace()) as outer, Crew(Trace()) as inner:
+        assert (outer.size, inner.size) == (2, 1)
+        inner.add([(0, log.work("one"))], nothing)
+    assert log.lines == ["begin one", "end one"]
