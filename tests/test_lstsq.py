@@ -85,6 +85,21 @@ def test_from_iterators_of_ragged_blocks(dtype: str) -> None:
     assert report.bytes_read == 0
 
 
+@pytest.mark.parametrize("later", ["f8", "c8"])
+def test_an_iterator_whose_blocks_become_wider_is_refused(later: str) -> None:
+    """Not rounded to the type of the first block."""
+    a, b = tall(700, 20, "f4"), tall(700, 2, "f8", seed=1)
+    blocks = [a[:300], a[300:].astype(later)]
+    for run in (lambda: solve(iter(blocks), b), lambda: oc.linalg.gram(iter(blocks)),
+                lambda: oc.linalg.qr(iter(blocks), progress=False)):  # fmt: skip
+        with pytest.raises(InvalidError, match=r"need elements of float32 .* from row 300"):
+            run()
+    narrower = [a[:300].astype("f8"), a[300:], np.ones((2, 20), "i4")]
+    x, report = solve(iter(narrower), np.concatenate([b, b[:2]]))
+    whole = np.concatenate([a.astype("f8"), np.ones((2, 20))])
+    assert_solves(whole, np.concatenate([b, b[:2]]), x, report)
+
+
 @settings(max_examples=40)
 @given(
     heights=st.lists(st.integers(1, 60), min_size=1, max_size=6),

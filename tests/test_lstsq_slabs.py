@@ -21,6 +21,7 @@ from outcore.errors import (
     IncompleteError,
     Interrupted,
     InvalidError,
+    JournalError,
     NonFiniteError,
     SingularMatrixError,
 )
@@ -264,3 +265,39 @@ def test_a_solution_on_disk(tmp_path: Path) -> None:
         solve(A, b, out=tmp_path / "x")
     with pytest.raises(InvalidError, match="choose another"):
         solve(A, b, out=tmp_path / "A", overwrite=True)
+
+
+def test_what_is_refused_leaves_no_solution_and_no_factors(tmp_path: Path) -> None:
+    """The condition is known only when there is a solution, of noise."""
+    a = dependent("f8")["repeated"]
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    for more in ({}, {"keep_factors": True}):
+        with pytest.raises(SingularMatrixError, match="columns of A depend on each other"):
+            solve(A, np.ones(M), out=tmp_path / "x", **more)
+        assert not (tmp_path / "x").exists()
+    assert (tmp_path / "A.qr").exists(), "they were to be kept, and are right"
+
+
+def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    with after_notes(2, interrupt), pytest.raises(Interrupted):
+        solve(A, b)
+    with oc.open_array(tmp_path / "A", "r+") as array:
+        array[3, 3] = 7
+    a[3, 3] = 7
+    with pytest.raises(JournalError, match="resume=False to begin anew, or another factors="):
+        solve(tmp_path / "A", b)
+    x, report = solve(tmp_path / "A", b, resume=False)
+    assert_solves(a, b, x, report)
+    assert not (tmp_path / "A.qr").exists()
+
+
+def test_factors_that_are_not_made_are_not_kept_silently(tmp_path: Path) -> None:
+    a, b = tall(M, 20, "f8"), tall(M, 1, "f8", 1)
+    for given, right in ((a, b), (a.T.copy(), b[:20])):
+        report = solve(oc.from_array(given, tmp_path / "A", overwrite=True), right,
+                       keep_factors=True)[1]  # fmt: skip
+        assert any("no factors were kept" in note for note in report.notes)
+        assert not (tmp_path / "A.qr").exists()
+        assert solve(tmp_path / "A", right)[1].notes == []

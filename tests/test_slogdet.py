@@ -8,8 +8,8 @@ from linpack import Matrix, names_below, on_disk, one_thread, random_matrix
 from stopping import stop_after
 
 import outcore as oc
-from outcore.errors import BudgetError, ExistsError, InvalidError, NonFiniteError
-from outcore.linalg import cho_factor, lu_factor, open_factor, slogdet
+from outcore.errors import BudgetError, ExistsError, GrowthWarning, InvalidError, NonFiniteError
+from outcore.linalg import cho_factor, cond_est, lu_factor, open_factor, slogdet
 from outcore.linalg.lu.plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -153,3 +153,20 @@ def test_bad_input(tmp_path: Path) -> None:
         slogdet(C, memory=TINY, progress=False)
     assert {p for p in names_below(tmp_path) if not p.startswith("C")} == set(before)
     assert not (tmp_path / "C.lu").exists()
+
+
+def test_numbers_that_overflow_are_refused(tmp_path: Path) -> None:
+    a = np.diag(np.full(200, 3e38, "f4"))
+    a[0, 1], a[1, 0] = 3e38, -3e38
+    A = oc.from_array(a, tmp_path / "Z", order="F")
+    with (
+        pytest.warns(GrowthWarning),
+        pytest.raises(InvalidError, match="overflow float32; scale it"),
+    ):
+        slogdet(A, progress=False)
+    with pytest.warns(GrowthWarning):
+        lu = lu_factor(A, progress=False)
+    with pytest.raises(InvalidError, match="overflow float32; scale it"):
+        slogdet(lu, progress=False)
+    with pytest.raises(InvalidError, match="overflow float32; scale it"):
+        cond_est(lu, progress=False)

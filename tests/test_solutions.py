@@ -28,6 +28,7 @@ from outcore.linalg import (
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.systems import groups
+from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.solutions import NOTE, Solution
 from outcore.volumes import place
 
@@ -220,17 +221,48 @@ def test_of_two_calls_one_is_refused(
     assert hpl_residual(a, x[...], b[...]) < 16
 
 
-def test_solve_goes_on_with_the_solution(b: oc.Array, tmp_path: Path) -> None:
+@pytest.mark.parametrize("low", [None, "f4"])
+def test_solve_goes_on_with_the_solution(b: oc.Array, tmp_path: Path, low: str | None) -> None:
     a = random_matrix(N, "f8")
     A = oc.from_array(a, tmp_path / "Z", order="F")
 
     def call() -> Any:
-        return solve(A, b, memory=MEMORY, out=tmp_path / "x", progress=False)
+        return solve(A, b, memory=MEMORY, out=tmp_path / "x", factor_dtype=low, progress=False)
 
     with after_note(1, interrupt), pytest.raises(Interrupted):
         call()
     x, report = call()
     assert any("gone on at column" in note for note in report.notes)
+    assert any("used the factors" in note for note in report.notes)
+    assert report.condition is not None
+    assert hpl_residual(a, x[...], b[...]) < 16
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z", "b", "x"]
+
+
+def test_what_lower_precision_did_is_not_gone_on_with_in_full(b: oc.Array, tmp_path: Path) -> None:
+    """Columns after the first group are too much for it."""
+    a = random_matrix(N, "f8")
+    A = oc.from_array(a, tmp_path / "Z", order="F")
+    calls = iter(range(100))
+    plain = Refinement.refine_by_gmres
+
+    def stalls(self: Refinement, *rest: Any) -> bool:
+        return False
+
+    def refine(self: Refinement) -> Any:
+        found = step(self)
+        return np.arange(self.X.shape[1]) if next(calls) else found
+
+    step = Refinement.refine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Refinement, "refine_by_gmres", stalls)
+        patch.setattr(Refinement, "refine", refine)
+        x, report = solve(
+            A, b, memory=MEMORY, out=tmp_path / "x", factor_dtype="f4", progress=False
+        )
+    assert Refinement.refine_by_gmres is plain
+    assert report.method == "LU in float64, after one in float32"
+    assert not any("gone on" in note for note in report.notes)
     assert hpl_residual(a, x[...], b[...]) < 16
 
 

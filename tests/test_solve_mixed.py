@@ -1,5 +1,7 @@
 """Factors in lower precision: refinement, GMRES, and what happens where neither does."""
 
+import contextlib
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import outcore as oc
 from outcore import rates as machine_rates
 from outcore.errors import BudgetError, InvalidError, NonFiniteError, SingularMatrixError
 from outcore.linalg import lu_factor, lu_solve, open_factor, solve
+from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.journal import Journal
 from outcore.linalg.systems import plan as solve_plan
 from outcore.linalg.systems.refine import Refinement
@@ -455,3 +458,57 @@ def test_plans_say_from_where_it_pays(tmp_path: Path) -> None:
         assert (of(n, factor_dtype="f4").seconds < of(n).seconds) is pays
     assert note in str(of(8192, factor_dtype="f4"))
     assert of(8192).notes == []
+
+
+@pytest.mark.parametrize("is_singular", [False, True])
+def test_full_precision_where_factors_are_kept(tmp_path: Path, is_singular: bool) -> None:
+    """Those in single precision are of no use, and make room for those that are."""
+    q, r = (np.linalg.qr(random_matrix(N, "f8", seed))[0] for seed in (1, 2))
+    a = np.eye(N) if is_singular else (q * np.geomspace(1, 1e-12, N)) @ r
+    if is_singular:
+        a[:2, :2] = [[1, 1], [1, 1 + 1e-12]]
+    b = random_matrix(N, "f8", 3)[:, :2]
+    A = on_disk(tmp_path / "Z", a)
+    x, report = mixed(A, b, factors=tmp_path / "F", keep_factors=True)
+    assert backward_error(a, x, b) < N * EPS
+    assert report.method == "LU in float64, after one in float32"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["F", "Z"]
+    kept = open_factor(tmp_path / "F")
+    assert kept.dtype == np.float64
+    np.testing.assert_array_equal(lu_solve(kept, b, memory=TINY, progress=False), x)  # type: ignore[arg-type]
+
+
+def test_full_precision_beside_low_factors_of_the_users(tmp_path: Path) -> None:
+    q, r = (np.linalg.qr(random_matrix(N, "f8", seed))[0] for seed in (1, 2))
+    hard = (q * np.geomspace(1, 1e-12, N)) @ r
+    b = random_matrix(N, "f8", 3)[:, :2]
+    A = on_disk(tmp_path / "Z", hard)
+    # They do for nothing.
+    mixed(A, np.zeros((N, 1)), factors=tmp_path / "F", keep_factors=True)
+    assert open_factor(tmp_path / "F").dtype == np.float32
+    x, report = mixed(A, b, factors=tmp_path / "F", keep_factors=True)
+    assert backward_error(hard, x, b) < N * EPS
+    assert any(f"the factors in float64 are in {tmp_path / 'Z.lu'}" in n for n in report.notes)
+    assert open_factor(tmp_path / "F").dtype == np.float32, "they are the user's"
+    assert open_factor(tmp_path / "Z.lu").dtype == np.float64
+
+
+def test_it_does_not_pay_where_it_does_not_fit() -> None:
+    """At all orders that fit it takes longer; larger ones do not count."""
+    problem = Problem(512, np.dtype("f8"), 4 << 20, options={"factor_dtype": np.dtype("f4")})
+
+    def fits(n: int) -> bool:
+        with contextlib.suppress(BudgetError):
+            return solve_plan.solve_cost(dataclasses.replace(problem, n=n)).bytes_read > 0
+        return False
+
+    def is_low(cost: Cost) -> bool:
+        return any(phase.dtype == np.float32 for phase in cost.phases)
+
+    assert solve_plan.pays_from(problem, lambda cost: 2.0 - is_low(cost)) == 256
+    least = solve_plan.pays_from(problem, lambda cost: 1.0 + is_low(cost))
+    # Where only the lower precision fits, it pays.
+    assert least is not None
+    assert fits(least)
+    problem = dataclasses.replace(problem, memory_bytes=1000)
+    assert solve_plan.pays_from(problem, lambda cost: 1.0) is None

@@ -39,7 +39,7 @@ from outcore.linalg.factors.factor import (
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.storage import FactorStorage, shared_room
-from outcore.linalg.factors.temporary import MARK, mark_as_made
+from outcore.linalg.factors.temporary import MARK, mark_as_made, place_argument
 from outcore.longcall import check_threads
 from outcore.pool_locks import is_lock
 from outcore.volumes import (
@@ -263,13 +263,13 @@ def _find_journal(
     except CorruptError as error:
         raise ExistsError(
             f"{target.path} exists and is not overwritten ({error}); remove it yourself or choose "
-            "another out="
+            f"another {place_argument()}"
         ) from None
     if group["state"] == "complete":
         if not overwrite:
             raise ExistsError(
                 f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
-                "pass overwrite=True or another out="
+                f"pass overwrite=True or another {place_argument()}"
             )
         return None
     holds_matrix = bool(group.get("overwrite_a"))
@@ -277,9 +277,9 @@ def _find_journal(
     if journal is None:
         return None
     header, dtype = journal.header, metadata.dtype.name
-    fix = "pass resume=False to begin anew, or another out="
+    fix = f"pass resume=False to begin anew, or another {place_argument()}"
     if holds_matrix:
-        fix = f"pass another out=, or first finish or remove what is in {target.path}"
+        fix = f"pass another {place_argument()}, or first finish or remove what is in {target.path}"
     if there is not kind:
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
@@ -343,7 +343,7 @@ def _refuse_foreign(target: Place) -> None:
         ):
             raise ExistsError(
                 f"{target.path} exists and holds {name}, which is not of factors, so it is not "
-                "overwritten; remove it yourself or choose another out="
+                f"overwritten; remove it yourself or choose another {place_argument()}"
             )
 
 
@@ -416,7 +416,7 @@ def _check_room(target: Place, grid: Grid, scratch_bytes: int) -> None:
     if scratch_bytes and need > free:
         raise DiskFullError(
             f"need {need} bytes on disk in {target.path}, {scratch_bytes} of them for temporary "
-            f"files; {free} are free; free some room, or choose another out="
+            f"files; {free} are free; free some room, or choose another {place_argument()}"
         )
 
 

@@ -22,7 +22,7 @@ from outcore.linalg.cholesky.solve import Passes
 from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, refuse_others
 from outcore.linalg.factors.own import ready_factors
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
-from outcore.linalg.lu.solve import stopping_cleanly
+from outcore.linalg.lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.residual import MatrixPasses, matrix_in, ring_bytes
@@ -81,7 +81,8 @@ def cond_est(
     Raises
     ------
     InvalidError
-        For an unknown norm, or if the ∞-norm is to be had of a matrix that changed or is gone.
+        For an unknown norm, if the ∞-norm is to be had of a matrix that changed or is gone, or if
+        numbers overflowed when A was factored.
     BudgetError
         If not even two vectors and a block of the factors fit in memory.
     """
@@ -97,6 +98,7 @@ def cond_est(
     block_tiles, _ = cut_sweep(factor, memory_bytes, 0, 2, vectors)
     A, is_singular = None, False
     if isinstance(factor, LUFactor):
+        refuse_overflowed(factor)
         A = _matrix_of(factor) if is_inf and norm_a is None else None
         is_singular = factor.info > 0
     each = _bytes_of_solve(factor)

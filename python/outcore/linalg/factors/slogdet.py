@@ -14,7 +14,7 @@ from outcore.linalg.factors.factor import CholeskyFactor, Factor, LUFactor, refu
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES
-from outcore.linalg.lu.solve import stopping_cleanly
+from outcore.linalg.lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -79,6 +79,8 @@ def slogdet(
 
     Raises
     ------
+    InvalidError
+        If numbers overflowed when A was factored.
     BudgetError
         If not even two tiles fit in memory.
     OutcoreError
@@ -124,6 +126,7 @@ def _of_factors(
     logarithms = []
     sign: complex = 1.0
     if isinstance(factor, LUFactor):
+        refuse_overflowed(factor)
         swaps = np.count_nonzero(factor.piv != np.arange(factor.n))
         sign = -1.0 if swaps % 2 else 1.0
     with stopping_cleanly("the determinant of", factor), long_call(

@@ -14,16 +14,23 @@ MARK = "outcore.temporary"
 """A file in the directory of factors that a call made for itself."""
 
 _FOR_ITSELF = ContextVar("_FOR_ITSELF", default=False)
+_ARGUMENT = ContextVar("_ARGUMENT", default="out=")
 
 
 @contextmanager
 def made_for_itself(*, keep: bool = False) -> Iterator[None]:
     """Have factors marked that are begun, or gone on with, meanwhile; with `keep`, not."""
-    token = _FOR_ITSELF.set(not keep)
+    tokens = _FOR_ITSELF.set(not keep), _ARGUMENT.set("factors=")
     try:
         yield
     finally:
-        _FOR_ITSELF.reset(token)
+        _FOR_ITSELF.reset(tokens[0])
+        _ARGUMENT.reset(tokens[1])
+
+
+def place_argument() -> str:
+    """Give the argument by which the user says where factors go, for what errors advise."""
+    return _ARGUMENT.get()
 
 
 def mark_as_made(where: Place) -> None:

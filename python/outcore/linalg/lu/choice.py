@@ -15,6 +15,7 @@ from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.factor import LU, read_any_group
 from outcore.linalg.factors.journal import read_journal
+from outcore.linalg.factors.temporary import place_argument
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.block_columns_cost import partial_cost, tournament_cost
 from outcore.linalg.lu.block_columns_plan import partial_geometry, tournament_geometry
@@ -231,5 +232,5 @@ def _begun_with(target: Place) -> Algorithm | None:
         return cast(Algorithm, method)
     raise JournalError(
         f"{target.path} holds a stopped run by a method that this version does not have; remove it "
-        "and begin anew, or pass another out="
+        f"and begin anew, or pass another {place_argument()}"
     )

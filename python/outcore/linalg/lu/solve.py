@@ -145,14 +145,25 @@ def refuse_singular(lu: LUFactor) -> None:
     InvalidError
         If U has elements that are not finite.
     """
-    if not math.isfinite(lu.growth):
-        raise InvalidError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
+    refuse_overflowed(lu)
     if lu.info:
         raise SingularMatrixError(
             f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
             "unique solution; use least squares, or correct the matrix",
             lu.info,
         )
+
+
+def refuse_overflowed(lu: LUFactor) -> None:
+    """Refuse factors with elements that are not finite.
+
+    Raises
+    ------
+    InvalidError
+        If U has some.
+    """
+    if not math.isfinite(lu.growth):
+        raise InvalidError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
 
 
 @contextmanager

@@ -87,6 +87,7 @@ def lstsq(
     factors: PathLike | None = None,
     keep_factors: bool = False,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, LeastSquaresReport]:
@@ -122,9 +123,12 @@ def lstsq(
         of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
         used. A call that was stopped leaves them for the next one to go on with.
     keep_factors
-        Leave the factors on disk for `open_factor` and `qr_solve`.
+        Leave the factors on disk for `open_factor` and `qr_solve`. Where rows or columns go by
+        there are none, and the report says so.
     overwrite
         Replace an array that is at `out`, and factors of something else at `factors`.
+    resume
+        Go on with the factors of a call that was stopped; else they are made anew.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -148,6 +152,8 @@ def lstsq(
         By slabs, if the columns of A depend on each other.
     ExistsError
         If there is something at `out`, or by slabs factors of something else at `factors`.
+    JournalError
+        By slabs, if what a stopped call left does not fit, since A has been written to.
     DiskFullError
         If the disk has no room for the solution, or by slabs for the factors.
     NonFiniteError
@@ -178,7 +184,7 @@ def lstsq(
         if isinstance(way, SlabQrGeometry):
             return problem.solve_by_slabs(
                 way, out=out, factors=factors, keep_factors=keep_factors, overwrite=overwrite,
-                threads=threads, progress=progress,
+                resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
         with (
             claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
@@ -188,8 +194,9 @@ def lstsq(
             ) as call,
         ):  # fmt: skip
             if isinstance(way, LeastNormGeometry):
-                return problem.solve_wide(call, way, where)
-            return problem.solve(call, way, where)
+                x, report = problem.solve_wide(call, way, where)
+            else:
+                x, report = problem.solve(call, way, where)
     except KeyboardInterrupt:
         text = "least squares was stopped, and nothing is kept; call again"
         if isinstance(way, SlabQrGeometry):
@@ -198,6 +205,9 @@ def lstsq(
                 "what is done"
             )
         raise Interrupted(text) from None
+    if keep_factors:
+        report.notes.append(f"no factors were kept: {report.method} makes none on disk")
+    return x, report
 
 
 def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:

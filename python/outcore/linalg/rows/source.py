@@ -224,9 +224,18 @@ class IteratedRows(RowSource):
                     f"{np.shape(given)} after {first} {'columns' if self._transposed else 'rows'}"
                 )
             if len(block):
+                self._refuse_wider(block, first)
                 self._rest = block
                 return True
         return False
+
+    def _refuse_wider(self, block: npt.NDArray[Any], first: int) -> None:
+        """Refuse to round a block to the type of the first one."""
+        if self._columns is None or block.dtype.kind not in "fc":
+            return
+        dtype = work_dtype(self.name, self.layout.dtype)
+        if np.result_type(work_dtype(self.name, block.dtype), dtype) != dtype:
+            raise _other_type(self.name, dtype, block.dtype, first)
 
 
 def paired_rows(pairs: Iterator[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
@@ -334,9 +343,13 @@ def work_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 def copy_rows(source: npt.NDArray[Any], target: Matrix, name: str, first: int) -> None:
     """Copy rows and convert them; `first` is the number of the first one."""
     if not np.can_cast(source.dtype, target.dtype, "same_kind"):
-        raise InvalidError(
-            f"need elements of {target.dtype} from {name}, have {source.dtype} from row {first} "
-            "on; make all blocks of one type"
-        )
+        raise _other_type(name, target.dtype, source.dtype, first)
     for i in range(0, len(source), _STRIP_ROWS):
         target[i : i + _STRIP_ROWS] = source[i : i + _STRIP_ROWS]
+
+
+def _other_type(name: str, need: np.dtype[Any], have: np.dtype[Any], first: int) -> InvalidError:
+    return InvalidError(
+        f"need elements of {need} from {name}, have {have} from row {first} on; make all blocks of "
+        "one type"
+    )

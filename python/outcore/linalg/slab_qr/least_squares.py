@@ -33,6 +33,7 @@ def solve_by_slabs(
     factors: PathLike | None,
     keep_factors: bool,
     overwrite: bool,
+    resume: bool,
     threads: int | None,
     progress: ProgressLike,
 ) -> tuple[Solved, Report]:
@@ -48,7 +49,7 @@ def solve_by_slabs(
         How A is cut.
     cond
         Singular values below `cond` times the largest count as zero.
-    out, factors, keep_factors, overwrite, threads, progress
+    out, factors, keep_factors, overwrite, resume, threads, progress
         As for `lstsq`.
 
     Returns
@@ -82,12 +83,15 @@ def solve_by_slabs(
         Meter(f"least squares with {A.path.name}", factoring + solving, progress) as bar,
         own_factors(
             where, A, ready, qr_factor, memory_bytes=g.budget_bytes, keep=keep_factors,
-            overwrite_a=False, overwrite=overwrite, resume=True, threads=threads,
+            overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads,
             progress=bar.part(factoring),
         ) as qr,
     ):  # fmt: skip
-        found = solve_and_report(qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES)
-        _refuse_deficient(found, g, cond)
+        found = solve_and_report(
+            qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
+            accept=lambda condition: _refuse_deficient(condition, g, cond),
+        )  # fmt: skip
+        _note_ill_conditioned(found.report, cond)
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
     # The least that any way must move: A, once. Factors are this way's own.
     report.words_lower_bound = float(g.m * g.n)
@@ -104,19 +108,23 @@ def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
             check_finite("b", 0, column.astype(dtype)[:, None], j)
 
 
-def _refuse_deficient(found: Solved, g: SlabQrGeometry, cond: float) -> None:
-    """Refuse a matrix that is certainly not of full rank, and note if it may not be."""
-    condition = found.report.condition or 0.0
+def _refuse_deficient(condition: float | None, g: SlabQrGeometry, cond: float) -> None:
+    """Refuse a matrix that is certainly not of full rank."""
     # The condition in the Frobenius norm is at most n times that in the 2-norm.
-    if cond * condition / g.n >= 1:
+    if condition is not None and cond * condition / g.n >= 1:
         raise SingularMatrixError(
             f"the columns of A depend on each other: its condition number is about {condition:.1e} "
             f"in the Frobenius norm, so its rank is below {g.n} at cond={cond:.1e}, and slabs of "
             "columns give no solution of least norm; leave out columns, or raise memory= so that "
             f"{2 * g.n * g.n * np.dtype(g.dtype).itemsize} bytes and a little more fit"
         )
+
+
+def _note_ill_conditioned(report: Report, cond: float) -> None:
+    """Note if a matrix may not be of full rank."""
+    condition = report.condition or 0.0
     if cond * condition >= 1:
-        found.report.notes.append(
+        report.notes.append(
             f"A is ill-conditioned, about {condition:.1e} in the Frobenius norm: its rank at "
             f"cond={cond:.1e} is not certain, and x may have few correct digits"
         )

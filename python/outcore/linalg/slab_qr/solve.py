@@ -7,7 +7,7 @@ them there are (4mn - n²) k flops, four times as many for complex types.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,11 +149,12 @@ def solve_and_report(
     threads: int | None,
     progress: ProgressLike,
     probes: int = 0,
+    accept: Callable[[float | None], None] = lambda condition: None,
 ) -> Solved:
     """Do what `qr_solve` does, and report on it.
 
     So many `probes` are solved for beside the first right-hand sides, which tell the condition of R
-    in the Frobenius norm.
+    in the Frobenius norm. What `accept` raises for it leaves no solution.
     """
     if qr.info:
         raise SingularMatrixError(
@@ -180,10 +181,12 @@ def solve_and_report(
                 residuals[columns] = np.hypot.reduce(below.reshape(rhs.parts, -1), axis=0)
 
             moved = solve_groups(rhs, into, groups, solve, call, room)
+            condition = passes.condition()
+            accept(condition)
             flops = solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
-                m=qr.m, flops=flops, condition=passes.condition(),
+                m=qr.m, flops=flops, condition=condition,
             )  # fmt: skip
     return Solved(into.x, report, residuals)
 

@@ -102,6 +102,11 @@ def solve_groups(
     return moved
 
 
+def gone_on_at(first: int, columns: int) -> str:
+    """Say of a report that a solution was gone on with."""
+    return f"gone on at column {first} of {columns}; the figures are of the rest"
+
+
 def report_on(
     verb: str,
     factor: Factor,
@@ -122,9 +127,7 @@ def report_on(
     planned_read, planned_written = moved.asked
     notes = []
     if groups.first:
-        notes.append(
-            f"gone on at column {groups.first} of {groups.columns}; the figures are of the rest"
-        )
+        notes.append(gone_on_at(groups.first, groups.columns))
     kernels, threads = blas_choice.in_use()
     figures = {"flops": solve_flops(factor.n, factor.dtype, left * rhs.parts), **more}
     return Report(

@@ -81,7 +81,8 @@ def low_factors(
 ) -> Iterator[LUFactor]:
     """Copy A and factor the copy, unless factors are `ready`; remove them at the end.
 
-    The reports on copying and factoring are appended to `reports`.
+    The reports on copying and factoring are appended to `reports`. Factors made here that do not do
+    are removed even if factors are to be kept: those in full precision are, then.
 
     Raises
     ------
@@ -90,10 +91,15 @@ def low_factors(
     """
     keep = job.keep or (ready is not None and not is_marked(where))
     lu = ready or _make(job, where, low, progress, reports)
-    with removed_at_end(where, keep=keep, useless=(TooLowError,)):
-        if lu.info:
-            raise TooLowError(f"A is singular in {low}: diagonal number {lu.info} of U is zero")
-        yield lu
+    try:
+        with removed_at_end(where, keep=keep, useless=(TooLowError,)):
+            if lu.info:
+                raise TooLowError(f"A is singular in {low}: diagonal number {lu.info} of U is zero")
+            yield lu
+    except TooLowError:
+        if ready is None and where.exists():
+            where.volume.remove(where.name)
+        raise
 
 
 def _make(

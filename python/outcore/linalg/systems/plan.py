@@ -1,6 +1,7 @@
 """What `solve` costs."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -206,16 +207,22 @@ def pays_from(
 ) -> int | None:
     """Find the least order, in steps of 256, from which lower precision takes less time.
 
-    `None` if it never does, up to order `most`. The order of `problem` itself does not matter.
+    `None` if it never does, up to order `most` or as far as it fits. The order of `problem` itself
+    does not matter.
     """
 
-    def pays(n: int) -> bool:
+    def time(n: int, *, is_full: bool) -> float:
         # By slabs both: which other method might be better need not be known at each order.
         low = dataclasses.replace(problem, n=n, options={**problem.options, "method": "slabs"})
         try:
-            return seconds(solve_cost(low)) < seconds(solve_cost(_in_full(low)))
+            return seconds(solve_cost(_in_full(low) if is_full else low))
         except BudgetError:
-            return True  # the higher precision does not fit, or neither
+            return math.inf
+
+    def pays(n: int) -> bool:
+        # Where neither fits, larger orders need not be looked at.
+        full = time(n, is_full=True)
+        return full == math.inf or time(n, is_full=False) < full
 
     n = 256
     while not pays(n):
@@ -226,7 +233,7 @@ def pays_from(
     while n - below > 256:
         middle = (n + below) // 2 // 256 * 256
         n, below = (middle, below) if pays(middle) else (n, middle)
-    return n
+    return n if time(n, is_full=False) < math.inf else None
 
 
 def _in_full(problem: Problem) -> Problem:

@@ -29,13 +29,14 @@ from outcore.linalg.systems.condition import (
     with_probes,
 )
 from outcore.linalg.systems.direct import BY_LU, solve_directly
+from outcore.linalg.systems.groups import gone_on_at
 from outcore.linalg.systems.low_copy import TooLowError
 from outcore.linalg.systems.low_factors import find_low_factors, low_factors
 from outcore.linalg.systems.plan import Passes, planned_refining, refining_phase, solve_cost
 from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.refine_plan import RefineGeometry, refine_geometry
 from outcore.linalg.systems.residual import MatrixPasses, matrix_in
-from outcore.linalg.systems.solutions import solution
+from outcore.linalg.systems.solutions import solution, system_of
 from outcore.linalg.systems.solving import Solving
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -52,8 +53,13 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
     try:
         x = _solve(job, low, done)
     except TooLowError as error:
-        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        beside = _beside(job)
+        x, report = solve_directly(beside, BY_LU, overwrite_a=False)
         report.notes.insert(0, f"{low} did not do: {error}")
+        if beside.keep and beside is not job:
+            report.notes.append(
+                f"the factors in {job.dtype} are in {beside.factors_at('.lu').path}"
+            )
         method = f"LU in {job.dtype}, after one in {low}"
         growth, backward_error = report.growth, report.backward_error
         done.append(report)
@@ -70,6 +76,13 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
         backward_error=backward_error,
         history=[error for report in done for error in report.history],
     )
+
+
+def _beside(job: Solving) -> Solving:
+    """Have factors in full precision go beside the matrix where the user's own are in the way."""
+    if job.factors is None or job.overwrite or not job.factors_at("").exists():
+        return job
+    return dataclasses.replace(job, factors=None)
 
 
 def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
@@ -154,8 +167,9 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
     probes, (columns_room, g) = with_probes(
         PROBES, lambda probes: _fitted(job, lu.dtype, lu.tile, probes)
     )
-    groups = range(0, rhs.columns, g.columns)
     work = _planned(job, lu, g).bytes_read
+    # Which steps a solution took is not known of one of other factors.
+    system = None if rhs.out is None else system_of("refinement", lu, rhs)
     with (
         open_array(job.source.path) as A,
         long_call(
@@ -168,18 +182,24 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
         moved = Columns(rhs, call, columns_room)
         refined: list[Refinement] = []
         condition: float | None = None
+        begun = 0
         try:
-            with solution(rhs) as into:
-                for first in groups:
+            with solution(rhs, system=system, resume=job.resume) as into:
+                begun = into.done
+                for first in range(begun, rhs.columns, g.columns):
                     columns = slice(first, min(first + g.columns, rhs.columns))
                     refined.append(_begin(job, passes, moved, room, columns))
                     _refine_group(refined[-1], passes, g)
                     moved.store(into.x, columns, refined[-1].X)
-                    if not first:
+                    if rhs.out is not None:
+                        moved.sync()
+                        into.note(columns.stop)
+                    if first == begun:
                         condition = _condition(job, passes, g, room)
-                moved.sync()
         finally:
             done.append(_report(job, passes, moved, refined, condition))
+            if begun:
+                done[-1].notes.append(gone_on_at(begun, rhs.columns))
     return into.x
 
 
