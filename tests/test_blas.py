@@ -468,6 +468,22 @@ def test_threads_of_scipys_blas() -> None:
         blas_choice.set_threads(0)
 
 
+def test_of_two_numbers_of_threads_at_once_the_one_before_both_is_restored() -> None:
+    """Whichever ends first."""
+    before = blas_choice.in_use()[1]
+    if blas_choice.set_threads(before) is None:
+        pytest.skip("SciPy's BLAS cannot be controlled")
+    for is_first_out in (True, False):
+        first, second = blas_choice.threads(3), blas_choice.threads(2)
+        first.__enter__()
+        second.__enter__()
+        assert blas_choice.in_use()[1] == 2
+        (first if is_first_out else second).__exit__(None, None, None)
+        assert blas_choice.in_use()[1] == (2 if is_first_out else 3)
+        (second if is_first_out else first).__exit__(None, None, None)
+        assert blas_choice.in_use()[1] == before
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_extremes_of_whole_and_of_padded_matrices(dtype: str) -> None:
     rng = np.random.default_rng(5)

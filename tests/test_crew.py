@@ -1,12 +1,17 @@
 """Steps of works that threads share: in which order they are done, and which by whom."""
 
+import contextlib
 import functools
+import gc
 import itertools
 import random
+import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from outcore import blas_choice
@@ -193,3 +198,65 @@ def test_of_two_crews_at_once_the_inner_one_leaves_the_blas_alone(log: _Log) -> 
         assert (outer.size, inner.size) == (2, 1)
         inner.add([(0, log.work("one"))], nothing)
     assert log.lines == ["begin one", "end one"]
+
+
+def test_interrupted_at_any_moment_no_thread_is_left(log: _Log) -> None:
+    """And the BLAS has as many threads as before."""
+
+    def run() -> None:
+        crew = Crew(Trace())
+        try:
+            with crew:
+                for number in range(6):
+                    crew.add([(number % 2, log.work(str(number)))], nothing)
+        finally:
+            crew.close()
+
+    begin, stops = time.perf_counter(), 0
+    run()
+    usual = time.perf_counter() - begin
+    main = threading.main_thread().ident
+    assert main is not None
+    for moment in np.linspace(0, usual, 250):
+        timer = threading.Timer(moment, signal.pthread_kill, (main, signal.SIGINT))
+        try:
+            timer.start()
+            run()
+            timer.join()
+            time.sleep(0.001)
+        except KeyboardInterrupt:
+            stops += 1
+        timer.join()
+        assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
+        assert blas_choice.in_use()[1] == 2
+    assert stops == 250
+
+
+def test_after_an_error_works_know_of_nothing_any_more() -> None:
+    class Held:
+        """What a work knows of."""
+
+    def run() -> weakref.ref[Held]:
+        held = Held()
+
+        failed = threading.Event()
+
+        def fail() -> None:
+            if threading.current_thread() is threading.main_thread():
+                assert failed.wait(LONG)
+                return
+            failed.set()
+            raise MemoryError(repr(type(held)))
+
+        with contextlib.suppress(MemoryError), Crew(Trace()) as crew:
+            for place in range(3):
+                crew.add([(place, fail)], nothing)
+            crew.settle(0)
+            pytest.fail("no error was told")
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()

@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import os
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,8 +318,8 @@ def set_threads(count: int) -> int | None:
     Returns
     -------
     int or None
-        The number before; None if SciPy's BLAS cannot be controlled, and
-        nothing was changed.
+        The number before; None if SciPy's BLAS cannot be controlled, or not by
+        this thread, and nothing was changed.
     """
     if count < 1:
         raise ValueError(f"the number of BLAS threads must be at least 1, not {count}")
@@ -327,7 +328,20 @@ def set_threads(count: int) -> int | None:
         return None
     before = int(library.num_threads)
     library.set_num_threads(count)
-    return before
+    # Newer threadpoolctl lets only the first thread that did it do it again.
+    return before if int(library.num_threads) == count else None
+
+
+@dataclass(eq=False)
+class _Wish:
+    """A number of threads that a block wants, which has not ended yet."""
+
+    count: int
+
+
+_wishes: list[_Wish] = []
+_before_wishes = 0
+_wishes_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -335,16 +349,26 @@ def threads(count: int | None) -> Iterator[None]:
     """Run a block with `count` threads in SciPy's BLAS, then restore the number.
 
     The number belongs to the process and not to the calling thread: two
-    threads that use this at once see each other's number.
+    threads that use this at once see each other's number, the later one's.
+    Whichever of them ends last, the number from before both is restored.
 
     Parameters
     ----------
     count : int or None
         Number of threads; None changes nothing.
     """
-    before = None if count is None else set_threads(int(count))
+    global _before_wishes
+    wish = None
+    with _wishes_lock:
+        before = None if count is None else set_threads(int(count))
+        if count is not None and before is not None:
+            wish = _Wish(int(count))
+            _before_wishes = _before_wishes if _wishes else before
+            _wishes.append(wish)
     try:
         yield
     finally:
-        if before is not None:
-            set_threads(before)
+        if wish is not None:
+            with _wishes_lock:
+                _wishes.remove(wish)
+                set_threads(_wishes[-1].count if _wishes else _before_wishes)

@@ -390,9 +390,14 @@ impl ArrayFile {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) {
         let bytes = region.len() as u64;
+        let first = regions.parts().first().map_or(0, |first| first.offset);
         // Where the volume does not gather, each run is a request to a disk.
-        let by_runs = !self.gathers && regions.run_count() > 1;
-        let requests = if by_runs { regions.run_count() } else { 1 };
+        let runs = if !self.gathers && regions.run_count() > 1 {
+            regions.runs().collect()
+        } else {
+            vec![Run { offset: first, length: bytes, at: 0 }]
+        };
+        let requests = runs.len() as u64;
         let kind = match operation {
             Operation::Read => {
                 self.counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
@@ -405,12 +410,6 @@ impl ArrayFile {
                 SpanKind::Write
             }
             Operation::Sync => SpanKind::Sync,
-        };
-        let first = regions.parts().first().map_or(0, |first| first.offset);
-        let runs = if by_runs {
-            regions.runs().collect()
-        } else {
-            vec![Run { offset: first, length: bytes, at: 0 }]
         };
         let Some(file) = self.shards.file(shard) else {
             return done(Err(Error::invalid(format!("the shard file {shard} was not opened for a request"))));

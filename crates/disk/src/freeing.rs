@@ -32,7 +32,8 @@ pub(crate) enum Then {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<(File, Then)>,
+    /// Each with its bytes when it came: others who have it open may change that.
+    waiting: VecDeque<(File, Then, u64)>,
     /// Of these, and the one that the thread is at: how many there are, and bytes still to be given back.
     files: usize,
     bytes: u64,
@@ -105,15 +106,16 @@ impl Freeing {
         }
         state.files += 1;
         state.came += 1;
-        state.bytes += status.blocks() * 512;
-        state.waiting.push_back((file, then));
+        let bytes = status.blocks() * 512;
+        state.bytes += bytes;
+        state.waiting.push_back((file, then, bytes));
     }
 
     fn work(&self) {
         let mut state = self.state();
-        while let Some((file, then)) = state.waiting.pop_front() {
+        while let Some((file, then, bytes)) = state.waiting.pop_front() {
             drop(state);
-            self.end(file, then);
+            self.end(file, then, bytes);
             state = self.state();
             state.files -= 1;
             self.done.fetch_add(1, Ordering::Release);
@@ -122,11 +124,12 @@ impl Freeing {
         state.has_thread = false;
     }
 
-    fn end(&self, file: File, then: Then) {
+    fn end(&self, file: File, then: Then, bytes: u64) {
         let look = || file.metadata().map_or((0, 0), |status| (status.len(), status.blocks() * 512));
-        let (mut length, mut left) = look();
+        let (mut length, mut left) = (look().0, bytes);
         if then == Then::Close {
-            // That cannot be done in steps: what is made durable right after its removal does not wait for it.
+            // Closing cannot be done in steps. So it is done a little later: what is made durable right after the
+            // removal does not wait for it.
             self.pause(self.state(), LONGEST_PAUSE);
         }
         while then == Then::Shorten && length > 0 {
@@ -259,6 +262,19 @@ mod tests {
         assert!(freeing.bytes() >= 3 * STEP_BYTES / 2);
         work(&freeing).join().unwrap();
         assert_eq!((length(&removed), freeing.bytes(), freeing.done()), (3 * STEP_BYTES / 2, 0, 1));
+    }
+
+    #[test]
+    fn a_file_that_grows_before_it_is_closed_counts_as_it_came() {
+        for length in [0, 9 * STEP_BYTES] {
+            let freeing = held();
+            let (removed, given) = file(STEP_BYTES, false);
+            freeing.give_back(given, Then::Close);
+            removed.as_file().set_len(0).unwrap();
+            reserve(removed.as_file(), length.max(1)).unwrap();
+            work(&freeing).join().unwrap();
+            assert_eq!((freeing.bytes(), freeing.done()), (0, 1));
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ from types import TracebackType
 from outcore import blas_choice
 from outcore._core import Trace
 from outcore.linalg.team import one_thread
+from outcore.signals import signals_held
 
 AHEAD = 5
 """Steps that are not done, at most, when another one is added: enough to keep the threads busy."""
@@ -50,7 +51,9 @@ class Crew:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._changed = threading.Condition()
+        # The lock itself is taken and let go: Ctrl-C may come in between where a condition does it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._due: deque[_Task] = deque()
         self._steps: deque[_Step] = deque()
         self._last: dict[Hashable, _Task] = {}
@@ -60,6 +63,15 @@ class Crew:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Crew":
+        try:
+            with signals_held():
+                self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
         size = blas_choice.in_use()[1]
         if size > 1 and self._stack.enter_context(one_thread()):
             for number in range(1, size):
@@ -70,7 +82,6 @@ class Crew:
                 except RuntimeError:
                     break  # The system allows no more.
                 self._others.append(other)
-        return self
 
     def __exit__(
         self,
@@ -82,22 +93,22 @@ class Crew:
             if error is None:
                 self.settle(0)
         finally:
-            self._end()
+            self.close()
 
-    def _end(self) -> None:
-        """Give up what is not begun, and wait for what is."""
-        try:
-            with self._changed:
+    def close(self) -> None:
+        """Give up what is not begun, and wait for what is. It may be called again."""
+        with signals_held():
+            with self._lock:
                 self._is_over = True
                 self._due.clear()
                 self._changed.notify_all()
             for other in self._others:
                 other.join()
-        finally:
-            # What works know of goes back at once.
+            self._stack.close()
+            # What works know of goes back at once, also by way of an error's traceback.
             self._steps.clear()
             self._last.clear()
-            self._stack.close()
+            self._error = None
 
     @property
     def size(self) -> int:
@@ -122,7 +133,7 @@ class Crew:
         """
         step = _Step(len(works), done)
         self._steps.append(step)
-        with self._changed:
+        with self._lock:
             for place, work in works:
                 task = _Task(place, work, self._last.get(place), step)
                 self._last[place] = task
@@ -140,7 +151,7 @@ class Crew:
         """
         self._note_ends()
         while len(self._steps) > most:
-            with self._changed:
+            with self._lock:
                 task = self._next()
                 while task is None and self._steps[0].left and self._error is None:
                     self._changed.wait()
@@ -151,7 +162,7 @@ class Crew:
 
     def help(self) -> bool:
         """Do a work, if there is one that does not wait; tell whether."""
-        with self._changed:
+        with self._lock:
             task = self._next()
         if task is None:
             return False
@@ -177,7 +188,7 @@ class Crew:
         start_ns = self._trace.now_ns()
         task.work()
         self._trace.record("compute", start_ns)
-        with self._changed:
+        with self._lock:
             task.is_done, task.after = True, None
             if self._last.get(task.place) is task:
                 del self._last[task.place]
@@ -187,7 +198,7 @@ class Crew:
     def _help_on(self) -> None:
         """Do works until it is over."""
         while True:
-            with self._changed:
+            with self._lock:
                 task = self._next()
                 while task is None:
                     if self._is_over:
@@ -197,7 +208,7 @@ class Crew:
             try:
                 self._do(task)
             except BaseException as error:  # The caller's thread raises it.
-                with self._changed:
+                with self._lock:
                     self._error = error
                     self._is_over = True
                     self._due.clear()

@@ -116,7 +116,7 @@ def one_thread() -> Iterator[bool]:
         return
     try:
         with blas_choice.threads(1):
-            # Newer threadpoolctl lets only the first thread that did it do it again.
+            # Not every thread may set it.
             yield blas_choice.in_use()[1] == 1
     finally:
         _turn.release()

@@ -38,13 +38,15 @@ ONLY = "memory holds no column of panels, which all other methods need"
 UNMEASURED = "no rates are kept for this disk, so nominal ones were taken; oc.plan measures them"
 """What a call says that chose without rates."""
 
-# Block columns are chosen where they take less than so much of the time, or, where they move less
-# than this part of the words and fill less than so much of the disk, so much; and memory holds less
-# than this part of the matrix. What a plan may be off by cannot tell them apart, and fewer words
-# depend less on the disk.
-_WORTH_SECONDS = 0.95
-_FEW_WORDS, _MUCH_ROOM, _WORTH_WORDS = 0.5, 2, 1.25
+# Block columns are looked at where memory holds less than this part of the matrix.
 _SMALL_BUDGET = 16
+
+# They are chosen where they take less than so much of the time of slabs.
+_WORTH_SECONDS = 0.95
+
+# Or less than so much, if they move less than half of the words in less than twice the room on
+# disk: a plan may be off by as much, and what moves few words depends less on the disk.
+_WORTH_WORDS, _FEW_WORDS, _MUCH_ROOM = 1.25, 0.5, 2
 
 
 class Choice(NamedTuple):

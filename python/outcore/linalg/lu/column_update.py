@@ -144,9 +144,14 @@ class ColumnUpdate:
                 self.sums.begin()
             numbers = itertools.count()
             streamed = itertools.count()
-            with Crew(self.call.trace) as crew:
-                for block in range(self.blocks):
-                    self._update(crew, block, numbers, streamed)
+            crew = Crew(self.call.trace)
+            try:
+                with crew:
+                    for block in range(self.blocks):
+                        self._update(crew, block, numbers, streamed)
+            finally:
+                # Ctrl-C may come just where a block of `with` begins or ends.
+                crew.close()
             if self.sums:
                 self.sums.end(self.s.width)
             self.rows_relay.drain()
@@ -339,7 +344,8 @@ class ColumnUpdate:
                     self._flops(tiles, at),
                 )
                 works = self._works(first, tiles, numbers, at, piece, crew.size)
-                # What streams by changes a group only; the others all need each other.
+                # Pieces of U that stream by are applied to each group by itself. Those in the block
+                # are groups themselves, which must be done before: all steps have one place.
                 place = group.start if is_streamed else None
                 crew.add([((place, part), work) for part, work in enumerate(works)], done)
                 self.upper_relay.poll()
