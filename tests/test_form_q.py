@@ -88,7 +88,7 @@ def test_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if fraction > 0.5:
             interrupt()
 
-    with pytest.raises(Interrupted, match="call again"):
+    with pytest.raises(Interrupted, match="nothing is left of it; call form_q again"):
         form_q(qr, memory=TINY, progress=watch)
     assert names_below(tmp_path) == before, "nothing is kept"
     assert form_q(qr, memory=TINY, progress=False)[0].shape == (333, 200)

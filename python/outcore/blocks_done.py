@@ -17,9 +17,9 @@ NOTE_S = 5.0
 """After this much is written, or this long, it is made durable and noted, so that a killed process
 or a power cut loses no more."""
 
-FILL, COPY = "outcore.fill", "outcore.copy"
-RECORDS = (FILL, COPY)
-"""Names of such records in an array: of an assembly, and of a copy."""
+FILL, COPY, STEPS = "outcore.fill", "outcore.copy", "outcore.steps"
+RECORDS = (FILL, COPY, STEPS)
+"""Names of such records in an array: of an assembly, of a copy, and of a result by steps."""
 
 _ANEW = 32
 """Notes after which the record is written anew, so that it stays short."""

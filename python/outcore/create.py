@@ -318,7 +318,7 @@ def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bo
         write_metadata(where, metadata)
     except BaseException:
         with contextlib.suppress(OSError):
-            _remove(where)
+            remove_array(where)
         raise
 
 
@@ -343,10 +343,10 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
             f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
             "remove it yourself or choose another name"
         )
-    _remove(where)
+    remove_array(where)
 
 
-def _remove(where: Place) -> None:
+def remove_array(where: Place) -> None:
     """Remove a directory, ``zarr.json`` last: a process that dies here leaves something known.
 
     In a pool a directory is gone at once, with all that is in it.
@@ -405,6 +405,6 @@ def create_group(
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
     refuse_being_made(where)
     if _is_array(where):
-        _remove(where)
+        remove_array(where)
     where.volume.replace_small(where.inside("zarr.json"), document)
     return where.path

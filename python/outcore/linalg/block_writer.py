@@ -44,7 +44,7 @@ class WholeResult:
     def flush(self) -> None:
         """Wait until all is written."""
 
-    abandon = flush
+    abandon = sync = flush
 
 
 class _Leaving(NamedTuple):
@@ -170,6 +170,11 @@ class DiskResult:
             self._submit()
         while self._tickets:
             wait(self._tickets.popleft()[1], self._trace)
+
+    def sync(self) -> None:
+        """Wait until all that is final would survive power loss."""
+        self.flush()
+        wait(self._file.submit_sync(), self._trace)
 
     def abandon(self) -> None:
         """Wait for the writes in flight, whatever becomes of them."""

@@ -14,7 +14,9 @@ from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.create import remove_array
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
@@ -80,25 +82,34 @@ def _is_stopped(where: Place, why: str) -> bool:
 
 
 @contextmanager
-def written(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
+def written(
+    where: Place, metadata: Metadata, why: str, steps: StepsDone | None = None
+) -> Iterator[Array]:
     """Make an array, and mark it whole at the end of the block; an error removes it.
 
-    Its room on disk is taken at once.
+    Its room on disk is taken at once. With `steps`, an array of which some are done is gone on
+    with, and an error leaves it.
     """
     metadata = metadata.on(where.volume)
-    if where.volume.exists(where.name):
-        where.volume.remove(where.name)
+    begun = dataclasses.replace(metadata, state="incomplete", why=why)
+    goes_on = steps is not None and steps.find(where, begun)
+    if not goes_on and where.volume.exists(where.name):
+        remove_array(where)
     try:
-        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=why))
-        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
-        bump_generation(where)
+        if not goes_on:
+            write_metadata(where, begun)
+            ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+            bump_generation(where)
         array = open_array(where.path, "r+", allow_incomplete=True)
         yield array
         array.flush()
         array.mark(None)
+        if steps is not None:
+            steps.finish()
     except BaseException:
-        with contextlib.suppress(OutcoreError):
-            where.volume.remove(where.name)
+        if steps is None or not steps.done:
+            with contextlib.suppress(OutcoreError):
+                remove_array(where)
         raise
 
 

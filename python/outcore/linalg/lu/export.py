@@ -8,14 +8,14 @@ and written.
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
+from outcore.errors import Interrupted
 from outcore.lapack import kernels
 from outcore.linalg.factors.factor import LUFactor, refuse_others, tile_metadata
 from outcore.linalg.lu.export_plan import ExportGeometry
-from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.result import claimed, written
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -31,6 +31,7 @@ def export_lapack(
     *,
     memory: int | str | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Array, npt.NDArray[np.int32], Report]:
@@ -47,6 +48,9 @@ def export_lapack(
         the padding of its tiles.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with an array that a stopped call with the same arguments left; what is done is
+        noted every minute or so, by strips of columns.
     threads, progress
         As for `lu_factor`.
 
@@ -69,36 +73,42 @@ def export_lapack(
     ExistsError, BusyError, DiskFullError
         If there is something at `out`, another call writes there, or the disk has no room.
     Interrupted
-        After Ctrl-C or SIGTERM; nothing is left of the array.
+        After Ctrl-C or SIGTERM; what was noted is left to go on with.
     """
     refuse_others(lu, LUFactor)
-    memory_bytes = budget.resolve(memory)
-    g = ExportGeometry.of(lu.n, lu.dtype, lu.tile, memory_bytes)
     metadata = tile_metadata(lu.n, lu.dtype, lu.tile)
     target = f"{lu.path}.lapack" if out is None else out
-    with (
-        stopping_cleanly("exporting", lu),
-        long_call(
-            f"exporting {lu.path.name}", memory_bytes=memory_bytes, work=lu.n, threads=threads,
-            progress=progress,
-        ) as call,
-        claimed(target, [lu.path], overwrite=overwrite, why=_WHY),
-        written(place(target), metadata, _WHY) as packed,
-    ):  # fmt: skip
-        file = packed.open_file(call.arena, g.bounce_bytes, writable=True, trace=call.trace)
-        report = _export(lu, file, g, call)
+    steps = StepsDone(target, "export_lapack", {}, {"lu": lu}, memory, resume=resume)
+    g = ExportGeometry.of(lu.n, lu.dtype, lu.tile, steps.memory_bytes)
+    try:
+        with (
+            long_call(
+                f"exporting {lu.path.name}", memory_bytes=steps.memory_bytes, work=lu.n,
+                threads=threads, progress=progress,
+            ) as call,
+            claimed(target, [lu.path], overwrite=overwrite, why=_WHY),
+            written(place(target), metadata, _WHY, steps) as packed,
+        ):  # fmt: skip
+            file = packed.open_file(call.arena, g.bounce_bytes, writable=True, trace=call.trace)
+            report = _export(lu, file, g, call, steps)
+    except KeyboardInterrupt:
+        raise Interrupted(steps.stopped(f"exporting {lu.path.name}", "export_lapack")) from None
     return open_array(target), lu.piv.copy(), report
 
 
-def _export(lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall) -> Report:
-    n, strips = lu.n, g.strips()
+def _export(
+    lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall, steps: StepsDone
+) -> Report:
+    n, count = lu.n, len(g.strips())
+    strips = g.strips()[steps.done :]
+    call.meter.advance(strips[0].start)
     source = lu.open_tiles(call.arena, call.trace)
     stream = BlockStream(
         source, lu.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.strip_bytes
     )
     stream.extend((slice(0, g.height), columns) for columns in strips)
     with WriteBehind(target, most=1, trace=call.trace) as writer:
-        for columns in strips:
+        for done, columns in enumerate(strips, count - len(strips) + 1):
             data = stream.take().data[:n]
             start_ns = call.trace.now_ns()
             below = min((columns.start // lu.tile[1] + 1) * lu.tile[1], n)
@@ -106,6 +116,7 @@ def _export(lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall) 
             call.trace.record("compute", start_ns)
             writer.write((slice(0, n), columns), data)
             call.meter.advance(columns.stop - columns.start)
+            steps.passed(done, count, lambda: writer.flush(sync=True))
         writer.flush(sync=True)
     return Report(
         verb="export_lapack",
@@ -116,5 +127,6 @@ def _export(lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall) 
         bytes_written=target.counters()[1],
         planned_bytes_read=g.bytes_read,
         planned_bytes_written=g.bytes_written,
+        notes=steps.notes(count),
         **call.figures(),
     )

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, budget
+from outcore import blas_choice
 from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
@@ -45,6 +45,7 @@ from outcore.linalg.products.result_chunks import result_metadata
 from outcore.linalg.products.slabs import DiskSlabs, MemorySlabs
 from outcore.linalg.products.transposes import read_trans
 from outcore.linalg.result import claimed, room, written
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, check_threads, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, keep
@@ -64,6 +65,7 @@ def matmul(
     alpha: complex = 1.0,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -86,6 +88,9 @@ def matmul(
         Directory for the result, to have it on disk. Otherwise it is a NumPy array.
     overwrite
         Replace a whole array that is at `out`.
+    resume
+        Go on with a result on disk that a stopped call with the same arguments left; what is done
+        is noted every minute or so, by blocks of the result.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("matmul", m=..., n=..., k=...)``. Operands and results in memory are the
@@ -113,11 +118,11 @@ def matmul(
     ExistsError, BusyError
         If `out` holds something that may not go, or another call writes there.
     Interrupted
-        After Ctrl-C or SIGTERM; nothing is left of the result on disk.
+        After Ctrl-C or SIGTERM; of a result on disk, what was noted is left to go on with.
     """
     result, report = matmul_and_report(
         A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, out=out, overwrite=overwrite,
-        memory=memory, threads=threads, progress=progress,
+        resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -132,6 +137,7 @@ def matmul_and_report(
     alpha: complex = 1.0,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -147,14 +153,16 @@ def matmul_and_report(
     product = _product(left, right, arrays, dtype, is_stored=out is not None)
     if 0 in (product.m, product.n, product.k):
         return _empty(product)
-    memory_bytes = budget.resolve(memory)
-    g = matmul_geometry(product, memory_bytes)
+    arguments = {"op": [str(trans_a), str(trans_b)], "alpha": repr(complex(alpha))}
+    steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume)
+    g = matmul_geometry(product, steps.memory_bytes)
     try:
         with (
             claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
             long_call(
                 "product" if where is None else f"product {where.path.name}",
-                memory_bytes=memory_bytes, work=flops(product.m, product.n, product.k, dtype),
+                memory_bytes=steps.memory_bytes,
+                work=flops(product.m, product.n, product.k, dtype),
                 threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
@@ -166,12 +174,12 @@ def matmul_and_report(
                 result: Any = C.reshape(product.shape, order="F")[()]
                 bytes_written = 0
             else:
-                result, bytes_written = _to_disk(g, left, right, where, call, alpha)
-            return result, _report(g, call, left.bytes_read() + right.bytes_read(), bytes_written)
+                result, bytes_written = _to_disk(g, left, right, where, call, alpha, steps)
+            report = _report(g, call, left.bytes_read() + right.bytes_read(), bytes_written)
+            report.notes += steps.notes(len(list(g.blocks())))
+            return result, report
     except KeyboardInterrupt:
-        raise Interrupted(
-            "the product was stopped, and nothing is left of it; call matmul again"
-        ) from None
+        raise Interrupted(steps.stopped("the product", "matmul")) from None
 
 
 def _operand(
@@ -219,18 +227,24 @@ def _empty(product: Product) -> tuple[Any, Report]:
 
 
 def _to_disk(
-    g: MatmulGeometry, left: Operand, right: Operand, where: Place, call: LongCall, alpha: complex
+    g: MatmulGeometry,
+    left: Operand,
+    right: Operand,
+    where: Place,
+    call: LongCall,
+    alpha: complex,
+    steps: StepsDone,
 ) -> tuple[Array, int]:
     """Write the result to an array; return that, and the bytes written."""
     shape, dtype = g.product.shape, g.product.dtype
-    with written(where, result_metadata(shape, dtype, g.tile), _WHY) as array:
+    with written(where, result_metadata(shape, dtype, g.tile), _WHY, steps) as array:
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
         result = DiskResult(
             file, call, dtype, g.block_shape,
             chunk=g.tile if len(shape) == 2 else None, axis=g.final_axis,
             steps=1 if g.is_one_piece else _steps(g),
         )  # fmt: skip
-        _Multiplication(g, left, right, result, call, alpha).run()
+        _Multiplication(g, left, right, result, call, alpha, steps).run()
     return array, file.counters()[1]
 
 
@@ -271,8 +285,14 @@ class _Multiplication:
         result: WholeResult | DiskResult,
         call: LongCall,
         alpha: complex,
+        steps: StepsDone | None = None,
     ) -> None:
         self.g, self.result, self.call, self.alpha = g, result, call, alpha
+        self.steps, blocks = steps, list(g.blocks())
+        self.blocks = blocks[steps.done if steps else 0 :]
+        done = sum((b[0].stop - b[0].start) * (b[1].stop - b[1].start) for b in blocks)
+        done -= sum((b[0].stop - b[0].start) * (b[1].stop - b[1].start) for b in self.blocks)
+        call.meter.advance(flops(done, 1, g.product.k, g.product.dtype))
         self.kernels = kernels(g.product.dtype)
         held, streamed = (right, left) if g.holds == "B" else (left, right)
         self.pieces = streamed.parts(self.boxes(), g.ring_bytes)
@@ -284,7 +304,7 @@ class _Multiplication:
     def boxes(self) -> Iterator[Extent]:
         """Boxes of the streamed operand in the order of their use."""
         g = self.g
-        for block in g.blocks():
+        for block in self.blocks:
             for slab in g.slabs():
                 for along in g.lengths(block):
                     for depth in g.depths(slab):
@@ -293,7 +313,7 @@ class _Multiplication:
     def slab_order(self) -> list[Extent]:
         """Slabs in the order of their use, as (along C, depth): one serves blocks that share it."""
         order: list[Extent] = []
-        for block in self.g.blocks():
+        for block in self.blocks:
             for depth in self.g.slabs():
                 slab = (block[self.g.holds == "B"], depth)
                 if order[-1:] != [slab]:
@@ -311,8 +331,11 @@ class _Multiplication:
 
     def run(self) -> None:
         try:
-            for block in self.g.blocks():
+            count = len(list(self.g.blocks()))
+            for done, block in enumerate(self.blocks, count - len(self.blocks) + 1):
                 self.multiply(block)
+                if self.steps:
+                    self.steps.passed(done, count, self.result.sync)
             self.result.flush()
         except BaseException:
             self.result.abandon()

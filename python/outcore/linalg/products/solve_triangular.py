@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, budget
+from outcore import blas_choice
 from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
@@ -30,6 +30,7 @@ from outcore.linalg.products.triangular_plan import (
     triangular_geometry,
 )
 from outcore.linalg.result import claimed, room, written
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, check_threads, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, keep
@@ -49,6 +50,7 @@ def solve_triangular(
     unit_diagonal: bool = False,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -75,6 +77,9 @@ def solve_triangular(
         ``.x`` appended.
     overwrite
         Replace a whole array that is at `out`.
+    resume
+        Go on with a solution on disk that a stopped call with the same arguments left; what is
+        done is noted every minute or so, by groups of as many columns as fit in memory.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. What is in memory
         anyway, `T`, `B` and X, is the caller's and not counted.
@@ -102,11 +107,11 @@ def solve_triangular(
     ExistsError, BusyError
         If `out` holds something that may not go, or another call writes there.
     Interrupted
-        After Ctrl-C or SIGTERM; nothing is left of the solution on disk.
+        After Ctrl-C or SIGTERM; of a solution on disk, what was noted is left to go on with.
     """
     result, report = solve_triangular_and_report(
         T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, out=out, overwrite=overwrite,
-        memory=memory, threads=threads, progress=progress,
+        resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -121,6 +126,7 @@ def solve_triangular_and_report(
     unit_diagonal: bool = False,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -133,18 +139,19 @@ def solve_triangular_and_report(
         out = f"{arrays['B'].path}.x"
     letter = read_trans("trans", trans)
     system = _system(arrays, letter, dtype, is_lower=bool(lower), is_stored=out is not None)
-    memory_bytes = budget.resolve(memory)
     if system.rhs == 0:
         report = Report("solve_triangular", system.n, dtype.name, 0.0, 0.0, 0, 0, 0, 0)
         return np.zeros(system.shape, dtype), report
     matrix = operand(arrays["T"], letter, dtype)
     system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
-    g = triangular_geometry(system, memory_bytes)
+    arguments = {"trans": letter, "lower": bool(lower), "unit": bool(unit_diagonal)}
+    steps = StepsDone(out, "solve_triangular", arguments, arrays, memory, resume=resume)
+    g = triangular_geometry(system, steps.memory_bytes)
     try:
         with (
             claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
             long_call(
-                "triangular system", memory_bytes=memory_bytes,
+                "triangular system", memory_bytes=steps.memory_bytes,
                 work=flops(system.n, system.rhs, dtype), threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
@@ -158,13 +165,11 @@ def solve_triangular_and_report(
                 result: Any = X.reshape(system.shape, order="F")
                 bytes_written = 0
             else:
-                result, bytes_written = _to_disk(g, run, where, call)
+                result, bytes_written = _to_disk(g, run, where, call, steps)
+            run.notes += steps.notes(len(list(g.groups())))
             return result, _report(g, run, call, bytes_written)
     except KeyboardInterrupt:
-        raise Interrupted(
-            "the solve was stopped, and nothing is left of its solution; call solve_triangular "
-            "again"
-        ) from None
+        raise Interrupted(steps.stopped("the solve", "solve_triangular")) from None
 
 
 def _system(
@@ -191,11 +196,11 @@ def _system(
 
 
 def _to_disk(
-    g: TriangularGeometry, run: Substitution, where: Place, call: LongCall
+    g: TriangularGeometry, run: Substitution, where: Place, call: LongCall, steps: StepsDone
 ) -> tuple[Array, int]:
     """Write the solution to an array; return that, and the bytes written."""
     system = g.system
-    with written(where, result_metadata(system.shape, system.dtype, g.chunk), _WHY) as array:
+    with written(where, result_metadata(system.shape, system.dtype, g.chunk), _WHY, steps) as array:
         file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)
         result = DiskResult(
             file, call, system.dtype, g.block_shape,
@@ -203,7 +208,7 @@ def _to_disk(
             steps=sum(len(g.pieces(strip)) for strip in g.strips()),
             is_backward=not system.is_lower,
         )  # fmt: skip
-        run.run(result)
+        run.run(result, steps)
     return array, file.counters()[1]
 
 

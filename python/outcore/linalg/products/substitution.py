@@ -31,6 +31,7 @@ from outcore.linalg.grains import cut
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import DiskOperand, Extent, Operand, Part
 from outcore.linalg.products.triangular_plan import TriangularGeometry, flops
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
 _LOOK = 256
@@ -81,15 +82,19 @@ class Substitution:
         """Bytes of T and B read so far."""
         return self.matrix.bytes_read() + (self.sides.bytes_read() if self.sides else 0)
 
-    def run(self, result: WholeResult | DiskResult) -> None:
-        """Solve for all columns."""
+    def run(self, result: WholeResult | DiskResult, steps: StepsDone | None = None) -> None:
+        """Solve for all columns; with `steps`, for groups of them that are not done."""
         g, strips = self.g, self.g.strips()
+        count, groups = len(list(g.groups())), list(g.groups())[steps.done if steps else 0 :]
         self.pieces = self.matrix.parts(
-            (box for _ in g.groups() for strip in strips for box in g.pieces(strip)), g.ring_bytes
+            (box for _ in groups for strip in strips for box in g.pieces(strip)), g.ring_bytes
         )
-        self.boxes = self.boxes_of_b()
+        self.boxes = self.boxes_of_b(groups)
+        self.call.meter.advance(
+            flops(g.system.n, g.system.rhs - sum(s.stop - s.start for s in groups), g.system.dtype)
+        )
         try:
-            for group in g.groups():
+            for done, group in enumerate(groups, count - len(groups) + 1):
                 X = result.begin((slice(0, g.system.n), group))
                 self.loads = deque(g.loads(group))
                 for strip in strips:
@@ -103,17 +108,19 @@ class Substitution:
                             self.load(X, group, result)
                     self.look_at(X, strip)
                     result.done(strip.stop if g.system.is_lower else strip.start)
+                if steps:
+                    steps.passed(done, count, result.sync)
             result.flush()
         except BaseException:
             result.abandon()
             raise
 
-    def boxes_of_b(self) -> Iterator[Part]:
+    def boxes_of_b(self, groups: list[slice]) -> Iterator[Part]:
         """Boxes of B in the order of their use."""
         if self.sides is None:
             return iter(())
         return self.sides.parts(
-            (box for group in self.g.groups() for box in self.g.loads(group)), self.g.load_bytes
+            (box for group in groups for box in self.g.loads(group)), self.g.load_bytes
         )
 
     def is_needed(self, box: Extent, strip: slice) -> bool:

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
 from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
@@ -32,6 +31,7 @@ from outcore.linalg.rows.stream import (
     side_by_side,
     streams,
 )
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -59,6 +59,7 @@ def gram(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
@@ -90,6 +91,9 @@ def gram(
         computed in parts then, with a pass over `A` for each.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with a result on disk that a stopped call with the same arguments left, of which some
+        parts are done, if `A` is an array on disk or of NumPy's.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -113,7 +117,7 @@ def gram(
     ExistsError
         If there is something at `out`.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept.
+        After Ctrl-C or SIGTERM. Nothing is kept but parts of a result on disk.
 
     Notes
     -----
@@ -136,14 +140,22 @@ def gram(
     problem = GramProblem(
         source.layout, kind, out is not None, transform is not None, _one_pass(source, transform)
     )
-    memory_bytes = budget.resolve(memory)
-    geometry = gram_geometry(problem, memory_bytes)
-    operands = [source.array] if isinstance(source, StoredRows) else []
+    arguments = {
+        "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
+    }  # fmt: skip
+    known = source.array if isinstance(source, StoredRows) else A
+    operands = {}
+    if isinstance(known, Array | np.ndarray) and transform is None:
+        operands["A"] = known
+    # What may change unseen, as an iterator, is not gone on with.
+    steps = StepsDone(out if operands else None, "gram", arguments, operands, memory, resume=resume)
+    geometry = gram_geometry(problem, steps.memory_bytes)
+    read = [source.array] if isinstance(source, StoredRows) else []
     try:
         with (
-            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            claimed(out, read, overwrite=overwrite, why=_WHY) as where,
             long_call(
-                "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=memory_bytes,
+                "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=steps.memory_bytes,
                 work=geometry.flops(source.rows or 0), threads=threads,
                 progress=progress if source.rows else False,
             ) as call,
@@ -155,11 +167,13 @@ def gram(
                 assert geometry.tile is not None, "the result is stored"
                 order = (geometry.n, geometry.n)
                 metadata = Metadata(order, kind, geometry.tile, "F", "column-major")
-                with written(where, metadata, _WHY) as G:
-                    product.on_disk(G)
-            return G, product.report()
+                with written(where, metadata, _WHY, steps) as G:
+                    product.on_disk(G, steps)
+            report = product.report()
+            report.notes += steps.notes(len(geometry.parts))
+            return G, report
     except KeyboardInterrupt:
-        raise Interrupted("gram was stopped, and nothing is kept; call it again") from None
+        raise Interrupted(steps.stopped("the product", "gram")) from None
 
 
 def _result_dtype(
@@ -213,12 +227,14 @@ class _Product:
             mirror(G)
         return G
 
-    def on_disk(self, target: Array) -> None:
+    def on_disk(self, target: Array, steps: StepsDone) -> None:
         """Compute G and write it."""
         file = open_whole_chunks(
             target, self._call, self._g.target_bounce_bytes, number=2, writable=True
         )
-        for part in self._g.parts:
+        for done, part in enumerate(self._g.parts, 1):
+            if done <= steps.gone_on_at:
+                continue
             C = self._compute(part)
             square = part.columns.stop - part.columns.start
             if part.is_on_diagonal and self._is_full:
@@ -232,6 +248,9 @@ class _Product:
                         np.conjugate(data, out=data)
                 ticket = file.submit_write([rows.start, columns.start], [1, 1], data)
                 wait(ticket, self._call.trace)
+            steps.passed(
+                done, len(self._g.parts), lambda: wait(file.submit_sync(), self._call.trace)
+            )
         self._wrote = file.counters()[1]
 
     def _compute(self, part: Part) -> Matrix:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted
 from outcore.linalg.cost import Cost, Phase, Problem
@@ -24,6 +23,7 @@ from outcore.linalg.result import claimed, written
 from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
 from outcore.linalg.slab_qr.reflections import Reflections
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -40,6 +40,7 @@ def form_q(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Array, Report]:
@@ -55,6 +56,9 @@ def form_q(
         Directory of Q; by default that of the factors with ``.q`` appended.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with a Q that a stopped call with the same arguments left; what is done is noted every
+        minute or so, by slabs of columns.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -75,7 +79,7 @@ def form_q(
     ExistsError
         If there is something at `out`.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept.
+        After Ctrl-C or SIGTERM; what was noted is left to go on with.
 
     Notes
     -----
@@ -83,23 +87,21 @@ def form_q(
     Loan, *Matrix Computations*, 4th ed., section 5.1.6, backward accumulation.
     """
     refuse_others(qr, QRFactor)
-    memory_bytes = budget.resolve(memory)
-    g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, memory_bytes, qr.tile)
-    with claimed(out or f"{qr.path}.q", [qr.path], overwrite=overwrite, why=_WHY) as where:
+    out = out or f"{qr.path}.q"
+    steps = StepsDone(out, "form_q", {}, {"qr": qr}, memory, resume=resume)
+    g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, steps.memory_bytes, qr.tile)
+    with claimed(out, [qr.path], overwrite=overwrite, why=_WHY) as where:
         assert where is not None, "there is a place"
         try:
             with long_call(
-                f"Q of {qr.path.name}", memory_bytes=memory_bytes, work=flops(g), threads=threads,
-                progress=progress,
+                f"Q of {qr.path.name}", memory_bytes=steps.memory_bytes, work=flops(g),
+                threads=threads, progress=progress,
             ) as call:  # fmt: skip
                 metadata = Metadata((g.m, g.n), g.dtype, qr.tile, "F", "column-major")
-                with written(where, metadata, _WHY) as target:
-                    return target, _Forming(qr, g, target, call).run()
+                with written(where, metadata, _WHY, steps) as target:
+                    return target, _Forming(qr, g, target, call).run(steps)
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"forming Q of {qr.path.name} stopped, and nothing of it is kept; the factors are "
-                "as they were, call again"
-            ) from None
+            raise Interrupted(steps.stopped(f"forming Q of {qr.path.name}", "form_q")) from None
 
 
 def flops(g: SlabQrGeometry) -> float:
@@ -157,19 +159,35 @@ class _Forming:
         self.file = open_whole_chunks(target, call, g.bounce_bytes, number=2, writable=True)
         self.memory = allocate_matrix(call.arena, g.height, width, g.dtype)
 
-    def run(self) -> Report:
+    def run(self, steps: StepsDone) -> Report:
         g, slabs = self.g, self.g.slabs()
-        for slab in slabs:
+        for slab in slabs[steps.done :]:
             self.schedule(slab)
-        for slab in slabs:
+        for done, slab in enumerate(slabs, 1):
+            if done <= steps.gone_on_at:
+                self.call.meter.advance(self.flops_of(slab))
+                continue
             self.make(slab)
+            steps.passed(done, len(slabs), self.sync)
         read, wrote = self.factors.counters()[0], self.file.counters()[1]
         figures: dict[str, Any] = self.call.figures()
         return Report(
             verb="form_q", m=g.m, n=g.n, dtype=g.dtype.name, method=g.method, flops=flops(g),
             bytes_read=read, bytes_written=wrote, planned_bytes_read=bytes_read(g),
-            planned_bytes_written=bytes_written(g), **figures,
+            planned_bytes_written=bytes_written(g), notes=steps.notes(len(slabs)), **figures,
         )  # fmt: skip
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        wait(self.file.submit_sync(), self.call.trace)
+
+    def flops_of(self, slab: Slab) -> float:
+        """Operations of making a slab."""
+        g = self.g
+        left, right = slab.first * g.columns, g.extent(slab.last - 1)[1]
+        return sum(
+            update_flops(g, K) * (right - max(g.extent(K)[0], left)) for K in range(slab.last)
+        )
 
     def make(self, slab: Slab) -> None:
         """Make the columns of Q of one slab, and write them."""

@@ -28,7 +28,7 @@ from outcore.linalg.systems.columns import ColumnRoom, fitted
 from outcore.linalg.systems.condition import Probes, warn_if_singular, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
 from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.linalg.systems.solutions import solution
+from outcore.linalg.systems.solutions import solution, system_of
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, keep
@@ -43,6 +43,7 @@ def qr_solve(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> Any:
@@ -62,6 +63,9 @@ def qr_solve(
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with the columns of a solution on disk that a stopped call left, if the system is the
+        same; they are noted group by group.
     threads, progress
         As for `qr_factor`.
 
@@ -91,7 +95,7 @@ def qr_solve(
     memory_bytes = budget.resolve(memory)
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
     probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
-    found = solve_and_report(qr, rhs, memory_bytes, threads, progress, probes)
+    found = solve_and_report(qr, rhs, memory_bytes, threads, progress, probes, resume=resume)
     keep(found.report, found.x)
     warn_if_singular(found.report.condition, qr.dtype)
     return found.x
@@ -150,11 +154,14 @@ def solve_and_report(
     progress: ProgressLike,
     probes: int = 0,
     accept: Callable[[float | None], None] = lambda condition: None,
+    *,
+    resume: bool | None = None,
 ) -> Solved:
     """Do what `qr_solve` does, and report on it.
 
     So many `probes` are solved for beside the first right-hand sides, which tell the condition of R
-    in the Frobenius norm. What `accept` raises for it leaves no solution.
+    in the Frobenius norm. What `accept` raises for it leaves no solution. With `resume`, True or
+    False, columns that are solved for outlast an error; the residuals are of the others only then.
     """
     if qr.info:
         raise SingularMatrixError(
@@ -164,9 +171,14 @@ def solve_and_report(
         )
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
     room, most = room_for(tiles, rhs, memory_bytes, probes)
-    # Residuals and probes are of all columns or none: a stopped call begins anew.
-    with stopping_cleanly("solving with", qr), solution(rhs) as into:
-        groups = Groups.of(rhs, most)
+    # Where residuals are wanted, they are of all columns or none: a stopped call begins anew.
+    goes_on = resume is not None and rhs.out is not None
+    system = system_of("qr_solve", qr, rhs) if goes_on else None
+    with (
+        stopping_cleanly("solving with", qr),
+        solution(rhs, system=system, resume=bool(resume)) as into,
+    ):
+        groups = Groups.of(rhs, most, into.done)
         planned = len(groups) * tiles.pass_bytes()
         residuals = np.zeros(rhs.columns)
         with long_call(

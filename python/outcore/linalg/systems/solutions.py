@@ -6,23 +6,21 @@ they are, says how many there are and of which system, so that a stopped call go
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from outcore._core import ArrayFile
-from outcore.array import Array, open_array
+from outcore.array import open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
-from outcore.array_version import settle, version_of
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.factor import Factor
+from outcore.linalg.steps_done import version_of_operand
 from outcore.linalg.systems.right_hand_side import WHY, RightHandSide, refuse_there
-from outcore.volumes import Place, being_made, place
+from outcore.volumes import Place, being_made
 from outcore.zarr_format import Metadata, default_chunks
 
 NOTE = "outcore.solving"
@@ -104,29 +102,17 @@ def solution(
 
 def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:
     """Tell systems apart: by factors and right-hand sides, as they are on disk or in memory."""
-    tiles = place(factor.path).below(factor.kind.array)
     return {
         "verb": verb,
         "trans": rhs.trans,
-        "factors": [str(factor.path), *version_of(tiles)],
-        "b": version_of_columns(rhs),
+        "factors": version_of_operand(factor),
+        "b": version_of_operand(rhs.b),
     }
 
 
 def version_of_columns(rhs: RightHandSide) -> list[Any]:
     """Tell right-hand sides apart, as they are on disk or in memory."""
-    if isinstance(rhs.b, Array):
-        settle(rhs.b.place)
-        return [str(rhs.b.path), *version_of(rhs.b.place)]
-    return [list(rhs.b.shape), str(rhs.b.dtype), _digest(rhs.b)]
-
-
-def _digest(b: npt.NDArray[Any]) -> str:
-    """Sum up elements, column by column: b is not copied whole, whatever its strides."""
-    found = hashlib.blake2b(digest_size=16)
-    for column in b.T if b.ndim == 2 else [b]:
-        found.update(np.ascontiguousarray(column).tobytes())
-    return found.hexdigest()
+    return version_of_operand(rhs.b)
 
 
 def _make(where: Place, begun: Metadata) -> None:
