@@ -45,7 +45,7 @@ def assert_triangle(a: Any, R: Any) -> None:
 
 def assert_factors(a: Any, Q: Any, R: Any) -> None:
     """LAPACK's ratios for QR: ‖R - QᴴA‖₁ / (m ‖A‖₁ ε), ‖I - QᴴQ‖₁ / (m ε)."""
-    m, n = a.shape
+    m, n = a.shape[0], min(a.shape)
     wide = np.result_type(a.dtype, np.float64)
     q, r, whole = Q.astype(wide), R.astype(wide), a.astype(wide)
     bound = LAPACK_THRESHOLD * m * np.finfo(a.dtype).eps
@@ -181,8 +181,6 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(InvalidError, match=message):
             qr(a, progress=False, **arguments)  # type: ignore[call-overload]
-    with pytest.raises(InvalidError, match="at least as many rows"):
-        qr(a.T, mode="economic", out=tmp_path / "Q", progress=False)
     with pytest.raises(InvalidError, match="number of rows for Q"):
         qr(ragged(a, [9]), mode="economic", out=tmp_path / "Q", progress=False)
     A = oc.from_array(a, tmp_path / "A")
@@ -244,3 +242,42 @@ def test_a_stop_in_the_iterator() -> None:
 
     with pytest.raises(Interrupted, match="nothing is kept"):
         qr(blocks(), progress=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("m", [1, 40, 199])
+def test_wide(tmp_path: Path, dtype: str, order: str, m: int) -> None:
+    """R is as large as A, and no square of n."""
+    a = tall(200, m, dtype).T.copy()
+    A = oc.from_array(a, tmp_path / "A", order=order, chunks=(16, 50))
+    memory = (m * 200 + m * m) * a.itemsize + 600_000
+    for source in (A, a):
+        options = {"m": m, "dtype": dtype, "order": order, "chunks": (16, 50), "rates": RATES}
+        R, report = qr(source, memory=memory, progress=False)
+        assert R.shape == (m, 200)
+        assert_triangle(a, R)
+        assert report.peak_memory_bytes <= memory
+        Q, R, report = qr(source, mode="economic", memory=memory, out=tmp_path / "Q",
+                          overwrite=True, progress=False)  # fmt: skip
+        assert Q.shape == (m, m)
+        assert_triangle(a, R)
+        assert_factors(a, Q[...], R)
+        assert report.bytes_read == report.planned_bytes_read
+        assert report.planned_bytes_written == Q.nbytes <= report.bytes_written < Q.nbytes + 4096
+        assert report.peak_memory_bytes <= memory
+        if source is A:
+            plan = oc.plan("qr", n=200, memory=memory, mode="economic", **options)
+            assert (plan.bytes_read, plan.bytes_written) == (report.bytes_read, Q.nbytes)
+            assert report.peak_memory_bytes <= plan.peak_memory_bytes
+            assert plan.method == report.method
+
+
+def test_wide_where_the_square_does_not_fit() -> None:
+    """3 x 20,000, of which the square would be 3.2 GB."""
+    a = tall(20_000, 3, "f8").T.copy()
+    R, report = qr(a, memory="20 MB", progress=False)
+    assert_triangle(a, R)
+    assert report.peak_memory_bytes <= 20_000_000
+    with pytest.raises(BudgetError, match=r"triangles of 3 x 20000 elements.*qr_factor"):
+        qr(a, memory="500 kB", progress=False)

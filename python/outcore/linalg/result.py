@@ -114,13 +114,20 @@ def written(
 
 
 def to_disk(
-    X: npt.NDArray[Any], where: Place, why: str, call: LongCall, transfer_bytes: int, number: int
+    X: npt.NDArray[Any],
+    where: Place,
+    why: str,
+    call: LongCall,
+    transfer_bytes: int,
+    number: int,
+    *,
+    chunks: tuple[int, ...] | None = None,
 ) -> tuple[Array, tuple[int, int]]:
     """Write a result that is in memory, column-major; also say what was read and written for that.
 
     `number` is that of the array in the trace.
     """
-    chunks = default_chunks(X.shape, X.dtype.itemsize, "F")
+    chunks = chunks or default_chunks(X.shape, X.dtype.itemsize, "F")
     with written(where, Metadata(X.shape, X.dtype, chunks, "F", "column-major"), why) as array:
         file = array.open_file(
             call.arena, transfer_bytes, writable=True, trace=call.trace, trace_number=number

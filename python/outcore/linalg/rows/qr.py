@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, TypeAlias, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from outcore import budget
@@ -10,20 +11,21 @@ from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
-from outcore.linalg.result import claimed, written
+from outcore.linalg.result import claimed, to_disk, written
 from outcore.linalg.rows.plan import RowPlan
-from outcore.linalg.rows.qr_plan import QrGeometry, qr_geometry, r_blocks
+from outcore.linalg.rows.qr_plan import QrGeometry, WideQrGeometry, qr_geometry, r_blocks
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
-from outcore.linalg.rows.stream import check_finite, refuse_overflow, streams
+from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.systems.columns import TRANSFER_BYTES
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import MAX_TILE_BYTES, Metadata
 
 Mode: TypeAlias = Literal["r", "economic"]
 
@@ -69,10 +71,10 @@ def qr(
     A
         (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
         and slicing, or, for ``mode="r"``, an iterator of blocks of rows of any heights. Integers
-        become float64. A triangle of n x n elements must fit into the budget.
+        become float64. R must fit into the budget, for ``mode="economic"`` twice; of an iterator,
+        n x n elements.
     mode
-        ``"r"`` for R only; ``"economic"`` for Q on disk as well, which needs m >= n
-        (`qr_factor` and `form_q` take any shape).
+        ``"r"`` for R only; ``"economic"`` for Q on disk as well.
     memory
         Budget; by default half of the available memory. R counts against it.
     out
@@ -87,7 +89,7 @@ def qr(
     Returns
     -------
     Q : Array
-        (m, n) on disk, with orthonormal columns; for ``mode="economic"`` only.
+        (m, min(m, n)) on disk, with orthonormal columns; for ``mode="economic"`` only.
     R : numpy.ndarray
         (min(m, n), n) upper triangular. As in SciPy, its diagonal may be negative.
     report : Report
@@ -127,7 +129,10 @@ def qr(
         work = tsqr_flops(source.rows or 0, source.columns, 0, dtype)
     else:
         geometry = qr_geometry(source.layout, dtype, memory_bytes)
-        work = 2 * tsqr_flops(geometry.q.m, geometry.q.n, 0, dtype)
+        if isinstance(geometry, WideQrGeometry):
+            work = geometry.flops
+        else:
+            work = 2 * tsqr_flops(geometry.q.m, geometry.q.n, 0, dtype)
         if out is None:
             if not isinstance(source, StoredRows):
                 raise InvalidError("A is not on disk, so Q needs a place; give out=")
@@ -139,6 +144,8 @@ def qr(
         ) as call:  # fmt: skip
             if mode == "r":
                 return _triangle(source, plan, call)
+            if isinstance(geometry, WideQrGeometry):
+                return _with_square_q(source, geometry, call, out, overwrite=overwrite)
             return _with_q(source, geometry, call, out, overwrite=overwrite)
     except KeyboardInterrupt:
         raise Interrupted("QR was stopped, and nothing is kept; call again") from None
@@ -148,17 +155,24 @@ def _name(source: RowSource) -> str:
     return source.array.path.name if isinstance(source, StoredRows) else source.name
 
 
-def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix, Report]:
-    """Let the rows go by, and keep R."""
+def _factored(source: RowSource, plan: RowPlan, call: LongCall) -> TallQR:
+    """Let the rows go by."""
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
-    factor = TallQR(n, 0, dtype, call)
+    factor = TallQR(n, 0, dtype, call, most=source.rows)
     with streams([source], [plan], call) as (stream,):
         for first, data, _ in stream:
             check_finite(source.name, first, data)
             factor.add(data)
             call.meter.advance(len(data) * row_work)
     factor.finish()
+    return factor
+
+
+def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix, Report]:
+    """Let the rows go by, and keep R."""
+    n, dtype = source.columns, work_dtype("A", source.layout.dtype)
+    factor = _factored(source, plan, call)
     R = factor.triangle()[: min(factor.rows, n)]
     refuse_overflow(R)
     report = Report(
@@ -181,6 +195,33 @@ def _reduce(source: RowSource, g: QrGeometry, call: LongCall, q: TallQ, file: Ar
             # Rows beyond the matrix are padding: zeros rather than what was there.
             whole[len(data) :] = 0
             stream.leave(file.submit_write([first, 0], [1, 1], whole))
+
+
+def _with_square_q(
+    source: RowSource, g: WideQrGeometry, call: LongCall, out: PathLike | None, *, overwrite: bool
+) -> tuple[Array, Matrix, Report]:
+    """Factor a matrix with fewer rows than columns in memory, where R is as large as it."""
+    operands = [source.array] if isinstance(source, StoredRows) else []
+    with claimed(out, operands, overwrite=overwrite, why=_WHY) as where:
+        assert where is not None, "there is a place"
+        factor = _factored(source, g.rows, call)
+        refuse_overflow(factor.R)
+        start_ns = call.trace.now_ns()
+        Q = allocated(call, (g.m, g.m), g.rows.dtype)
+        Q[...] = np.eye(g.m, dtype=g.rows.dtype)
+        factor.apply_head(Q)
+        call.trace.record("compute", start_ns)
+        # Chunks of whole columns, which lie on disk as in memory.
+        chunks = g.m, min(g.m, max(MAX_TILE_BYTES // Q[:, :1].nbytes, 1))
+        target, moved = to_disk(Q, where, _WHY, call, TRANSFER_BYTES[0], number=1, chunks=chunks)
+    report = Report(
+        **figures_of(
+            call, "qr", (g.m, g.n), g.rows.dtype, method=g.method, flops=g.flops,
+            moved=(source.bytes_read() + moved[0], moved[1]),
+            planned=(g.rows.layout.bytes_read(), g.q_bytes), arrays=("A", "Q"),
+        )
+    )  # fmt: skip
+    return target, factor.triangle(), report
 
 
 def _with_q(

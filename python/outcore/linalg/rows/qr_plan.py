@@ -7,19 +7,27 @@ from typing import Any
 import numpy as np
 
 from outcore.errors import InvalidError
-from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
+from outcore.linalg.grains import pages
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry
-from outcore.linalg.rows.tsqr_plan import stored_layout, tsqr_bytes, tsqr_phase
+from outcore.linalg.rows.tsqr_plan import (
+    stored_layout,
+    triangle_rows,
+    tsqr_bytes,
+    tsqr_flops,
+    tsqr_phase,
+)
+from outcore.linalg.systems.columns import TRANSFER_BYTES
 
 
 def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
     """Choose the blocks in which a matrix is read if only R is wanted."""
-    fixed = tsqr_bytes(A.columns, 0, dtype)
+    fixed = tsqr_bytes(A.columns, 0, dtype, A.rows)
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A.columns), fix=_FIX,
+        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A), fix=_FIX,
     )  # fmt: skip
     return plan
 
@@ -27,11 +35,52 @@ def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
 _FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
 
 
-def _what(n: int) -> str:
+def _what(A: RowLayout) -> str:
+    n, rows = A.columns, triangle_rows(A.columns, A.rows)
     return (
-        f"QR with {n} columns: its triangles of {n} x {n} elements, which stay in memory, and "
+        f"QR with {n} columns: its triangles of {rows} x {n} elements, which stay in memory, and "
         "blocks of rows"
     )
+
+
+@dataclass(frozen=True)
+class WideQrGeometry:
+    """How an m x n matrix is read, m < n, with R and Q in memory."""
+
+    rows: RowPlan
+
+    @property
+    def m(self) -> int:
+        """Rows."""
+        assert self.rows.layout.rows is not None, "Q needs their number"
+        return self.rows.layout.rows
+
+    @property
+    def n(self) -> int:
+        """Columns."""
+        return self.rows.layout.columns
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of Q, (m, m)."""
+        return self.m**2 * self.rows.dtype.itemsize
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that is taken from the budget."""
+        fixed = tsqr_bytes(self.n, 0, self.rows.dtype, self.m) + pages(self.q_bytes)
+        return fixed + blocks_bytes([self.rows]) + TRANSFER_BYTES[0]
+
+    @property
+    def method(self) -> str:
+        """How it is done, for people."""
+        return f"{self.rows.height} rows at once into memory, Q of the first {self.m} columns"
+
+    @property
+    def flops(self) -> float:
+        """Operations: R, and Q from its reflections."""
+        dtype = self.rows.dtype
+        return tsqr_flops(self.m, self.n, 0, dtype) + flop_weight(dtype) * 2.0 * self.m**3
 
 
 @dataclass(frozen=True)
@@ -66,7 +115,9 @@ class QrGeometry:
         return f"reflections of {self.q.height} rows at once, then Q from the last ones up"
 
 
-def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeometry:
+def qr_geometry(
+    A: RowLayout, dtype: np.dtype[Any], memory_bytes: int
+) -> QrGeometry | WideQrGeometry:
     """Cut a matrix for QR with Q on disk.
 
     Raises
@@ -74,7 +125,7 @@ def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeom
     BudgetError
         If two triangles and blocks of a few rows do not fit.
     InvalidError
-        If there are fewer rows than columns, or it is not known how many.
+        If it is not known how many rows there are.
     """
     if A.rows is None:
         raise InvalidError(
@@ -82,16 +133,16 @@ def qr_geometry(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> QrGeom
             'oc.from_array(blocks, path, shape=...), or take mode="r"'
         )
     if A.rows < A.columns:
-        raise InvalidError(
-            f"need at least as many rows as columns for Q, have {A.rows} x {A.columns}; "
-            "factor A on disk with qr_factor, which takes any shape and leaves R on and above the "
-            "diagonal, and make Q of that with form_q"
-        )
+        (plan,) = plan_rows(
+            [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
+            memory=lambda plans: WideQrGeometry(plans[0]).memory_bytes, what=_what(A), fix=_FIX,
+        )  # fmt: skip
+        return WideQrGeometry(plan)
     m, n = A.rows, A.columns
 
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(n),
+        memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(A),
         fix=_FIX, writes_back=True,
     )  # fmt: skip
     return QrGeometry.of(m, n, dtype, plan)
@@ -105,13 +156,24 @@ def qr_cost(problem: Problem) -> Cost:
         plan = r_blocks(layout, dtype, problem.memory_bytes)
         return Cost(
             method=f"R of rows as they are read, {plan.height} at once",
-            peak_memory_bytes=tsqr_bytes(n, 0, dtype) + plan.memory_bytes,
+            peak_memory_bytes=tsqr_bytes(n, 0, dtype, m) + plan.memory_bytes,
             disk_bytes=0,
             words_lower_bound=float(m * n),
             phases=(tsqr_phase(m, n, 0, plan, dtype),),
         )
     g = qr_geometry(layout, dtype, problem.memory_bytes)
     first = tsqr_phase(m, n, 0, g.rows, dtype)
+    if isinstance(g, WideQrGeometry):
+        last = Phase(
+            dtype, 0, g.q_bytes, g.flops - tsqr_flops(m, n, 0, dtype), ends_written_bytes=g.q_bytes
+        )
+        return Cost(
+            method=g.method,
+            peak_memory_bytes=g.memory_bytes,
+            disk_bytes=g.q_bytes,
+            words_lower_bound=float(m * n + m * m),
+            phases=(first, last),
+        )
     q_bytes = g.q.q_bytes()
     return Cost(
         method=g.method,

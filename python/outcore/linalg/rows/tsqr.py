@@ -20,7 +20,12 @@ from outcore.linalg.columns import norms
 from outcore.linalg.grains import cut
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.stream import allocated
-from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, factor_rows, reflector_columns
+from outcore.linalg.rows.tsqr_plan import (
+    WORK_COLUMNS,
+    factor_rows,
+    reflector_columns,
+    triangle_rows,
+)
 from outcore.longcall import LongCall
 
 
@@ -35,12 +40,14 @@ class TallQR:
         From whose arena the memory comes.
     damp
         Begin with the rows ``damp * I`` above all others, and zeros for their right-hand sides.
+    most
+        Rows that come at most, if that is known; of fewer than n, R has as many.
 
     Attributes
     ----------
     R
-        (n, n) column-major: R on and above the diagonal. Below it are the reflections of the first
-        n rows, until `triangle` clears them.
+        (n, n), or fewer rows, column-major: R on and above the diagonal. Below it are the
+        reflections of the first n rows, until `triangle` clears them.
     c
         (n, k): Qᴴ b.
     rest
@@ -50,10 +57,17 @@ class TallQR:
     """
 
     def __init__(
-        self, n: int, k: int, dtype: np.dtype[Any], call: LongCall, damp: float = 0.0
+        self,
+        n: int,
+        k: int,
+        dtype: np.dtype[Any],
+        call: LongCall,
+        damp: float = 0.0,
+        most: int | None = None,
     ) -> None:
         self._kernels, self._trace = kernels(dtype), call.trace
-        self.R, self.c = allocated(call, (n, n), dtype), allocated(call, (n, k), dtype)
+        self.R = allocated(call, (triangle_rows(n, most), n), dtype)
+        self.c = allocated(call, (n, k), dtype)
         self.R[...] = 0
         self.c[...] = 0
         # Rows that are a triangle already need not be factored.
@@ -93,11 +107,12 @@ class TallQR:
             self._factor_head(self.rows)
 
     def apply_head(self, C: Matrix) -> None:
-        """Multiply with the reflections of the first n rows: C <- Q_1 C, (n, n)."""
-        self._kernels.unmqr(self.R, self.tau, C, self._work)
+        """Multiply with the reflections of the first n rows: C <- Q_1 C, of as many rows as R."""
+        rows = len(self.R)
+        self._kernels.unmqr(self.R[:, :rows], self.tau[:rows], C, self._work)
 
     def triangle(self) -> Matrix:
-        """Return R, (n, n), with zeros below the diagonal."""
+        """Return R, of `self.R`'s shape, with zeros below the diagonal."""
         for j in range(self.R.shape[1]):
             self.R[j + 1 :, j] = 0
         return self.R

@@ -48,10 +48,15 @@ def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
     return flop_weight(dtype) * (factoring + 4.0 * k * short * (m - short / 2))
 
 
-def tsqr_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:
-    """Memory for R, for k right-hand sides, and for workspaces."""
+def triangle_rows(n: int, most: int | None) -> int:
+    """Rows of R, if so many rows come at most."""
+    return n if most is None else min(most, n)
+
+
+def tsqr_bytes(n: int, k: int, dtype: np.dtype[Any], most: int | None = None) -> int:
+    """Memory for R of so many rows at most, for k right-hand sides, and for workspaces."""
     block = reflector_columns(n, dtype)
-    words = [n * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
+    words = [triangle_rows(n, most) * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
     return sum(pages(count * dtype.itemsize) for count in words)
 
 
