@@ -123,7 +123,7 @@ def test_options_reach_the_solver() -> None:
     ):
         said = solved("P", "b.npy", "-o", "x.npy", "--overwrite", "--threads", 1, *given).stdout
         assert method in said
-        assert ", 1 thread\n" in said or "BLAS" not in said
+        assert ", 1 thread\n" in said
         x = np.load("x.npy")
         assert np.allclose((a @ a.T + N * np.eye(N)) @ x, np.load("b.npy"), atol=1e-9)
 

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from report_cases import NO_ARRAY, spans
 
 from outcore._core import Trace
 from outcore.errors import InvalidError
 from outcore.report import Report, io_and_wait_seconds
-from outcore.reporting.spans import merged, spread
+from outcore.reporting.spans import Spans, merged, spread
 from outcore.timeline import draw_timeline
 
 
@@ -55,6 +57,74 @@ def test_reports_of_one_call_after_the_other_add_up() -> None:
     assert (both.seconds, both.flops, both.bytes_read) == (4.0, 8e9, 900)
     assert (both.planned_bytes_read, both.planned_bytes_written) == (900, 1600)
     assert (both.growth, both.backward_error, both.notes) == (3.0, 1e-16, ["a", "b"])
+
+
+def test_the_blas_is_that_of_the_first_part_that_has_one() -> None:
+    first, second = report(), report(kernels="OpenBLAS", threads=2)
+    for both in (
+        first.followed_by(second),
+        second.followed_by(first),
+        second.followed_by(report(kernels="other", threads=1)),
+    ):
+        assert (both.kernels, both.threads) == ("OpenBLAS", 2)
+
+
+def moved(array: int, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return spans(("read", array, 0, 1, offset, 4096), ("compute", NO_ARRAY, 0, 1, 0, 0))
+
+
+def test_arrays_of_both_parts_are_told_apart_by_their_names() -> None:
+    copying = report(arrays=["the matrix", "the copy"], spans=np.vstack([moved(0), moved(1)]))
+    factoring = report(arrays=["the copy", "the factors"], spans=np.vstack([moved(0), moved(1)]))
+    solving = report(spans=np.vstack([moved(k) for k in (0, 1, 8, 9)]))
+    whole = copying.followed_by(factoring).followed_by(solving)
+    assert whole.spans is not None
+    names = [whole.array_name(int(k)) for k in whole.spans[::2, 1]]
+    assert names == [
+        "the matrix", "the copy",
+        "the copy", "the factors",
+        "the matrix", "the factors", "the right-hand sides", "the solutions",
+    ]  # fmt: skip
+    assert Spans.of(whole.spans).arrays() == list(range(5))
+    assert set(whole.spans[1::2, 1]) == {NO_ARRAY}, "arithmetic is of none"
+    assert np.array_equal(solving.spans, np.vstack([moved(k) for k in (0, 1, 8, 9)]))
+
+
+@pytest.mark.parametrize("names", [[], ["the matrix", "the factors", "rest", "lower", "spill"]])
+def test_workspaces_keep_their_names(names: list[str]) -> None:
+    numbers = range(len(names) or 2)
+    factoring = report(arrays=names, spans=np.vstack([moved(k) for k in numbers]))
+    look = report(spans=moved(0))
+    solving = report(spans=np.vstack([moved(1), moved(9)]))
+    whole = look.followed_by(factoring).followed_by(solving)
+    assert whole.spans is not None
+    expected = [factoring.array_name(k) for k in numbers] + ["the solutions"]
+    assert [whole.array_name(k) for k in Spans.of(whole.spans).arrays()] == expected
+
+
+def test_parts_without_spans_keep_their_names() -> None:
+    bare, seen = report(arrays=["A"]), report(arrays=["B"], spans=moved(0))
+    for both in (bare.followed_by(seen), seen.followed_by(bare)):
+        assert both.spans is not None
+        assert both.array_name(int(both.spans[0, 1])) == "B"
+    assert bare.followed_by(bare).spans is None
+
+
+def test_an_array_gets_another_name() -> None:
+    factoring = report(spans=np.vstack([moved(0), moved(1)])).with_name("the matrix", "the copy")
+    assert [factoring.array_name(k) for k in (0, 1, 8)] == [
+        "the copy", "the factors", "the right-hand sides",
+    ]  # fmt: skip
+    assert report(arrays=["A", "the matrix"]).with_name("the matrix", "M").arrays == ["A", "M"]
+
+
+def test_the_least_of_two_parts_is_that_of_the_one_that_needs_more() -> None:
+    factoring, solving = report(words_lower_bound=300.0), report(words_lower_bound=100.0)
+    assert factoring.followed_by(solving).words_lower_bound == 300
+    assert report().followed_by(solving).words_lower_bound == 100
+    assert report().followed_by(report()).words_lower_bound is None
+    other = report(dtype="float32", words_lower_bound=500.0)
+    assert factoring.followed_by(other).words_lower_bound is None
 
 
 def test_waits_and_compute_are_told_apart() -> None:

@@ -118,9 +118,20 @@ class Report:
         """Words read and written."""
         return (self.bytes_read + self.bytes_written) / np.dtype(self.dtype).itemsize
 
+    def with_name(self, old: str, new: str) -> "Report":
+        """Give an array in the spans another name."""
+        count = max(len(self.arrays), FACTORS + 1)
+        names = [self.array_name(number) for number in range(count)]
+        return dataclasses.replace(self, arrays=[new if name == old else name for name in names])
+
     def followed_by(self, later: "Report") -> "Report":
-        """Report on this call and one that came after it, as one."""
-        spans = [r.spans for r in (self, later) if r.spans is not None]
+        """Report on this call and one that came after it, as one.
+
+        Arrays in the spans of both are the same if their names are. The least number of words is
+        the larger one: who does both at once need not move the sum.
+        """
+        arrays, spans = joined_spans(self, later)
+        with_blas = self if self.kernels else later
         bounds = [r.words_lower_bound for r in (self, later) if r.words_lower_bound is not None]
         known = self.planned_bytes_read is not None and later.planned_bytes_read is not None
         return dataclasses.replace(
@@ -135,7 +146,7 @@ class Report:
             planned_bytes_written=_sum(self.planned_bytes_written, later.planned_bytes_written)
             if known
             else None,
-            words_lower_bound=sum(bounds) if bounds and self.dtype == later.dtype else None,
+            words_lower_bound=max(bounds) if bounds and self.dtype == later.dtype else None,
             io_seconds=self.io_seconds + later.io_seconds,
             wait_seconds=self.wait_seconds + later.wait_seconds,
             peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
@@ -144,8 +155,11 @@ class Report:
             condition=later.condition if later.condition is not None else self.condition,
             history=[*self.history, *later.history],
             residuals=[*self.residuals, *later.residuals],
+            kernels=with_blas.kernels,
+            threads=with_blas.threads,
             notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
-            spans=np.concatenate(spans) if spans else None,
+            arrays=arrays,
+            spans=spans,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -266,6 +280,37 @@ def _against(done: int, planned: int | None) -> str:
     if done == planned:
         return f"{format_bytes(done)}, as planned"
     return f"{format_bytes(done)}, planned {format_bytes(planned)}"
+
+
+_MOVES = [Trace.kinds().index(kind) for kind in ("read", "write", "sync")]
+"""Kinds of spans that are of an array."""
+
+
+def joined_spans(*reports: Report) -> tuple[list[str], npt.NDArray[np.uint64] | None]:
+    """Join the spans of reports, with one number for each name of an array.
+
+    Returns
+    -------
+    names : list of str
+        Of the arrays, by number.
+    spans : numpy.ndarray or None
+        As in a report; `None` if none has any.
+    """
+    names: list[str] = []
+    joined = []
+    for report in reports:
+        if report.spans is None:
+            continue
+        spans = report.spans.copy()
+        moves = np.isin(spans[:, 0], _MOVES)
+        numbers = spans[moves, 1]
+        found, where = np.unique(numbers, return_inverse=True)
+        called = [report.array_name(int(number)) for number in found]
+        names += [name for name in dict.fromkeys(called) if name not in names]
+        if len(found):
+            spans[moves, 1] = np.array([names.index(name) for name in called], np.uint64)[where]
+        joined.append(spans)
+    return names, np.concatenate(joined) if joined else None
 
 
 def _sum(a: int | None, b: int | None) -> int:

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from outcore.report import Report
+from outcore.report import Report, joined_spans
 from outcore.reporting.bars import draw_bars
 from outcore.reporting.convergence import draw_history
 from outcore.reporting.heat_map import SHAPE, draw_heat_map
@@ -34,9 +34,10 @@ def html_page(report: Report) -> str:
     here = files("outcore.reporting")
     sections = [_figures(report)]
     script = ""
-    if report.spans is not None and len(report.spans):
-        spans = Spans.of(report.spans)
-        sections += [_timeline(spans), _maps(report, spans)]
+    names, rows = joined_spans(report)
+    if rows is not None and len(rows):
+        spans = Spans.of(rows)
+        sections += [_timeline(spans), _maps(names, spans)]
         script = element("script", zoom_data(spans), type="application/json", id="zoom-data")
         script += element("script", (here / "zoom.js").read_text())
     else:
@@ -99,17 +100,18 @@ def _timeline(spans: Spans) -> str:
     )
 
 
-def _maps(report: Report, spans: Spans) -> str:
+def _maps(names: list[str], spans: Spans) -> str:
     numbers = spans.arrays()
     shown = [
         _section(
             f"Reads and writes of {name}",
             draw_heat_map(spans, number, name),
             f"A cell is 1/{SHAPE[1]} of the time and 1/{SHAPE[0]} of the file. The more bytes of "
-            "it were moved, the stronger its colour (by the square root).",
+            "it were moved, the stronger its colour (by the square root). Where an array has "
+            "several shard files, they lie over each other.",
         )
         for number in numbers[:_MOST_MAPS]
-        for name in [report.array_name(number)]
+        for name in [names[number]]
     ]
     if len(numbers) > _MOST_MAPS:
         shown.append(element("p", f"{len(numbers) - _MOST_MAPS} more arrays are not shown."))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from outcore import budget
+from outcore import blas_choice, budget
 from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
@@ -124,6 +124,7 @@ def cond_est(
         passes = f"{count} solves: as many passes over L, and over {solves.second}"
         if A is not None:
             passes += "; and one over A"
+        kernels, used = blas_choice.in_use()
         return condition, Report(
             verb="cond_est",
             n=factor.n,
@@ -134,6 +135,8 @@ def cond_est(
             planned_bytes_read=planned + count * each,
             planned_bytes_written=0,
             growth=factor.growth if isinstance(factor, LUFactor) else None,
+            kernels=kernels,
+            threads=used,
             notes=[passes] if not is_singular else ["A is exactly singular"],
             **call.figures(),
         )

@@ -66,6 +66,10 @@ class Kind:
     keys: frozenset[str] = frozenset()
     workspaces: tuple[str, ...] = ()
 
+    def words(self, m: int, n: int) -> float:
+        """Words that any solve with factors of an m x n matrix must read: each once."""
+        return m * n / (2 if self.is_lower else 1)
+
 
 LU = Kind(
     "lu", "LU", "lu_factor", ".lu", "lu", ("piv",), keys=frozenset({"growth", "info"}),

@@ -11,6 +11,7 @@ import numpy as np
 from outcore.linalg.cholesky.plan import cholesky_geometry_of, cholesky_solve_bytes_read
 from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.cond_est import USUAL_SOLVES, vectors_bytes
+from outcore.linalg.factors.factor import CHOLESKY, LU, QR
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.export_plan import ExportGeometry
@@ -32,13 +33,15 @@ class _Factors(NamedTuple):
 def lu_solve_cost(problem: Problem) -> Cost:
     """Plan `lu_solve`."""
     lu = _lu_factors(problem)
-    return _solving(problem, lu, solve_bytes_read(*lu), "one over L and one over U", lu.n**2)
+    read = solve_bytes_read(*lu)
+    return _solving(problem, lu, read, "one over L and one over U", LU.words(lu.n, lu.n))
 
 
 def cho_solve_cost(problem: Problem) -> Cost:
     """Plan `cho_solve`."""
     c = _cholesky_factors(problem)
-    return _solving(problem, c, cholesky_solve_bytes_read(*c), "two over L", c.n**2 / 2)
+    least = CHOLESKY.words(c.n, c.n)
+    return _solving(problem, c, cholesky_solve_bytes_read(*c), "two over L", least)
 
 
 def qr_solve_cost(problem: Problem) -> Cost:
@@ -55,7 +58,7 @@ def qr_solve_cost(problem: Problem) -> Cost:
         method=f"one pass over Q and one over R for {group} columns at once",
         peak_memory_bytes=tiles.fixed_bytes(probes) + tiles.width_bytes(group),
         disk_bytes=0,
-        words_lower_bound=float(shape[0] * shape[1]),
+        words_lower_bound=QR.words(*shape),
         phases=(solve_phase(tiles, problem.rhs, group),),
     )
 
@@ -100,7 +103,7 @@ def export_cost(problem: Problem) -> Cost:
         method=f"one pass, in strips of {g.strip} columns",
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=g.bytes_written,
-        words_lower_bound=2.0 * g.n**2,
+        words_lower_bound=g.words_lower_bound,
         phases=(phase,),
     )
 
@@ -137,7 +140,7 @@ def _solving(
         method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
         peak_memory_bytes=ring_bytes(factors, block_tiles),
         disk_bytes=0,
-        words_lower_bound=float(least),
+        words_lower_bound=least,
         phases=(
             Phase(
                 dtype=factors.dtype,

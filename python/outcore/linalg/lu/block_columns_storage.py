@@ -31,7 +31,7 @@ class BlockColumnStorage(PhasedFiles[G]):
     of number 0 that the matrix is copied.
     """
 
-    arrays = ("matrix", "factors", "rest", LOWER, SPILL)
+    arrays = ("the matrix", "the factors", "rest", LOWER, SPILL)
 
     def open_spill(
         self, s: BlockColumn, *, anew: bool = False, bounce_bytes: int | None = None

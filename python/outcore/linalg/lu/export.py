@@ -128,5 +128,7 @@ def _export(
         planned_bytes_read=g.bytes_read,
         planned_bytes_written=g.bytes_written,
         notes=steps.notes(count),
+        words_lower_bound=g.words_lower_bound,
+        arrays=["L and U in one array", "the factors"],
         **call.figures(),
     )

@@ -88,6 +88,11 @@ class ExportGeometry:
         """One array, without padding."""
         return self.n * self.n * self.dtype.itemsize
 
+    @property
+    def words_lower_bound(self) -> float:
+        """Words that must move: all of them read, and written."""
+        return 2.0 * self.n**2
+
     def strips(self) -> list[slice]:
         """Columns of the strips, none of which is of two panels."""
         n, width = self.n, self.tile[1]

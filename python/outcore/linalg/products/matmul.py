@@ -265,6 +265,7 @@ def _report(g: MatmulGeometry, call: LongCall, bytes_read: int, bytes_written: i
         words_lower_bound=g.words_lower_bound(),
         kernels=kernel_name,
         threads=threads,
+        arrays=["A", "B", "the product"],
         **call.figures(),
     )
 

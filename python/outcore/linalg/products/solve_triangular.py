@@ -229,5 +229,6 @@ def _report(g: TriangularGeometry, run: Substitution, call: LongCall, bytes_writ
         kernels=kernels,
         threads=threads,
         notes=run.notes,
+        arrays=["T", "B", "X"],
         **call.figures(),
     )

@@ -303,7 +303,7 @@ class _Product:
                 self._call, "gram", shape, g.dtype, method=g.method, flops=g.flops(self._rows),
                 moved=(self._read, self._wrote),
                 planned=(g.bytes_read(), g.bytes_written(is_full=self._is_full)),
-                arrays=("A", "A", "G"),
+                is_stored=g.A.is_stored, arrays=("A", "A", "G"),
             )
         )  # fmt: skip
         report.words_lower_bound = g.words_lower_bound(is_full=self._is_full)

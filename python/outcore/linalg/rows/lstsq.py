@@ -307,7 +307,7 @@ class _Problem:
                 flops=self.flops(factor.rows),
                 moved=(self.A.bytes_read() + self.b.bytes_read() + moved[0], moved[1]),
                 planned=(sum(plan.layout.bytes_read() for plan in plans), x_bytes),
-                arrays=("A", "b", "x"),
+                is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
         if rank < self.n:
@@ -332,7 +332,7 @@ class _Problem:
             **figures_of(
                 call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
                 moved=(found.bytes_read + moved[0], moved[1]), planned=(g.bytes_read(), x_bytes),
-                arrays=("A", "b", "x"),
+                is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
         if found.rank < g.m:

@@ -181,6 +181,7 @@ def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix,
             method=f"R of rows as they are read, {plan.height} at once",
             flops=tsqr_flops(factor.rows, n, 0, dtype),
             moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
+            is_stored=plan.layout.is_stored,
         )
     )  # fmt: skip
     return R, report
@@ -249,6 +250,7 @@ def _with_q(
             method=g.method, flops=2 * tsqr_flops(g.q.m, g.q.n, 0, g.q.dtype),
             moved=(source.bytes_read() + read, wrote),
             planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes), arrays=("A", "Q"),
+            is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
         )
     )  # fmt: skip
     return target, R, report

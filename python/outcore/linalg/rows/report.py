@@ -19,6 +19,8 @@ def figures_of(
     flops: float,
     moved: tuple[int, int],
     planned: tuple[int, int],
+    is_stored: bool,
+    words_written: float = 0.0,
     arrays: Sequence[str] = ("A",),
 ) -> dict[str, Any]:
     """Figures of a `Report` on a matrix of some shape.
@@ -29,6 +31,10 @@ def figures_of(
         What was done, how, on what.
     moved, planned
         Bytes read and written, as counted and as planned.
+    is_stored
+        Whether the matrix is on disk, so that each of its words must be read.
+    words_written
+        Those of results that any method must write.
     arrays
         Names of the arrays in the trace.
     """
@@ -44,6 +50,7 @@ def figures_of(
         "bytes_written": moved[1],
         "planned_bytes_read": planned[0],
         "planned_bytes_written": planned[1],
+        "words_lower_bound": float(shape[0] * shape[1] * is_stored) + words_written or None,
         "kernels": kernels,
         "threads": threads,
         "arrays": list(arrays),

@@ -214,7 +214,7 @@ class _Svd:
             **figures_of(
                 self._call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
                 moved=(self._read + moved[0], moved[1]), planned=planned,
-                arrays=("A", "reflections", "U"),
+                is_stored=g.rows.layout.is_stored, arrays=("A", "reflections", "U"),
             ),
         )  # fmt: skip
         return U, np.ldexp(s[:k], self._exponent), V.T, report

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from outcore import blas_choice
 from outcore.array import Array
 from outcore.errors import Interrupted
 from outcore.linalg.cost import Cost, Phase, Problem
@@ -120,6 +121,11 @@ def bytes_written(g: SlabQrGeometry) -> int:
     return g.panels * g.tiles * g.tile_bytes
 
 
+def words_lower_bound(g: SlabQrGeometry) -> float:
+    """Words that must move: the reflections, and Q."""
+    return 2.0 * g.m * g.n
+
+
 def form_q_cost(problem: Problem) -> Cost:
     """Plan `form_q`, for factors that `qr_factor` makes with the same budget."""
     m, n = problem.m or problem.n, problem.n
@@ -140,7 +146,7 @@ def form_q_cost(problem: Problem) -> Cost:
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=bytes_written(g),
-        words_lower_bound=2.0 * g.m * g.n,
+        words_lower_bound=words_lower_bound(g),
         phases=(phase,),
     )
 
@@ -171,10 +177,13 @@ class _Forming:
             steps.passed(done, len(slabs), self.sync)
         read, wrote = self.factors.counters()[0], self.file.counters()[1]
         figures: dict[str, Any] = self.call.figures()
+        kernels, threads = blas_choice.in_use()
         return Report(
             verb="form_q", m=g.m, n=g.n, dtype=g.dtype.name, method=g.method, flops=flops(g),
             bytes_read=read, bytes_written=wrote, planned_bytes_read=bytes_read(g),
-            planned_bytes_written=bytes_written(g), notes=steps.notes(len(slabs)), **figures,
+            planned_bytes_written=bytes_written(g), notes=steps.notes(len(slabs)),
+            words_lower_bound=words_lower_bound(g),
+            kernels=kernels, threads=threads, arrays=["the matrix", "the factors", "Q"], **figures,
         )  # fmt: skip
 
     def sync(self) -> None:

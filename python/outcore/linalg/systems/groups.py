@@ -138,6 +138,8 @@ def report_on(
         bytes_written=swept_bytes[1] + written,
         planned_bytes_read=planned_bytes + planned_read,
         planned_bytes_written=planned_written,
+        # Of a call that went on in the middle of its columns too.
+        words_lower_bound=factor.kind.words(*factor.shape),
         kernels=kernels,
         threads=threads,
         notes=notes,

@@ -31,6 +31,9 @@ from outcore.volumes import Place, filling
 from outcore.zarr_format import Metadata
 
 _WHY = "a copy that solve makes for itself; it was stopped: call solve again, or remove this"
+COPY = "its copy in lower precision"
+"""Name of a copy in reports."""
+
 _OF = "copy_of"
 """Attribute of a copy: what `Copied` has."""
 
@@ -155,6 +158,7 @@ def make_copy(
             bytes_written=target.counters()[1],
             planned_bytes_read=reads.bytes_of_grid((rows, columns)),
             planned_bytes_written=height * A.shape[1] * low.itemsize,
+            arrays=["the matrix", COPY],
             **call.figures(),
         )
 

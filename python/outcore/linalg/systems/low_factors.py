@@ -27,6 +27,7 @@ from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import lu_geometry
 from outcore.linalg.systems.low_copy import (
+    COPY,
     TooLowError,
     copied,
     is_copy,
@@ -132,7 +133,7 @@ def _make(
             remove_copy(copy)
         raise
     if lu.report:
-        reports.append(lu.report)
+        reports.append(lu.report.with_name("the matrix", COPY))
     if not is_current(copy, job.source, low):
         where.volume.remove(where.name)
         remove_copy(copy)

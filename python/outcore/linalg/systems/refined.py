@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from outcore import blas_choice
 from outcore.array import Array, open_array
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import LUFactor
@@ -312,6 +313,7 @@ def _report(
         max(group.history[min(step, len(group.history) - 1)] for group in refined if group.history)
         for step in range(longest)
     ]
+    kernels, threads = blas_choice.in_use()
     return Report(
         verb="refinement",
         n=job.n,
@@ -327,6 +329,8 @@ def _report(
         notes=[UNKNOWN] if refined and not passes.probes.count else [],
         method=method,
         history=history,
+        kernels=kernels,
+        threads=threads,
         **passes.call.figures(),
     )
 
