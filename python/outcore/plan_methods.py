@@ -1,6 +1,6 @@
 """The methods that solve A x = b, planned side by side: which will be the fastest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from outcore.plan import Plan, plan
 from outcore.rates import Rates, stored_or_measured
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
-from outcore.zarr_format import check_dtype
+from outcore.zarr_format import check_dtype, default_chunks
 
 
 class _Way(NamedTuple):
@@ -89,6 +89,8 @@ class MethodComparison:
         What can be done, fastest first.
     refused
         Name of each method that cannot, and why.
+    order, chunks
+        How the matrix lies on disk.
     """
 
     n: int
@@ -97,6 +99,8 @@ class MethodComparison:
     memory_bytes: int
     methods: tuple[MethodPlan, ...]
     refused: dict[str, str]
+    order: str
+    chunks: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, for JSON."""
@@ -116,7 +120,8 @@ class MethodComparison:
         ]
         columns = f"{self.rhs} right-hand side" + "s" * (self.rhs != 1)
         title = (
-            f"A x = b, n = {self.n}, {self.dtype}, {columns}, "
+            f"A x = b, n = {self.n}, {self.dtype}, order {self.order}, chunks of "
+            f"{' x '.join(map(str, self.chunks))}, {columns}, "
             f"{format_bytes(self.memory_bytes)} of memory"
         )
         lines = [title, *(f"  {line.rstrip()}" for line in table)]
@@ -161,15 +166,22 @@ def compare_methods(
     memory: int | str | None = None,
     path: PathLike = ".",
     rhs: int = 1,
+    order: str = "C",
+    chunks: Sequence[int] | None = None,
     steps: int = SWEEPS,
     rates: Rates | None = None,
 ) -> MethodComparison:
     """Plan every method that solves A x = b, and order them by time.
 
+    All are planned for the same matrix, as it lies on disk.
+
     Parameters
     ----------
     n, dtype, memory, path, rhs, rates
         As for `plan`.
+    order, chunks
+        How the matrix lies; by default as `create_array` makes it. Factorizations read one with
+        ``order="F"`` best.
     steps
         Sweeps or iterations that are planned for iterative methods. How many they need depends on
         the matrix, so the comparison also says up to how many they are faster than a direct method.
@@ -190,6 +202,7 @@ def compare_methods(
     n, rhs, steps = count_of("n", n), count_of("rhs", rhs), count_of("steps", steps)
     known = rates or stored_or_measured(path)
     memory_bytes = budget.resolve(memory)
+    lying = default_chunks((n, n), kind.itemsize, order) if chunks is None else chunks
     plans: dict[str, Plan] = {}
     refused: dict[str, str] = {}
     for way in _WAYS:
@@ -199,7 +212,7 @@ def compare_methods(
         try:
             plans[way.name] = plan(
                 way.verb, n=n, dtype=kind, memory=memory_bytes, path=path, rhs=rhs, rates=known,
-                **options,
+                order=order, chunks=lying, **options,
             )  # fmt: skip
         except BudgetError as error:
             refused[way.name] = str(error)
@@ -214,7 +227,9 @@ def compare_methods(
         if way.name in plans
     ]  # fmt: skip
     methods.sort(key=lambda method: method.plan.seconds)
-    return MethodComparison(n, kind.name, rhs, memory_bytes, tuple(methods), refused)
+    return MethodComparison(
+        n, kind.name, rhs, memory_bytes, tuple(methods), refused, order, tuple(lying)
+    )
 
 
 def _options_of(way: _Way, dtype: np.dtype[Any], steps: int) -> dict[str, Any] | None:

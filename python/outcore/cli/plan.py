@@ -12,6 +12,9 @@ from outcore.plan import plan
 from outcore.plan_methods import COMPARABLE, compare_methods
 from outcore.volumes import AnyPath
 
+_LAYOUT = {"order", "chunks"}
+"""Options that go with ``--compare``."""
+
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 
 
@@ -58,7 +61,10 @@ def _value(text: str) -> Any:
     help="Further arguments, such as assume_a=pos, sweeps=50, order=C or chunks=512,512.",
 )  # fmt: skip
 @click.option(
-    "--compare", is_flag=True, help="Compare the methods that solve A x = b, fastest first."
+    "--compare",
+    is_flag=True,
+    help="Compare the methods that solve A x = b, fastest first, for a matrix in order C unless "
+    "--option order=F says otherwise.",
 )
 @click.option(
     "--steps",
@@ -98,11 +104,15 @@ def command(
     if compare:
         if verb not in COMPARABLE:
             raise click.UsageError(f"--compare is for {', '.join(COMPARABLE)}")
-        if options or m or k:
-            raise click.UsageError("--compare goes with -n, --dtype, --memory, --rhs and --steps")
+        if options.keys() - _LAYOUT or m or k:
+            raise click.UsageError(
+                "--compare goes with -n, --dtype, --memory, --rhs, --steps, and --option order= "
+                "and chunks="
+            )
         found = compare_methods(
-            n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, steps=steps or SWEEPS
-        )
+            n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, steps=steps or SWEEPS,
+            **options,
+        )  # fmt: skip
         if as_json:
             print_json(found.to_dict())
         else:

@@ -1,5 +1,7 @@
 """How the matrix of a plan lies on disk."""
 
+from collections.abc import Sequence
+
 from outcore.errors import InvalidError
 from outcore.linalg.cost import Problem
 from outcore.linalg.lu.segments import Layout
@@ -26,7 +28,8 @@ def layout_of(
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
     shape = shape or (problem.m or problem.n, problem.n)
-    found = tuple(chunks or default_chunks(shape, problem.dtype.itemsize, order))
+    found = chunks or default_chunks(shape, problem.dtype.itemsize, order)
+    found = tuple(found) if isinstance(found, Sequence) else (found,)
     if len(found) != 2 or not all(isinstance(size, int) and size > 0 for size in found):
         raise InvalidError(f"chunks must be rows and columns, such as (512, 512), have {chunks!r}")
     return Layout(order, found)

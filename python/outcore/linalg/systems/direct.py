@@ -68,10 +68,9 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
         if report.condition is None and job.columns:
             report.notes.append(UNKNOWN)
         if factors.report:
-            made = factors.report
+            report = factors.report.followed_by(report)
             # Factors that were gone on with in the middle have no bound, nor has the whole.
-            report = made.followed_by(report)
-            report.words_lower_bound = made.words_lower_bound
+            report.words_lower_bound = factors.report.words_lower_bound
         else:
             report.notes.append(f"used the factors in {where.path}")
         if read_metadata(job.source).state == "consumed":
