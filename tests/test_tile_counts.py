@@ -1,14 +1,12 @@
 """Tiles that are counted are those that are made; plans of large matrices are quick for it."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 import numpy as np
 import pytest
 from lu_by_method import RATES
+from plan_work import LARGE, MOST_CALLS, calls_of
 
 import outcore as oc
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pass, iterative_geometry
@@ -64,29 +62,6 @@ def test_counts_of_passes(is_half: bool, by_triangle: bool, has_blocks: bool, me
         kept = {tile.chunk for each in times for tile in tiles[each]} & g.pins  # type: ignore[index]
         read = len(kept) + sum(count * g.unpinned(each) for each, count in times.items())  # type: ignore[arg-type]
         assert g.bytes_read(times) == read * layout.slot_bytes  # type: ignore[arg-type]
-
-
-LARGE = 200_000
-"""Order of matrices that are only planned: 320 GB in float64."""
-
-MOST_CALLS = 10_000_000
-"""Of functions in one plan: a few seconds. Such a matrix has about 300,000 tiles, or 80 pages."""
-
-
-def calls_of(action: Callable[[], object]) -> int:
-    """How many functions of Python an action calls: what it enumerates, whatever the machine."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

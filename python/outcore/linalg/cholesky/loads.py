@@ -1,6 +1,7 @@
 """What loading the slabs of one triangle reads from the disk: exact, for any layout."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -77,10 +78,19 @@ def _part_loads(
 
 @functools.lru_cache(1 << 8)
 def _load_bytes(g: CholeskyGeometry, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
-    return sum(
-        reads.bytes_of_box(rows, columns, len(load.piece[1]) * g.rows)
+    high, wide = reads.layout.chunks
+    # Of hundreds of thousands of boxes, most are alike: as large, and at the same place of a chunk.
+    alike = Counter(
+        (
+            rows.start % high, rows.stop - rows.start,
+            columns.start % wide, columns.stop - columns.start, len(load.piece[1]) * g.rows,
+        )
         for slab in g.slabs(first_panel)
         for part in g.parts(slab)
         for load in _part_loads(g, part, reads.layout, is_copy=is_copy)
         for rows, columns in load.boxes
+    )  # fmt: skip
+    return sum(
+        times * reads.bytes_of_box(slice(top, top + down), slice(left, left + across), height)
+        for (top, down, left, across, height), times in alike.items()
     )
