@@ -1,12 +1,18 @@
 """Measured rates, and where they are kept."""
 
 import dataclasses
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import outcore as oc
 from outcore import rates
+from outcore.cli import main
 from outcore.errors import DiskFullError
 from outcore.rates import Rates
 
@@ -135,6 +141,60 @@ def test_too_small_a_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rates, "_MOST_TILES", 1)
     with pytest.raises(DiskFullError, match=r"need 33554432 bytes .* have .*; free some room"):
         rates.measure(tmp_path, 0.1)
+
+
+def full(directory: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+
+
+def read_only(directory: Path) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"), [(full, "No space left on device"), (read_only, "Read-only file system")]
+)
+def test_a_plan_comes_where_nothing_can_be_written(
+    fails: Callable[[Path], None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates.tempfile, "mkdtemp", lambda **given: fails(given["dir"]))
+    with pytest.raises(OSError, match=why):
+        rates.measure(tmp_path, 0.1)
+    given = {"n": 3000, "memory": "20 MB"}
+    planned = oc.plan("lu", path=tmp_path, **given)  # type: ignore[call-overload]
+    nominal = oc.plan("lu", path=tmp_path, rates=rates.NOMINAL, **given)  # type: ignore[call-overload]
+    assert dataclasses.replace(planned, notes=[]) == nominal
+    (note,) = planned.notes
+    assert why in note
+    assert "nominal rates, for none could be measured" in str(planned)
+    assert nominal.notes == []
+    compared = oc.compare_methods(path=tmp_path, **given)  # type: ignore[arg-type]
+    assert compared.notes == planned.notes
+    assert note in str(compared)
+    result = CliRunner().invoke(
+        main, ["plan", "lu", "-n", "3000", "--memory", "20MB", str(tmp_path)]
+    )
+    assert result.exit_code == 0, result.output
+    assert note in result.stdout
+    assert rates.stored(tmp_path) is None, "they are not kept"
+
+
+def test_a_plan_comes_where_too_little_room_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "_MOST_TILES", 1)
+    planned = oc.plan("solve", n=1000, factor_dtype="f4", memory="2 MB", path=tmp_path)
+    assert "need 33554432 bytes" in planned.notes[-1]
+    assert "float32" in planned.notes[0]
+
+
+def test_ctrl_c_ends_a_plan_that_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rates, "_passes", stop)
+    with pytest.raises(KeyboardInterrupt):
+        oc.plan("lu", n=1000, memory="2 MB", path=tmp_path)
 
 
 def test_median_rate_counts_units() -> None:

@@ -1,6 +1,6 @@
 """What a collective will exchange with which server, before it starts."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outcore._core import Collective, Grid, Stripes
@@ -45,6 +45,8 @@ class CollectivePlan:
         them. ``report.direct_bytes`` says whether it was so.
     seconds
         Time of the fullest server at the pool's measured rate.
+    notes
+        What the reader should know.
     """
 
     verb: str
@@ -56,6 +58,7 @@ class CollectivePlan:
     messages: tuple[dict[int, int], ...]
     direct_messages: tuple[dict[int, int], ...]
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -93,6 +96,7 @@ class CollectivePlan:
                 f"  messages     {self.total_messages}, or {self.total_direct_messages} if servers "
                 "read the memory of the processes",
                 f"  time         {format_seconds(self.seconds)}",
+                *(f"  note         {note}" for note in self.notes),
             ]
         )
 
@@ -242,4 +246,5 @@ def _plan(
         messages=tuple(messages),
         direct_messages=tuple(direct),
         seconds=max(server_bytes.values(), default=0) / of_server,
+        notes=known.notes,
     )

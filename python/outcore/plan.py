@@ -228,7 +228,8 @@ def plan(
         is not there yet; see `outcore.collective_plan.plan_collective`.
     rates
         Rates to plan with; by default those kept for this machine and disk, measured in about two
-        seconds if there are none.
+        seconds if there are none. Where they cannot be measured, as in a directory that cannot be
+        written to, they are nominal, and the plan has a note on it.
 
     Returns
     -------
@@ -291,5 +292,5 @@ def plan(
         seconds=seconds(cost),
         m=m,
         k=k,
-        notes=solve_notes(problem, seconds) if verb == "solve" else [],
+        notes=(solve_notes(problem, seconds) if verb == "solve" else []) + known.notes,
     )

@@ -91,6 +91,8 @@ class MethodComparison:
         Name of each method that cannot, and why.
     order, chunks
         How the matrix lies on disk.
+    notes
+        What the reader should know.
     """
 
     n: int
@@ -101,6 +103,7 @@ class MethodComparison:
     refused: dict[str, str]
     order: str
     chunks: tuple[int, ...]
+    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, for JSON."""
@@ -132,7 +135,7 @@ class MethodComparison:
                 "  how many steps a method needs depends on A; up to as many as said, it is faster "
                 "than the\n  direct method for the same systems"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _winners(self) -> Iterator[str]:
         """Name the fastest method of all, of the direct ones, and of those for any A."""
@@ -228,7 +231,7 @@ def compare_methods(
     ]  # fmt: skip
     methods.sort(key=lambda method: method.plan.seconds)
     return MethodComparison(
-        n, kind.name, rhs, memory_bytes, tuple(methods), refused, order, tuple(lying)
+        n, kind.name, rhs, memory_bytes, tuple(methods), refused, order, tuple(lying), known.notes
     )
 
 

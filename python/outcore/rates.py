@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +77,8 @@ class Rates:
         Seconds for each of many reads of a page at random places.
     gap_bytes, block_bytes : int
         How reads grow; see `outcore.disk_reads.DiskReads`.
+    why_nominal : str
+        Why these are nominal rates, where none could be measured; else empty.
     """
 
     read_bytes_s: float
@@ -90,11 +92,19 @@ class Rates:
     request_s: float = REQUEST_S
     gap_bytes: int = DiskReads().gap_bytes
     block_bytes: int = DiskReads().block_bytes
+    why_nominal: str = ""
 
     @property
     def reads(self) -> DiskReads:
         """How reads grow."""
         return DiskReads(self.gap_bytes, self.block_bytes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of a plan with these rates should know."""
+        if not self.why_nominal:
+            return []
+        return [f"times are by nominal rates, for none could be measured: {self.why_nominal}"]
 
 
 NOMINAL = Rates(
@@ -160,8 +170,16 @@ def stored(directory: PathLike) -> Rates | None:
 
 
 def stored_or_measured(directory: PathLike) -> Rates:
-    """Return the rates that are kept; if there are none, measure for about two seconds."""
-    return stored(directory) or measure(directory, _QUICK_S)
+    """Return the rates that are kept; if there are none, measure for about two seconds.
+
+    Where nothing can be written, they are nominal, and say why.
+    """
+    if kept := stored(directory):
+        return kept
+    try:
+        return measure(directory, _QUICK_S)
+    except (OutcoreError, OSError) as error:
+        return replace(NOMINAL, directory=str(directory), why_nominal=str(error))
 
 
 def _nearest(directory: PathLike) -> AnyPath:
