@@ -1,22 +1,27 @@
 """A sweep of Gauss-Seidel with half of the matrix in memory: its words, and the disk's rate.
 
-The rival is a stream over the same array in the same run. The time of a sweep is the difference of
-two calls with different numbers of sweeps, so that setting up and checking do not count.
+The rivals are a stream over the same array in the same run, and fio reading the same file. The
+time of a sweep is the difference of two calls with different numbers of sweeps, so that setting up
+and checking do not count.
 """
 
+import mmap
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import outcore as oc
+from benchmarks import fio
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_block
-from benchmarks.rounds import alternate
+from benchmarks.rounds import Contender, alternate
+from benchmarks.streaming import shard_file
 from outcore.report import Report
 
 ORDERS = {"full": 16384, "quick": 4096, "tiny": 512}
@@ -32,11 +37,16 @@ def measure(setting: Setting) -> Outcome:
             "a half-sweep, symmetric": Sweeping(A, direction="symmetric"),
         }
         figures = []
+        reading = fio_reading(A)
         for name, sweeping in cases.items():
             bound = 0.5 if name == "a sweep" else 0.27
+            contenders: dict[str, Contender] = {
+                "outcore": sweeping.rate,
+                "stream": partial(stream_rate, A),
+            }
             found = alternate(
                 f"Gauss-Seidel n={n}, {name}",
-                {"outcore": sweeping.rate, "stream": partial(stream_rate, A)},
+                contenders | reading,
                 rounds=1 if setting.size == "tiny" else 5,
                 show=rated,
             )
@@ -57,6 +67,18 @@ def measure(setting: Setting) -> Outcome:
                     details=dict(found.measures),
                 ),
             ]
+            against_fio = f"{what}: rate against fio"
+            if not reading:
+                figures.append(Figure(against_fio, skipped="fio is not installed"))
+                continue
+            figures.append(
+                Figure(
+                    against_fio,
+                    found.ratios("outcore", "fio"),
+                    ours=rated(found.median("outcore")),
+                    rival=rated(found.median("fio")),
+                )
+            )
     return Outcome(figures)
 
 
@@ -108,6 +130,20 @@ def stream_rate(A: oc.Array) -> float:
     for _ in A.stream(memory=RING_TILES * A.metadata.grid().slot_bytes):
         pass
     return A.nbytes / (time.perf_counter() - start)
+
+
+def fio_reading(A: oc.Array) -> dict[str, Contender]:
+    """Sequential reads of the array's file by fio, as the rows of least squares are compared with.
+
+    Empty if there is no fio.
+    """
+    if not fio.is_installed():
+        return {}
+    threads = 4
+    block_bytes = min(4 << 20, A.nbytes // threads // mmap.PAGESIZE * mmap.PAGESIZE)
+    nbytes = A.nbytes // (threads * block_bytes) * threads * block_bytes
+    reading = fio.Fio(shard_file(Path(A.path)), nbytes, block_bytes, threads, True)
+    return {"fio": partial(reading.rate, "read")}
 
 
 def rated(value: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from outcore import blas_choice
 from outcore.machine import mount_of, usable_cores
 
-PACKAGES = ("outcore", "numpy", "scipy", "zarr", "tensorstore")
+PACKAGES = ("outcore", "numpy", "scipy", "zarr", "tensorstore", "dask")
 
 
 def describe(directory: Path) -> dict[str, Any]:

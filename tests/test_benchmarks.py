@@ -1,5 +1,6 @@
 """The benchmarks run, at sizes that say nothing about speed."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -7,11 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks import environment, report
+import zarr
+from benchmarks import dask_linalg, environment, lu, report
 from benchmarks.cost_curve import draw
 from benchmarks.figures import Figure, Target, table
 from benchmarks.rounds import alternate
+
+import outcore as oc
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +59,7 @@ def run(
         "collective_disks",
         "checkpoint",
         "scipy_lu",
+        "dask_linalg",
         "cliff",
     ],
 )
@@ -73,6 +79,59 @@ def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: st
     # The last matrix of LU has chunks larger than memory, of which block columns copy parts.
     assert len(beyond[cases:]) == (name == "lu")
     assert all(words >= 0 for [words] in beyond[cases:])
+
+
+def test_the_tables_of_the_paper_on_lu(tmp_path: Path) -> None:
+    done = run(tmp_path, "paper_lu")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "paper_lu.json").read_text())["figures"]
+    assert [row["what"] for row in figures] == ["n = 512, 2 slabs", "n = 512, 6 slabs"]
+    assert [row["details"]["report"]["method"] for row in figures] == ["slabs"] * 2
+    assert {path.name for path in tmp_path.iterdir()} <= {"paper_lu.json", "cache"}
+
+
+def test_both_sides_of_dask_are_right(tmp_path: Path) -> None:
+    done = run(tmp_path, "dask_linalg")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "dask_linalg.json").read_text())
+    rows = found["figures"]
+    if rows[0]["skipped"]:
+        pytest.skip(rows[0]["skipped"])
+    assert [row["what"].split()[0] for row in rows] == ["lu", "solve", "cholesky", "qr", "solve,"]
+    for row in rows[:4]:
+        assert "residuals below 1e-10" in row["what"]
+        assert max(row["details"]["residuals"].values()) < 1e-13
+        assert all("residual" in row[side] for side in ("ours", "rival"))
+    assert found["machine"]["versions"]["dask"] == importlib.metadata.version("dask")
+
+
+def test_what_is_wrong_has_a_residual(tmp_path: Path) -> None:
+    a = np.random.default_rng(1).random((40, 40)) + 40 * np.eye(40)
+    A = oc.from_array(a, tmp_path / "A", order="F", progress=False)
+    for good, expected in ((True, 1e-15), (False, dask_linalg.MOST_RESIDUAL)):
+        off = 0.0 if good else 1e-3
+        np.save(tmp_path / "x.npy", np.linalg.solve(a, np.ones(40)) * (1 + off))
+        np.save(tmp_path / "r.npy", np.linalg.qr(a, mode="r") + off)
+        for case, name in (("solve", "x.npy"), ("qr", "r.npy")):
+            found = dask_linalg.residual("dask", case, A, tmp_path / name)
+            assert (found < expected) if good else (found > expected)
+        lower = np.linalg.cholesky(a @ a.T) + off
+        zarr.create_array(str(tmp_path / f"C{off}" / "0"), data=lower)
+        S = oc.from_array(a @ a.T, tmp_path / f"S{off}", order="F", progress=False)
+        found = dask_linalg.residual("dask", "cholesky", S, tmp_path / f"C{off}")
+        assert (found < expected) if good else (found > expected)
+
+
+def test_rows_of_lu_are_named_by_the_method_that_was_taken(tmp_path: Path) -> None:
+    done = run(tmp_path, "lu")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "lu.json").read_text())["figures"]
+    methods = [row["details"]["report"]["method"] for row in rows if "plan's time" in row["what"]]
+    assert set(methods) == {"slabs", "block-columns"}
+    for number, row in enumerate(rows):
+        assert row["what"].startswith(f"LU by {methods[number // 5].replace('-', ' ')}, ")
+    name = "tournament pivoting of 256 of 512 columns"
+    assert lu.method_of({"method": name}) == "tournament pivoting"
 
 
 def test_streaming_without_fio_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
