@@ -1,15 +1,26 @@
 """Least squares with more columns than rows that go by can have: `lstsq` factors by slabs."""
 
 import contextlib
+import functools
 import itertools
+import shutil
+import subprocess
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from linpack import Matrix, names_below, on_disk, one_thread
-from stopping import after_notes, interrupt
+from stopping import (
+    DECISIVE,
+    after_notes,
+    interrupt,
+    kill_at_line,
+    killed_until_whole,
+    lines_of,
+)
 from tall import DTYPES, RATES, tall
 from test_lstsq import assert_solves
 
@@ -23,6 +34,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
     NonFiniteError,
+    NotFoundError,
     SingularMatrixError,
 )
 from outcore.linalg import LeastSquaresReport, lstsq, open_factor, qr_factor, qr_solve
@@ -31,6 +43,7 @@ from outcore.linalg.lu.plan import DTYPES as NAMES
 __all__ = ["one_thread"]  # a fixture for every test here
 
 M, N, MEMORY = 400, 300, 700_000
+RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def solve(A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
@@ -163,6 +176,76 @@ def test_a_stopped_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert told == sorted(told)
     assert told[-1] == 1
     assert not (tmp_path / "A.qr").exists()
+
+
+PAGES = (
+    *DECISIVE,
+    "slab_qr/storage.py",
+    "slab_qr/least_squares.py",
+    "factors/own.py",
+    "systems/solutions.py",
+    "systems/groups.py",
+)
+
+
+def test_killed_at_any_line(tmp_path: Path) -> None:
+    """kill -9 in the factorization or in the solution: the next call goes on, to the same bits."""
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    expected, _ = solve(A, b, threads=1)
+    run = functools.partial(
+        solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
+    )
+    count = lines_of(run, PAGES)
+    begun = whole = 0
+    for number in sorted({*range(20, count, 45), *range(count - 120, count, 12)}):
+        shutil.rmtree(tmp_path / "x")
+        assert kill_at_line(number, run, PAGES)
+        begun += (tmp_path / "F" / "journal").exists()
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            whole += open_factor(tmp_path / "F").n == N
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
+        x, _ = run()
+        np.testing.assert_array_equal(x[...], expected)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
+    assert min(begun, whole) > 2
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    expected, _ = solve(A, b, threads=1)
+    run = functools.partial(
+        solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
+    )
+    kills = 0
+    while kill_at_line(100 + 25 * kills, run, PAGES):
+        kills += 1
+    assert kills > 3
+    np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
+
+
+def test_killed_at_random_moments(tmp_path: Path, run_python: RunPython) -> None:
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = oc.from_array(a, tmp_path / "A", order="F")
+    expected, _ = solve(A, b, threads=1)
+    np.save(tmp_path / "b.npy", b)
+    script = f"""
+import numpy as np
+from outcore.linalg import lstsq
+b = np.load("b.npy")
+print("ready", flush=True)
+lstsq("A", b, memory={MEMORY}, threads=1, factors="F", out="x", overwrite=True, progress=False)
+"""
+    delays_s: list[float | None] = [*np.random.default_rng(0).uniform(0, 0.3, 5), None]
+    killed_until_whole(lambda: run_python(script), tmp_path / "x", delays_s)
+    np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
+    # A kill may have come between the solution and the removal of the factors.
+    again, _ = solve(A, b, threads=1, factors=tmp_path / "F")
+    np.testing.assert_array_equal(again, expected)
+    assert not (tmp_path / "F").exists()
 
 
 def dependent(dtype: str) -> dict[str, Matrix]:

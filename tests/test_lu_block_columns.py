@@ -132,6 +132,20 @@ def test_wilkinson_growth_is_told(tmp_path: Path) -> None:
     np.testing.assert_array_equal(lu.piv, np.arange(n))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_singular_leading_block(tmp_path: Path, order: str) -> None:
+    """What breaks solvers that pivot within a block only: the first block column is all in it."""
+    n = 512
+    a = random_matrix(n, "f8")
+    a[: n // 2, : n // 2] = 0
+    assert cut(n, "f8", 200_000, order, (64, 32)).widths[0] < n // 2
+    lu = factor(tmp_path / "Z", a, 200_000, order=order)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lu.info == 0
+    assert lapack_ratio(a, lu) < 30
+    assert min(lu.piv[: n // 2]) >= n // 2, "no row of the block is a pivot"
+
+
 SINGULAR = [5, 100, 127, 128, 250, 383]
 
 

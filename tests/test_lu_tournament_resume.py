@@ -2,6 +2,8 @@
 
 import functools
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from stopping import (
     bits,
     interrupt,
     interrupted_again_and_again,
+    kill_at_random_moments,
     killed_again_and_again,
     killed_at_lines,
+    whole_or_again,
 )
 from tournament_cases import cut, played
 
@@ -41,6 +45,9 @@ PAGES = (
     "lu/block_columns.py",
 )
 ALL_PAGES = (*PAGES, "lu/column_update.py", "lu/relay.py", "lu/row_copy.py")
+
+
+RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def factor(path: Path, **options: Any) -> oc.linalg.LUFactor:
@@ -81,6 +88,24 @@ def test_killed_again_and_again(
     source, expected = undisturbed
     run = functools.partial(factor, source, out=tmp_path / "F")
     lu = killed_again_and_again(run, tmp_path / "F", (400, 150), PAGES, least=2)
+    assert_finished(lu, expected)
+
+
+def test_killed_at_random_moments(
+    tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]], run_python: RunPython
+) -> None:
+    source, expected = undisturbed
+    script = f"""
+import sys
+from outcore.linalg import lu_factor
+print("ready", flush=True)
+lu_factor(sys.argv[1], out=sys.argv[2], memory={MEMORY}, method="tournament", threads=1,
+          progress=False)
+"""
+    kill_at_random_moments(
+        lambda: run_python(script, str(source), str(tmp_path / "F")), tmp_path / "F", 0.3, 4
+    )
+    lu = whole_or_again(lambda: factor(source, out=tmp_path / "F"), tmp_path / "F")
     assert_finished(lu, expected)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from linpack import on_disk, random_matrix
 from stopping import stop_after
+from tall import tall
+from verb_calls import VERBS
 
 import outcore as oc
 from outcore import linalg, progress
@@ -18,6 +20,11 @@ from outcore.linalg import solve
 from outcore.progress import Meter
 
 N = 300
+
+AT_LEAST = {"form_q": 2_500_000, "qr_solve": 1_500_000, "qr": 1_000_000} | dict.fromkeys(
+    ("gauss_seidel", "jacobi", "cg", "gmres"), 4_000_000
+)
+"""Memory that some verbs need, while others make do with 600 kB."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +70,42 @@ def test_solve_shows_one_bar(tmp_path: Path) -> None:
     assert told[0] < 0.5
     assert told[-1] == 1
     assert len(set(told)) > 10
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_tells_how_far_it_is(verb: str, tmp_path: Path) -> None:
+    told: list[float] = []
+    left: list[float] = []
+
+    def tell(fraction: float, seconds_left: float) -> None:
+        told.append(fraction)
+        left.append(seconds_left)
+
+    VERBS[verb].call(tmp_path, {"memory": AT_LEAST.get(verb, 600_000), "progress": tell})
+    assert told == sorted(told), "it rises"
+    assert 0 < told[0] <= 0.5
+    assert told[-1] == 1
+    assert len(set(told)) >= 3
+    assert left[-1] == 0
+    assert min(left) >= 0
+
+
+def test_work_in_complex_numbers_counts_as_such(tmp_path: Path) -> None:
+    """What is told last before the end is near it."""
+    told: list[float] = []
+    A = oc.from_array(tall(700, 256, "c16"), tmp_path / "A", progress=False)
+    linalg.svd(A, 5, memory="1 MB", progress=lambda done, left: told.append(done))
+    assert max(np.diff(told)) < 0.1
+
+
+def test_no_less_than_nothing_is_left() -> None:
+    """More work than was foreseen ends at no time below zero."""
+    left: list[float] = []
+    with Meter("more", 1.0, lambda done, seconds: left.append(seconds)) as meter:
+        meter.advance(0.5)
+        meter.advance(0.7)
+    assert left[0] > 0
+    assert left[1:] == [0, 0]
 
 
 def test_a_resumed_solve_begins_where_it_was(tmp_path: Path) -> None:

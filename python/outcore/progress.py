@@ -88,7 +88,9 @@ class Meter:
         """Estimate the time left in seconds; NaN before there is anything to go by."""
         fresh = self._done - self._first
         elapsed = time.monotonic() - self._started
-        return elapsed * (self._total - self._done) / fresh if fresh > 0 else float("nan")
+        # More may be done than was foreseen.
+        work_left = max(self._total - self._done, 0.0)
+        return elapsed * work_left / fresh if fresh > 0 else float("nan")
 
     def advance(self, work: float) -> None:
         """Note that `work` units are done."""

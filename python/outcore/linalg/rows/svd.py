@@ -23,6 +23,7 @@ from outcore import budget
 from outcore._core import column_extremes
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
+from outcore.linalg.cost import flop_weight
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed
 from outcore.linalg.rows.report import figures_of
@@ -273,7 +274,8 @@ class _Svd:
                 shift(part, -self._exponent)
             q.add(Y, probes)
             u.keep(first)
-            self._call.meter.advance(len(rows) * 2.0 * g.n * (g.q.n + g.q.k))
+            products = flop_weight(g.q.dtype) * 2.0 * g.n * (g.q.n + g.q.k)
+            self._call.meter.advance(len(rows) * products)
             first += len(rows)
 
     def _rows(self) -> Iterator[Matrix]:
