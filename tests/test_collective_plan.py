@@ -1,5 +1,6 @@
 """Plans of collectives on arrays that are not there yet, against those on the arrays once made."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from test_collective import RATES
 from test_pool_metrics import total, values
 
 import outcore as oc
+from outcore import collective_plan
 from outcore.errors import InvalidError
+from outcore.rates import NOMINAL
 
 CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
     (oc.ArraySpec((50, 40, 30)), oc.Schema("block,*,cyclic(3)", mesh=(2, 2)), 5),
@@ -156,3 +159,14 @@ def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
             with pytest.raises(InvalidError, match=message):
                 oc.plan("write_all", **given, **among)
         u.close()
+
+
+def test_nominal_rates_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    nominal = replace(NOMINAL, why_nominal="the disk is full")
+    monkeypatch.setattr(collective_plan, "stored_or_measured", lambda path: nominal)
+    among: Any = {"array": oc.ArraySpec((8, 8)), "schema": "block,*", "processes": 2}
+    with in_memory() as directory, oc.Pool.embedded([directory / "a"]) as pool:
+        plan = oc.plan("write_all", path=pool / "u", **among)
+        assert plan.notes == nominal.notes
+        assert "for none could be measured: the disk is full" in str(plan)
+        assert oc.plan("write_all", path=pool / "u", rates=RATES, **among).notes == []

@@ -246,5 +246,5 @@ def _plan(
         messages=tuple(messages),
         direct_messages=tuple(direct),
         seconds=max(server_bytes.values(), default=0) / of_server,
-        notes=known.notes,
+        notes=[] if rates else known.notes,
     )
