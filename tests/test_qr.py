@@ -271,6 +271,7 @@ def test_wide(tmp_path: Path, dtype: str, order: str, m: int) -> None:
             assert (plan.bytes_read, plan.bytes_written) == (report.bytes_read, Q.nbytes)
             assert report.peak_memory_bytes <= plan.peak_memory_bytes
             assert plan.method == report.method
+            assert plan.words_lower_bound == report.words_lower_bound == m * 200 + m * m
 
 
 def test_wide_where_the_square_does_not_fit() -> None:

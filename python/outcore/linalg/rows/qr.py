@@ -219,7 +219,8 @@ def _with_square_q(
         **figures_of(
             call, "qr", (g.m, g.n), g.rows.dtype, method=g.method, flops=g.flops,
             moved=(source.bytes_read() + moved[0], moved[1]),
-            planned=(g.rows.layout.bytes_read(), g.q_bytes), arrays=("A", "Q"),
+            planned=(g.rows.layout.bytes_read(), g.q_bytes),
+            is_stored=isinstance(source, StoredRows), words_written=g.m**2, arrays=("A", "Q"),
         )
     )  # fmt: skip
     return target, factor.triangle(), report
