@@ -87,6 +87,18 @@ def scale_and_add(Y: Matrix, factors: Numbers, X: Matrix) -> None:
             Y[rows, j] = factor * Y[rows, j] + X[rows, j]
 
 
+def scales_exactly(X: Matrix, factors: Numbers) -> bool:
+    """Whether X diag(factors), of powers of 2, is finite and can be undone exactly."""
+    for j in range(X.shape[1]):
+        factor, inverse = X.dtype.type(factors[j]), X.dtype.type(1 / factors[j])
+        for first in range(0, len(X), _ROWS):
+            x = X[first : first + _ROWS, j]
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                if not (np.isfinite(x).all() and np.array_equal(x * factor * inverse, x)):
+                    return False
+    return True
+
+
 def scale(X: Matrix, factors: Numbers) -> None:
     """X <- X diag(factors)."""
     for j in range(X.shape[1]):

@@ -137,7 +137,7 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
             steps = _steps(it, R, P, Q, rz)
             columns.add_scaled(it.X, steps, P)
             columns.add_scaled(R, -steps, Q)
-            it.convergence.note(it.relative(columns.norms(R)))
+            it.note(it.relative(columns.norms(R)))
             if it.convergence.is_over:
                 break
             M.apply(R, Z)

@@ -103,8 +103,10 @@ def gauss_seidel(
     overwrite
         Replace an array that is at `out`.
     resume
-        Go on with the groups of columns of a solution at `out` that a stopped call left, if `A`,
-        `b`, `tol` and `assume_a` are the same.
+        Go on with what a stopped call left of a solution at `out`, if `A`, `b`, `tol` (which is
+        not `None`) and `assume_a` are the same: behind the columns that are solved for, and with
+        the iterate that it wrote for others, once a minute and when it was stopped. `x0` is for
+        columns of which there is nothing.
     threads
         Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
         sides, whose products go at the speed of the memory.
@@ -148,7 +150,7 @@ def gauss_seidel(
         If `A` has a NaN or an infinity, with its index.
     Interrupted
         After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory; `None` if it goes
-        to disk in several groups.
+        to disk in several groups. With `out` it is on disk for the next call.
     OutcoreError
         What fails on one process fails on all, with the kind of its error and its rank.
     DiskError
@@ -245,7 +247,7 @@ def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]
             triangles, kind = _swept(direction, is_forward=is_forward)
             met = relaxation.sweep(it.X, it.B, is_forward=is_forward, triangles=triangles)
             times[kind] += 1
-            it.convergence.note(it.relative(met))
+            it.note(it.relative(met))
         # What the steps do not see of the residual of a copy, more steps do not change.
         if it.is_accepted(R) or it.is_copied:
             return times

@@ -205,14 +205,19 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
         it.form_residual(R)
     while True:
         spaces.begin(it.targets())
-        for j in range(it.geometry.demands.restart):
-            M.apply_and_multiply(
-                spaces.direction(j), spaces.preconditioned(j), spaces.direction(j + 1)
-            )
-            convergence.note(it.relative(spaces.extend()))
-            if convergence.is_over:
-                break
+        try:
+            for j in range(it.geometry.demands.restart):
+                M.apply_and_multiply(
+                    spaces.direction(j), spaces.preconditioned(j), spaces.direction(j + 1)
+                )
+                convergence.note(it.relative(spaces.extend()))
+                if convergence.is_over:
+                    break
+        except KeyboardInterrupt:
+            spaces.update(it.X)
+            raise
         spaces.update(it.X)
+        it.keep()
         is_over = convergence.is_over
         it.form_residual(R)
         if is_over and convergence.accepts(it.true_residual):

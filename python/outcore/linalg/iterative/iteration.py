@@ -17,6 +17,7 @@ from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.convergence import Convergence
 from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
 from outcore.linalg.iterative.groups import Division
+from outcore.linalg.iterative.keeping import Keeping
 from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import PinnedProduct
 from outcore.linalg.iterative.plan import Pass
@@ -30,6 +31,7 @@ from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solutions import Solution
 from outcore.longcall import LongCall
 from outcore.report import GUESSES, Report
+from outcore.signals import signals_held
 
 
 class Iteration:
@@ -78,7 +80,11 @@ class Iteration:
         self.call, self.rhs, self._x0 = call, rhs, x0
         self._division, self._into = division, into
         self._moved = Columns(rhs, call, division.room)
-        self._groups = Groups(division.size, rhs.columns, sharing.same(into.done))
+        self._keeping = Keeping(into, self._moved, sharing)
+        found = self._keeping.found
+        self._groups = Groups(
+            division.size, rhs.columns, sharing.same(into.done), found.end if found else 0
+        )
         self._name, self._setting = name, setting
         self.mirror = setting.mirror
         self._source_file = file
@@ -170,6 +176,21 @@ class Iteration:
         """Norms of residuals at which a column needs no further step."""
         one = max(self.convergence.target, 0) * self._norms / np.sqrt(self.rhs.parts)
         return np.tile(one, self.rhs.parts)
+
+    def note(self, residual: float) -> None:
+        """Note the residual of one more step, after which X is the iterate."""
+        self.convergence.note(residual)
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep X on disk if that has not been done for a while."""
+        self._keeping.keep_if_due(self._here, self.X, self._scales, self.convergence.history)
+
+    def keep_at_stop(self) -> None:
+        """Keep X on disk, and do no further step."""
+        if self._here.stop > self._groups.first and self.convergence.history:
+            self._scale_back()
+            self._keeping.keep_at_stop(self._here, self.X, self.convergence.history)
 
     def form_residual(self, R: Matrix) -> None:
         """Form R <- b - A x anew, in a pass over A itself."""
@@ -302,6 +323,11 @@ class Iteration:
                 f"gone on at column {self._groups.first} of {self._groups.columns}; the figures "
                 "are of the rest"
             )
+        if steps_before := self._keeping.gone_on_after:
+            notes.append(
+                f"gone on with x as a stopped call left it after {steps_before} steps; the history "
+                "is of the steps since then"
+            )
         if len(self._histories) > 1:
             of_each = [len(history) for history in self._histories]
             notes.append(f"the groups took {min(of_each)} to {max(of_each)} steps each")
@@ -322,9 +348,10 @@ class Iteration:
     def _begin(self, here: slice) -> None:
         """Take the right-hand sides of a group, and the solutions to begin with."""
         width = (here.stop - here.start) * self.rhs.parts
+        # First: a history says that X is of `here`.
+        self.convergence = self._begun()
         self._here, self._scales, self._taken = here, np.ones(width), 0
         self._true, self._error = np.full(here.stop - here.start, np.inf), np.inf
-        self.convergence = self._begun()
         self.B = self._b_memory[:, :width]
         self.X = self._x_of(here, width)
         self.X[:] = 0
@@ -336,7 +363,10 @@ class Iteration:
         self._norms, self._norms1 = self.sharing.same(
             (self._joined(columns.norms(self.B)), self.rhs.norms1(self.B))
         )
-        if self._x0 is not None:
+        self.has_guess = self._keeping.load(here, self.X, self.geometry.step_rows)
+        if self.has_guess:
+            columns.scale(self.X, 1 / scales)
+        elif self._x0 is not None:
             self._begin_at(here, 1 / scales)
         self._scales = scales
 
@@ -370,9 +400,8 @@ class Iteration:
         self._errors.append(self._error)
         if self.rhs.out is not None:
             self._moved.sync()
-            # A later call goes on behind what is as good as was asked for.
-            if all(map(self._is_met, self._residuals)):
-                self._into.note(self._here.stop)
+            is_met = all(map(self._is_met, self._residuals))
+            self._keeping.end(self._here, self.convergence.history, is_met=is_met)
 
     def _x_of(self, here: slice, width: int) -> Matrix:
         """Find the memory of X: where it belongs, or in the budget."""
@@ -388,8 +417,9 @@ class Iteration:
 
     def _scale_back(self) -> None:
         """Give the solutions the scale of b, once."""
-        columns.scale(self.X, self._scales)
-        self._scales = np.ones_like(self._scales)
+        with signals_held():
+            columns.scale(self.X, self._scales)
+            self._scales = np.ones_like(self._scales)
 
     def _is_met(self, residual: float) -> bool:
         return self._setting.tol is None or residual <= self._setting.tol

@@ -109,7 +109,7 @@ def _iterate(it: Iteration, omega: float) -> None:
         columns.add_scaled(X, steps, R)
         it.passes.multiply(X, R)
         np.subtract(B, R, out=R)
-        convergence.note(it.relative(columns.norms(R)))
+        it.note(it.relative(columns.norms(R)))
     if it.is_copied:
         it.form_residual(R)
     else:

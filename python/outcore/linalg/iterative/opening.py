@@ -14,7 +14,7 @@ from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
 from outcore.array_version import settle, version_of
 from outcore.elements import array_of
-from outcore.errors import Interrupted, InvalidError
+from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.diagonal_blocks import diagonal_blocks
 from outcore.linalg.iterative.groups import Choices, Divider, Division
@@ -192,11 +192,14 @@ def _system(
 def _stopped(doing: str, it: Iteration, into: Solution, stop: KeyboardInterrupt) -> Interrupted:
     """Say how far a call came, and how to go on."""
     why = f" because {stop}" if isinstance(stop, Interrupted) else ""
+    with contextlib.suppress(OutcoreError):
+        it.keep_at_stop()
     x = it.reached()
-    if x is not None:
+    if into.has_begun:
+        at = f"at column {into.done}" if into.done else "from there"
+        fix = f"call again with the same arguments to go on {at}"
+    elif x is not None:
         fix = "call again, with x0= the x of this exception to go on from there"
-    elif into.done:
-        fix = f"call again with the same arguments to go on at column {into.done}"
     else:
         fix = "call again"
     found = Interrupted(f"{doing} stopped after {it.at()}{why}; {fix}")

@@ -133,6 +133,14 @@ class Sharing:
                 first, rows = theirs
                 X[first : first + len(rows)] = rows
 
+    def spread(self, X: Matrix, rows: int) -> None:
+        """Give all processes the first one's X, so many rows at once."""
+        if self._comm is None:
+            return
+        for first in range(0, len(X), rows):
+            here = slice(first, first + rows)
+            X[here] = self.same(X[here] if self.rank == 0 else None)
+
     def agree(self, have: Mapping[str, Any]) -> None:
         """Compare what all processes must have the same; bytes are not shown.
 

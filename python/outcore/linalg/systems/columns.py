@@ -108,10 +108,19 @@ class Columns:
         self._files: dict[int, ArrayFile] = {}
         self.asked = (0, 0)
 
-    def load(self, array: Any, columns: slice, X: Matrix, number: int | None = None) -> None:
+    def load(
+        self,
+        array: Any,
+        columns: slice,
+        X: Matrix,
+        number: int | None = None,
+        *,
+        writable: bool = False,
+    ) -> None:
         """Read columns of b, or of its solution, into X in the factors' type.
 
-        `number` is that of another array in the trace.
+        `number` is that of another array in the trace. What is stored into later must be
+        `writable`.
         """
         rhs = self._rhs
         if not isinstance(array, Array):
@@ -119,7 +128,7 @@ class Columns:
             return
         if number is None:
             number = RIGHT_HAND_SIDES if array is rhs.b else SOLUTIONS
-        file = self._open(array, number, writable=False)
+        file = self._open(array, number, writable=writable)
         self.asked = self.asked[0] + _bytes(array, columns), self.asked[1]
         converts = rhs.is_split or array.dtype != rhs.dtype
         for box in self._boxes(array, columns, is_cut=converts or array.metadata.growing):

@@ -1,5 +1,6 @@
 """Solving with factors for right-hand sides in groups: as many columns as fit in memory."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -39,11 +40,14 @@ class Groups:
         Of all.
     first
         Columns that an earlier call solved for.
+    cut
+        A column at which a group begins.
     """
 
     size: int
     columns: int
     first: int = 0
+    cut: int = 0
 
     @classmethod
     def of(cls, rhs: RightHandSide, most: int, first: int = 0) -> "Groups":
@@ -59,10 +63,12 @@ class Groups:
 
     def slices(self) -> list[slice]:
         """Columns of each group that is left."""
-        return [slice(j, min(j + self.size, self.columns)) for j in self._starts()]
+        edges = [*self._starts(), self.columns]
+        return [slice(*both) for both in itertools.pairwise(edges)]
 
-    def _starts(self) -> range:
-        return range(self.first, self.columns, max(self.size, 1))
+    def _starts(self) -> list[int]:
+        cut, size = min(max(self.cut, self.first), self.columns), max(self.size, 1)
+        return [*range(self.first, cut, size), *range(cut, self.columns, size)]
 
 
 def solve_groups(

@@ -1,21 +1,24 @@
 """Where solutions go: into memory, or to disk, group of columns by group.
 
 On disk a solution is *incomplete* until it is whole. After each group of columns a note, durable as
-they are, says how many there are and of which system, so that a stopped call goes on from there.
+they are, says how many there are and of which system, so that a stopped call goes on from there. An
+iterative method notes too which of the columns behind them are an iterate, to begin with.
 """
 
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from outcore._core import ArrayFile
 from outcore.array import open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.counts import is_count
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.steps_done import version_of_operand
@@ -27,6 +30,24 @@ NOTE = "outcore.solving"
 """Below a solution that is not whole: which columns are."""
 
 
+class Iterate(NamedTuple):
+    """Columns of a solution on disk that an iterative method has not done with.
+
+    Attributes
+    ----------
+    end
+        They are those from the first that is not solved for to this one.
+    steps
+        That led to it.
+    residual
+        As the last of them noted it, relative to the right-hand side.
+    """
+
+    end: int
+    steps: int
+    residual: float
+
+
 class Solution:
     """A solution that is being written.
 
@@ -36,16 +57,37 @@ class Solution:
         Array of its shape, in memory or on disk.
     done
         Columns that an earlier call, or this one, has solved for.
+    iterate
+        What the columns behind them are, if anything.
     """
 
-    def __init__(self, x: Any, done: int = 0, system: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        x: Any,
+        done: int = 0,
+        system: Mapping[str, Any] | None = None,
+        iterate: Iterate | None = None,
+    ) -> None:
         self.x, self.done, self._system = x, done, system
+        self.iterate = iterate
 
-    def note(self, done: int) -> None:
-        """Note on disk that so many columns are there; they must be durable."""
-        self.done = done
+    @property
+    def is_noted(self) -> bool:
+        """Whether what is noted of it outlasts the call."""
+        return self._system is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something on disk to go on with."""
+        return self.is_noted and (self.done > 0 or self.iterate is not None)
+
+    def note(self, done: int, iterate: Iterate | None = None) -> None:
+        """Note on disk that so many columns are there, and an iterate; they must be durable."""
+        self.done, self.iterate = done, iterate
         if self._system is not None:
-            note = {"columns_done": done, "system": self._system}
+            note: dict[str, Any] = {"columns_done": done, "system": self._system}
+            if iterate is not None:
+                note["iterate"] = iterate._asdict()
             where = self.x.place
             where.volume.replace_small(where.inside(NOTE), json.dumps(note).encode() + b"\n")
 
@@ -83,19 +125,22 @@ def solution(
     begun = dataclasses.replace(metadata, state="incomplete", why=WHY)
     with being_made(where, "solving"):
         refuse_there(where, overwrite=rhs.overwrite)
-        done = _columns_done(where, begun, system) if resume else 0
-        solving = Solution(None, done, system)
+        done, iterate = _noted(where, begun, system) if resume else (0, None)
+        solving = Solution(None, done, system, iterate)
         try:
-            if not done:
+            if not solving.has_begun:
                 _make(where, begun)
             solving.x = open_array(where.path, "r+", allow_incomplete=True)
             yield solving
             solving.x.mark(None)
             if where.exists(NOTE):
                 where.volume.remove(where.inside(NOTE))
-        except BaseException:
-            if not solving.done or system is None:
-                with contextlib.suppress(OutcoreError):
+        except BaseException as error:
+            with contextlib.suppress(OutcoreError):
+                # An iterate that led there would lead there again.
+                if isinstance(error, ArithmeticError | np.linalg.LinAlgError) and solving.iterate:
+                    solving.note(solving.done)
+                if not solving.has_begun:
                     where.volume.remove(where.name)
             raise
 
@@ -124,11 +169,25 @@ def _make(where: Place, begun: Metadata) -> None:
     bump_generation(where)
 
 
-def _columns_done(where: Place, begun: Metadata, system: Mapping[str, Any] | None) -> int:
-    """Read how many columns a stopped call has solved for, of the same system; 0 if of another."""
+def _noted(
+    where: Place, begun: Metadata, system: Mapping[str, Any] | None
+) -> tuple[int, Iterate | None]:
+    """Read how many columns a stopped call has solved for, of the same system, and its iterate."""
     with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
         if read_metadata(where) == begun and where.exists(NOTE):
             note = json.loads(where.volume.read_small(where.inside(NOTE)))
             if note["system"] == system:
-                return int(note["columns_done"])
-    return 0
+                columns = math.prod(begun.shape[1:])
+                done, found = note["columns_done"], note.get("iterate")
+                iterate = None if found is None else Iterate(**found)
+                if is_count(done, 0) and done <= columns and _may_be(iterate, done, columns):
+                    return done, iterate
+    return 0, None
+
+
+def _may_be(iterate: Iterate | None, done: int, columns: int) -> bool:
+    """Whether a note of an iterate makes sense."""
+    if iterate is None:
+        return True
+    counts = is_count(iterate.end, done + 1) and iterate.end <= columns and is_count(iterate.steps)
+    return counts and isinstance(iterate.residual, float) and math.isfinite(iterate.residual)
