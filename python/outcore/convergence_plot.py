@@ -8,20 +8,23 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from outcore.errors import InvalidError
+from outcore.errors import DivergenceError, InvalidError
 from outcore.report import Report
 from outcore.volumes import PathLike
 
 COLOURS = ("#1f6f8b", "#c8553d", "#2e8b57", "#8e6bb0", "#d98c21", "#7a7a7a")
 
 
-def draw_convergence(reports: Report | Mapping[str, Report], path: PathLike) -> Path:
+def draw_convergence(
+    reports: Report | DivergenceError | Mapping[str, Report | DivergenceError], path: PathLike
+) -> Path:
     """Draw the residuals of one or more calls of iterative methods, as PNG or SVG.
 
     Parameters
     ----------
     reports
-        A report with a history, or several by the names they are to have in the picture.
+        A report with a history, or a `DivergenceError`; or several by the names they are to have in
+        the picture.
     path
         File to write; its name ends in ``.png`` or ``.svg``.
 
@@ -36,7 +39,11 @@ def draw_convergence(reports: Report | Mapping[str, Report], path: PathLike) -> 
         If a report has no history, or the name of the file another ending.
     """
     target = Path(path)
-    named = {reports.verb: reports} if isinstance(reports, Report) else dict(reports)
+    named: dict[str, Report | DivergenceError]
+    if isinstance(reports, Report | DivergenceError):
+        named = {getattr(reports, "verb", "diverged"): reports}
+    else:
+        named = dict(reports)
     if not named or not all(report.history for report in named.values()):
         raise InvalidError(
             "need reports of gauss_seidel, jacobi, cg or gmres: others have no history of residuals"
@@ -52,8 +59,9 @@ def draw_convergence(reports: Report | Mapping[str, Report], path: PathLike) -> 
             marker="o" if len(steps) <= 40 else None, markersize=3.5,
             label=f"{name}: {len(steps)} steps",
         )  # fmt: skip
-    first = next(iter(named.values()))
-    axes.set_title(f"n = {first.n}, {first.dtype}", loc="left", fontsize=11)
+    first = next((each for each in named.values() if isinstance(each, Report)), None)
+    if first is not None:
+        axes.set_title(f"n = {first.n}, {first.dtype}", loc="left", fontsize=11)
     axes.set_xlabel("sweep or iteration")
     axes.set_ylabel("residual / right-hand side")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

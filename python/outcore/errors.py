@@ -5,6 +5,7 @@ against; its message says what was needed, what was found, and one fix. Where Py
 exception for the case, the error is one of those too.
 """
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -133,23 +134,34 @@ class MissingPackageError(OutcoreError, ImportError):
 
 
 class DivergenceError(OutcoreError, ArithmeticError):
-    """An iteration whose residual grows. ``ratio`` is by how much from step to step."""
+    """An iteration whose residual grows.
+
+    ``ratio`` is by how much from step to step, ``history`` the residuals of all steps, as a
+    `Report` has them.
+    """
 
     kind = "divergence"
 
-    def __init__(self, message: str, ratio: float = float("nan")) -> None:
+    def __init__(
+        self, message: str, ratio: float = float("nan"), history: Iterable[float] = ()
+    ) -> None:
         super().__init__(message)
         self.ratio = ratio
+        self.history = list(history)
 
 
 class NotPositiveDefiniteError(OutcoreError, np.linalg.LinAlgError):
-    """A matrix without a Cholesky factor. ``info`` is LAPACK's: the order of the leading minor."""
+    """A matrix without a Cholesky factor. ``info`` is LAPACK's: the order of the leading minor.
+
+    ``history`` has the residuals of the steps that conjugate gradients made before.
+    """
 
     kind = "not_positive_definite"
 
-    def __init__(self, message: str, info: int = 0) -> None:
+    def __init__(self, message: str, info: int = 0, history: Iterable[float] = ()) -> None:
         super().__init__(message)
         self.info = info
+        self.history = list(history)
 
 
 class DeniedError(OutcoreError, PermissionError):

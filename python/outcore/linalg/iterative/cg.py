@@ -128,17 +128,23 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
     R[:] = it.B
     if it.has_guess:
         it.form_residual(R)
+    negligible = float(np.finfo(R.dtype).eps) ** 2
     while True:
         M.apply(R, Z)
         P[:] = Z
         rz = columns.dots(R, Z).real
+        # Steps from smaller residuals change no digit of x, and some day their squares are lost.
+        targets = np.maximum(it.targets(negligible), negligible * columns.norms(R))
+        is_active, makes_all = columns.norms(R) > targets, it.convergence.target < 0
         while not it.convergence.is_over:
             it.passes.multiply(P, Q)
-            steps = _steps(it, R, P, Q, rz)
+            steps = _steps(it, is_active, P, Q, rz)
             columns.add_scaled(it.X, steps, P)
             columns.add_scaled(R, -steps, Q)
-            it.note(it.relative(columns.norms(R)))
-            if it.convergence.is_over:
+            norms = columns.norms(R)
+            it.note(it.relative(norms))
+            is_active = norms > targets
+            if it.convergence.is_over or not (is_active.any() or makes_all):
                 break
             M.apply(R, Z)
             before, rz = rz, columns.dots(R, Z).real
@@ -148,16 +154,16 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
 
 
 def _steps(
-    it: Iteration, R: Matrix, P: Matrix, Q: Matrix, rz: columns.Numbers
+    it: Iteration, is_active: npt.NDArray[np.bool_], P: Matrix, Q: Matrix, rz: columns.Numbers
 ) -> npt.NDArray[np.float64]:
     """Compute the steps along P; none for columns that are done."""
-    is_active = columns.norms(R) > it.targets()
     curvature = columns.dots(P, Q).real
     if not (curvature[is_active] > 0).all():
         j = int(np.flatnonzero(is_active & ~(curvature > 0))[0])
         raise NotPositiveDefiniteError(
             f"A is not positive definite: pᴴ A p = {curvature[j]:.3g} in iteration "
-            f"{len(it.convergence.history) + 1}; use oc.linalg.gmres"
+            f"{len(it.convergence.history) + 1}; use oc.linalg.gmres",
+            history=it.convergence.history,
         )
     steps: npt.NDArray[np.float64] = np.where(is_active, rz, 0) / np.where(is_active, curvature, 1)
     return steps

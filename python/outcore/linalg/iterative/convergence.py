@@ -129,4 +129,5 @@ class Convergence:
             f"{self._name} diverges: in the last {steps} of {len(h)} steps the residual grew by a "
             f"factor of {ratio:.3g} each, to {h[-1]:.3g} of the right-hand side; {fix}",
             ratio,
+            h,
         )

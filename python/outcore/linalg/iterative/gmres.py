@@ -16,6 +16,7 @@ from outcore.linalg.iterative.krylov import Krylov
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
 from outcore.linalg.iterative.preconditioners import (
+    Function,
     Given,
     Preconditioner,
     check_preconditioner,
@@ -34,6 +35,9 @@ RESTART = 30
 
 LEAST_RESTART = 10
 """With fewer directions than these, fewer right-hand sides are worked on at once."""
+
+IN_VAIN = 3
+"""Restarts in a row that may gain nothing, where the preconditioner is a function."""
 
 
 def gmres(
@@ -83,7 +87,8 @@ def gmres(
         As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
         blocks on and below the diagonal are read.
     max_iterations
-        Most iterations, in all.
+        Most iterations, in all. They end before that if all directions up to a restart gain
+        nothing, as with a singular matrix (three times, if the preconditioner is a function).
 
     Returns
     -------
@@ -203,6 +208,7 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
     R[:] = it.B
     if it.has_guess:
         it.form_residual(R)
+    in_vain = 0
     while True:
         spaces.begin(it.targets())
         try:
@@ -211,7 +217,7 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
                     spaces.direction(j), spaces.preconditioned(j), spaces.direction(j + 1)
                 )
                 convergence.note(it.relative(spaces.extend()))
-                if convergence.is_over:
+                if convergence.is_over or not spaces.is_active:
                     break
         except KeyboardInterrupt:
             spaces.update(it.X)
@@ -221,4 +227,8 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
         is_over = convergence.is_over
         it.form_residual(R)
         if is_over and convergence.accepts(it.true_residual):
+            return
+        in_vain = 0 if spaces.has_gained() else in_vain + 1
+        # The same residual again has the same space; but a function may be another next time.
+        if in_vain >= (IN_VAIN if isinstance(M, Function) else 1):
             return

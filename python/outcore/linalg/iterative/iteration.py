@@ -172,9 +172,12 @@ class Iteration:
         """Largest residual relative to its right-hand side, given norms for each column."""
         return float(self._relative(norms).max())
 
-    def targets(self) -> npt.NDArray[np.float64]:
-        """Norms of residuals at which a column needs no further step."""
-        one = max(self.convergence.target, 0) * self._norms / np.sqrt(self.rhs.parts)
+    def targets(self, least: float = 0.0) -> npt.NDArray[np.float64]:
+        """Norms of residuals at which a column needs no further step.
+
+        They are at least so much of the right-hand side.
+        """
+        one = max(self.convergence.target, least) * self._norms / np.sqrt(self.rhs.parts)
         return np.tile(one, self.rhs.parts)
 
     def note(self, residual: float) -> None:

@@ -35,12 +35,23 @@ class Krylov:
         self._used = np.zeros(self._k, int)
         self._is_active = np.zeros(self._k, bool)
         self._targets = np.zeros(self._k)
+        self._sizes = np.zeros(self._k)
         self._steps = 0
 
     @property
     def residual(self) -> Matrix:
         """(n, k) where the residuals are put before `begin`."""
         return self.direction(0)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any column has a direction to go on with."""
+        return bool(self._is_active.any())
+
+    def has_gained(self) -> bool:
+        """Whether any of the residuals, formed anew, is smaller than where this space began."""
+        least = 1 - 100 * float(np.finfo(self.residual.dtype).eps)
+        return bool((columns.norms(self.residual) < least * self._sizes).any())
 
     def direction(self, j: int) -> Matrix:
         """(n, k) directions of step j, one for each column."""
@@ -53,7 +64,7 @@ class Krylov:
     def begin(self, targets: npt.NDArray[np.float64]) -> None:
         """Begin with the residuals; a column that is below its target takes no part."""
         R, sizes = self.residual, columns.norms(self.residual)
-        self._targets, self._is_active = targets, sizes > targets
+        self._targets, self._is_active, self._sizes = targets, sizes > targets, sizes
         columns.scale(R, np.where(self._is_active, 1 / np.where(sizes > 0, sizes, 1), 0))
         self._used[:] = 0
         self._steps = 0
@@ -77,7 +88,7 @@ class Krylov:
         """Add to each column the combination of its directions with the least residual."""
         for c, used in enumerate(self._used):
             T = self._H[c, :used, :used].T
-            # A last pivot of zero belongs to a singular matrix: that direction leads nowhere.
+            # A last pivot of zero: that direction leads nowhere.
             while used and abs(T[used - 1, used - 1]) <= np.finfo(T.dtype).tiny:
                 used -= 1
             if not used:
@@ -100,17 +111,24 @@ class Krylov:
         is_over = size <= 10 * np.finfo(w.dtype).eps * float(columns.norms(h[:, None])[0])
         h[-1] = 0 if is_over else size
         columns.scale(w, np.array([0 if is_over else 1 / size]))
-        self._rotate(c, h)
+        self._rotate(c, h, is_over=is_over)
         self._used[c] = j + 1
         self._is_active[c] = not is_over and abs(self._g[j + 1, c]) > self._targets[c]
 
-    def _rotate(self, c: int, h: Matrix) -> None:
-        """Make the last column of a Hessenberg matrix one of a triangle, by Givens rotations."""
+    def _rotate(self, c: int, h: Matrix, *, is_over: bool) -> None:
+        """Make the last column of a Hessenberg matrix one of a triangle, by Givens rotations.
+
+        If the space is exhausted (`is_over`) and the last pivot is rounding, the matrix is singular
+        on it: the pivot becomes zero, and the residual stays.
+        """
+        rounding = 10 * np.finfo(self._V.dtype).eps * float(columns.norms(h[:, None])[0])
         j = self._steps
         cosines, sines = self._rotations[:, :, c]
         for i in range(j):
             a, b = h[i], h[i + 1]
             h[i], h[i + 1] = cosines[i] * a + sines[i] * b, -np.conj(sines[i]) * a + cosines[i] * b
+        if is_over and abs(h[j]) <= rounding:
+            h[j] = 0
         a, b = h[j], h[j + 1]
         size = np.hypot(abs(a), abs(b))
         if size > 0:
@@ -118,7 +136,7 @@ class Krylov:
             cosines[j], sines[j] = abs(a) / size, phase * np.conj(b) / size
             h[j] = phase * size
         else:
-            cosines[j], sines[j] = 1, 0
+            cosines[j], sines[j] = 0, 1
         self._H[c, j, : j + 1] = h[: j + 1]
         self._g[j + 1, c] = -np.conj(sines[j]) * self._g[j, c]
         self._g[j, c] *= cosines[j]

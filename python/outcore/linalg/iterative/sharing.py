@@ -222,7 +222,7 @@ def _told(error: BaseException) -> _Told:
     return OutcoreError.kind, f"{type(error).__name__}: {error}", {}
 
 
-_PLAIN = (int, float, tuple)
+_PLAIN = (int, float, tuple, list)
 
 
 def _failure(rank: int, told: _Told) -> BaseException:
