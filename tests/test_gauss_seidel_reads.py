@@ -1,6 +1,7 @@
 """Block Gauss-Seidel: the exact words that a sweep reads, and its temporary files."""
 
 import itertools
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from iterative_cases import dominant, least_budget, on_disk, random, residual
+from iterative_cases import (
+    assert_as_planned,
+    dominant,
+    least_budget,
+    on_disk,
+    random,
+    residual,
+)
 from linpack import Matrix, names_below, one_thread
 
 import outcore as oc
@@ -111,7 +119,10 @@ def test_blocks_that_do_not_fit_go_to_a_file_and_it_goes(
     )
     assert "diagonal blocks of 64 in a file" in report.method
     assert report.bytes_written == 3 * 64 * 64 * 8
-    assert {"A.diagonal", ".A.diagonal.filling"} == set.union(*seen)
+    # All of the matrix's path is in the name.
+    name = next(name for name in set.union(*seen) if name.endswith(".diagonal"))
+    assert re.fullmatch(r"A-[0-9a-f]{8}\.diagonal", name)
+    assert {name, f".{name}.filling"} == set.union(*seen)
     assert residual(a, x[:, None], b[:, None]) < 1e-13
     assert names_below(tmp_path) == before
     with pytest.raises(DivergenceError):
@@ -160,3 +171,67 @@ gauss_seidel("A", np.ones({N}), block=64, memory={memory})
     assert "can go" in left[str(tmp_path / "A.diagonal")].text
     gauss_seidel(A, b, block=64, memory=memory, progress=False)
     assert not (tmp_path / "A.diagonal").exists()
+
+
+def test_matrices_of_one_name_share_a_directory_for_temporary_files(
+    tmp_path: Path, run_python: Any
+) -> None:
+    b, scratch = random(N, "f8", 1), tmp_path / "scratch"
+    matrices = [dominant(N, "f8", seed) for seed in (1, 2)]
+    for name in ("scratch", "one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = (
+        on_disk(tmp_path / name / "A", a) for name, a in zip(("one", "two"), matrices, strict=True)
+    )
+    memory = least_budget(gauss_seidel, one, b, block=64)
+    options: dict[str, Any] = {"block": 64, "memory": memory, "progress": False, "tol": 1e-12}
+    found: list[Any] = []
+    solve = DiagonalBlocks.solve
+
+    def nested(self: DiagonalBlocks, number: int, Z: Matrix) -> None:
+        if not found:
+            found.append(None)
+            found[0] = gauss_seidel(two, b, scratch=scratch, **options)[0]
+        solve(self, number, Z)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DiagonalBlocks, "solve", nested)
+        x, _ = gauss_seidel(one, b, scratch=scratch, **options)
+    for a, y in zip(matrices, (x, found[0]), strict=True):
+        assert residual(a, y[:, None], b[:, None]) < 1e-12
+    # What a killed call left is found by the same call, and by no other.
+    script = f"""
+import os, signal
+import numpy as np
+from outcore.linalg import gauss_seidel
+from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+gauss_seidel("one/A", np.ones({N}), block=64, memory={memory}, scratch="scratch")
+"""
+    child = run_python(script)
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    left = list(scratch.iterdir())
+    assert left
+    gauss_seidel(two, b, scratch=scratch, **options)
+    assert list(scratch.iterdir()) == left
+    gauss_seidel(one, b, scratch=scratch, **options)
+    assert not list(scratch.iterdir())
+
+
+def test_a_block_may_be_several_chunks_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcore.linalg.iterative.diagonal_blocks.CHUNK_BYTES", 12_000)
+    for dtype, (order, chunks) in itertools.product(
+        ("f4", "c16"), (("C", (16, 64)), ("F", (64, 16)))
+    ):
+        a, b = dominant(N, dtype), random((N, 2), dtype, 1)
+        A = on_disk(tmp_path / "A", a, order, chunks)
+        memory = least_budget(gauss_seidel, A, b, block=64)
+        tol = 100 * float(np.finfo(dtype).eps)
+        x, report = gauss_seidel(A, b, block=64, memory=memory, tol=tol, progress=False)
+        assert "diagonal blocks of 64 in a file" in report.method
+        assert residual(a, x, b) < tol
+        assert report.bytes_written >= 3 * a[:64, :64].nbytes
+        assert_as_planned(report, memory)

@@ -143,9 +143,15 @@ def test_the_budget_goes_to_blocks_read_ahead_and_tiles() -> None:
     assert [pinned for pinned, *_ in seen] == sorted(pinned for pinned, *_ in seen)
     assert seen[-1][0] == len(g.strips.all_tiles)
     assert [in_file for *_, in_file in seen] == sorted((f for *_, f in seen), reverse=True)
-    # A block of a file is a chunk, which is at most 64 MiB.
+    # A block may be larger than a chunk of its file; two of them are in memory.
     with pytest.raises(BudgetError):
         iterative_geometry(layout, [needs], int(1e8), 1, block=3072)
+    large = MatrixLayout(2**18, kind, kind, (256, 2048), "C")
+    g = iterative_geometry(large, [needs], int(2e9), 1, block=4096)
+    assert g.blocks is not None
+    assert g.blocks.is_in_file
+    assert g.blocks.metadata().shape == (64, 2**24)
+    assert g.blocks.metadata().chunks == (1, 2**23)
 
 
 def noted(history: list[float], **options: Any) -> Convergence:

@@ -1,4 +1,4 @@
-"""Counts that users give: rows, threads, buffers, steps."""
+"""Counts that users give: rows, threads, buffers, steps; and other numbers."""
 
 from typing import Any
 
@@ -24,3 +24,8 @@ def is_count(value: Any, least: int = 1) -> bool:
     """Whether it is an integer of at least `least`, and no truth value."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return is_integer and bool(value >= least)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, and no truth value."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from outcore.counts import is_count
+from outcore.counts import is_count, is_number
 from outcore.errors import InvalidError
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.iterative.pinned_product import Mirror
@@ -46,17 +46,17 @@ class Setting:
     def check(self) -> None:
         """Refuse values that cannot be."""
         check_threads(self.threads)
-        if self.tol is not None and not (_is_number(self.tol) and 0 <= self.tol < np.inf):
+        if self.tol is not None and not (is_number(self.tol) and 0 <= self.tol < np.inf):
             raise InvalidError(f"tol must be a number of at least 0, or None, have {self.tol!r}")
         if not is_count(self.most):
             raise InvalidError(
                 f"the most sweeps or iterations is an integer of at least 1, have {self.most!r}"
             )
-        if self.assume_a not in ("gen", "sym", "her", "pos"):
+        if not isinstance(self.assume_a, str) or self.assume_a not in ("gen", "sym", "her", "pos"):
             raise InvalidError(
                 f"assume_a must be 'gen', 'sym', 'her' or 'pos', have {self.assume_a!r}"
             )
-        if self.storage not in (None, "f4"):
+        if self.storage is not None and (not isinstance(self.storage, str) or self.storage != "f4"):
             raise InvalidError(f"storage must be None or 'f4', have {self.storage!r}")
 
     def shared(self) -> dict[str, Any]:
@@ -75,5 +75,12 @@ class Setting:
         return "T" if self.assume_a == "sym" else "C"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+def check_omega(omega: Any, most: float = 2) -> None:
+    """Refuse an over-relaxation for which SOR converges for no matrix, or that is no number.
+
+    Without a `most` that is finite it is a damping.
+    """
+    if is_number(omega) and 0 < omega < most:
+        return
+    need = "between 0 and 2 (Kahan 1958)" if most == 2 else "positive, and finite"
+    raise InvalidError(f"omega must be {need}, have {omega!r}; 1 is without over-relaxation")

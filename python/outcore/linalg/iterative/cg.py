@@ -8,7 +8,7 @@ import numpy.typing as npt
 from outcore.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg import columns
-from outcore.linalg.iterative.arguments import Setting, Storage
+from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
@@ -88,7 +88,8 @@ def cg(
     ConvergenceWarning
         If the tolerance was not reached.
     """
-    if preconditioner not in (None, "jacobi", "ssor"):
+    is_named = isinstance(preconditioner, str) and preconditioner in ("jacobi", "ssor")
+    if preconditioner is not None and not is_named:
         raise InvalidError(
             f"preconditioner must be None, 'jacobi' or 'ssor', have {preconditioner!r}; "
             "oc.linalg.gmres takes others"
@@ -116,12 +117,6 @@ def demands(preconditioner: ForHermitian) -> Demands:
     )  # fmt: skip
 
 
-def check_omega(omega: float) -> None:
-    """Refuse an over-relaxation for which SOR converges for no matrix."""
-    if not 0 < omega < 2:
-        raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
-
-
 def _iterate(it: Iteration, M: Preconditioner) -> None:
     """Iterate until the residual is small."""
     R, P, Q, Z = it.vectors(4)
@@ -135,7 +130,7 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
         rz = columns.dots(R, Z).real
         # Steps from smaller residuals change no digit of x, and some day their squares are lost.
         targets = np.maximum(it.targets(negligible), negligible * columns.norms(R))
-        is_active, makes_all = columns.norms(R) > targets, it.convergence.target < 0
+        is_active = columns.norms(R) > targets
         while not it.convergence.is_over:
             it.passes.multiply(P, Q)
             steps = _steps(it, is_active, P, Q, rz)
@@ -144,7 +139,7 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
             norms = columns.norms(R)
             it.note(it.relative(norms))
             is_active = norms > targets
-            if it.convergence.is_over or not (is_active.any() or makes_all):
+            if it.convergence.is_over or not (is_active.any() or it.convergence.makes_all):
                 break
             M.apply(R, Z)
             before, rz = rz, columns.dots(R, Z).real

@@ -53,6 +53,11 @@ class Convergence:
         return -1.0 if self._target is None else self._target
 
     @property
+    def makes_all(self) -> bool:
+        """Whether all steps are asked for, whatever they gain."""
+        return self._tol is None
+
+    @property
     def is_over(self) -> bool:
         """Whether the tolerance seems to be reached, or no further step is to be made."""
         steps = len(self.history)

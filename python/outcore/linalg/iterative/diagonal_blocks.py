@@ -7,6 +7,7 @@ fewer digits.
 
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,22 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Stream, Trace
+from outcore._core import Ticket
 from outcore.array import Array
 from outcore.errors import SingularMatrixError
 from outcore.lapack import kernels
 from outcore.linalg.cost import flop_weight
+from outcore.linalg.grains import pages
 from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.strips import Strips, Tile
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.temporary_array import temporary_array
 from outcore.longcall import LongCall
-from outcore.streams import WriteBehind
+from outcore.streams import WriteBehind, wait
 from outcore.volumes import Place
-from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.zarr_format import MAX_TILE_BYTES, Metadata
 
 FILE_BUFFERS = 2
 """Blocks in memory where they are in a file: one in use, one on its way."""
+
+CHUNK_BYTES = MAX_TILE_BYTES
+"""Most bytes of a chunk of the file; larger blocks are several."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,16 @@ class BlocksLayout:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a block, rounded up to whole pages."""
-        return -(-(self.rows**2 * self.dtype.itemsize) // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
+        """Bytes of a block, rounded up to whole chunks of the file."""
+        return self._chunks * self._chunk_bytes
+
+    @property
+    def _chunks(self) -> int:
+        return -(-(self.rows**2 * self.dtype.itemsize) // CHUNK_BYTES)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return pages(-(-(self.rows**2 * self.dtype.itemsize) // self._chunks))
 
     @property
     def file_bytes(self) -> int:
@@ -60,13 +73,14 @@ class BlocksLayout:
     def memory_bytes(self) -> int:
         """Bytes in memory."""
         slots = FILE_BUFFERS if self.is_in_file else self.strips.count
-        pivots = -(-(4 * self.strips.n) // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
-        return slots * self.slot_bytes + pivots
+        return slots * self.slot_bytes + pages(4 * self.strips.n)
 
     def metadata(self) -> Metadata:
-        """Layout of the temporary file: a block is a row, and a chunk."""
-        elements = self.slot_bytes // self.dtype.itemsize
-        return Metadata((self.strips.count, elements), self.dtype, (1, elements))
+        """Layout of the temporary file: a block is a row, of one chunk or more."""
+        elements = [
+            nbytes // self.dtype.itemsize for nbytes in (self.slot_bytes, self._chunk_bytes)
+        ]
+        return Metadata((self.strips.count, elements[0]), self.dtype, (1, elements[1]))
 
 
 @contextmanager
@@ -97,7 +111,10 @@ class DiagonalBlocks:
         self._file = array and array.open_file(
             call.arena, 1, writable=True, trace=call.trace, trace_number=1
         )
-        self._stream: Stream | None = None
+        # Of the file: blocks to be read, those on their way, and the slots that wait for one.
+        self._asked: deque[int] = deque()
+        self._coming: deque[tuple[int, Ticket]] = deque()
+        self._free: deque[int] = deque(range(FILE_BUFFERS))
         pivots = call.arena.allocate(4 * self._strips.n)
         self._piv: npt.NDArray[np.int32] = np.ndarray(
             (self._strips.n,), np.int32, memoryview(pivots)
@@ -139,11 +156,6 @@ class DiagonalBlocks:
                     )
             # The generator notes the time of the last tile when it is asked for one more.
             next(arriving, None)
-        if self._file:
-            self._memory = []
-            self._stream = Stream(
-                self._file, self._call.arena, FILE_BUFFERS * self._layout.slot_bytes
-            )
 
     def _copy(self, number: int, tile: Tile, data: Matrix, D: Matrix) -> None:
         """Copy what a tile has of a block."""
@@ -167,16 +179,21 @@ class DiagonalBlocks:
 
     def begin(self, numbers: Iterable[int]) -> None:
         """Announce the blocks that will be asked for next, in their order."""
-        if self._stream:
-            self._stream.extend_chunks([[number, 0] for number in numbers])
+        if self._file:
+            self._asked.extend(numbers)
+            self._read_ahead()
 
     def solve(self, number: int, Z: Matrix) -> None:
         """Z <- A_ii⁻¹ Z, for the next of the announced blocks."""
-        LU = self._block(number, self._next(number))
+        slot_number = self._next(number)
+        LU = self._block(number, self._memory[slot_number])
         self.flops += flop_weight(LU.dtype) * 2.0 * len(LU) ** 2 * Z.shape[1]
         self._kernels.laswp(Z, self._piv[self._strips.extent(number)], 0, len(Z))
         self._kernels.trsm(LU, Z, lower=True, unit=True)
         self._kernels.trsm(LU, Z, lower=False, unit=False)
+        if self._file:
+            self._free.append(slot_number)
+            self._read_ahead()
 
     def solve_all(self, Z: Matrix) -> None:
         """Z <- D⁻¹ Z, with D all the diagonal blocks."""
@@ -189,15 +206,21 @@ class DiagonalBlocks:
         """Bytes read from the temporary file, and written to it."""
         return self._file.counters()[:2] if self._file else (0, 0)
 
-    def _next(self, number: int) -> npt.NDArray[Any]:
-        if not self._stream:
-            return self._memory[number]
-        trace: Trace = self._call.trace
-        start_ns = trace.now_ns()
-        buffer = self._stream.next()[0]
-        trace.record("wait", start_ns)
-        elements = self._layout.slot_bytes // self._layout.dtype.itemsize
-        return np.ndarray((elements,), self._layout.dtype, memoryview(buffer))
+    def _next(self, number: int) -> int:
+        """Wait for a block; return which of the slots has it."""
+        if not self._file:
+            return number
+        slot_number, ticket = self._coming.popleft()
+        wait(ticket, self._call.trace)
+        return slot_number
+
+    def _read_ahead(self) -> None:
+        """Begin to read as many blocks as there are slots for."""
+        assert self._file
+        while self._asked and self._free:
+            number, slot_number = self._asked.popleft(), self._free.popleft()
+            slot = self._memory[slot_number].reshape(1, -1)
+            self._coming.append((slot_number, self._file.submit_read([number, 0], [1, 1], slot)))
 
     def _block(self, number: int, slot: npt.NDArray[Any]) -> Matrix:
         here = self._strips.extent(number)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from outcore.array import Array, open_array
 from outcore.communicator import TIMEOUT_S
 from outcore.errors import InvalidError
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
@@ -172,9 +172,9 @@ def gauss_seidel(
         overwrite, resume,
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
+        setting.check()
         way = check_direction(direction, assume_a, sharing.size)
-        if not 0 < omega < 2:
-            raise InvalidError(f"omega must be between 0 and 2 (Kahan 1958), have {omega!r}")
+        check_omega(omega)
         have = {
             "omega=": omega, "direction=": way, "x0=, given or not": x0 is not None,
             "out=": None if out is None else as_path(out).name,
@@ -200,7 +200,8 @@ def gauss_seidel(
 
 def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) -> Direction:
     """Choose a direction, or refuse one that cannot be."""
-    if given not in (None, "symmetric", "alternating", "forward"):
+    names = ("symmetric", "alternating", "forward")
+    if given is not None and (not isinstance(given, str) or given not in names):
         raise InvalidError(
             f"direction must be 'symmetric', 'alternating' or 'forward', have {given!r}"
         )

@@ -9,8 +9,7 @@ from outcore.array import Array
 from outcore.counts import count_of
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.grains import pages
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
-from outcore.linalg.iterative.cg import check_omega
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.krylov import Krylov
 from outcore.linalg.iterative.opening import open_iteration
@@ -88,7 +87,8 @@ def gmres(
         blocks on and below the diagonal are read.
     max_iterations
         Most iterations, in all. They end before that if all directions up to a restart gain
-        nothing, as with a singular matrix (three times, if the preconditioner is a function).
+        nothing, as with a singular matrix (three times, if the preconditioner is a function); not
+        with ``tol=None``.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
                     spaces.direction(j), spaces.preconditioned(j), spaces.direction(j + 1)
                 )
                 convergence.note(it.relative(spaces.extend()))
-                if convergence.is_over or not spaces.is_active:
+                if convergence.is_over or not (spaces.is_active or convergence.makes_all):
                     break
         except KeyboardInterrupt:
             spaces.update(it.X)
@@ -230,5 +230,6 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
             return
         in_vain = 0 if spaces.has_gained() else in_vain + 1
         # The same residual again has the same space; but a function may be another next time.
-        if in_vain >= (IN_VAIN if isinstance(M, Function) else 1):
+        most = IN_VAIN if isinstance(M, Function) else 1
+        if in_vain >= most and not convergence.makes_all:
             return

@@ -33,6 +33,8 @@ from outcore.longcall import LongCall
 from outcore.report import GUESSES, Report
 from outcore.signals import signals_held
 
+NOT_FINITE_X0 = "x0 has a NaN or an infinity; leave it out to begin with 0"
+
 
 class Iteration:
     """A system A x = b with A on disk, and what the steps of a method work with.
@@ -388,7 +390,7 @@ class Iteration:
         """Begin with another solution than 0."""
         self._moved.load(self._x0, here, self.X, GUESSES)
         if not np.isfinite(columns.norms(self.X)).all():
-            raise InvalidError("x0 has a NaN or an infinity; leave it out to begin with 0")
+            raise InvalidError(NOT_FINITE_X0)
         self.sharing.agree_on("x0=", self.X)
         columns.scale(self.X, scales)
         self.has_guess = True

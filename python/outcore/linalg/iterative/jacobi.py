@@ -1,14 +1,14 @@
 """Block Jacobi with A on disk."""
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
-from outcore.errors import InvalidError
 from outcore.linalg import columns
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage
+from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
@@ -76,12 +76,12 @@ def jacobi(
     ConvergenceWarning
         If the tolerance was not reached.
     """
-    if not 0 < omega < np.inf:
-        raise InvalidError(f"omega must be positive, have {omega!r}")
+    check_omega(omega, math.inf)
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         overwrite, resume,
     )  # fmt: skip
+    setting.check()
     needs = demands(is_half=setting.mirror is not None)
     with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
         for _ in it.groups():

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.diagonal_blocks import diagonal_blocks
 from outcore.linalg.iterative.groups import Choices, Divider, Division
-from outcore.linalg.iterative.iteration import Iteration
+from outcore.linalg.iterative.iteration import NOT_FINITE_X0, Iteration
 from outcore.linalg.iterative.narrow_copy import narrow_copy
 from outcore.linalg.iterative.plan import (
     MatrixLayout,
@@ -26,11 +27,12 @@ from outcore.linalg.iterative.plan import (
     narrow_dtype,
     working_dtype,
 )
+from outcore.linalg.iterative.preconditioners import check_factors
 from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.right_hand_side import RightHandSide, row_not_finite
 from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
 from outcore.longcall import long_call
-from outcore.volumes import PathLike, Place, as_path, place
+from outcore.volumes import AnyPath, PathLike, Place, as_path, place
 
 MANY_COLUMNS = 8
 """With so many right-hand sides the processor is busy, not the memory."""
@@ -88,7 +90,10 @@ def open_iteration(
             f"need at least one right-hand side, have shape {rhs.b.shape}; leave the call out "
             "where there is none"
         )
+    rhs.refuse_non_finite_given()
     x0 = None if x0 is None else _guess(x0, rhs)
+    if setting.factors is not None:
+        check_factors(setting.factors, n, dtype)
     stored = metadata.dtype if setting.storage is None else narrow_dtype(dtype)
     chunks = metadata.chunks
     layout = MatrixLayout(n, stored, dtype, (chunks[0], chunks[1]), metadata.order)
@@ -103,7 +108,7 @@ def open_iteration(
         memory_bytes, sharing.rank, sharing.size,
     )  # fmt: skip
     division = _agreed(divider, sharing)
-    scratch = as_path(setting.scratch) / source.path.name if setting.scratch else source.path
+    scratch = _scratch(source, setting)
     with contextlib.ExitStack() as held:
         array = held.enter_context(open_array(source.path))
         call = held.enter_context(
@@ -150,7 +155,17 @@ def _guess(x0: Any, rhs: RightHandSide) -> Any:
         raise InvalidError(
             f"x0 must be of a type that converts to {rhs.solution_dtype}, have {given.dtype}"
         )
+    if not isinstance(given, Array) and row_not_finite(given, rhs.solution_dtype) is not None:
+        raise InvalidError(NOT_FINITE_X0)
     return given
+
+
+def _scratch(source: Place, setting: Setting) -> AnyPath:
+    """Name temporary files: beside the matrix after it, elsewhere after all of its path."""
+    if not setting.scratch:
+        return source.path
+    digest = hashlib.blake2b(str(source.path).encode(), digest_size=4).hexdigest()
+    return as_path(setting.scratch) / f"{source.path.name}-{digest}"
 
 
 def _agreed(divider: Divider, sharing: Sharing) -> Division:

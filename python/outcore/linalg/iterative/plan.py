@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.counts import count_of
+from outcore.counts import count_of, is_number
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import column_sums
 from outcore.linalg.grains import pages
@@ -348,7 +348,7 @@ def _ways_to_keep_blocks(
             yield min(rows, _largest_block(layout.n, unit, processes)), False
     rows = block or unit
     yield rows, False
-    if demands.has_blocks and min(rows, layout.n) ** 2 * layout.dtype.itemsize <= 64 << 20:
+    if demands.has_blocks:
         yield rows, True
 
 
@@ -370,9 +370,9 @@ def _check_block(block: int | None, unit: int, by: str, n: int) -> None:
 
 
 def _check_pin(pin: Any) -> None:
-    if pin is None or pin == "auto":
+    if pin is None or (isinstance(pin, str) and pin == "auto"):
         return
-    if isinstance(pin, bool | str) or not 0 <= pin <= 1:
+    if not (is_number(pin) and 0 <= pin <= 1):
         raise InvalidError(f"pin must be 'auto', None or a fraction from 0 to 1, have {pin!r}")
 
 

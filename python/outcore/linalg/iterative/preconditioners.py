@@ -118,7 +118,6 @@ class Factors(Preconditioner):
 
     def __init__(self, it: Iteration, lu: LUFactor) -> None:
         super().__init__(it)
-        refuse_singular(lu)
         # The sweeps tell the meter what they read, where it counts steps.
         call = dataclasses.replace(it.call, meter=Meter("", 1, False))
         self._sweeps = Sweeps(lu, call, LU_BLOCK_TILES)
@@ -164,6 +163,16 @@ def check_preconditioner(given: Given, names: tuple[str, ...]) -> None:
         )
 
 
+def check_factors(lu: LUFactor, n: int, dtype: np.dtype[Any]) -> None:
+    """Refuse factors of another order or field, or that cannot solve."""
+    if lu.n != n or (lu.dtype.kind == "c") > (dtype.kind == "c"):
+        raise InvalidError(
+            f"need factors of order {n} for {dtype}, have order {lu.n} in {lu.dtype}; factor a "
+            "matrix like A"
+        )
+    refuse_singular(lu)
+
+
 def wants_blocks(given: Given) -> bool:
     """Whether a preconditioner solves with the diagonal blocks of A."""
     return isinstance(given, str)
@@ -188,12 +197,6 @@ def preconditioner_of(it: Iteration, given: Given, omega: float) -> Precondition
     if given is None:
         return Preconditioner(it)
     if isinstance(given, LUFactor):
-        layout = it.geometry.layout
-        if given.n != layout.n or (given.dtype.kind == "c") > (layout.dtype.kind == "c"):
-            raise InvalidError(
-                f"need factors of order {layout.n} for {layout.dtype}, have order {given.n} in "
-                f"{given.dtype}"
-            )
         return Factors(it, given)
     if given == "jacobi":
         return BlockJacobi(it)

@@ -19,6 +19,8 @@ Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 WHY = "the solve that wrote it was stopped; solve again"
 """What marks a solution as left by a stopped call."""
 
+_ROWS = 8192
+
 
 class RightHandSide(NamedTuple):
     """A right-hand side that fits a matrix of `n` rows and its factors."""
@@ -137,13 +139,19 @@ class RightHandSide(NamedTuple):
 
     def refuse_non_finite(self, X: Matrix) -> None:
         """Refuse columns of b with elements that are not finite in the factors' type."""
-        for j in range(X.shape[1]):
-            bad = np.flatnonzero(~np.isfinite(X[:, j]))
-            if len(bad):
-                raise InvalidError(
-                    f"the right-hand side has a NaN, an infinity or a number too large for "
-                    f"{self.dtype} in row {bad[0]}"
-                )
+        self._refuse_row(row_not_finite(X, X.dtype))
+
+    def refuse_non_finite_given(self) -> None:
+        """Refuse b in memory, before any work, if it has such elements."""
+        if not isinstance(self.b, Array):
+            self._refuse_row(row_not_finite(self.b, self.solution_dtype))
+
+    def _refuse_row(self, row: int | None) -> None:
+        if row is not None:
+            raise InvalidError(
+                f"the right-hand side has a NaN, an infinity or a number too large for "
+                f"{self.dtype} in row {row}"
+            )
 
     def load(self, array: Any, columns: slice, X: Matrix) -> None:
         """Copy columns of `array`, of the shape of b, into X as `in_memory` would give them."""
@@ -192,6 +200,18 @@ class RightHandSide(NamedTuple):
             with np.errstate(over="ignore"):
                 norms[j] = column.sum(dtype=np.float64)
         return norms
+
+
+def row_not_finite(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
+    """Find a row of columns with an element that is not finite in a type."""
+    for column in array.T if array.ndim == 2 else [array]:
+        for first in range(0, len(column), _ROWS):
+            with np.errstate(over="ignore"):
+                part = column[first : first + _ROWS].astype(dtype, copy=False)
+            bad = np.flatnonzero(~np.isfinite(part))
+            if len(bad):
+                return first + int(bad[0])
+    return None
 
 
 def refuse_there(where: Place, *, overwrite: bool) -> None:
