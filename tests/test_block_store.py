@@ -151,10 +151,12 @@ def test_memory_in_flight_is_left_alone_and_nothing_is_lost(
         store, arena, name="a model", buffers=buffers, pin=None, writable=True, **how
     )
     store.failing = failing
-    Case(model, data.draw, may_pin=buffers > 1).play(Persistent(blocks))
-    assert (blocks.stats.reads, blocks.stats.writes) == (store.reads, store.writes)
-    store.failing = 0
-    blocks.close()
+    try:
+        Case(model, data.draw, may_pin=buffers > 1).play(Persistent(blocks))
+        assert (blocks.stats.reads, blocks.stats.writes) == (store.reads, store.writes)
+    finally:  # also of a case that is given up
+        store.failing = 0
+        blocks.close()
     np.testing.assert_array_equal(store.disk, model)
 
 

@@ -122,7 +122,8 @@ def test_a_process_that_is_stopped(
     for rank, each in enumerate(found):
         assert ("because rank" in str(each)) == (rank != who)
         assert each.x.shape == b.shape
-    assert list(tmp_path.iterdir()) == [tmp_path / "A"]
+    # The first process keeps the iterate of a step for a call with the same arguments.
+    assert {path.name for path in tmp_path.iterdir()} == ({"A", "x"} if steps else {"A"})
     monkeypatch.undo()
     x, _ = gauss_seidel(A, b, x0=found[0].x, **options)
     assert residual(a, x, b) < 1e-12

@@ -183,6 +183,11 @@ class SuperblockCache:
         """Let these be evicted again."""
         self.pinned = self.pinned.difference(superblocks)
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything is not on disk yet."""
+        return any(slot.dirty or slot.writing for slot in self._slots.values())
+
     def flush(self) -> None:
         """Write what is dirty, and wait for it; raise the first error after trying all of it."""
         errors = []

@@ -28,7 +28,7 @@ from outcore.errors import (
     ReadOnlyError,
     TruncatedError,
 )
-from outcore.volumes import PathLike, local_path
+from outcore.volumes import PathLike, local_path, sync_names
 
 _FLAGS = {
     "r": os.O_RDONLY,
@@ -201,6 +201,7 @@ class FileStore:
     def __init__(self, path: Path, arrangement: Arrangement, mode: str) -> None:
         self._path = path
         self._arrangement = arrangement
+        self._is_new = mode == "x"
         shape, record_bytes = arrangement.grid.shape, arrangement.dtype.itemsize
         self._strides = [math.prod(shape[dim + 1 :]) * record_bytes for dim in range(len(shape))]
         need = math.prod(shape) * record_bytes
@@ -248,8 +249,14 @@ class FileStore:
         return self._submit("write", lambda: self._move(self._write_run, parts))
 
     def sync(self) -> Claim:
-        """Start making what was written durable."""
-        return self._submit("sync", lambda: os.fsync(self._file.fileno()))
+        """Start making what was written durable; of a new file its name too."""
+        return self._submit("sync", self._sync)
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        if self._is_new:
+            sync_names(self._path.parent)
+            self._is_new = False
 
     def close(self) -> None:
         """Close the file after the last request."""
@@ -265,7 +272,16 @@ class FileStore:
                     raise
                 raise _error(error, verb, self._path) from None
 
-        return _FutureClaim(self._thread.submit(run))
+        try:
+            return _FutureClaim(self._thread.submit(run))
+        except RuntimeError:  # Python ends, and begins nothing any more
+            done: Future[None] = Future()
+            try:
+                run()
+                done.set_result(None)
+            except OutcoreError as error:
+                done.set_exception(error)
+            return _FutureClaim(done)
 
     def _move(
         self,

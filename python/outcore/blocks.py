@@ -6,6 +6,7 @@ Source: Cettei, Ligon & Ross 1997, section 3 (the multi-dimensional block interf
 import itertools
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,8 @@ class Blocks:
     ``B[i, j]`` reads a block into a new NumPy array, and ``B[i, j] = data`` writes one. The first
     access to a block reads its whole superblock, by one request, into one of a few buffers; the
     next superblock in the direction of travel is read ahead; what was written goes to the disk
-    when its buffer is needed, and at `flush` and `close`. Several threads may use one interface,
+    when its buffer is needed, and at `flush` and `close`; also, with a `ResourceWarning`, where the
+    interface is dropped and was not closed. Several threads may use one interface,
     in turn.
 
     In the words of Cettei et al. 1997, section 3: the ``block`` sizes are ne_i, the block
@@ -268,6 +270,22 @@ class Blocks:
             # What went wrong first is what the user must see.
             if kind is None:
                 raise
+
+    def __del__(self) -> None:
+        """Write back what was not, as Python's files do, and warn."""
+        # A fork's copy has no threads to write with; what could not be opened has nothing to write.
+        if vars(self).get("_process") != os.getpid() or self._store is None:
+            return
+        if not self._cache.is_dirty:
+            return
+        text = f"the blocks of {self._name} were written to and not closed"
+        try:
+            self.close()
+        except Exception as error:
+            text += f", and are lost: {error}"
+        warnings.warn(
+            f"{text}; call close(), or use with", ResourceWarning, stacklevel=2, source=self
+        )
 
     def _let_go(self) -> None:
         store, self._store = self._open(), None

@@ -213,7 +213,7 @@ def exclusive(where: Place, doing: str, *, keep: bool = False) -> Iterator[None]
             removed = list(dict.fromkeys([directory, *made]))
         try:
             for new in made:
-                _sync(new.parent)
+                sync_names(new.parent)
             yield
         finally:
             with contextlib.suppress(OSError):
@@ -283,7 +283,7 @@ def _cannot_lock(directory: Path, error: OSError) -> OutcoreError:
     )
 
 
-def _sync(directory: Path) -> None:
+def sync_names(directory: Path) -> None:
     """Make the names in a directory durable, where its file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
