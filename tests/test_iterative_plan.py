@@ -63,6 +63,8 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, verb: str, options: dict[
         assert report.bytes_read == report.planned_bytes_read == plan.bytes_read
         assert report.bytes_written == report.planned_bytes_written == plan.bytes_written
         assert report.method == plan.method
+        assert report.words_lower_bound == plan.words_lower_bound
+        assert 0 < report.words_lower_bound <= report.words_moved()
         assert report.peak_memory_bytes <= plan.peak_memory_bytes <= memory
         assert report.flops == pytest.approx(plan.flops, rel=0.05)
 
@@ -84,6 +86,57 @@ def test_plans_know_large_matrices_and_say_what_they_need() -> None:
             oc.plan(verb, **{"n": 100, "memory": "1 GB", "path": ".", "rates": RATES, **wrong})
     with pytest.raises(InvalidError, match="iterative methods work in"):
         oc.plan("cg", n=100, dtype="i4", rates=RATES)
+
+
+def test_the_least_words_are_those_of_what_is_not_in_memory(tmp_path: Path) -> None:
+    n, block, steps = 320, 32, 6
+    A, b = on_disk(tmp_path / "A", kms(n, 0.3), chunks=(16, 64)), np.ones(n)
+    diagonal, square = n * block, n * n
+    options: dict[str, Any] = {"block": block, "tol": None, "memory": 4 << 20, "progress": False}
+
+    def bound(method: Any, **more: Any) -> float:
+        count = {"max_sweeps" if method in (gauss_seidel, jacobi) else "max_iterations": steps}
+        report = method(A, b, **count, **options, **more)[1]
+        assert report.words_lower_bound <= report.words_moved()
+        assert "lower bound" in str(report)
+        return float(report.words_lower_bound)
+
+    # Each has a pass at its end, or Jacobi with its last sweep, over all of A.
+    sweeps, half = steps * (square - diagonal), (square + diagonal) / 2
+    assert bound(gauss_seidel, pin=None, direction="forward") == sweeps + square
+    assert bound(gauss_seidel, pin=None) == sweeps / 2 + square
+    assert bound(gauss_seidel, pin=None, assume_a="sym") == sweeps / 2 + half
+    assert bound(jacobi, pin=None) == steps * square
+    assert bound(cg, pin=None) == (steps + 1) * half
+    assert bound(gmres, pin=None) == (steps + 1) * square
+    assert bound(gmres, pin=0.75) == (steps + 1) * square / 4
+    assert bound(gmres, pin=1.0) == square
+    assert bound(gauss_seidel, pin=1.0) == square
+
+
+def test_methods_are_named_as_planned(tmp_path: Path) -> None:
+    A, b = on_disk(tmp_path / "A", kms(N, 0.3), chunks=None), np.ones(N)
+    for method, options, text in (
+        (gauss_seidel, {}, "symmetric sweeps, tiles of"),
+        (gauss_seidel, {"direction": "forward"}, "forward sweeps, tiles of"),
+        (cg, {"preconditioner": "ssor"}, "preconditioned by ssor, tiles of"),
+        (gmres, {"restart": 9}, "restart after 9 directions, tiles of"),
+        (
+            gmres, {"restart": 1, "preconditioner": "sweep"},
+            "restart after 1 direction, preconditioned by sweep, tiles of",
+        ),
+    ):  # fmt: skip
+        plan = oc.plan(method.__name__, n=N, path=tmp_path, memory="8 MB", rates=RATES, **options)
+        assert plan.method.startswith(text)
+        report = method(A, b, memory="8 MB", progress=False, **options)[1]
+        assert report.method.startswith(text)
+        assert "ω" not in report.method
+        if method is not gmres or "preconditioner" in options:
+            report = method(A, b, omega=1.25, memory="8 MB", progress=False, **options)[1]
+            assert report.method.endswith(", ω = 1.25")
+    report = gmres(A, b, preconditioner=lambda R: R, omega=1.5, progress=False)[1]
+    assert "preconditioned by a function, tiles" in report.method
+    assert "ω" not in report.method
 
 
 @pytest.mark.parametrize("chunks", [(1, 512), (16, 64), (64, 16), (32, 32), (48, 20), (200, 200)])

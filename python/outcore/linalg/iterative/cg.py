@@ -17,6 +17,7 @@ from outcore.linalg.iterative.preconditioners import (
     preconditioner_of,
     vectors_of,
     wants_blocks,
+    way_of,
 )
 from outcore.linalg.matrix import Matrix
 from outcore.progress import ProgressLike
@@ -105,7 +106,8 @@ def cg(
         for _ in it.groups():
             M.begin()
             _iterate(it, M)
-        report = it.report("cg", M.times, notes=[], block_reads=M.block_reads)
+        used = omega if preconditioner == "ssor" else 1.0
+        report = it.report("cg", M.times, notes=[], block_reads=M.block_reads, omega=used)
         return it.result(report)
 
 
@@ -113,7 +115,7 @@ def demands(preconditioner: ForHermitian) -> Demands:
     """Say what conjugate gradients take of their budget."""
     return Demands(
         "conjugate gradients", VECTORS + vectors_of(preconditioner), wants_blocks(preconditioner),
-        is_half=True,
+        is_half=True, way=way_of(preconditioner),
     )  # fmt: skip
 
 

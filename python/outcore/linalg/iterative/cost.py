@@ -207,6 +207,6 @@ def _cost(
         method=division.describe(),
         peak_memory_bytes=g.memory_bytes + division.room.beside_bytes,
         disk_bytes=blocks_bytes + x_bytes + (0 if itself is None else tiles * layout.slot_bytes),
-        words_lower_bound=None,
+        words_lower_bound=g.words_lower_bound(steps),
         phases=tuple(phases),
     )

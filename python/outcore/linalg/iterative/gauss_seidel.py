@@ -188,7 +188,9 @@ def gauss_seidel(
             notes = narrowed(it)
             if sharing.size > 1:
                 notes.append(f"Gauss-Seidel inside each of {sharing.size} processes, Jacobi across")
-            report = it.report("gauss_seidel", times, notes=notes, block_reads=it.steps)
+            report = it.report(
+                "gauss_seidel", times, notes=notes, block_reads=it.steps, omega=omega
+            )
             x, report = it.result(report)
         if out is not None:
             sharing.meet()  # the first process has written it
@@ -227,7 +229,10 @@ def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) 
 def demands(direction: Direction, *, is_half: bool) -> Demands:
     """Say what Gauss-Seidel takes of its budget."""
     by_triangle = direction == "symmetric"
-    return Demands("Gauss-Seidel", VECTORS, True, by_triangle=by_triangle, is_half=is_half)
+    return Demands(
+        "Gauss-Seidel", VECTORS, True, by_triangle=by_triangle, is_half=is_half,
+        way=f"{direction} sweeps",
+    )  # fmt: skip
 
 
 def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]:

@@ -23,6 +23,7 @@ from outcore.linalg.iterative.preconditioners import (
     reserve_of,
     vectors_of,
     wants_blocks,
+    way_of,
 )
 from outcore.linalg.systems.residual import matrix_in
 from outcore.progress import ProgressLike
@@ -136,6 +137,7 @@ def gmres(
         report = it.report(
             "gmres", M.times, notes=[], block_reads=M.block_reads,
             others=(M.others_read, M.others_planned),
+            omega=omega if preconditioner in ("sweep", "ssor") else 1.0,
         )  # fmt: skip
         return it.result(report)
 
@@ -172,6 +174,7 @@ def demands(
                 by_triangle=preconditioner in ("sweep", "ssor"),
                 is_half=is_half,
                 restart=m,
+                way=way_of(preconditioner, f"restart after {m} direction{'s' * (m != 1)}"),
                 reserve_bytes=reserve_of(preconditioner, dtype) + _triangle_bytes(width, m, dtype),
             )
         )

@@ -272,6 +272,7 @@ class Iteration:
         notes: list[str],
         block_reads: int = 0,
         others: tuple[int, int] = (0, 0),
+        omega: float = 1.0,
     ) -> Report:
         """Report on the call, and warn if the tolerance was not reached.
 
@@ -284,6 +285,8 @@ class Iteration:
             How often the diagonal blocks were read from their file, if they are in one.
         others
             Bytes that were read of something else, and that were to be.
+        omega
+            Over-relaxation.
         """
         g = self.geometry
         blocks_bytes = g.blocks.file_bytes if g.blocks else 0
@@ -306,12 +309,13 @@ class Iteration:
             verb=verb,
             n=g.layout.n,
             dtype=g.layout.dtype.name,
-            method=self._division.describe(),
+            method=self._division.describe() + (f", ω = {omega:g}" if omega != 1 else ""),
             flops=self.product.flops + (self.blocks.flops if g.blocks else 0.0),
             bytes_read=others[0] + sum(read for read, _ in moved),
             bytes_written=sum(written for _, written in moved),
             planned_bytes_read=planned[0],
             planned_bytes_written=planned[1],
+            words_lower_bound=g.words_lower_bound({**times, "all": self.passes.made}),
             backward_error=max(self._errors, default=None),
             history=history,
             residuals=self._residuals,

@@ -86,7 +86,7 @@ def jacobi(
     with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
         for _ in it.groups():
             _iterate(it, omega)
-        report = it.report("jacobi", {}, notes=narrowed(it), block_reads=it.steps)
+        report = it.report("jacobi", {}, notes=narrowed(it), block_reads=it.steps, omega=omega)
         return it.result(report)
 
 

@@ -76,6 +76,8 @@ class Demands:
         Directions of GMRES, which are among the vectors.
     reserve_bytes
         Memory for what is neither vectors nor blocks.
+    way
+        Which of its ways it goes, for people.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Demands:
     is_half: bool = False
     restart: int = 0
     reserve_bytes: int = 0
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,28 @@ class IterativeGeometry:
             above = below
         return below * (kind != "upper") + inside * (kind == "all") + above * (kind != "lower")
 
+    def words_lower_bound(self, times: Mapping[Pass, int]) -> float:
+        """Words that so many passes must read of A, of the type of the arithmetic.
+
+        That is what of their elements is not kept in memory, and all of them once.
+        """
+        below, inside, _ = self.counts.elements
+        layout, is_half = self.layout, self.demands.is_half
+        kept_elements = layout.slot_bytes / layout.stored.itemsize
+        once = below + inside if is_half else layout.n * self._lines
+        least = 0.0
+        for kind, count in times.items():
+            needed = self.elements(kind)
+            if is_half and kind in ("upper", "all"):
+                needed = below + inside * (kind == "all")
+            kept = (self.tiles_in(kind) - self.unpinned(kind)) * kept_elements
+            least += count * max(needed - kept, 0.0)
+        return max(least, float(once)) * layout.stored.itemsize / layout.dtype.itemsize
+
+    @property
+    def _lines(self) -> int:
+        return self.strips.lines.stop - self.strips.lines.start
+
     def unpinned(self, kind: Pass) -> int:
         """Tiles that a pass reads whenever it is made."""
         tiles = [tile for tile in KINDS if self.is_in(tile, kind)]
@@ -235,12 +260,14 @@ class IterativeGeometry:
     def describe(self) -> str:
         """How it will be done, for people."""
         tiles = max(len(self.counts.kinds), 1)
-        parts = [f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}"]
+        parts = [self.demands.way] if self.demands.way else []
+        parts.append(f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}")
         if self.blocks:
             where = "a file" if self.blocks.is_in_file else "memory"
             parts.append(f"diagonal blocks of {self.step_rows} in {where}")
-        rows = self.strips.lines.stop - self.strips.lines.start
-        whole = "the matrix" if self.strips.processes == 1 else f"its {rows} {self.strips.by}"
+        whole = (
+            "the matrix" if self.strips.processes == 1 else f"its {self._lines} {self.strips.by}"
+        )
         parts.append(f"{self.pinned_tiles / tiles:.0%} of {whole} kept in memory")
         return ", ".join(parts)
 

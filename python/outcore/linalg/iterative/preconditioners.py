@@ -183,6 +183,17 @@ def vectors_of(given: Given) -> int:
     return 3 if given in ("sweep", "ssor") else 0
 
 
+def way_of(given: Given, before: str = "") -> str:
+    """Name a preconditioner for people, after something else that is said."""
+    if given is None:
+        return before
+    if isinstance(given, LUFactor):
+        name = "LU factors"
+    else:
+        name = given if isinstance(given, str) else "a function"
+    return f"{before}{', ' * bool(before)}preconditioned by {name}"
+
+
 def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
     """Bytes that a preconditioner takes beside vectors and diagonal blocks."""
     if not isinstance(given, LUFactor):
