@@ -250,7 +250,8 @@ class IterativeGeometry:
 
     @property
     def _lines(self) -> int:
-        return self.strips.lines.stop - self.strips.lines.start
+        lines = self.strips.lines
+        return int(lines.stop - lines.start)
 
     def unpinned(self, kind: Pass) -> int:
         """Tiles that a pass reads whenever it is made."""
