@@ -60,7 +60,6 @@ def test_groups_solve_all_columns_as_planned(
     where = {"out": tmp_path / "x", "overwrite": True} if is_stored else {}
     plans = {"n": N, "dtype": dtype, "rhs": COLUMNS, "path": tmp_path, "rates": RATES,
              "chunks": (64, 128), "b": B, "out": where.get("out")} | options  # fmt: skip
-    plans.pop("omega", None)
     least = least_budget(method, A, B, **options, **where)
     alone = []
     for memory in (least, least + 40_000, 16 << 20):

@@ -134,6 +134,9 @@ def test_methods_are_named_as_planned(tmp_path: Path) -> None:
         if method is not gmres or "preconditioner" in options:
             report = method(A, b, omega=1.25, memory="8 MB", progress=False, **options)[1]
             assert report.method.endswith(", ω = 1.25")
+            known: dict[str, Any] = {"path": tmp_path, "memory": "8 MB", "rates": RATES, **options}
+            plan = oc.plan(method.__name__, n=N, omega=1.25, **known)
+            assert report.method == plan.method
     report = gmres(A, b, preconditioner=lambda R: R, omega=1.5, progress=False)[1]
     assert "preconditioned by a function, tiles" in report.method
     assert "ω" not in report.method

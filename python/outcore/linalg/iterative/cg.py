@@ -14,6 +14,7 @@ from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
 from outcore.linalg.iterative.preconditioners import (
     Preconditioner,
+    omega_of,
     preconditioner_of,
     vectors_of,
     wants_blocks,
@@ -106,8 +107,10 @@ def cg(
         for _ in it.groups():
             M.begin()
             _iterate(it, M)
-        used = omega if preconditioner == "ssor" else 1.0
-        report = it.report("cg", M.times, notes=[], block_reads=M.block_reads, omega=used)
+        report = it.report(
+            "cg", M.times, notes=[], block_reads=M.block_reads,
+            omega=omega_of(preconditioner, omega),
+        )  # fmt: skip
         return it.result(report)
 
 

@@ -12,7 +12,7 @@ from outcore.counts import count_of
 from outcore.elements import array_of
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
-from outcore.linalg.iterative.arguments import Setting
+from outcore.linalg.iterative.arguments import Setting, check_omega
 from outcore.linalg.iterative.cg import demands as demands_of_cg
 from outcore.linalg.iterative.gauss_seidel import check_direction
 from outcore.linalg.iterative.gauss_seidel import demands as demands_of_gauss_seidel
@@ -27,7 +27,7 @@ from outcore.linalg.iterative.plan import (
     narrow_dtype,
     working_dtype,
 )
-from outcore.linalg.iterative.preconditioners import applied
+from outcore.linalg.iterative.preconditioners import applied, omega_of
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.volumes import place
@@ -55,7 +55,8 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
     ]
     size = min(each.divide().size for each in dividers)
     block = min(each.divide(size).geometry.strips.block for each in dividers)
-    costs = [_cost(each, each.divide(size, block), times, sweeps) for each in dividers]
+    omega = _omega(problem)
+    costs = [_cost(each, each.divide(size, block), times, sweeps, omega) for each in dividers]
     return dataclasses.replace(
         max(costs, key=lambda cost: cost.bytes_read),
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
@@ -70,7 +71,8 @@ def jacobi_cost(problem: Problem) -> Cost:
     needs = demands_of_jacobi(is_half=setting.mirror is not None)
     divider = _divider(problem, setting, lambda *_: [needs])
     checks = 0 if divider.source_slot_bytes is None else 1
-    return _cost(divider, divider.divide(), {"all": sweeps + checks}, sweeps)
+    omega = _omega(problem, math.inf)
+    return _cost(divider, divider.divide(), {"all": sweeps + checks}, sweeps, omega)
 
 
 def cg_cost(problem: Problem) -> Cost:
@@ -81,7 +83,8 @@ def cg_cost(problem: Problem) -> Cost:
     divider = _divider(problem, _setting(problem, "her"), lambda *_: [needs])
     division = divider.divide()
     times, block_reads = applied(given, division.geometry, iterations, gives_product=False)
-    return _cost(divider, division, times | {"all": iterations + 1}, block_reads)
+    omega = omega_of(given, _omega(problem))
+    return _cost(divider, division, times | {"all": iterations + 1}, block_reads, omega)
 
 
 def gmres_cost(problem: Problem) -> Cost:
@@ -109,11 +112,18 @@ def gmres_cost(problem: Problem) -> Cost:
     times, block_reads = applied(given, division.geometry, iterations, gives_product=True)
     residuals = math.ceil(iterations / division.geometry.demands.restart)
     times["all"] = times.get("all", 0) + residuals
-    return _cost(divider, division, times, block_reads, residuals)
+    omega = omega_of(given, _omega(problem))
+    return _cost(divider, division, times, block_reads, omega, residuals)
 
 
 def _count(problem: Problem, name: str) -> int:
     return count_of(name, problem.option(name, SWEEPS))
+
+
+def _omega(problem: Problem, most: float = 2) -> float:
+    omega: float = problem.option("omega", 1.0)
+    check_omega(omega, most)
+    return omega
 
 
 def _setting(problem: Problem, assume_a: Any) -> Setting:
@@ -163,6 +173,7 @@ def _cost(
     division: Division,
     times: Mapping[Pass, int],
     block_reads: int,
+    omega: float,
     checks: int = 1,
 ) -> Cost:
     """Add up passes, of which `times` are made for each group of right-hand sides.
@@ -204,7 +215,7 @@ def _cost(
         )
     )
     return Cost(
-        method=division.describe(),
+        method=division.describe(omega),
         peak_memory_bytes=g.memory_bytes + division.room.beside_bytes,
         disk_bytes=blocks_bytes + x_bytes + (0 if itself is None else tiles * layout.slot_bytes),
         words_lower_bound=g.words_lower_bound(steps),

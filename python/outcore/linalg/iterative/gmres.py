@@ -19,6 +19,7 @@ from outcore.linalg.iterative.preconditioners import (
     Given,
     Preconditioner,
     check_preconditioner,
+    omega_of,
     preconditioner_of,
     reserve_of,
     vectors_of,
@@ -137,7 +138,7 @@ def gmres(
         report = it.report(
             "gmres", M.times, notes=[], block_reads=M.block_reads,
             others=(M.others_read, M.others_planned),
-            omega=omega if preconditioner in ("sweep", "ssor") else 1.0,
+            omega=omega_of(preconditioner, omega),
         )  # fmt: skip
         return it.result(report)
 

@@ -44,12 +44,14 @@ class Division(NamedTuple):
     groups: int
     holds_x: bool
 
-    def describe(self) -> str:
+    def describe(self, omega: float) -> str:
         """How it will be done, for people."""
-        text = self.geometry.describe()
-        if self.groups == 1:
-            return text
-        return f"{text}, right-hand sides in {self.groups} groups of {self.size}"
+        parts = [self.geometry.describe()]
+        if self.groups > 1:
+            parts.append(f"right-hand sides in {self.groups} groups of {self.size}")
+        if omega != 1:
+            parts.append(f"ω = {omega:g}")
+        return ", ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Iteration:
             verb=verb,
             n=g.layout.n,
             dtype=g.layout.dtype.name,
-            method=self._division.describe() + (f", ω = {omega:g}" if omega != 1 else ""),
+            method=self._division.describe(omega),
             flops=self.product.flops + (self.blocks.flops if g.blocks else 0.0),
             bytes_read=others[0] + sum(read for read, _ in moved),
             bytes_written=sum(written for _, written in moved),

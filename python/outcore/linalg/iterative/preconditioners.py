@@ -194,6 +194,11 @@ def way_of(given: Given, before: str = "") -> str:
     return f"{before}{', ' * bool(before)}preconditioned by {name}"
 
 
+def omega_of(given: Given, omega: float) -> float:
+    """Give the over-relaxation that a preconditioner uses; 1 for one without."""
+    return omega if isinstance(given, str) and given in ("sweep", "ssor") else 1.0
+
+
 def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
     """Bytes that a preconditioner takes beside vectors and diagonal blocks."""
     if not isinstance(given, LUFactor):
