@@ -135,7 +135,7 @@ def test_the_record_is_removed_first_and_the_metadata_last(record: str) -> None:
         list=lambda name: [(n, False, 0) for n in names], remove=removed.append
     )
     where: Any = SimpleNamespace(path=Path("A"), name="A", volume=volume, inside=lambda name: name)
-    create._remove(where)
+    create.remove_array(where)
     assert removed == [record, "c", "outcore.generation", "A"]
 
 

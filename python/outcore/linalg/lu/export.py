@@ -101,7 +101,8 @@ def _export(
 ) -> Report:
     n, count = lu.n, len(g.strips())
     strips = g.strips()[steps.done :]
-    call.meter.advance(strips[0].start)
+    if steps.done:
+        call.meter.advance(strips[0].start)
     source = lu.open_tiles(call.arena, call.trace)
     stream = BlockStream(
         source, lu.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.strip_bytes

@@ -291,9 +291,9 @@ class _Multiplication:
         self.g, self.result, self.call, self.alpha = g, result, call, alpha
         self.steps, blocks = steps, list(g.blocks())
         self.blocks = blocks[steps.done if steps else 0 :]
-        done = sum((b[0].stop - b[0].start) * (b[1].stop - b[1].start) for b in blocks)
-        done -= sum((b[0].stop - b[0].start) * (b[1].stop - b[1].start) for b in self.blocks)
-        call.meter.advance(flops(done, 1, g.product.k, g.product.dtype))
+        for rows, columns in blocks[: len(blocks) - len(self.blocks)]:
+            m, n = rows.stop - rows.start, columns.stop - columns.start
+            call.meter.advance(flops(m, n, g.product.k, g.product.dtype))
         self.kernels = kernels(g.product.dtype)
         held, streamed = (right, left) if g.holds == "B" else (left, right)
         self.pieces = streamed.parts(self.boxes(), g.ring_bytes)

@@ -85,14 +85,15 @@ class Substitution:
     def run(self, result: WholeResult | DiskResult, steps: StepsDone | None = None) -> None:
         """Solve for all columns; with `steps`, for groups of them that are not done."""
         g, strips = self.g, self.g.strips()
-        count, groups = len(list(g.groups())), list(g.groups())[steps.done if steps else 0 :]
+        every = list(g.groups())
+        count, groups = len(every), every[steps.done if steps else 0 :]
         self.pieces = self.matrix.parts(
             (box for _ in groups for strip in strips for box in g.pieces(strip)), g.ring_bytes
         )
         self.boxes = self.boxes_of_b(groups)
-        self.call.meter.advance(
-            flops(g.system.n, g.system.rhs - sum(s.stop - s.start for s in groups), g.system.dtype)
-        )
+        for group in every[: count - len(groups)]:
+            done = flops(g.system.n, group.stop - group.start, g.system.dtype)
+            self.call.meter.advance(done)
         try:
             for done, group in enumerate(groups, count - len(groups) + 1):
                 X = result.begin((slice(0, g.system.n), group))
