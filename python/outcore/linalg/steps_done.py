@@ -10,8 +10,8 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ NOTE_S = 60.0
 """Steps that were done in less time are noted with later ones."""
 
 _PART_BYTES = 4 << 20
+
+T = TypeVar("T")
 
 Operand = Array | npt.NDArray[Any] | Factor
 
@@ -108,6 +110,10 @@ class StepsDone:
                     return True
         self.done = self.gone_on_at = 0
         return False
+
+    def left(self, steps: Sequence[T]) -> list[tuple[int, T]]:
+        """Tell which steps are left when a call begins: each with how many are done after it."""
+        return list(enumerate(steps[self.gone_on_at :], self.gone_on_at + 1))
 
     def passed(self, done: int, steps: int, make_durable: Callable[[], None]) -> None:
         """Note, if it is time, that so many steps of all are written."""

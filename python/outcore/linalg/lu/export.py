@@ -99,17 +99,16 @@ def export_lapack(
 def _export(
     lu: LUFactor, target: ArrayFile, g: ExportGeometry, call: LongCall, steps: StepsDone
 ) -> Report:
-    n, count = lu.n, len(g.strips())
-    strips = g.strips()[steps.done :]
+    n, count, strips = lu.n, len(g.strips()), steps.left(g.strips())
     if steps.done:
-        call.meter.advance(strips[0].start)
+        call.meter.advance(strips[0][1].start)
     source = lu.open_tiles(call.arena, call.trace)
     stream = BlockStream(
         source, lu.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.strip_bytes
     )
-    stream.extend((slice(0, g.height), columns) for columns in strips)
+    stream.extend((slice(0, g.height), columns) for _, columns in strips)
     with WriteBehind(target, most=1, trace=call.trace) as writer:
-        for done, columns in enumerate(strips, count - len(strips) + 1):
+        for done, columns in strips:
             data = stream.take().data[:n]
             start_ns = call.trace.now_ns()
             below = min((columns.start // lu.tile[1] + 1) * lu.tile[1], n)

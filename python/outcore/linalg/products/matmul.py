@@ -148,12 +148,12 @@ def matmul_and_report(
     dtype = common_dtype(arrays)
     if dtype.kind == "f" and complex(alpha).imag:
         raise InvalidError(f"alpha must be real for matrices of {dtype}, have {alpha!r}")
-    left = _operand("A", arrays["A"], read_trans("trans_a", trans_a), dtype)
-    right = _operand("B", arrays["B"], read_trans("trans_b", trans_b), dtype)
+    op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
+    left, right = _operand("A", arrays["A"], op_a, dtype), _operand("B", arrays["B"], op_b, dtype)
     product = _product(left, right, arrays, dtype, is_stored=out is not None)
     if 0 in (product.m, product.n, product.k):
         return _empty(product)
-    arguments = {"op": [str(trans_a), str(trans_b)], "alpha": repr(complex(alpha))}
+    arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha))}
     steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume)
     g = matmul_geometry(product, steps.memory_bytes)
     try:

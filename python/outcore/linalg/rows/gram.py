@@ -232,9 +232,7 @@ class _Product:
         file = open_whole_chunks(
             target, self._call, self._g.target_bounce_bytes, number=2, writable=True
         )
-        for done, part in enumerate(self._g.parts, 1):
-            if done <= steps.gone_on_at:
-                continue
+        for done, part in steps.left(self._g.parts):
             C = self._compute(part)
             square = part.columns.stop - part.columns.start
             if part.is_on_diagonal and self._is_full:

@@ -167,12 +167,12 @@ class _Forming:
 
     def run(self, steps: StepsDone) -> Report:
         g, slabs = self.g, self.g.slabs()
-        for slab in slabs[steps.done :]:
+        for slab in slabs[: steps.gone_on_at]:
+            self.call.meter.advance(self.flops_of(slab))
+        left = steps.left(slabs)
+        for _, slab in left:
             self.schedule(slab)
-        for done, slab in enumerate(slabs, 1):
-            if done <= steps.gone_on_at:
-                self.call.meter.advance(self.flops_of(slab))
-                continue
+        for done, slab in left:
             self.make(slab)
             steps.passed(done, len(slabs), self.sync)
         read, wrote = self.factors.counters()[0], self.file.counters()[1]
