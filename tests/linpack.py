@@ -18,6 +18,15 @@ Matrix = npt.NDArray[Any]
 
 
 @pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Two threads for the BLAS, whatever the machine has."""
+    with blas_choice.threads(2):
+        if blas_choice.in_use()[1] != 2:
+            pytest.skip("the BLAS has no threads")
+        yield
+
+
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """One thread of the BLAS: small matrices on busy processors take ten times as long with two."""
     with blas_choice.threads(1):

@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from linpack import two_threads
 
 from outcore import blas_choice
 from outcore._core import Trace
 from outcore.linalg.crew import AHEAD, Crew
 
+__all__ = ["two_threads"]  # a fixture for every test here
+
 LONG = 60.0
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    """Two threads for the BLAS, whatever the machine has."""
-    with blas_choice.threads(2):
-        if blas_choice.in_use()[1] != 2:
-            pytest.skip("the BLAS has no threads")
-        yield
-        assert blas_choice.in_use()[1] == 2
-        assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
+def nothing_left(two_threads: None) -> Iterator[None]:
+    """Look that the threads of the BLAS are as before, and that no other is left."""
+    yield
+    assert blas_choice.in_use()[1] == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
 
 
 class _Log:

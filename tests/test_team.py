@@ -1,27 +1,19 @@
 """Products that threads share: all of them done, and which by whom."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from linpack import Matrix
+from linpack import Matrix, two_threads
 
 from outcore import blas_choice
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.team import Team
 
+__all__ = ["two_threads"]  # a fixture for every test here
+
 LONG = 60.0
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    """Two threads for the BLAS, whatever the machine has."""
-    with blas_choice.threads(2):
-        if blas_choice.in_use()[1] != 2:
-            pytest.skip("the BLAS has no threads")
-        yield
 
 
 class _Recorder:
