@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -20,10 +21,11 @@ from linpack import Matrix, packed
 import outcore as oc
 from outcore import catalog, linalg
 from outcore.errors import DiskFullError, IncompleteError, Interrupted, NotFoundError
-from outcore.linalg import lu_factor
+from outcore.linalg import lu_factor, steps_done
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.factors.journal import Journal, Record
 from outcore.linalg.factors.storage import FactorStorage
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
 # The pages that decide what is on disk, and when.
@@ -310,3 +312,37 @@ def killed_until_whole(
         else:
             break
     return killed, said
+
+
+@pytest.fixture(autouse=True)
+def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note each step of a result by steps."""
+    monkeypatch.setattr(steps_done, "NOTE_S", 0.0)
+    monkeypatch.setattr(steps_done, "MOST_SHARE", math.inf)
+
+
+@contextlib.contextmanager
+def interrupted_after(note: int) -> Iterator[None]:
+    """Interrupt right after a note of steps, if there are so many."""
+    passed, notes = StepsDone.passed, [0]
+
+    def passing(self: StepsDone, done: int, *rest: Any) -> None:
+        before = self.done
+        passed(self, done, *rest)
+        notes[0] += self.done > before
+        if notes[0] == note:
+            interrupt()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepsDone, "passed", passing)
+        yield
+
+
+@contextlib.contextmanager
+def stopped_at(note: int) -> Iterator[None]:
+    """Interrupt right after a note of steps; a later call goes on."""
+    with (
+        interrupted_after(note),
+        pytest.raises(Interrupted, match="to go on from what is done"),
+    ):
+        yield

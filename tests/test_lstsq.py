@@ -291,7 +291,7 @@ def test_a_stop_leaves_nothing(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
         yield np.ones(500)
 
-    with pytest.raises(Interrupted, match="call again"):
+    with pytest.raises(Interrupted, match="call lstsq again"):
         solve(A, blocks())
     assert [path.name for path in tmp_path.iterdir()] == ["A"]
 

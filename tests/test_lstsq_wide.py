@@ -230,6 +230,6 @@ def test_a_stop_leaves_nothing(
         if share < done < 1:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="call again"):
+    with pytest.raises(Interrupted, match="call lstsq again"):
         lstsq(A, b, memory=3 * MEMORY, out=tmp_path / "x", progress=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["A"]

@@ -176,7 +176,6 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     a = tall(50, 5, "f8")
     for arguments, message in [
         ({"mode": "full"}, "mode must be"),
-        ({"out": tmp_path / "Q"}, "place of Q"),
         ({"mode": "economic"}, "give out="),
     ]:
         with pytest.raises(InvalidError, match=message):
@@ -228,7 +227,7 @@ def test_a_stop_leaves_nothing(tmp_path: Path, half: str, monkeypatch: pytest.Mo
                 interrupt()
 
         patch.setattr(TallQ, half, stopped)
-        with pytest.raises(Interrupted, match="call again"):
+        with pytest.raises(Interrupted, match="call qr again"):
             qr(A, mode="economic", memory="400 KiB", progress=False)
     assert names_below(tmp_path) == before
     Q, R, _ = qr(A, mode="economic", progress=False)
@@ -240,7 +239,7 @@ def test_a_stop_in_the_iterator() -> None:
         yield tall(10, 3, "f8")
         interrupt()
 
-    with pytest.raises(Interrupted, match="nothing is kept"):
+    with pytest.raises(Interrupted, match="call qr again"):
         qr(blocks(), progress=False)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import scipy.linalg
 from linpack import names_below, one_thread, random_matrix
-from stopping import interrupt, kill_at_line
+from stopping import kill_at_line, noted_at_once, stopped_at
 
 import outcore as oc
 from outcore import budget, catalog
 from outcore.blocks_done import STEPS
-from outcore.errors import IncompleteError, Interrupted
+from outcore.errors import IncompleteError
 from outcore.linalg import (
     export_lapack,
     form_q,
-    gram,
     lu_factor,
     matmul,
     open_factor,
@@ -28,9 +27,8 @@ from outcore.linalg import (
     solve_triangular,
     steps_done,
 )
-from outcore.linalg.steps_done import StepsDone
 
-__all__ = ["one_thread"]  # a fixture for every test here
+__all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
 N, MEMORY = 256, 300_000
 Call = Callable[..., tuple[oc.Array, oc.Report]]
@@ -60,9 +58,6 @@ class Case:
             self.call = lambda **more: _with_report(
                 solve_triangular(self.source, b, lower=True, **more)
             )
-        elif verb == "gram":
-            self.expected = a.conj().T @ a
-            self.call = lambda **more: gram(self.source, **more)
         elif verb == "form_q":
             self.memory = 420_000
             self.source = qr_factor(self.source, memory=self.memory, progress=False).path
@@ -88,35 +83,12 @@ class Case:
         assert not (Path(X.path) / STEPS).exists()
 
 
-VERBS = ["matmul", "solve_triangular", "gram", "form_q", "export_lapack"]
+VERBS = ["matmul", "solve_triangular", "form_q", "export_lapack"]
 
 
 @pytest.fixture(params=VERBS)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return Case(request.param, tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_done, "NOTE_S", 0.0)
-
-
-@contextlib.contextmanager
-def stopped_at(note: int) -> Iterator[None]:
-    """Interrupt right after a note."""
-    passed, notes = StepsDone.passed, [0]
-
-    def passing(self: StepsDone, done: int, *rest: Any) -> None:
-        before = self.done
-        passed(self, done, *rest)
-        notes[0] += self.done > before
-        if notes[0] == note:
-            interrupt()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepsDone, "passed", passing)
-        with pytest.raises(Interrupted, match="to go on from what is done"):
-            yield
 
 
 def test_a_stopped_call_goes_on(case: Case, tmp_path: Path) -> None:

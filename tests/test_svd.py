@@ -191,6 +191,6 @@ def test_a_stop_leaves_nothing(tmp_path: Path, half: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(TallQ, half, stopped)
     for out in (None, tmp_path / "U"):
-        with pytest.raises(Interrupted, match="call it again"):
+        with pytest.raises(Interrupted, match="call svd again"):
             svd(a, 3, out=out, memory="1 MiB", progress=False)
     assert list(tmp_path.iterdir()) == []

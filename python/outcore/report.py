@@ -14,7 +14,7 @@ from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
 
-MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS, GUESSES = 0, 1, 8, 9, 10
+MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS, GUESSES, KEPT = 0, 1, 8, 9, 10, 11
 """Numbers of arrays in spans, where a report does not name them."""
 
 _ARRAYS = {
@@ -23,6 +23,7 @@ _ARRAYS = {
     RIGHT_HAND_SIDES: "the right-hand sides",
     SOLUTIONS: "the solutions",
     GUESSES: "the solutions to begin with",
+    KEPT: "what is kept to go on from",
 }
 
 

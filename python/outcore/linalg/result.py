@@ -24,6 +24,11 @@ from outcore.streams import wait
 from outcore.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
 from outcore.zarr_format import Metadata, default_chunks
 
+STATE, LAST_STATE, REFLECTIONS = "outcore.state", "outcore.last-state", "outcore.reflections"
+"""Names of arrays in a result that is not whole: what a call works with."""
+
+_WORKING = "the call that works with it was stopped; call it again"
+
 
 @contextmanager
 def claimed(
@@ -103,6 +108,9 @@ def written(
         array = open_array(where.path, "r+", allow_incomplete=True)
         yield array
         array.flush()
+        for name in (STATE, LAST_STATE, REFLECTIONS):
+            if where.exists(name):
+                where.volume.remove(where.inside(name))
         array.mark(None)
         if steps is not None:
             steps.finish()
@@ -113,28 +121,40 @@ def written(
         raise
 
 
-def to_disk(
-    X: npt.NDArray[Any],
-    where: Place,
-    why: str,
-    call: LongCall,
-    transfer_bytes: int,
-    number: int,
-    *,
-    chunks: tuple[int, ...] | None = None,
-) -> tuple[Array, tuple[int, int]]:
-    """Write a result that is in memory, column-major; also say what was read and written for that.
+def working_array(target: Array, name: str, metadata: Metadata, *, anew: bool) -> Array:
+    """Open an array in a result, of which all room on disk is taken when it is made.
+
+    It is gone when the result is whole. Unless `anew`, one that is there is kept.
+    """
+    where = target.place.below(name)
+    if anew or not where.exists():
+        if where.volume.exists(where.name):
+            remove_array(where)
+        metadata = metadata.on(where.volume)
+        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=_WORKING))
+        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+    return open_array(where.path, "r+", allow_incomplete=True)
+
+
+def columns_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Metadata:
+    """Describe a result on disk that is made in memory, column-major."""
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    return Metadata(shape, dtype, chunks, "F", "column-major")
+
+
+def put(
+    X: npt.NDArray[Any], target: Array, call: LongCall, transfer_bytes: int, number: int
+) -> tuple[int, int]:
+    """Write a result that is in memory, column-major; say what was read and written for that.
 
     `number` is that of the array in the trace.
     """
-    chunks = chunks or default_chunks(X.shape, X.dtype.itemsize, "F")
-    with written(where, Metadata(X.shape, X.dtype, chunks, "F", "column-major"), why) as array:
-        file = array.open_file(
-            call.arena, transfer_bytes, writable=True, trace=call.trace, trace_number=number
-        )
-        wait(file.submit_write([0] * X.ndim, [1] * X.ndim, X), call.trace)
-        moved = file.counters()
-    return array, (moved[0], moved[1])
+    file = target.open_file(
+        call.arena, transfer_bytes, writable=True, trace=call.trace, trace_number=number
+    )
+    wait(file.submit_write([0] * X.ndim, [1] * X.ndim, X), call.trace)
+    moved = file.counters()
+    return moved[0], moved[1]
 
 
 def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -21,13 +21,16 @@ from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.array_version import settle, version_of
 from outcore.blocks_done import STEPS, BlocksDone
-from outcore.errors import OutcoreError
+from outcore.errors import DiskFullError, OutcoreError
 from outcore.linalg.factors.factor import Factor
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata
 
 NOTE_S = 60.0
 """Steps that were done in less time are noted with later ones."""
+
+MOST_SHARE = 0.05
+"""Share of the time that notes may take, with what must be made durable for them."""
 
 _PART_BYTES = 4 << 20
 
@@ -73,11 +76,11 @@ class StepsDone:
         resume: bool,
     ) -> None:
         self.memory_bytes = budget.resolve(memory)
-        self.done = 0
+        self.done = self._of = 0
         self._system: Any = {"verb": verb, **arguments}
         self._operands: Mapping[str, Operand] | None = operands
         self._record = None if out is None else BlocksDone(place(out), STEPS, verb)
-        self._last = time.monotonic()
+        self._due_s = time.monotonic() + NOTE_S
         if resume:
             self._find(budget.available_bytes() if memory is None else self.memory_bytes)
         self.gone_on_at = self.done
@@ -91,7 +94,7 @@ class StepsDone:
             header = json.loads(record.lines()[0])
             memory_bytes, done = int(header["memory_bytes"]), record.done_of(header["steps"])
             if memory_bytes <= most_bytes and header["system"] == self._described():
-                self.memory_bytes, self.done = memory_bytes, done
+                self.memory_bytes, self.done, self._of = memory_bytes, done, int(header["steps"])
                 record.header = json.dumps(header).encode() + b"\n"
 
     def _described(self) -> Any:
@@ -108,39 +111,63 @@ class StepsDone:
             with contextlib.suppress(OutcoreError):
                 if where.exists() and read_metadata(where) == begun:
                     return True
-        self.done = self.gone_on_at = 0
+        self.forget()
         return False
+
+    def forget(self) -> None:
+        """Begin anew: what a note says is there is not."""
+        if self.done and self._record is not None:
+            with contextlib.suppress(OutcoreError):
+                self._record.remove()
+        self.done = self.gone_on_at = 0
+
+    def begin(self, steps: int) -> int:
+        """Tell after how many of all steps a call begins."""
+        if self._of != steps:
+            self.forget()
+        return self.gone_on_at
 
     def left(self, steps: Sequence[T]) -> list[tuple[int, T]]:
         """Tell which steps are left when a call begins: each with how many are done after it."""
+        self.begin(len(steps))
         return list(enumerate(steps[self.gone_on_at :], self.gone_on_at + 1))
 
     def passed(self, done: int, steps: int, make_durable: Callable[[], None]) -> None:
-        """Note, if it is time, that so many steps of all are written."""
-        if self._record is None or done == steps or time.monotonic() - self._last < NOTE_S:
+        """Note, if it is time, that so many steps of all are written.
+
+        On a disk that has no room for that, the call goes on, and tries again later.
+        """
+        begun_s = time.monotonic()
+        if self._record is None or done == steps or begun_s < self._due_s:
             return
-        make_durable()
+        with contextlib.suppress(DiskFullError):
+            make_durable()
+            self._note(self._record, done, steps)
+        now_s = time.monotonic()
+        self._due_s = now_s + max(NOTE_S, (now_s - begun_s) / MOST_SHARE)
+
+    def _note(self, record: BlocksDone, done: int, steps: int) -> None:
         if self.done:
-            self._record.note(done)
+            record.note(done)
         else:
             header = {
                 "system": self._described(), "memory_bytes": self.memory_bytes, "steps": steps
             }  # fmt: skip
-            self._record.header = json.dumps(header).encode() + b"\n"
-            self._record.begin(done)
-        self.done, self._last = done, time.monotonic()
+            record.header = json.dumps(header).encode() + b"\n"
+            record.begin(done)
+        self.done = done
 
     def finish(self) -> None:
         """Remove the note: the result is whole."""
         if self.done and self._record is not None:
             self._record.remove()
 
-    def notes(self, steps: int) -> list[str]:
-        """Say in a report that a call was gone on with."""
+    def notes(self, steps: int, what: str = "step") -> list[str]:
+        """Say in a report that a call was gone on with; `what` a step is."""
         if not self.gone_on_at:
             return []
         return [
-            f"gone on at step {self.gone_on_at} of {steps}: bytes moved are of the rest, those "
+            f"gone on at {what} {self.gone_on_at} of {steps}: bytes moved are of the rest, those "
             "planned of the whole"
         ]
 

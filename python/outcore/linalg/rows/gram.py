@@ -7,6 +7,7 @@ of A taken as rows, and conjugated.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,12 +18,20 @@ from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.grains import cut
+from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
 from outcore.linalg.rows.gram_plan import GramGeometry, GramProblem, Part, gram_geometry
 from outcore.linalg.rows.report import figures_of
-from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
+from outcore.linalg.rows.source import (
+    RowsLike,
+    RowSource,
+    StoredRows,
+    known_operands,
+    row_source,
+    work_dtype,
+)
 from outcore.linalg.rows.stream import (
     Transform,
     allocated,
@@ -92,8 +101,8 @@ def gram(
     overwrite
         Replace an array that is at `out`.
     resume
-        Go on with a result on disk that a stopped call with the same arguments left, of which some
-        parts are done, if `A` is an array on disk or of NumPy's.
+        Go on with a result on disk that a stopped call with the same arguments left, if `A` is an
+        array on disk or of NumPy's and there is no `transform`.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -117,7 +126,7 @@ def gram(
     ExistsError
         If there is something at `out`.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept but parts of a result on disk.
+        After Ctrl-C or SIGTERM. With `out` a later call goes on.
 
     Notes
     -----
@@ -143,12 +152,9 @@ def gram(
     arguments = {
         "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
     }  # fmt: skip
-    known = source.array if isinstance(source, StoredRows) else A
-    operands = {}
-    if isinstance(known, Array | np.ndarray) and transform is None:
-        operands["A"] = known
-    # What may change unseen, as an iterator, is not gone on with.
-    steps = StepsDone(out if operands else None, "gram", arguments, operands, memory, resume=resume)
+    # What a transform does may change unseen.
+    known = {} if transform else known_operands({"A": (source, A)})
+    steps = StepsDone(out if known else None, "gram", arguments, known, memory, resume=resume)
     geometry = gram_geometry(problem, steps.memory_bytes)
     read = [source.array] if isinstance(source, StoredRows) else []
     try:
@@ -170,7 +176,7 @@ def gram(
                 with written(where, metadata, _WHY, steps) as G:
                     product.on_disk(G, steps)
             report = product.report()
-            report.notes += steps.notes(len(geometry.parts))
+            report.notes += steps.notes(geometry.steps)
             return G, report
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("the product", "gram")) from None
@@ -216,24 +222,36 @@ class _Product:
         if transform is not None and self._is_right:
             self._transform = lambda block: np.asarray(transform(block.T)).T
         self._kernels = kernels(geometry.dtype)
-        self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)[:, 0]
+        self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)
         self._read = self._wrote = self._rows = 0
 
     def in_memory(self) -> Matrix:
         """Compute G, (n, n)."""
         (part,) = self._g.parts
-        G = self._compute(part)
+        G = self._compute(part, 0, lambda block: None)
         if self._is_full:
             mirror(G)
         return G
 
     def on_disk(self, target: Array, steps: StepsDone) -> None:
-        """Compute G and write it."""
+        """Compute G and write it. A step is a block of rows in the pass for a part."""
+        g, call = self._g, self._call
+        kept = KeptState(target, steps, [g.rows.height], [self._memory], call)
+        done = kept.load(g.steps)
+        first = done // max(g.blocks, 1)
+        for part in g.parts[:first]:
+            call.meter.advance(g.part_flops(part))
         file = open_whole_chunks(
             target, self._call, self._g.target_bounce_bytes, number=2, writable=True
         )
-        for done, part in steps.left(self._g.parts):
-            C = self._compute(part)
+        for number, part in enumerate(g.parts[first:], first):
+            before = number * g.blocks
+
+            def passed(block: int, before: int = before) -> None:
+                if block < g.blocks:
+                    kept.passed(before + block, g.steps)
+
+            C = self._compute(part, max(done - before, 0), passed)
             square = part.columns.stop - part.columns.start
             if part.is_on_diagonal and self._is_full:
                 mirror(C[:square, :square])
@@ -246,17 +264,18 @@ class _Product:
                         np.conjugate(data, out=data)
                 ticket = file.submit_write([rows.start, columns.start], [1, 1], data)
                 wait(ticket, self._call.trace)
-            steps.passed(
-                done, len(self._g.parts), lambda: wait(file.submit_sync(), self._call.trace)
+            kept.passed(
+                before + g.blocks, g.steps, lambda: wait(file.submit_sync(), self._call.trace)
             )
         self._wrote = file.counters()[1]
 
-    def _compute(self, part: Part) -> Matrix:
-        """Let the rows go by for one part."""
+    def _compute(self, part: Part, begun: int, passed: Callable[[int], None]) -> Matrix:
+        """Let the rows go by for one part, from a block on; ``passed(blocks)`` is told of each."""
         g, call = self._g, self._call
         shape = g.part_shape(part)
-        C: Matrix = self._memory[: shape[0] * shape[1]].reshape(shape, order="F")
-        C[...] = 0
+        C: Matrix = self._memory[: shape[0] * shape[1], 0].reshape(shape, order="F")
+        if not begun:
+            C[...] = 0
         rows, columns = (s.stop - s.start for s in (part.rows, part.columns))
         inside = C[:rows, :columns]
         plans = g.plans(part)
@@ -264,12 +283,13 @@ class _Product:
             self._source.narrowed(group.start, group.stop) if len(g.parts) > 1 else self._source
             for group in ((part.rows,) if part.is_on_diagonal else (part.rows, part.columns))
         ]
-        work = g.flops(1) / g.n**2 * (rows * columns * 2 - columns**2 * part.is_on_diagonal)
-        with streams(narrowed, plans, call, self._transform) as opened:
-            for first, blocks in side_by_side(opened):
-                for source, block in zip(narrowed, blocks, strict=True):
+        work, first_row = g.part_flops(part, rows=1), begun * g.rows.height
+        call.meter.advance(first_row * work)
+        with streams(narrowed, plans, call, self._transform, first_row) as opened:
+            for block, (first, blocks) in enumerate(side_by_side(opened, first_row), begun + 1):
+                for source, data in zip(narrowed, blocks, strict=True):
                     check_finite(
-                        source.name, first, block, source.first_column + source.layout.skip,
+                        source.name, first, data, source.first_column + source.layout.skip,
                         transposed=self._is_right,
                     )  # fmt: skip
                 start_ns = call.trace.now_ns()
@@ -277,6 +297,7 @@ class _Product:
                 call.trace.record("compute", start_ns)
                 call.meter.advance(len(blocks[0]) * work)
                 self._rows = first + len(blocks[0])
+                passed(block)
         self._read += sum(source.bytes_read() for source in narrowed)
         self._finish(part, inside)
         refuse_overflow(inside)

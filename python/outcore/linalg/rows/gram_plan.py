@@ -15,6 +15,7 @@ import numpy as np
 
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import BOUNCE_BYTES, cut, pages
+from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import stored_layout
@@ -96,11 +97,27 @@ class GramGeometry:
         return pages(max(min(self.budget_bytes // 32, 4 * most), least))
 
     @property
+    def blocks(self) -> int:
+        """Blocks of rows in the pass for a part; 0 if the rows are not counted."""
+        return -(-(self.A.rows or 0) // self.rows.height)
+
+    @property
+    def steps(self) -> int:
+        """Blocks of rows in all passes."""
+        return len(self.parts) * self.blocks
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes on disk of what is kept there to go on from."""
+        return state_bytes(self.part_words * self.dtype.itemsize) if self.tile else 0
+
+    @property
     def memory_bytes(self) -> int:
         """The most that is taken from the budget."""
         blocks = max(blocks_bytes(self.plans(part)) for part in self.parts)
         own = pages(self.part_words * self.dtype.itemsize)
-        return own + blocks + self.target_bounce_bytes
+        beside = STATE_MEMORY_BYTES if self.tile else 0
+        return own + blocks + self.target_bounce_bytes + beside
 
     def bytes_read(self) -> int:
         """Bytes of A that all parts read. Exact if its chunks are whole pages."""
@@ -139,6 +156,12 @@ class GramGeometry:
     def flops(self, rows: int) -> float:
         """Real operations: n² for each row, four times that for complex types."""
         return gram_flops(rows, self.n, self.dtype)
+
+    def part_flops(self, part: Part, rows: int | None = None) -> float:
+        """Real operations for a part, or for some rows of A in it."""
+        high, wide = (s.stop - s.start for s in (part.rows, part.columns))
+        words = float(2 * high * wide - wide**2 * part.is_on_diagonal)
+        return self.flops((self.A.rows or 0) if rows is None else rows) / self.n**2 * words
 
     def words_lower_bound(self, *, is_full: bool) -> float | None:
         """Words that must move: A, or n² m / √(2 M) (Beaumont et al. 2022), and G written."""
@@ -307,7 +330,7 @@ def gram_cost(problem: Problem) -> Cost:
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=written,
+        disk_bytes=written + g.state_bytes,
         words_lower_bound=g.words_lower_bound(is_full=is_full),
         phases=(phase,),
     )

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from outcore.array import Array
 from outcore.errors import InvalidError
 from outcore.lapack import kernels
 from outcore.linalg.columns import largest, norms, power_of_two
+from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.source import RowSource
@@ -26,6 +28,7 @@ from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow,
 from outcore.linalg.rows.triangle import solve_triangle
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
 
@@ -52,7 +55,14 @@ class LeastNorm(NamedTuple):
 
 
 def least_norm(
-    A: RowSource, b: RowSource, g: LeastNormGeometry, damp: float, cond: float, call: LongCall
+    A: RowSource,
+    b: RowSource,
+    g: LeastNormGeometry,
+    damp: float,
+    cond: float,
+    call: LongCall,
+    target: Array | None,
+    steps: StepsDone,
 ) -> LeastNorm:
     """Minimize ‖b - A x‖₂² + damp² ‖x‖₂², with the x of least norm.
 
@@ -68,6 +78,9 @@ def least_norm(
         As for `lstsq`.
     call
         The call.
+    target, steps
+        The solution on disk, if it is to be there, beside which it is kept how far the call is; and
+        the notes: a step is a block of columns in either pass.
     """
     dtype, shape = g.columns.dtype, (g.m, b.columns)
     c, rest = allocated(call, shape, dtype), allocated(call, shape, dtype)
@@ -77,22 +90,28 @@ def least_norm(
     c /= dtype.type(top)
     rest[...] = c
     factor = TallQR(g.m, 0, dtype, call, damp)
-    _reduce(A, factor, g, call)
+    x = allocated(call, (g.n, b.columns), dtype)
+    scale = allocated(call, (1, 1), np.dtype(np.float64))
+    matrices = [*factor.state, rest, x, scale]
+    kept = KeptState(target, steps, [g.columns.height], matrices, call)
+    begun = kept.load(2 * g.blocks)
+    R = factor.R
+    if begun < g.blocks:
+        _reduce(A, factor, g, call, begun, kept)
+        R = factor.triangle()
+        refuse_overflow(R)
+        scale[...] = power_of_two(float(largest(R).max()))
+        R /= dtype.type(scale[0, 0])
     read = A.bytes_read() + b.bytes_read()
 
-    R = factor.triangle()
-    refuse_overflow(R)
-    scale = power_of_two(float(largest(R).max()))
-    R /= dtype.type(scale)
     z, rank, condition, _ = solve_triangle(R, c, cond, call, trans="C")
     y = solve_triangle(R, z, cond, call)[0]
-    x = allocated(call, (g.n, b.columns), dtype)
-    _multiply(A, y, x, rest, scale, g, call)
+    read += _multiply(A, y, x, rest, float(scale[0, 0]), g, call, max(begun - g.blocks, 0), kept)
     with np.errstate(over="ignore", invalid="ignore"):
-        x *= dtype.type(top / scale)
+        x *= dtype.type(top / float(scale[0, 0]))
     np.conjugate(x, out=x)
     refuse_overflow(x)
-    return LeastNorm(x, rank, condition, norms(rest) * top, read + A.bytes_read())
+    return LeastNorm(x, rank, condition, norms(rest) * top, read)
 
 
 def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:
@@ -109,14 +128,25 @@ def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -
         raise InvalidError(f"b ends after {count} rows, A has more; give as many")
 
 
-def _reduce(A: RowSource, factor: TallQR, g: LeastNormGeometry, call: LongCall) -> None:
-    """Let the columns go by, and keep R."""
+def _reduce(
+    A: RowSource,
+    factor: TallQR,
+    g: LeastNormGeometry,
+    call: LongCall,
+    begun: int,
+    kept: KeptState,
+) -> None:
+    """Let the columns go by, from a block on, and keep R."""
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
-    with streams([A], [g.columns], call) as (stream,):
-        for first, data, _ in stream:
+    factor.rows = begun * g.columns.height
+    call.meter.advance(factor.rows * work)
+    with streams([A], [g.columns], call, first=factor.rows) as (stream,):
+        for block, (first, data, _) in enumerate(stream, begun + 1):
             check_finite("A", first, data, transposed=True)
             factor.add(data)
             call.meter.advance(len(data) * work)
+            if block < g.blocks:
+                kept.passed(block, 2 * g.blocks)
     factor.finish()
 
 
@@ -128,12 +158,21 @@ def _multiply(
     scale: float,
     g: LeastNormGeometry,
     call: LongCall,
-) -> None:
-    """X <- B y / scale and rest <- rest - Bᴴ x / scale; the rows of B are the columns of A."""
+    begun: int,
+    kept: KeptState,
+) -> int:
+    """X <- B y / scale and rest <- rest - Bᴴ x / scale, from a block on; return the bytes read.
+
+    The rows of B are the columns of A.
+    """
     K, half = kernels(g.columns.dtype), power_of_two(math.sqrt(scale))
     y /= y.dtype.type(half)
-    with streams([A], [g.columns], call) as (stream,):
-        for first, data, _ in stream:
+    done = begun * g.columns.height
+    if begun:
+        call.meter.advance(tsqr_flops(g.n, g.m, 0, g.columns.dtype))
+        call.meter.advance(done / g.n * g.product_flops)
+    with streams([A], [g.columns], call, first=done) as (stream,):
+        for block, (first, data, _) in enumerate(stream, begun + 1):
             if not g.columns.layout.is_stored:
                 check_finite("A", first, data, transposed=True)
             start_ns = call.trace.now_ns()
@@ -142,3 +181,5 @@ def _multiply(
             K.gemm(data, part, rest, alpha=-1 / scale, trans_a="C")
             call.trace.record("compute", start_ns)
             call.meter.advance(len(data) / g.n * g.product_flops)
+            kept.passed(g.blocks + block, 2 * g.blocks)
+    return A.bytes_read()

@@ -46,11 +46,17 @@ class LeastNormGeometry:
         return self.columns.layout.rows
 
     @property
+    def blocks(self) -> int:
+        """Blocks of a pass."""
+        return -(-self.n // self.columns.height)
+
+    @property
     def memory_bytes(self) -> int:
         """The most that is taken from the budget."""
         k, dtype = self.b.layout.columns, self.columns.dtype
-        # b and what is left of it, and x.
+        # b and what is left of it, x, and its scale.
         vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
+        vectors += pages(8)
         blocks = blocks_bytes([self.columns, self.b])
         return lstsq_bytes(self.m, k, dtype) + vectors + blocks + self.beside_bytes
 

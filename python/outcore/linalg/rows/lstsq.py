@@ -14,21 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from outcore import budget
+from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.columns import norms
+from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.result import claimed, to_disk
+from outcore.linalg.result import claimed, columns_of, put, written
 from outcore.linalg.rows.least_norm import least_norm
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.plan import RowPlan
-from outcore.linalg.rows.report import figures_of
+from outcore.linalg.rows.report import figures_of, written_too
 from outcore.linalg.rows.source import (
     IteratedRows,
     RowsLike,
     RowSource,
     StoredRows,
+    known_operands,
     paired_rows,
     row_source,
     work_dtype,
@@ -39,6 +41,7 @@ from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
+from outcore.linalg.steps_done import StepsDone
 from outcore.linalg.systems.columns import TRANSFER_BYTES
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -128,7 +131,8 @@ def lstsq(
     overwrite
         Replace an array that is at `out`, and factors of something else at `factors`.
     resume
-        Go on with the factors of a call that was stopped; else they are made anew.
+        Go on with what a call with the same arguments left that was stopped: with factors, or, if
+        `out` is given and `A` and `b` are arrays, with what it kept of its triangle.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -159,7 +163,7 @@ def lstsq(
     NonFiniteError
         If there is a NaN or an infinity, with its index.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept but factors, to go on with.
+        After Ctrl-C or SIGTERM. With `out` and by slabs a later call goes on.
 
     Notes
     -----
@@ -174,7 +178,10 @@ def lstsq(
     else:
         given, right = row_source("A", A), row_source("b", b, is_column=True)
     problem = _Problem(given, right, A, b, cond, damp)
-    memory_bytes = budget.resolve(memory)
+    known = known_operands({"A": (given, A), "b": (right, b)})
+    arguments = {"cond": problem.cond, "damp": problem.damp}
+    steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
+    memory_bytes = steps.memory_bytes
     way = lstsq_way(
         given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
         is_stored=out is not None,
@@ -193,12 +200,9 @@ def lstsq(
                 threads=threads, progress=progress if problem.rows else False,
             ) as call,
         ):  # fmt: skip
-            if isinstance(way, LeastNormGeometry):
-                x, report = problem.solve_wide(call, way, where)
-            else:
-                x, report = problem.solve(call, way, where)
+            x, report = problem.solve_going_by(call, way, where, steps)
     except KeyboardInterrupt:
-        text = "least squares was stopped, and nothing is kept; call again"
+        text = steps.stopped("least squares", "lstsq")
         if isinstance(way, SlabQrGeometry):
             text = (
                 "least squares was stopped; call lstsq again with the same arguments to go on from "
@@ -278,17 +282,42 @@ class _Problem:
             residual_norms=[float(norm) for norm in found.residual_norms],
         )
 
-    def solve(
-        self, call: LongCall, plans: list[RowPlan], out: Place | None
+    def solve_going_by(
+        self,
+        call: LongCall,
+        way: list[RowPlan] | LeastNormGeometry,
+        out: Place | None,
+        steps: StepsDone,
     ) -> tuple[Any, LeastSquaresReport]:
+        """Let rows or columns go by, and bring x to where it is wanted."""
+        solve: Any = self.solve_wide if isinstance(way, LeastNormGeometry) else self.solve
+        if out is None:
+            x, report = solve(call, way, None, steps)
+            return x[:, 0] if self.b.is_vector else x, report
+        shape = (self.n,) if self.b.is_vector else (self.n, self.k)
+        with written(out, columns_of(shape, self.dtype), _WHY, steps) as target:
+            x, report = solve(call, way, target, steps)
+            x = x[:, 0] if self.b.is_vector else x
+            moved = put(x, target, call, TRANSFER_BYTES[0], number=2)
+        written_too(report, x.nbytes, moved, call)
+        return target, report
+
+    def solve(
+        self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
+    ) -> tuple[Matrix, LeastSquaresReport]:
         factor = TallQR(self.n, self.k, self.dtype, call, self.damp)
+        kept = KeptState(target, steps, [plan.height for plan in plans], factor.state, call)
+        count = self.rows or 0
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
-        with streams([self.A, self.b], plans, call) as opened:
-            for first, (rows, right) in side_by_side(opened):
+        factor.rows = kept.load(count)
+        call.meter.advance(factor.rows * row_work)
+        with streams([self.A, self.b], plans, call, first=factor.rows) as opened:
+            for first, (rows, right) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)
                 check_finite("b", first, right)
                 factor.add(rows, right)
                 call.meter.advance(len(rows) * row_work)
+                kept.passed(factor.rows, count)
         factor.finish()
         x, rank, condition, sizes = solve_triangle(factor.triangle(), factor.c, self.cond, call)
         sizes = np.hypot(sizes, factor.rest)
@@ -296,17 +325,17 @@ class _Problem:
             # Without what the rows damp * I add to the sum of squares.
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
-        stored, x_bytes, moved = self.delivered(x, out, call)
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
             residual_norms=[float(size) for size in sizes],
+            notes=steps.notes(count, "row"),
             **figures_of(
                 call, "lstsq", (factor.rows, self.n), self.dtype,
                 method=f"QR of rows as they are read, {plans[0].height} at once",
                 flops=self.flops(factor.rows),
-                moved=(self.A.bytes_read() + self.b.bytes_read() + moved[0], moved[1]),
-                planned=(sum(plan.layout.bytes_read() for plan in plans), x_bytes),
+                moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
                 is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
@@ -315,23 +344,23 @@ class _Problem:
                 f"A has rank {rank} of {self.n} at cond={self.cond:.2g}: x is the solution of "
                 "least norm"
             )
-        return stored, report
+        return x, report
 
     def solve_wide(
-        self, call: LongCall, g: LeastNormGeometry, out: Place | None
-    ) -> tuple[Any, LeastSquaresReport]:
+        self, call: LongCall, g: LeastNormGeometry, target: Array | None, steps: StepsDone
+    ) -> tuple[Matrix, LeastSquaresReport]:
         given = self.A.array if isinstance(self.A, StoredRows) else self.given_a
         columns = row_source("A", given, transposed=True)
         columns.deliver(self.dtype)
-        found = least_norm(columns, self.b, g, self.damp, self.cond, call)
-        stored, x_bytes, moved = self.delivered(found.x, out, call)
+        found = least_norm(columns, self.b, g, self.damp, self.cond, call, target, steps)
         report = LeastSquaresReport(
             rank=found.rank,
             condition=found.condition,
             residual_norms=[float(size) for size in found.residual_norms],
+            notes=steps.notes(2 * g.blocks),
             **figures_of(
                 call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
-                moved=(found.bytes_read + moved[0], moved[1]), planned=(g.bytes_read(), x_bytes),
+                moved=(found.bytes_read, 0), planned=(g.bytes_read(), 0),
                 is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
             ),
         )  # fmt: skip
@@ -340,14 +369,4 @@ class _Problem:
                 f"the rows of A depend on each other: it has rank {found.rank} of {g.m} at "
                 f"cond={self.cond:.2g}"
             )
-        return stored, report
-
-    def delivered(
-        self, x: Matrix, out: Place | None, call: LongCall
-    ) -> tuple[Any, int, tuple[int, int]]:
-        """Bring x to where it is wanted; say how many bytes that writes, and what was moved."""
-        x = x[:, 0] if self.b.is_vector else x
-        if out is None:
-            return x, 0, (0, 0)
-        stored, moved = to_disk(x, out, _WHY, call, TRANSFER_BYTES[0], number=2)
-        return stored, x.nbytes, moved
+        return found.x, report

@@ -1,30 +1,42 @@
 """QR of a matrix with many more rows than columns: R as the rows go by, or Q on disk as well."""
 
+import contextlib
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
-from outcore._core import ArrayFile
+from outcore._core import ArrayFile, Ticket
 from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
+from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
-from outcore.linalg.result import claimed, to_disk, written
+from outcore.linalg.result import REFLECTIONS, claimed, columns_of, put, working_array, written
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.qr_plan import QrGeometry, WideQrGeometry, qr_geometry, r_blocks
-from outcore.linalg.rows.report import figures_of
-from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
+from outcore.linalg.rows.report import figures_of, written_too
+from outcore.linalg.rows.source import (
+    RowsLike,
+    RowSource,
+    StoredRows,
+    known_operands,
+    row_source,
+    work_dtype,
+)
 from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.steps_done import StepsDone
 from outcore.linalg.systems.columns import TRANSFER_BYTES
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.streams import wait
+from outcore.volumes import PathLike, Place
 from outcore.zarr_format import MAX_TILE_BYTES, Metadata
 
 Mode: TypeAlias = Literal["r", "economic"]
@@ -38,11 +50,24 @@ def qr(
     *,
     mode: Literal["r"] = "r",
     memory: int | str | None = None,
-    out: PathLike | None = None,
+    out: None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[npt.NDArray[Any], Report]: ...
+@overload
+def qr(
+    A: RowsLike,
+    *,
+    mode: Literal["r"] = "r",
+    memory: int | str | None = None,
+    out: PathLike,
+    overwrite: bool = False,
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Array, Report]: ...
 @overload
 def qr(
     A: RowsLike,
@@ -51,6 +76,7 @@ def qr(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Array, npt.NDArray[Any], Report]: ...
@@ -61,9 +87,10 @@ def qr(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
-) -> tuple[npt.NDArray[Any], Report] | tuple[Array, npt.NDArray[Any], Report]:
+) -> tuple[npt.NDArray[Any] | Array, Report] | tuple[Array, npt.NDArray[Any], Report]:
     """Factor A = Q R, with R in memory, reading each row of A once.
 
     Parameters
@@ -78,9 +105,13 @@ def qr(
     memory
         Budget; by default half of the available memory. R counts against it.
     out
-        Directory of Q; by default that of `A`, if that is on disk, with ``.q`` appended.
+        Directory of Q; by default that of `A`, if that is on disk, with ``.q`` appended. For
+        ``mode="r"`` that of R, which is in memory otherwise.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with what a call with the same arguments left on disk that was stopped, if `A` is an
+        array on disk or of NumPy's.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -90,8 +121,9 @@ def qr(
     -------
     Q : Array
         (m, min(m, n)) on disk, with orthonormal columns; for ``mode="economic"`` only.
-    R : numpy.ndarray
-        (min(m, n), n) upper triangular. As in SciPy, its diagonal may be negative.
+    R : numpy.ndarray or Array
+        (min(m, n), n) upper triangular; on disk for ``mode="r"`` if `out` is given. As in SciPy,
+        its diagonal may be negative.
     report : Report
 
     Raises
@@ -106,152 +138,231 @@ def qr(
     ExistsError
         If there is something at `out`.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept.
+        After Ctrl-C or SIGTERM. With a result on disk a later call goes on.
 
     Notes
     -----
     2 n² (m - n/3) operations for R, twice that with Q; four times that for complex types. For Q,
-    the reflections are written to its place, read back from the last block to the first, and
-    overwritten: 2 m n words are read and 2 m n written. Q is orthogonal to rounding whatever the
-    condition of A. Source: Demmel, Grigori, Hoemmen & Langou, *Communication-optimal parallel and
-    sequential QR and LU factorizations*, SIAM J. Sci. Comput. 34 (2012), section 4.2.
+    the reflections are written beside it, and read back from the last block to the first:
+    2 m n words are read and 2 m n written, and so many lie on disk meanwhile. Q is orthogonal to
+    rounding whatever the condition of A. Source: Demmel, Grigori, Hoemmen & Langou,
+    *Communication-optimal parallel and sequential QR and LU factorizations*, SIAM J. Sci. Comput.
+    34 (2012), section 4.2.
     """
     if mode not in ("r", "economic"):
         raise InvalidError(f"mode must be 'r' or 'economic', have {mode!r}")
     source = row_source("A", A)
     dtype = work_dtype("A", source.layout.dtype)
     source.deliver(dtype)
-    memory_bytes = budget.resolve(memory)
+    if mode == "economic" and out is None:
+        if not isinstance(source, StoredRows):
+            raise InvalidError("A is not on disk, so Q needs a place; give out=")
+        out = f"{source.array.path}.q"
+    known = known_operands({"A": (source, A)})
+    steps = StepsDone(out if known else None, "qr", {"mode": mode}, known, memory, resume=resume)
     if mode == "r":
-        if out is not None:
-            raise InvalidError('out= is the place of Q; pass mode="economic" to have it')
-        plan = r_blocks(source.layout, dtype, memory_bytes)
+        plan = r_blocks(source.layout, dtype, steps.memory_bytes, is_stored=out is not None)
         work = tsqr_flops(source.rows or 0, source.columns, 0, dtype)
     else:
-        geometry = qr_geometry(source.layout, dtype, memory_bytes)
-        if isinstance(geometry, WideQrGeometry):
-            work = geometry.flops
-        else:
-            work = 2 * tsqr_flops(geometry.q.m, geometry.q.n, 0, dtype)
-        if out is None:
-            if not isinstance(source, StoredRows):
-                raise InvalidError("A is not on disk, so Q needs a place; give out=")
-            out = f"{source.array.path}.q"
+        g = qr_geometry(source.layout, dtype, steps.memory_bytes)
+        work = g.flops
+    operands = [source.array] if isinstance(source, StoredRows) else []
     try:
-        with long_call(
-            f"QR of {_name(source)}", memory_bytes=memory_bytes, work=work, threads=threads,
-            progress=progress if source.rows else False,
-        ) as call:  # fmt: skip
+        with (
+            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            long_call(
+                f"QR of {_name(source)}", memory_bytes=steps.memory_bytes, work=work,
+                threads=threads, progress=progress if source.rows else False,
+            ) as call,
+        ):  # fmt: skip
+            if where is None:
+                return _triangle(source, plan, call, None, steps)
             if mode == "r":
-                return _triangle(source, plan, call)
-            if isinstance(geometry, WideQrGeometry):
-                return _with_square_q(source, geometry, call, out, overwrite=overwrite)
-            return _with_q(source, geometry, call, out, overwrite=overwrite)
+                return _stored_triangle(source, plan, call, where, steps)
+            if isinstance(g, WideQrGeometry):
+                return _with_square_q(source, g, call, where, steps)
+            return _with_q(source, g, call, where, steps)
     except KeyboardInterrupt:
-        raise Interrupted("QR was stopped, and nothing is kept; call again") from None
+        raise Interrupted(steps.stopped("QR", "qr")) from None
 
 
 def _name(source: RowSource) -> str:
     return source.array.path.name if isinstance(source, StoredRows) else source.name
 
 
-def _factored(source: RowSource, plan: RowPlan, call: LongCall) -> TallQR:
+def _factored(
+    source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
+) -> TallQR:
     """Let the rows go by."""
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
     factor = TallQR(n, 0, dtype, call, most=source.rows)
-    with streams([source], [plan], call) as (stream,):
-        for first, data, _ in stream:
+    kept, blocks = (
+        KeptState(target, steps, [plan.height], factor.state, call),
+        _blocks(source, plan),
+    )
+    begun = kept.load(blocks)
+    factor.rows = begun * plan.height
+    call.meter.advance(factor.rows * row_work)
+    with streams([source], [plan], call, first=factor.rows) as (stream,):
+        for block, (first, data, _) in enumerate(stream, begun + 1):
             check_finite(source.name, first, data)
             factor.add(data)
             call.meter.advance(len(data) * row_work)
+            kept.passed(block, blocks)
     factor.finish()
     return factor
 
 
-def _triangle(source: RowSource, plan: RowPlan, call: LongCall) -> tuple[Matrix, Report]:
+def _blocks(source: RowSource, plan: RowPlan) -> int:
+    return -(-(source.rows or 0) // plan.height)
+
+
+def _triangle(
+    source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
+) -> tuple[Matrix, Report]:
     """Let the rows go by, and keep R."""
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
-    factor = _factored(source, plan, call)
+    factor = _factored(source, plan, call, target, steps)
     R = factor.triangle()[: min(factor.rows, n)]
     refuse_overflow(R)
     report = Report(
+        notes=steps.notes(_blocks(source, plan)),
         **figures_of(
             call, "qr", (factor.rows, n), dtype,
             method=f"R of rows as they are read, {plan.height} at once",
             flops=tsqr_flops(factor.rows, n, 0, dtype),
             moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
-            is_stored=plan.layout.is_stored,
-        )
+            is_stored=plan.layout.is_stored, arrays=("A", "R"),
+        ),
     )  # fmt: skip
     return R, report
 
 
-def _reduce(source: RowSource, g: QrGeometry, call: LongCall, q: TallQ, file: ArrayFile) -> None:
-    """Let the rows go by, and write their reflections. Its buffers are free when it returns."""
-    with streams([source], [g.rows], call) as (stream,):
-        for first, data, whole in stream:
-            check_finite(source.name, first, data)
-            q.add(data)
-            # Rows beyond the matrix are padding: zeros rather than what was there.
-            whole[len(data) :] = 0
-            stream.leave(file.submit_write([first, 0], [1, 1], whole))
+def _stored_triangle(
+    source: RowSource, plan: RowPlan, call: LongCall, where: Place, steps: StepsDone
+) -> tuple[Array, Report]:
+    """Let the rows go by, and write R."""
+    with contextlib.ExitStack() as stack:
+        dtype, target = work_dtype("A", source.layout.dtype), None
+        if source.rows is not None:
+            shape = min(source.rows, source.columns), source.columns
+            target = stack.enter_context(written(where, columns_of(shape, dtype), _WHY, steps))
+        R, report = _triangle(source, plan, call, target, steps)
+        if target is None:
+            # Of an iterator it is known only now how many rows there are.
+            target = stack.enter_context(written(where, columns_of(R.shape, dtype), _WHY))
+        moved = put(np.asfortranarray(R), target, call, TRANSFER_BYTES[0], number=1)
+    written_too(report, R.nbytes, moved, call)
+    return target, report
 
 
 def _with_square_q(
-    source: RowSource, g: WideQrGeometry, call: LongCall, out: PathLike | None, *, overwrite: bool
+    source: RowSource, g: WideQrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
     """Factor a matrix with fewer rows than columns in memory, where R is as large as it."""
-    operands = [source.array] if isinstance(source, StoredRows) else []
-    with claimed(out, operands, overwrite=overwrite, why=_WHY) as where:
-        assert where is not None, "there is a place"
-        factor = _factored(source, g.rows, call)
+    # Chunks of whole columns, which lie on disk as in memory.
+    chunks = g.m, min(g.m, max(MAX_TILE_BYTES // (g.m * g.rows.dtype.itemsize), 1))
+    metadata = Metadata((g.m, g.m), g.rows.dtype, chunks, "F", "column-major")
+    with written(where, metadata, _WHY, steps) as target:
+        factor = _factored(source, g.rows, call, target, steps)
         refuse_overflow(factor.R)
         start_ns = call.trace.now_ns()
         Q = allocated(call, (g.m, g.m), g.rows.dtype)
         Q[...] = np.eye(g.m, dtype=g.rows.dtype)
         factor.apply_head(Q)
         call.trace.record("compute", start_ns)
-        # Chunks of whole columns, which lie on disk as in memory.
-        chunks = g.m, min(g.m, max(MAX_TILE_BYTES // Q[:, :1].nbytes, 1))
-        target, moved = to_disk(Q, where, _WHY, call, TRANSFER_BYTES[0], number=1, chunks=chunks)
+        moved = put(Q, target, call, TRANSFER_BYTES[0], number=1)
     report = Report(
+        notes=steps.notes(_blocks(source, g.rows)),
         **figures_of(
             call, "qr", (g.m, g.n), g.rows.dtype, method=g.method, flops=g.flops,
             moved=(source.bytes_read() + moved[0], moved[1]),
             planned=(g.rows.layout.bytes_read(), g.q_bytes),
             is_stored=isinstance(source, StoredRows), words_written=g.m**2, arrays=("A", "Q"),
-        )
+        ),
     )  # fmt: skip
     return target, factor.triangle(), report
 
 
 def _with_q(
-    source: RowSource, g: QrGeometry, call: LongCall, out: PathLike | None, *, overwrite: bool
+    source: RowSource, g: QrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
-    """Write the reflections of the rows to the disk, and make Q of them."""
-    operands = [source.array] if isinstance(source, StoredRows) else []
-    with claimed(out, operands, overwrite=overwrite, why=_WHY) as where:
-        assert where is not None, "there is a place"
-        metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
-        with written(where, metadata, _WHY) as target:
-            file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
-            q = TallQ(g.q, call)
-            _reduce(source, g, call, q, file)
-            refuse_overflow(q.factor.R)
-            build_from_disk(
-                q, file, call, lambda first, _, block: file.submit_write([first, 0], [1, 1], block)
-            )
+    """Write the reflections of the rows to the disk, and make Q of them.
+
+    A step is a block of rows, first of reflections, then of Q.
+    """
+    blocks = g.q.blocks
+    with written(where, g.q.metadata(), _WHY, steps) as target:
+        q = TallQ(g.q, call)
+        kept = KeptState(target, steps, [g.q.height], q.state, call)
+        begun = kept.load(2 * blocks, REFLECTIONS)
+        beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=begun == 0)
+        reflections = open_whole_chunks(beside, call, g.q.bounce_bytes, number=2, writable=True)
+        file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
+        reduced, built = min(begun, blocks), max(begun - blocks, 0)
+        q.go_on(reduced - built)
+        call.meter.advance(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
+        _reduce(source, g, call, q, reflections, reduced, kept)
+        refuse_overflow(q.factor.R)
+
+        def put_block(first: int, _: Matrix, block: Matrix) -> Ticket:
+            return file.submit_write([first, 0], [1, 1], block)
+
+        def passed(number: int, settle: Callable[[], None]) -> None:
+            def make_durable() -> None:
+                settle()
+                wait(file.submit_sync(), call.trace)
+
+            kept.passed(blocks + number, 2 * blocks, make_durable)
+
+        build_from_disk(q, reflections, call, put_block, built, passed)
     R = q.factor.triangle()
-    read, wrote = file.counters()[:2]
+    moved = [each.counters() for each in (reflections, file)]
     q_bytes = g.q.q_bytes()
     report = Report(
+        notes=steps.notes(2 * blocks),
         **figures_of(
-            call, "qr", (g.q.m, g.q.n), g.q.dtype,
-            method=g.method, flops=2 * tsqr_flops(g.q.m, g.q.n, 0, g.q.dtype),
-            moved=(source.bytes_read() + read, wrote),
-            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes), arrays=("A", "Q"),
+            call, "qr", (g.q.m, g.q.n), g.q.dtype, method=g.method, flops=g.flops,
+            moved=(source.bytes_read() + sum(m[0] for m in moved), sum(m[1] for m in moved)),
+            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes),
+            arrays=("A", "Q", "reflections"),
             is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
-        )
+        ),
     )  # fmt: skip
     return target, R, report
+
+
+def _reduce(
+    source: RowSource,
+    g: QrGeometry,
+    call: LongCall,
+    q: TallQ,
+    file: ArrayFile,
+    begun: int,
+    kept: KeptState,
+) -> None:
+    """Let the rows go by, from a block on, and write their reflections."""
+    leaving: deque[Ticket] = deque()
+
+    def make_durable() -> None:
+        for ticket in leaving:
+            wait(ticket, call.trace)
+        leaving.clear()
+        wait(file.submit_sync(), call.trace)
+
+    first_row = min(begun * g.q.height, g.q.m)
+    with streams([source], [g.rows], call, first=first_row) as (stream,):
+        for block, (first, data, whole) in enumerate(stream, begun + 1):
+            check_finite(source.name, first, data)
+            q.add(data)
+            # Rows beyond the matrix are padding: zeros rather than what was there.
+            whole[len(data) :] = 0
+            leaving.append(file.submit_write([first, 0], [1, 1], whole))
+            stream.leave(leaving[-1])
+            kept.passed(block, 2 * g.q.blocks, make_durable)
+            while leaving and leaving[0].done():
+                wait(leaving.popleft(), call.trace)
+    # Its buffers are free only then.
+    for ticket in leaving:
+        wait(ticket, call.trace)

@@ -9,10 +9,12 @@ import numpy as np
 from outcore.errors import InvalidError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
+from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry
 from outcore.linalg.rows.tsqr_plan import (
+    state_sizes,
     stored_layout,
     triangle_rows,
     tsqr_bytes,
@@ -22,14 +24,21 @@ from outcore.linalg.rows.tsqr_plan import (
 from outcore.linalg.systems.columns import TRANSFER_BYTES
 
 
-def r_blocks(A: RowLayout, dtype: np.dtype[Any], memory_bytes: int) -> RowPlan:
-    """Choose the blocks in which a matrix is read if only R is wanted."""
-    fixed = tsqr_bytes(A.columns, 0, dtype, A.rows)
+def r_blocks(
+    A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, *, is_stored: bool = False
+) -> RowPlan:
+    """Choose the blocks in which a matrix is read if only R is wanted, in memory or on disk."""
+    fixed = r_bytes(A, dtype, is_stored=is_stored)
     (plan,) = plan_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
         memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A), fix=_FIX,
     )  # fmt: skip
     return plan
+
+
+def r_bytes(A: RowLayout, dtype: np.dtype[Any], *, is_stored: bool) -> int:
+    """Memory beside the blocks."""
+    return tsqr_bytes(A.columns, 0, dtype, A.rows) + is_stored * TRANSFER_BYTES[0]
 
 
 _FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
@@ -107,7 +116,13 @@ class QrGeometry:
     def memory_bytes(self) -> int:
         """The most that is taken from the budget."""
         blocks = max(self.rows.memory_bytes, RING_BLOCKS * self.q.block_bytes)
-        return self.q.fixed_bytes + self.q.bounce_bytes + blocks
+        moving = 2 * self.q.bounce_bytes + STATE_MEMORY_BYTES
+        return self.q.fixed_bytes + moving + blocks
+
+    @property
+    def flops(self) -> float:
+        """Operations: R, and as many for Q."""
+        return 2 * tsqr_flops(self.q.m, self.q.n, 0, self.q.dtype)
 
     @property
     def method(self) -> str:
@@ -153,13 +168,22 @@ def qr_cost(problem: Problem) -> Cost:
     layout, dtype = stored_layout(problem), work_dtype("A", problem.dtype)
     m, n = problem.needed("m"), problem.n
     if problem.option("mode", "r") == "r":
-        plan = r_blocks(layout, dtype, problem.memory_bytes)
+        is_stored = bool(problem.option("out", False))
+        plan = r_blocks(layout, dtype, problem.memory_bytes, is_stored=is_stored)
+        sizes = state_sizes(n, 0, dtype, m)
+        written = sizes[0] + state_bytes(*sizes) if is_stored else 0
         return Cost(
             method=f"R of rows as they are read, {plan.height} at once",
-            peak_memory_bytes=tsqr_bytes(n, 0, dtype, m) + plan.memory_bytes,
-            disk_bytes=0,
+            peak_memory_bytes=r_bytes(layout, dtype, is_stored=is_stored) + plan.memory_bytes,
+            disk_bytes=written,
             words_lower_bound=float(m * n),
-            phases=(tsqr_phase(m, n, 0, plan, dtype),),
+            phases=(
+                dataclasses.replace(
+                    tsqr_phase(m, n, 0, plan, dtype),
+                    bytes_written=sizes[0] * is_stored,
+                    ends_written_bytes=sizes[0] * is_stored,
+                ),
+            ),
         )
     g = qr_geometry(layout, dtype, problem.memory_bytes)
     first = tsqr_phase(m, n, 0, g.rows, dtype)
@@ -170,7 +194,7 @@ def qr_cost(problem: Problem) -> Cost:
         return Cost(
             method=g.method,
             peak_memory_bytes=g.memory_bytes,
-            disk_bytes=g.q_bytes,
+            disk_bytes=g.q_bytes + state_bytes(*state_sizes(n, 0, dtype, m)),
             words_lower_bound=float(m * n + m * m),
             phases=(first, last),
         )
@@ -178,7 +202,7 @@ def qr_cost(problem: Problem) -> Cost:
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=q_bytes,
+        disk_bytes=2 * q_bytes + state_bytes(*g.q.state_sizes()),
         words_lower_bound=2.0 * m * n,
         phases=(
             dataclasses.replace(first, bytes_written=q_bytes),

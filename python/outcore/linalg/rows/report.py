@@ -7,6 +7,22 @@ import numpy as np
 
 from outcore import blas_choice
 from outcore.longcall import LongCall
+from outcore.report import Report
+
+
+def written_too(report: Report, nbytes: int, moved: tuple[int, int], call: LongCall) -> None:
+    """Add to a report that a result of so many bytes was written in the end.
+
+    Parameters
+    ----------
+    moved
+        Bytes read and written for that.
+    """
+    report.planned_bytes_written = (report.planned_bytes_written or 0) + nbytes
+    report.bytes_read += moved[0]
+    report.bytes_written += moved[1]
+    for name, figure in call.figures().items():
+        setattr(report, name, figure)
 
 
 def figures_of(

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -317,6 +317,28 @@ def row_source(
 
 def _is_sliced(given: Any) -> bool:
     return all(hasattr(given, attribute) for attribute in ("shape", "dtype", "__getitem__"))
+
+
+def known_operands(
+    given: Mapping[str, tuple[RowSource, object]],
+) -> dict[str, Array | npt.NDArray[Any]]:
+    """Return arrays of which a later call can tell whether they are the same; none unless all are.
+
+    Parameters
+    ----------
+    given
+        Each as a source, and as the caller gave it. An iterator's rows cannot be known before they
+        are taken, and those of a memmap, or of anything else that is sliced, may change unseen.
+    """
+    known: dict[str, Array | npt.NDArray[Any]] = {}
+    for name, (source, array) in given.items():
+        if isinstance(source, StoredRows):
+            known[name] = source.array
+        elif isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+            known[name] = array
+        else:
+            return {}
+    return known
 
 
 def work_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:

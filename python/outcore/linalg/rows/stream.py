@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from outcore._core import Ticket, Trace, column_extremes
 from outcore.errors import InvalidError, NonFiniteError, OutcoreError
+from outcore.linalg.grains import pages
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.source import RowSource, copy_rows
@@ -66,6 +67,8 @@ class RowStream:
         The source's own in the trace.
     transform
         Called with each block as it was read; returns as many rows.
+    first
+        A row of the block to begin with. Blocks are cut as if it were 0.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RowStream:
         call: LongCall,
         number: int = 0,
         transform: Transform | None = None,
+        first: int = 0,
     ) -> None:
         layout = plan.layout
         self.source, self._plan, self._trace, self._transform = source, plan, call.trace, transform
@@ -89,7 +93,7 @@ class RowStream:
             _Free(allocated(call, copied, plan.dtype, plan.order)) for _ in range(plan.copies)
         )
         self._reading: deque[_Reading] = deque()
-        self._next, self._at_end = 0, False
+        self._next, self._at_end = first // plan.height * plan.height, first == source.rows
         self._leaving: Ticket | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
@@ -163,20 +167,23 @@ def streams(
     plans: Sequence[RowPlan],
     call: LongCall,
     transform: Transform | None = None,
+    first: int = 0,
 ) -> Iterator[list[RowStream]]:
-    """Open streams over sources; at the end nothing is in flight any more."""
+    """Open streams over sources, from a row on; at the end nothing is in flight any more."""
     opened: list[RowStream] = []
     try:
         for number, (source, plan) in enumerate(zip(sources, plans, strict=True)):
-            opened.append(RowStream(source, plan, call, number, transform))
+            opened.append(RowStream(source, plan, call, number, transform, first))
         yield opened
     finally:
         for stream in opened:
             stream.abandon()
 
 
-def side_by_side(opened: Sequence[RowStream]) -> Iterator[tuple[int, list[Matrix]]]:
+def side_by_side(opened: Sequence[RowStream], first: int = 0) -> Iterator[tuple[int, list[Matrix]]]:
     """Go through several streams at once: (first row, a block of each), of equal heights.
+
+    `first` is the row to begin with; what the streams have before it is left out.
 
     Raises
     ------
@@ -185,12 +192,11 @@ def side_by_side(opened: Sequence[RowStream]) -> Iterator[tuple[int, list[Matrix
     """
     iterators = [iter(stream) for stream in opened]
     blocks: list[Matrix | None] = [None] * len(opened)
-    first = 0
     while True:
         for i, iterator in enumerate(iterators):
             if blocks[i] is None:
                 block = next(iterator, None)
-                blocks[i] = None if block is None else block.data
+                blocks[i] = None if block is None else block.data[max(first - block.first, 0) :]
         here = [block for block in blocks if block is not None]
         if not here:
             return
@@ -211,10 +217,10 @@ def side_by_side(opened: Sequence[RowStream]) -> Iterator[tuple[int, list[Matrix
 def allocated(
     call: LongCall, shape: tuple[int, int], dtype: np.dtype[Any], order: str = "F"
 ) -> Matrix:
-    """Take memory for a matrix from the call's arena. What it holds is not defined."""
+    """Take whole pages for a matrix from the call's arena. What it holds is not defined."""
     if 0 in shape:
         return np.empty(shape, dtype, order="F")
-    memory = memoryview(call.arena.allocate(shape[0] * shape[1] * dtype.itemsize))
+    memory = memoryview(call.arena.allocate(pages(shape[0] * shape[1] * dtype.itemsize)))
     matrix: Matrix = np.ndarray(shape, dtype, buffer=memory, order="F" if order == "F" else "C")
     return matrix
 

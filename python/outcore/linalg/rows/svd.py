@@ -11,7 +11,7 @@ from the reflections of the rows (`outcore.linalg.rows.tall_q`), and is orthogon
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,21 +19,30 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from outcore import budget
 from outcore._core import column_extremes
+from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.cost import flop_weight
+from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.result import claimed
+from outcore.linalg.result import REFLECTIONS, claimed, working_array, written
 from outcore.linalg.rows.report import figures_of
-from outcore.linalg.rows.source import RowsLike, RowSource, StoredRows, row_source, work_dtype
+from outcore.linalg.rows.source import (
+    RowsLike,
+    RowSource,
+    StoredRows,
+    known_operands,
+    row_source,
+    work_dtype,
+)
 from outcore.linalg.rows.stream import allocated, check_finite, streams
 from outcore.linalg.rows.svd_plan import SvdGeometry, svd_geometry
-from outcore.linalg.rows.svd_u import DiskU, MemoryU, stored_u
+from outcore.linalg.rows.svd_u import DiskU, MemoryU, u_metadata
 from outcore.linalg.rows.tall_q import TallQ
 from outcore.linalg.rows.tsqr import column_squares
 from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS
+from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -79,6 +88,7 @@ def svd(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
@@ -105,6 +115,9 @@ def svd(
         Directory of U, to have it on disk.
     overwrite
         Replace an array that is at `out`.
+    resume
+        Go on with what a call with the same arguments left at `out` that was stopped, if `A` is an
+        array on disk or of NumPy's.
     threads
         Threads of the BLAS; by default as it is set.
     progress
@@ -133,7 +146,7 @@ def svd(
     ExistsError
         If there is something at `out`.
     Interrupted
-        After Ctrl-C or SIGTERM. Nothing is kept.
+        After Ctrl-C or SIGTERM. With `out` a later call goes on.
 
     Notes
     -----
@@ -147,9 +160,12 @@ def svd(
     source = row_source("A", A)
     dtype = work_dtype("A", source.layout.dtype)
     source.deliver(dtype)
-    memory_bytes = budget.resolve(memory)
+    draw = np.random.default_rng(seed)
+    known = known_operands({"A": (source, A)})
+    arguments = {"k": k, "oversample": oversample, "power": power, "seed": _seed_of(seed, draw)}
+    steps = StepsDone(out if known else None, "svd", arguments, known, memory, resume=resume)
     g = svd_geometry(
-        source.layout, k, dtype, memory_bytes,
+        source.layout, k, dtype, steps.memory_bytes,
         oversample=oversample, power=power, is_stored=out is not None,
     )  # fmt: skip
     operands = [source.array] if isinstance(source, StoredRows) else []
@@ -157,26 +173,39 @@ def svd(
         with (
             claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
             long_call(
-                "singular values", memory_bytes=memory_bytes, work=g.flops, threads=threads,
+                "singular values", memory_bytes=steps.memory_bytes, work=g.flops, threads=threads,
                 progress=progress,
             ) as call,
         ):  # fmt: skip
-            problem = _Svd(source, g, call, np.random.default_rng(seed))
             if where is None:
-                return problem.solve(MemoryU(g, call))
-            with stored_u(where, g, call, _WHY) as u:
-                return problem.solve(u)
+                return _Svd(source, g, call, draw, None, steps).solve()
+            with written(where, u_metadata(g), _WHY, steps) as target:
+                return _Svd(source, g, call, draw, target, steps).solve()
     except KeyboardInterrupt:
-        raise Interrupted("svd was stopped, and nothing is kept; call it again") from None
+        raise Interrupted(steps.stopped("svd", "svd")) from None
+
+
+def _seed_of(seed: object, draw: np.random.Generator) -> object:
+    """Tell seeds apart: of a generator its state counts."""
+    if isinstance(seed, np.random.Generator):
+        return repr(draw.bit_generator.state)
+    return None if seed is None else repr(seed)
 
 
 class _Svd:
     """The passes over A."""
 
     def __init__(
-        self, source: RowSource, g: SvdGeometry, call: LongCall, draw: np.random.Generator
+        self,
+        source: RowSource,
+        g: SvdGeometry,
+        call: LongCall,
+        draw: np.random.Generator,
+        target: Array | None,
+        steps: StepsDone,
     ) -> None:
         self._source, self._g, self._call = source, g, call
+        self._target, self._steps = target, steps
         self._kernels, self._read = kernels(g.q.dtype), 0
         # The vectors that are iterated, and those that the error is estimated with.
         self._Z = allocated(call, (g.n, g.q.n + g.q.k), g.q.dtype)
@@ -186,18 +215,39 @@ class _Svd:
                 self._Z[:, j] += 1j * draw.standard_normal(g.n)
                 self._Z[:, j] *= 0.5**0.5
         self._W = allocated(call, (g.n, g.q.n), g.q.dtype)
-        # Elements of A Z are about 2 to this power.
+        self._exponents = allocated(call, (1, 1), np.dtype(np.int64))
         self._exponent = 0
 
-    def solve(
-        self, u: MemoryU | DiskU
-    ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
+    @property
+    def _exponent(self) -> int:
+        """Elements of A Z are about 2 to this power."""
+        return int(self._exponents[0, 0])
+
+    @_exponent.setter
+    def _exponent(self, power: int) -> None:
+        self._exponents[0, 0] = power
+
+    def solve(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
         """Do all passes."""
-        g, k = self._g, self._g.k
-        for _ in range(g.power):
-            self._iterate()
-        q = TallQ(g.q, self._call)
-        self._project(q, u)
+        g, k, call = self._g, self._g.k, self._call
+        q = TallQ(g.q, call)
+        matrices = [self._Z, self._exponents, self._W, *q.state]
+        self._kept = KeptState(self._target, self._steps, [g.q.height], matrices, call)
+        # A step is a block of rows, in a pass or of U.
+        begun = self._kept.load(g.steps, REFLECTIONS)
+        done = [min(max(begun - first, 0), g.q.blocks) for first in range(0, g.steps, g.q.blocks)]
+        target, anew = self._target, begun == 0
+        if target is not None:
+            beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=anew)
+        for number in range(g.power):
+            if done[number] < g.q.blocks:
+                self._iterate(number, done[number])
+            else:
+                call.meter.advance(g.iteration_flops)
+        u: MemoryU | DiskU = MemoryU(g, call) if target is None else DiskU(target, beside, g, call)
+        projected, built = done[g.power :]
+        q.go_on(projected - built)
+        self._project(q, u, projected)
         # Below the diagonal are reflections that are still needed.
         R = np.triu(q.factor.R)
         left, s, right = scipy.linalg.svd(R)
@@ -206,29 +256,34 @@ class _Svd:
         V = self._W[:, :k]
         self._kernels.gemm(self._Z[:, : g.q.n], right, V, beta=0, trans_b="C")
         np.conjugate(V, out=V)
-        U = u.build(q, left)
+        call.meter.advance(built * g.q.height * g.q.row_work)
+        first = g.passes * g.q.blocks
+        U = u.build(q, left, built, lambda n, durable: self._passed(first + n, durable))
         moved, planned = u.bytes_moved(), g.bytes_moved()
         report = SvdReport(
             passes=g.passes,
             error_bound=math.ldexp(10 * math.sqrt(2 / np.pi * squares.max()), self._exponent),
             frobenius_error=math.ldexp(math.sqrt(squares.mean()), self._exponent),
+            notes=self._steps.notes(g.steps),
             **figures_of(
-                self._call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
+                call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
                 moved=(self._read + moved[0], moved[1]), planned=planned,
                 is_stored=g.rows.layout.is_stored, arrays=("A", "reflections", "U"),
             ),
         )  # fmt: skip
         return U, np.ldexp(s[:k], self._exponent), V.T, report
 
-    def _iterate(self) -> None:
-        """Z <- orthonormal basis of Aᴴ A Z."""
+    def _iterate(self, number: int, done: int) -> None:
+        """Z <- orthonormal basis of Aᴴ A Z, of which so many blocks of rows are done."""
         g, call = self._g, self._call
         Z, W = self._Z[:, : g.q.n], self._W
-        W[...] = 0
         product = allocated(call, (g.q.height, g.q.n), g.q.dtype)
-        self._exponent = -_most_exponent(W.dtype)
+        if not done:
+            W[...] = 0
+            self._exponent = -_most_exponent(W.dtype)
         by_row = g.rows.order == "C"
-        for rows in self._rows():
+        call.meter.advance(done / g.q.blocks * g.iteration_flops)
+        for block, rows in self._rows(done):
             Y = product[: len(rows)]
             times(self._kernels, rows, Z, Y)
             self._scale(Y, W)
@@ -239,6 +294,8 @@ class _Svd:
             else:
                 self._kernels.gemm(rows, Y, W, trans_a="C")
             call.meter.advance(len(rows) / g.q.m * g.iteration_flops)
+            if block < g.q.blocks:
+                self._passed(number * g.q.blocks + block)
         if by_row:
             np.conjugate(W, out=W)
         if not np.isfinite(column_extremes(W, False)[0]):
@@ -261,12 +318,14 @@ class _Svd:
             self._exponent = found
         shift(Y, -2 * self._exponent)
 
-    def _project(self, q: TallQ, u: MemoryU | DiskU) -> None:
-        """Go through the rows of A Z, and of A times the other vectors."""
+    def _project(self, q: TallQ, u: MemoryU | DiskU, done: int) -> None:
+        """Go through the rows of A Z, and of A times the other vectors, from a block on."""
         g = self._g
         others = allocated(self._call, (g.q.height, g.q.k), g.q.dtype)
-        first = 0
-        for rows in self._rows():
+        products = flop_weight(g.q.dtype) * 2.0 * g.n * (g.q.n + g.q.k)
+        self._call.meter.advance(done * g.q.height * (products + g.q.row_work))
+        for block, rows in self._rows(done):
+            first = (block - 1) * g.q.height
             Y, probes = u.rows(first, len(rows)), others[: len(rows)]
             times(self._kernels, rows, self._Z[:, : g.q.n], Y)
             times(self._kernels, rows, self._Z[:, g.q.n :], probes)
@@ -274,19 +333,22 @@ class _Svd:
                 shift(part, -self._exponent)
             q.add(Y, probes)
             u.keep(first)
-            products = flop_weight(g.q.dtype) * 2.0 * g.n * (g.q.n + g.q.k)
             self._call.meter.advance(len(rows) * products)
-            first += len(rows)
+            self._passed(g.power * g.q.blocks + block, u.make_durable)
 
-    def _rows(self) -> Iterator[Matrix]:
-        """Go through the rows of A once more."""
+    def _passed(self, step: int, make_durable: Callable[[], object] = lambda: None) -> None:
+        self._kept.passed(step, self._g.steps, make_durable)
+
+    def _rows(self, done: int) -> Iterator[tuple[int, Matrix]]:
+        """Go through the rows of A once more, from a block on: (blocks then, rows)."""
         trace = self._call.trace
-        with streams([self._source], [self._g.rows], self._call) as (stream,):
-            for first, rows, _ in stream:
+        first = min(done * self._g.q.height, self._g.q.m)
+        with streams([self._source], [self._g.rows], self._call, first=first) as (stream,):
+            for block, (first, rows, _) in enumerate(stream, done + 1):
                 start_ns = trace.now_ns()
                 if self._read == 0 or not self._g.rows.layout.is_stored:
                     check_finite(self._source.name, first, rows)
-                yield rows
+                yield block, rows
                 trace.record("compute", start_ns)
         self._read += self._source.bytes_read()
 

@@ -9,6 +9,7 @@ from outcore.counts import count_of, is_count
 from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
+from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg.rows.plan import RowLayout, RowPlan, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
@@ -49,6 +50,18 @@ class SvdGeometry:
         return self.power + 1
 
     @property
+    def steps(self) -> int:
+        """Blocks of rows, in all passes and of U."""
+        return (self.passes + 1) * self.q.blocks
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes on disk of what is kept there to go on from."""
+        words = [self.n * (self.q.n + self.q.k), self.n * self.q.n]
+        own = [count * self.q.dtype.itemsize for count in words]
+        return state_bytes(8, *own, *self.q.state_sizes()) if self.is_stored else 0
+
+    @property
     def u_bytes(self) -> int:
         """Bytes of U on disk, in whole blocks."""
         q = self.q
@@ -60,6 +73,7 @@ class SvdGeometry:
         q, itemsize = self.q, self.q.dtype.itemsize
         out_block = pages(q.height * self.k * itemsize)
         vectors = pages(self.n * (q.n + q.k) * itemsize) + pages(self.n * q.n * itemsize)
+        vectors += pages(8) + q.fixed_bytes + STATE_MEMORY_BYTES * self.is_stored
         iterating = self.rows.memory_bytes + q.block_bytes
         iterating += pages((WORK_COLUMNS + 1) * q.n * itemsize)
         last = self.rows.memory_bytes + pages(q.height * q.k * itemsize)
@@ -70,7 +84,7 @@ class SvdGeometry:
         else:
             last += pages(q.m * q.n * itemsize)
             building = pages(q.m * q.n * itemsize) + out_block
-        return vectors + max(iterating, q.fixed_bytes + max(last, building))
+        return vectors + max(iterating, last, building)
 
     @property
     def iteration_flops(self) -> float:
@@ -174,7 +188,7 @@ def svd_cost(problem: Problem) -> Cost:
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=q_bytes + g.u_bytes,
+        disk_bytes=q_bytes + g.u_bytes + g.state_bytes,
         words_lower_bound=float(g.q.m * g.n),
         phases=(*[iterating] * g.power, last),
     )

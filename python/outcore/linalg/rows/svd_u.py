@@ -1,28 +1,25 @@
 """Where the left singular vectors are made: in memory, or on disk beside their reflections."""
 
-import contextlib
-import dataclasses
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeAlias
 
 from outcore._core import ArrayFile, Ticket
-from outcore.array import Array, open_array
-from outcore.array_metadata import write_metadata
-from outcore.errors import OutcoreError
+from outcore.array import Array
 from outcore.lapack import kernels
 from outcore.linalg.grains import cut
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
-from outcore.linalg.result import claimed, written
 from outcore.linalg.rows.stream import allocated
 from outcore.linalg.rows.svd_plan import SvdGeometry
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
 from outcore.linalg.rows.tall_q_plan import block_bounce_bytes, block_chunk
 from outcore.longcall import LongCall
 from outcore.streams import wait
-from outcore.volumes import Place
 from outcore.zarr_format import Metadata
+
+Passed: TypeAlias = Callable[[int, Callable[[], None]], None]
+"""Told of each block of U: how many there are then, and what makes them durable."""
 
 
 class MemoryU:
@@ -39,7 +36,10 @@ class MemoryU:
     def keep(self, first: int) -> None:
         """Keep the reflections that are there now."""
 
-    def build(self, q: TallQ, left: Matrix) -> Matrix:
+    def make_durable(self) -> None:
+        """Nothing is on disk."""
+
+    def build(self, q: TallQ, left: Matrix, built: int, passed: Passed) -> Matrix:
         """Make U = Q `left`."""
         g = self._g
         block = allocated(self._call, (g.q.height, g.k), g.q.dtype)
@@ -89,8 +89,14 @@ class DiskU:
         self._leaving.append(self._reflections.submit_write([first, 0], [1, 1], self._blocks[0]))
         self._blocks.rotate()
 
-    def build(self, q: TallQ, left: Matrix) -> Array:
-        """Make U = Q `left`."""
+    def make_durable(self) -> None:
+        """Wait until all reflections so far are on disk."""
+        for ticket in self._leaving:
+            wait(ticket, self._call.trace)
+        wait(self._reflections.submit_sync(), self._call.trace)
+
+    def build(self, q: TallQ, left: Matrix, built: int, passed: Passed) -> Array:
+        """Make U = Q `left`; so many blocks are there already."""
         g, call = self._g, self._call
         for ticket in self._leaving:
             wait(ticket, call.trace)
@@ -106,7 +112,14 @@ class DiskU:
             U[len(rows) :] = 0
             return self._file.submit_write([first, 0], [1, 1], U)
 
-        build_from_disk(q, self._reflections, call, put)
+        def told(number: int, settle: Callable[[], None]) -> None:
+            def make_durable() -> None:
+                settle()
+                wait(self._file.submit_sync(), call.trace)
+
+            passed(number, make_durable)
+
+        build_from_disk(q, self._reflections, call, put, built, told)
         return self._target
 
     def bytes_moved(self) -> tuple[int, int]:
@@ -115,34 +128,7 @@ class DiskU:
         return sum(c[0] for c in counters), sum(c[1] for c in counters)
 
 
-@contextmanager
-def stored_u(where: Place, g: SvdGeometry, call: LongCall, why: str) -> Iterator[DiskU]:
-    """Make the array of U, whole at the end of the block, and one for the reflections meanwhile."""
-    beside = where.beside(f"{where.path.name}.reflections").path
-    metadata = Metadata((g.q.m, g.q.n), g.q.dtype, g.q.chunk, "F", "row-major")
-    u_chunk = block_chunk(g.q.height, g.k, g.q.dtype)
-    # U is whole only after the reflections are gone: what a killed call left of them, the next
-    # call for the same U finds.
-    with (
-        written(where, Metadata((g.q.m, g.k), g.q.dtype, u_chunk, "F", "row-major"), why) as u,
-        claimed(beside, [], overwrite=False, why=why) as scratch,
-    ):
-        assert scratch is not None, "there is a place"
-        with scratch_array(scratch, metadata, why) as reflections:
-            yield DiskU(u, reflections, g, call)
-
-
-@contextmanager
-def scratch_array(where: Place, metadata: Metadata, why: str) -> Iterator[Array]:
-    """Make an array that is gone at the end of the block."""
-    metadata = metadata.on(where.volume)
-    if where.volume.exists(where.name):
-        where.volume.remove(where.name)
-    try:
-        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=why))
-        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
-        with open_array(where.path, "r+", allow_incomplete=True) as array:
-            yield array
-    finally:
-        with contextlib.suppress(OutcoreError):
-            where.volume.remove(where.name)
+def u_metadata(g: SvdGeometry) -> Metadata:
+    """Describe U on disk."""
+    chunk = block_chunk(g.q.height, g.k, g.q.dtype)
+    return Metadata((g.q.m, g.k), g.q.dtype, chunk, "F", "row-major")

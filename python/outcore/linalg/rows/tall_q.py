@@ -1,6 +1,6 @@
 """The orthogonal factor of a tall matrix, from the reflections that `TallQR` left of its rows.
 
-They lie on disk where Q is to be, block by block. With Q_i the reflections of step i,
+They lie on disk, block by block. With Q_i the reflections of step i,
 
     Q = Q_1 [I; ...],    built from the last step to the first:  [C; B_i] <- Q_i [C; 0]
 
@@ -41,6 +41,8 @@ class TallQ:
     ----------
     factor
         R, and Qᴴ of what went along.
+    state
+        Memory of all that `go_on` takes up, of which the number of blocks is not a part.
     """
 
     def __init__(self, geometry: TallQGeometry, call: LongCall) -> None:
@@ -53,6 +55,18 @@ class TallQ:
         self._C = allocated(call, (g.n, g.n), g.dtype)
         self._C[...] = np.eye(g.n, dtype=g.dtype)
         self._back = _Back(g, kernels(g.dtype), call)
+        self.state = [*self.factor.state, self._memory, self._C]
+
+    def go_on(self, blocks: int) -> None:
+        """Go on with a state in which so many blocks have reflections, in either direction."""
+        g = self.geometry
+        self._taus, self._done = [], 0
+        for rows in cut(0, g.m, g.height)[:blocks]:
+            count = len(self.factor.steps(rows.start, rows.stop - rows.start))
+            taus = range(self._done, self._done + count)
+            self._taus.append([self._memory[:, i] for i in taus])
+            self._done += count
+            self.factor.rows = rows.stop
 
     def add(self, block: Matrix, b: Matrix | None = None) -> None:
         """Add a block of rows, in whose place are its reflections then."""
@@ -78,29 +92,40 @@ class TallQ:
 
 
 def build_from_disk(
-    q: TallQ, file: ArrayFile, call: LongCall, put: Callable[[int, Matrix, Matrix], Ticket]
+    q: TallQ,
+    file: ArrayFile,
+    call: LongCall,
+    put: Callable[[int, Matrix, Matrix], Ticket],
+    built: int,
+    passed: Callable[[int, Callable[[], None]], None],
 ) -> None:
     """Make Q from the reflections in a file, from the last block to the first.
 
     ``put(first, rows, block)`` starts to write what becomes of the rows from `first` on; `block` is
-    the memory that they are in, with padding below the last row of all.
+    the memory that they are in, with padding below the last row of all. `built` blocks are there
+    already; ``passed(built, settle)`` is told of each, with what waits until all are written.
     """
     g = q.geometry
     stream = BlockStream(file, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
-    blocks = cut(0, g.blocks * g.height, g.height)[::-1]
+    blocks = cut(0, g.blocks * g.height, g.height)[::-1][built:]
     stream.extend((rows, slice(0, g.n)) for rows in blocks)
     # A block's memory stays as it is until it is written.
     writing: deque[tuple[Ticket, Matrix]] = deque()
-    for rows in blocks:
+
+    def settle() -> None:
+        for ticket, _ in writing:
+            wait(ticket, call.trace)
+
+    for number, rows in enumerate(blocks, built + 1):
         block = stream.take().data
         inside = block[: g.m - rows.start]
         q.build(rows.start, inside)
         writing.append((put(rows.start, inside, block), block))
         del block, inside
+        passed(number, settle)
         if len(writing) == RING_BLOCKS - 1:
             wait(writing.popleft()[0], call.trace)
-    for ticket, _ in writing:
-        wait(ticket, call.trace)
+    settle()
 
 
 class _Back:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from outcore.linalg.grains import bounce_bytes, pages
-from outcore.linalg.rows.tsqr_plan import factor_rows, tsqr_bytes, tsqr_flops
-from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES
+from outcore.linalg.rows.tsqr_plan import factor_rows, state_sizes, tsqr_bytes, tsqr_flops
+from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, Metadata
 
 Q_COLUMNS = 64
 """Columns of the block reflections that build Q."""
@@ -79,6 +79,18 @@ class TallQGeometry:
         words.append(columns**2)
         own = sum(pages(count * self.dtype.itemsize) for count in words)
         return tsqr_bytes(self.n, self.k, self.dtype) + own
+
+    def metadata(self) -> Metadata:
+        """Describe an array of blocks of Q, or of reflections."""
+        return Metadata((self.m, self.n), self.dtype, self.chunk, "F", "row-major")
+
+    def state_sizes(self) -> list[int]:
+        """Bytes of each matrix that a stopped call needs to go on."""
+        own = [self.n * self.steps, self.n**2]
+        return [
+            *state_sizes(self.n, self.k, self.dtype),
+            *(count * self.dtype.itemsize for count in own),
+        ]
 
     def q_bytes(self) -> int:
         """Bytes of Q on disk, in whole blocks. Exact if these are whole pages."""

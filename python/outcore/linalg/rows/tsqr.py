@@ -54,6 +54,8 @@ class TallQR:
         (k,) float64: 2-norms of what of Qᴴ b is below `c`.
     rows
         Rows so far.
+    state
+        Memory of all of that but the number of rows, for who keeps it to go on later.
     """
 
     def __init__(
@@ -73,9 +75,11 @@ class TallQR:
         # Rows that are a triangle already need not be factored.
         self._head = 0 if damp else n
         np.fill_diagonal(self.R, damp)
-        self.rest: npt.NDArray[np.float64] = np.zeros(k)
+        rest, tau = allocated(call, (k, 1), np.dtype(np.float64)), allocated(call, (n, 1), dtype)
+        rest[...] = 0
+        self.rest, self.tau = rest[:, 0], tau[:, 0]
         self.rows = 0
-        self.tau = allocated(call, (n, 1), dtype)[:, 0]
+        self.state = [self.R, self.c, rest, tau]
         self._t = allocated(call, (reflector_columns(n, dtype), n), dtype)
         self._work = allocated(call, (WORK_COLUMNS * max(n, k), 1), dtype)[:, 0]
         self._step = factor_rows(n, dtype)
@@ -139,7 +143,7 @@ class TallQR:
         self._kernels.tpqrt(self.R, A, self._t, self._work)
         if b.size:
             self._kernels.tpmqrt(A, self._t, self.c, b, self._work, trans="C")
-            self.rest = np.hypot(self.rest, norms(b))
+            np.hypot(self.rest, norms(b), out=self.rest)
         self.rows += len(A)
         block, n = self._t.shape
         taus: npt.NDArray[Any] = self._t[np.arange(n) % block, np.arange(n)]

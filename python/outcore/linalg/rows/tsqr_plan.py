@@ -57,7 +57,13 @@ def tsqr_bytes(n: int, k: int, dtype: np.dtype[Any], most: int | None = None) ->
     """Memory for R of so many rows at most, for k right-hand sides, and for workspaces."""
     block = reflector_columns(n, dtype)
     words = [triangle_rows(n, most) * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
-    return sum(pages(count * dtype.itemsize) for count in words)
+    return sum(pages(count * dtype.itemsize) for count in words) + pages(8 * k)
+
+
+def state_sizes(n: int, k: int, dtype: np.dtype[Any], most: int | None = None) -> list[int]:
+    """Bytes of each matrix that a stopped call needs to go on."""
+    words = [triangle_rows(n, most) * n, n * k, n]
+    return [count * dtype.itemsize for count in words] + [8 * k]
 
 
 def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:

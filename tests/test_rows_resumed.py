@@ -1,0 +1,314 @@
+"""What has gone by is not read again: QR, least squares, AᴴA and SVD go on after a stop."""
+
+import contextlib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import names_below, one_thread, random_matrix
+from stopping import interrupted_after, kill_at_line, noted_at_once, stopped_at
+
+import outcore as oc
+from outcore.blocks_done import STEPS
+from outcore.errors import DiskFullError, IncompleteError, Interrupted
+from outcore.linalg import gram, kept_state, lstsq, qr, steps_done, svd
+from outcore.linalg.result import REFLECTIONS, STATE
+
+__all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
+
+Result = tuple[oc.Array, list[np.ndarray[Any, Any]], oc.Report]
+Call = Callable[..., Any]
+
+M, N, K = 900, 24, 3
+
+
+def _tall(dtype: str) -> Any:
+    return random_matrix(M, dtype)[:, :N].copy()
+
+
+class Case:
+    """A call with a result on disk, and what is right."""
+
+    def __init__(self, verb: str, where: Path, dtype: str = "c16") -> None:
+        a = _tall(dtype)
+        if verb == "least norm":
+            a = a.T.copy()
+        elif verb == "wide qr":
+            a = random_matrix(256, dtype)[:100].copy()
+        elif verb == "gram in parts":
+            a = random_matrix(256, dtype)
+        if verb == "svd":
+            a /= 4.0 ** np.arange(N)
+        self.a, self.b = a, random_matrix(len(a), dtype, 1)[:, :K].copy(order="F")
+        chunks = (N, 64) if verb == "least norm" else (64 if len(a) == M else 16, a.shape[1])
+        order = "F" if verb == "least norm" else "C"
+        self.source = where / "A"
+        oc.from_array(a, self.source, order=order, chunks=chunks, progress=False).close()
+        self.right = where / "b"
+        # Other blocks than those of A.
+        oc.from_array(self.b, self.right, chunks=(48, K), progress=False).close()
+        calls: dict[str, tuple[Call, Call]] = {
+            "lstsq": (lambda **o: lstsq(self.source, self.right, **o), self.solves),
+            "ridge": (lambda **o: lstsq(self.source, self.b, damp=2.0, **o), self.solves_ridge),
+            "least norm": (lambda **o: lstsq(self.source, self.b, **o), self.solves),
+            "R": (lambda **o: qr(self.source, **o), self.is_triangle),
+            "qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
+            "wide qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
+            "gram": (lambda **o: gram(self.source, **o), self.is_gram),
+            "gram in parts": (lambda **o: gram(self.source, **o), self.is_gram),
+            "svd": (lambda **o: svd(self.source, K, power=1, seed=1, **o), self.is_svd),
+        }
+        self.memory = {
+            "least norm": 360_000,
+            "gram in parts": 320_000,
+            "qr": 240_000,
+            "wide qr": 1_200_000,
+        }.get(verb, 210_000)
+        self.call, self.check = calls[verb]
+
+    def run(self, out: Path, **more: Any) -> Result:
+        """Return the result on disk, those in memory, and the report."""
+        found = self.call(**{"out": out, "memory": self.memory, "progress": False} | more)
+        return found[0], list(found[1:-1]), found[-1]
+
+    def solves(self, x: Any) -> None:
+        expected = np.linalg.lstsq(self.a, self.b)[0]
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
+
+    def solves_ridge(self, x: Any) -> None:
+        above = np.vstack([self.a, 2.0 * np.eye(N)])
+        expected = np.linalg.lstsq(above, np.vstack([self.b, np.zeros((N, K))]))[0]
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
+
+    def is_triangle(self, R: Any) -> None:
+        np.testing.assert_allclose(R.conj().T @ R, self.a.conj().T @ self.a, rtol=0, atol=1e-9)
+        assert not np.tril(R, -1).any()
+
+    def is_qr(self, Q: Any, R: Any) -> None:
+        np.testing.assert_allclose(Q @ R, self.a, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(Q.conj().T @ Q, np.eye(Q.shape[1]), rtol=0, atol=1e-12)
+
+    def is_gram(self, G: Any) -> None:
+        np.testing.assert_allclose(G, self.a.conj().T @ self.a, rtol=0, atol=1e-9)
+
+    def is_svd(self, U: Any, s: Any, Vh: Any) -> None:
+        expected = np.linalg.svd(self.a, compute_uv=False)
+        np.testing.assert_allclose(s, expected[:K], rtol=1e-6)
+        np.testing.assert_allclose(U.conj().T @ U, np.eye(K), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(U * s, self.a @ Vh.conj().T, rtol=0, atol=1e-6 * s[0])
+
+    def assert_right(self, found: Result) -> None:
+        self.check(found[0][...], *found[1])
+        names = {path.name for path in Path(found[0].path).iterdir()}
+        assert not names & {STEPS, STATE, REFLECTIONS}
+
+
+VERBS = ["lstsq", "ridge", "least norm", "R", "qr", "wide qr", "gram", "gram in parts", "svd"]
+
+
+@pytest.fixture(params=VERBS)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    return Case(request.param, tmp_path)
+
+
+def same(found: Result, other: Result) -> None:
+    """Bit for bit."""
+    np.testing.assert_array_equal(found[0][...], other[0][...])
+    for one, two in zip(found[1], other[1], strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
+    out = tmp_path / "X"
+    whole = case.run(tmp_path / "W")
+    report = whole[2]
+    case.assert_right(whole)
+    assert report.notes == []
+    assert report.peak_memory_bytes <= case.memory
+    assert report.bytes_read == report.planned_bytes_read
+    note, read = 1, report.bytes_read + 1
+    while True:
+        with contextlib.suppress(Interrupted), interrupted_after(note):
+            case.run(out)
+            break
+        with pytest.raises(IncompleteError, match="again"):
+            oc.open_array(out)
+        told: list[float] = []
+        found = case.run(out, progress=lambda done, left, told=told: told.append(done))
+        case.assert_right(found)
+        same(found, whole)
+        assert any(re.match("gone on at (row|step) ", text) for text in found[2].notes)
+        assert found[2].bytes_read + found[2].bytes_written < read + report.bytes_written
+        assert found[2].peak_memory_bytes <= case.memory
+        assert told == sorted(told)
+        assert told[-1] == 1
+        shutil.rmtree(out)
+        note += 1 + note // 4
+    assert note > 4, "several steps were noted"
+
+
+def test_it_is_stopped_again_and_again(case: Case, tmp_path: Path) -> None:
+    out, times = tmp_path / "X", 0
+    whole = case.run(tmp_path / "W")
+    while True:
+        times += 1
+        with contextlib.suppress(Interrupted), interrupted_after(1):
+            found = case.run(out)
+            break
+    same(found, whole)
+    case.assert_right(found)
+    assert times > 4
+
+
+def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
+    """Between a copy of the state, its note, and what is on disk of the result."""
+    out, line, resumed = tmp_path / "X", 1, 0
+    whole = case.run(tmp_path / "W")
+    before = sorted(p.name for p in tmp_path.iterdir())
+    pages = ("steps_done.py", "result.py", "kept_state.py")
+    while kill_at_line(line, lambda: case.run(out), pages):
+        resume = line % 4 != 0
+        found = case.run(out, overwrite=_is_whole(out), resume=resume)
+        case.assert_right(found)
+        same(found, whole)
+        resumed += any("gone on" in note for note in found[2].notes)
+        assert resume or found[2].notes == []
+        shutil.rmtree(out)
+        assert sorted(p.name for p in tmp_path.iterdir()) == before
+        line += 7 + line // 6
+    assert resumed > 2
+
+
+def _is_whole(path: Path) -> bool:
+    with contextlib.suppress(oc.OutcoreError):
+        oc.open_array(path).close()
+        return True
+    return False
+
+
+def without_state(out: Path) -> None:
+    shutil.rmtree(out / STATE)
+
+
+def without_reflections(out: Path) -> None:
+    shutil.rmtree(out / REFLECTIONS, ignore_errors=True)
+
+
+def of_other_steps(out: Path) -> None:
+    """What is kept says of which step it is."""
+    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
+        pages = kept.shape[0]
+        for first in (0, pages // 2):
+            page = kept[first]
+            page[0] ^= 64
+            kept[first] = page
+
+
+def of_other_blocks(out: Path) -> None:
+    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
+        pages = kept.shape[0]
+        for first in (0, pages // 2):
+            page = kept[first]
+            page[8] ^= 1
+            kept[first] = page
+
+
+@pytest.mark.parametrize(
+    "damage", [without_state, without_reflections, of_other_steps, of_other_blocks]
+)
+def test_without_its_state_it_begins_anew(
+    case: Case, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    out = tmp_path / "X"
+    with stopped_at(3):
+        case.run(out)
+    needed = damage is not without_reflections or (out / REFLECTIONS).exists()
+    damage(out)
+    found = case.run(out)
+    case.assert_right(found)
+    assert (found[2].notes == []) == needed
+    same(found, case.run(tmp_path / "W"))
+
+
+@pytest.mark.parametrize("change", ["A", "memory", "arguments", "resume"])
+@pytest.mark.parametrize("verb", ["lstsq", "qr", "svd"])
+def test_of_something_else_it_begins_anew(tmp_path: Path, verb: str, change: str) -> None:
+    case, out = Case(verb, tmp_path), tmp_path / "X"
+    with stopped_at(3):
+        case.run(out)
+    more: dict[str, Any] = {}
+    if change == "A":
+        with oc.open_array(case.source, "r+") as array:
+            array[0, 0] = array[0, 0]
+    elif change == "memory":
+        more["memory"] = case.memory - 4096
+    elif change == "resume":
+        more["resume"] = False
+    elif verb == "lstsq":
+        case.b = 2 * case.b
+        with oc.open_array(case.right, "r+") as array:
+            array[...] = case.b
+    elif verb == "svd":
+        case.call = lambda **o: svd(case.source, K, power=1, seed=2, **o)
+    else:
+        case.call, case.check = lambda **o: qr(case.source, **o), case.is_triangle
+    found = case.run(out, **more)
+    assert found[2].notes == []
+    case.assert_right(found)
+
+
+def test_a_disk_that_is_full_keeps_nothing(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call itself goes on."""
+    tries = [0]
+
+    def full(target: oc.Array, name: str, *rest: Any, **options: Any) -> oc.Array:
+        tries[0] += 1
+        raise DiskFullError("need room for what is kept")
+
+    monkeypatch.setattr(kept_state, "working_array", full)
+    found = case.run(tmp_path / "X")
+    case.assert_right(found)
+    assert tries[0] > 3
+
+
+def test_short_calls_keep_nothing(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_done, "NOTE_S", 60.0)
+    monkeypatch.setattr(kept_state, "working_array", lambda *rest, **options: 1 / 0)
+    case.assert_right(case.run(tmp_path / "X"))
+
+
+@pytest.mark.parametrize("kind", ["iterator", "memmap", "transform", "memory"])
+def test_what_cannot_be_known_again_is_not_kept(tmp_path: Path, kind: str) -> None:
+    a, A, is_known = _tall("f8"), _tall("f8"), kind == "memory"
+    options: dict[str, Any] = {"out": tmp_path / "G", "memory": 100_000, "progress": False}
+    if kind == "iterator":
+        A = iter([a[:400], a[400:]])
+    elif kind == "memmap":
+        A = np.memmap(tmp_path / "f", a.dtype, "w+", 0, a.shape)
+        A[...] = a
+    elif kind == "transform":
+        options["transform"] = lambda rows: rows
+    with contextlib.suppress(Interrupted), interrupted_after(2):
+        gram(A, **options)
+    assert (tmp_path / "G" / STATE).exists() == is_known
+    G, report = gram(iter([a]) if kind == "iterator" else A, overwrite=True, **options)
+    assert bool(report.notes) == is_known
+    np.testing.assert_allclose(G[...], a.T @ a, atol=1e-9)
+    assert not {STATE, STEPS} & set(names_below(tmp_path / "G"))
+
+
+def test_results_in_memory_keep_nothing(tmp_path: Path) -> None:
+    case = Case("lstsq", tmp_path)
+    before = names_below(tmp_path)
+    with interrupted_after(1):
+        x, _ = lstsq(case.source, case.right, memory=case.memory, progress=False)
+    case.solves(x)
+    assert names_below(tmp_path) == before
