@@ -74,6 +74,26 @@ def test_types_and_layouts(
     assert open_factor(lu.path).norm1 == lu.norm1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "n", "memory", "order"),
+    [("f8", 400, 300_000, "C"), ("c8", 400, 250_000, "C"), ("c16", 517, 300_000, "F")],
+)
+def test_the_last_block_column_ends_within_a_segment(
+    tmp_path: Path, dtype: str, n: int, memory: int, order: str
+) -> None:
+    """Its spilled rows are as wide as its tiles, and narrower than they are in memory."""
+    g = cut(n, dtype, memory, order, (64, 32))
+    last = g.block_columns[-1]
+    assert g.is_spilled(last)
+    assert g.tile_columns(last) < g.wide(last)
+    a = random_matrix(n, dtype)
+    lu = factor(tmp_path / "Z", a, memory, order=order)
+    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
+    assert lapack_ratio(a, lu) < 30
+    assert lu.report is not None
+    assert lu.report.peak_memory_bytes <= memory
+
+
 def test_the_bits_are_those_of_slabs_where_arithmetic_is_exact(tmp_path: Path) -> None:
     """Of equal candidates the first is the pivot, in panels and across block columns."""
     draw, n = np.random.default_rng(3), 384

@@ -442,7 +442,8 @@ class ColumnUpdate:
             tickets.append(self.files.factors.submit_write(start, [1, 1], C))
         elif self.files.spill is not None:
             start = [i * g.rows - self.s.origin, 0]
-            tickets.append(self.files.spill.submit_write(start, [1, 1], room))
+            C = room[:, : g.spill_columns(self.s)]
+            tickets.append(self.files.spill.submit_write(start, [1, 1], C))
         self.rows_relay.leave(i + self.shift, tickets)
 
 
