@@ -1,4 +1,4 @@
-"""LU of a matrix in memory, put on disk first, by a method that is named; what all methods do."""
+"""LU of a matrix in memory, put on disk first, by a method that is named or that a call chooses."""
 
 import functools
 from collections.abc import Callable
@@ -13,14 +13,47 @@ from stopping import bits
 import outcore as oc
 from outcore.errors import DiskFullError
 from outcore.linalg import LUFactor, lu_factor
+from outcore.linalg.lu import choice
 from outcore.linalg.lu.segments import SegmentedGeometry
 from outcore.rates import Rates
+from outcore.report import Report
 
 RATES = Rates(
     read_bytes_s=1e9, write_bytes_s=1e9,
     gemm_flops_s=dict.fromkeys(("float32", "float64", "complex64", "complex128"), 1e12),
     cores=1, threads=1, kernels="", measured_at="", directory="",
 )  # fmt: skip
+
+CHOSEN = pytest.mark.parametrize(
+    ("method", "dtype", "n", "memory"),
+    [
+        ("block-columns", "f8", 700, 200_000),
+        ("block-columns", "c16", 512, 250_000),
+        ("tournament", "f8", 900, 149_000),
+        ("tournament", "c16", 650, 170_000),
+    ],
+)
+"""Budgets for which a call chooses a method, on a `slow_disk`: of `row_major` matrices."""
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates of a disk on which block columns pay, and matrices of any size large enough."""
+    slow = Rates(**RATES.__dict__ | {"read_bytes_s": 1e6, "write_bytes_s": 1e6})
+    monkeypatch.setattr(choice, "LEAST_BYTES", 1)
+    monkeypatch.setattr(choice.rates, "stored", lambda where: slow)
+
+
+def row_major(path: Path, a: Matrix) -> oc.Array:
+    """Write a matrix as it is in the cases of this page."""
+    return oc.from_array(a, path, order="C", chunks=(64, 32), progress=False)
+
+
+def assert_chosen(method: str, report: Report, memory: int) -> None:
+    """A call factored by this method, and kept to the budget for which it was chosen."""
+    why = choice.ONLY if method == "tournament" else "block-columns for time and words"
+    assert sum(note.startswith(why) for note in report.notes) == 1, report.notes
+    assert report.peak_memory_bytes <= memory
 
 
 def factor_by(

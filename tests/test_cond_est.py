@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from linpack import Matrix, on_disk, one_thread, random_matrix
+from lu_by_method import factor_by
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -66,6 +67,32 @@ def test_as_lapack_and_no_more_than_the_truth(
         assert report.bytes_read == report.planned_bytes_read
         assert report.peak_memory_bytes <= TINY
     assert found_all >= 2, "the vectors are LAPACK's, but for the last one with other row numbers"
+
+
+@pytest.mark.parametrize("norm", [1, np.inf])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("method", ["block-columns", "tournament"])
+def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str, norm: Any) -> None:
+    """With a budget that is too small for making them, too."""
+    n, condition = 400, 1e6
+    a = with_singular_values(np.geomspace(1, 1 / condition, n), dtype, 5)
+    lu = factor_by(method, tmp_path / "Z", a, 300_000)
+    assert lu.report is not None
+    assert lu.report.method.startswith(method.replace("tournament", "tournament pivoting of"))
+    norm_a = float(np.linalg.norm(a, norm))
+    found, report = estimate(lu, norm, norm_a=norm_a, memory=150_000)
+    exact, slack = float(np.linalg.cond(a, norm)), 1 + 1e-8
+    assert exact / 3 < found <= exact * slack
+    assert found == pytest.approx(lapack_estimate(a, norm), rel=0.01)
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.peak_memory_bytes <= 150_000
+    # By the norm that the factors know, for complex types within √2, or that A has.
+    known, _ = estimate(lu, norm, memory=200_000)
+    assert found / (2**0.5 * slack) < known < found * slack
+    a[:, 300] = 0
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="number 301 is exactly zero"):
+        lu = factor_by(method, tmp_path / "Y", a, 300_000)
+    assert estimate(lu, norm, memory=200_000)[0] == np.inf
 
 
 @pytest.mark.parametrize("norm", [1, np.inf])

@@ -16,6 +16,7 @@ from linpack import (
     random_matrix,
     solve_ratio,
 )
+from lu_by_method import CHOSEN, assert_chosen, factor_by, row_major, slow_disk
 from solutions_on_disk import assert_in_groups
 
 import outcore as oc
@@ -26,7 +27,7 @@ from outcore.linalg.lu.solve import solve_and_report
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.report import Report
 
-__all__ = ["one_thread"]  # a fixture for every test here
+__all__ = ["one_thread", "slow_disk"]  # fixtures
 
 N, TINY = 333, 400_000
 
@@ -291,3 +292,47 @@ def test_a_singular_matrix_is_an_error_not_a_warning(tmp_path: Path, keep: bool)
         solve(on_disk(tmp_path / "Z", a), np.ones(120), keep_factors=keep, progress=False)
     assert caught.value.info == 61
     assert (tmp_path / "Z.lu").exists() is keep
+
+
+@CHOSEN
+def test_solve_chooses_how_it_factors(
+    tmp_path: Path, slow_disk: None, method: str, dtype: str, n: int, memory: int
+) -> None:
+    a, b = random_matrix(n, dtype), random_matrix(n, dtype, 1)[:, :3]
+    expected = scipy.linalg.solve(a, b)
+    A = row_major(tmp_path / "Z", a)
+    x, report = solve(A, b, memory=memory, progress=False)
+    assert_chosen(method, report, memory)
+    np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-10)
+    assert hpl_residual(a, x, b) < 16
+    assert report.backward_error is not None
+    assert report.backward_error < 1e-14
+    assert report.condition is not None
+    exact = float(np.linalg.norm(a, 1) * np.linalg.norm(np.linalg.inv(a)))
+    assert exact / 20 < report.condition < 5 * exact
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"], "the factors go"
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("method", ["block-columns", "tournament"])
+def test_solve_uses_factors_by_any_method(tmp_path: Path, method: str, dtype: str) -> None:
+    """Also with a budget that is too small for making them."""
+    n = 400
+    a, b = random_matrix(n, dtype), random_matrix(n, dtype, 1)[:, :3]
+    lu = factor_by(method, tmp_path / "Z", a, 300_000)
+    assert lu.report is not None
+    assert lu.report.method.startswith(method.replace("tournament", "tournament pivoting of"))
+    x, report = solve(lu.source, b, memory=150_000, progress=False)
+    np.testing.assert_allclose(x, scipy.linalg.solve(a, b), rtol=1e-9, atol=1e-10)
+    assert report.bytes_written == 0
+    assert report.peak_memory_bytes <= 150_000
+    assert any("used the factors" in note for note in report.notes)
+    for trans in ("T", "C"):
+        x = lu_solve(lu, b, trans=trans, memory=150_000, progress=False)
+        expected = scipy.linalg.solve(operated(a, trans), b)
+        np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-10)
+    a[:, 300] = 0
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="number 301 is exactly zero"):
+        lu = factor_by(method, tmp_path / "Y", a, 300_000)
+    with pytest.raises(SingularMatrixError, match="diagonal number 301"):
+        solve(lu.source, b, memory=150_000, progress=False)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.linalg
 from linpack import Matrix, names_below, on_disk, one_thread, random_matrix
+from lu_by_method import CHOSEN, assert_chosen, factor_by, row_major, slow_disk
 from stopping import stop_after
 
 import outcore as oc
@@ -12,7 +14,7 @@ from outcore.errors import BudgetError, ExistsError, GrowthWarning, InvalidError
 from outcore.linalg import cho_factor, cond_est, lu_factor, open_factor, slogdet
 from outcore.linalg.lu.plan import DTYPES
 
-__all__ = ["one_thread"]  # a fixture for every test here
+__all__ = ["one_thread", "slow_disk"]  # fixtures
 
 N, TINY = 333, 400_000
 
@@ -86,6 +88,37 @@ def test_far_beyond_the_range_of_numbers(tmp_path: Path) -> None:
     found = slogdet(on_disk(tmp_path / "Z", a), memory=TINY, progress=False)
     assert found.logabsdet == pytest.approx(300 * (np.log(1e200) + np.log(2) / 2))
     assert found.sign == pytest.approx(np.exp(1j * np.pi / 4 * 300))
+
+
+@CHOSEN
+def test_of_a_matrix_by_the_method_that_is_chosen(
+    tmp_path: Path, slow_disk: None, method: str, dtype: str, n: int, memory: int
+) -> None:
+    a = random_matrix(n, dtype)
+    found = slogdet(row_major(tmp_path / "Z", a), memory=memory, progress=False)
+    assert_chosen(method, found.report, memory)
+    sign, logabsdet = np.linalg.slogdet(a)
+    assert found.sign == pytest.approx(sign, abs=1e-9)
+    assert found.logabsdet == pytest.approx(float(logabsdet), rel=1e-12)
+    assert [p.name for p in tmp_path.iterdir()] == ["Z"], "the factors go"
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("method", ["block-columns", "tournament"])
+def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str) -> None:
+    """The sign is that of the row swaps: a swap of two rows turns it round."""
+    a = random_matrix(400, dtype)
+    for name in "ZY":
+        lu = factor_by(method, tmp_path / name, a, 300_000)
+        found = slogdet(lu, memory=100_000, progress=False)
+        close(found, a)
+        assert found.report.bytes_read == found.report.planned_bytes_read
+        assert found.report.peak_memory_bytes <= 100_000
+        a[[17, 380]] = a[[380, 17]]
+    a[:, 300] = 0
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="number 301 is exactly zero"):
+        lu = factor_by(method, tmp_path / "X", a, 300_000)
+    assert tuple(slogdet(lu, memory=100_000, progress=False)) == (0, -np.inf)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

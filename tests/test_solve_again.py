@@ -7,12 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from linpack import random_matrix
+from lu_by_method import CHOSEN, row_major, slow_disk
 from stopping import DECISIVE, after_notes, at_line, interrupt, kill_at_line
 
 import outcore as oc
 from outcore import catalog, progress
 from outcore.errors import ExistsError, Interrupted, InvalidError
 from outcore.linalg.systems import direct as direct_solve
+
+__all__ = ["slow_disk"]  # a fixture
 
 N = 200
 
@@ -120,6 +124,25 @@ def test_factors_of_a_stopped_call_that_the_user_makes_whole_stay(matrix: oc.Arr
     assert any("resumed" in note for note in factors.report.notes), factors.report.notes
     oc.linalg.solve(matrix, np.ones(N), progress=False)
     assert factors.path.exists()
+
+
+@pytest.mark.parametrize("method", ["block-columns", "tournament"])
+def test_a_stopped_call_goes_on_by_its_method(
+    tmp_path: Path, method: str, slow_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more memory, and rates of another disk, a call would choose slabs by now."""
+    (dtype, n, memory), *_ = (case[1:] for case in CHOSEN.args[1] if case[0] == method)
+    a = random_matrix(n, dtype)
+    A = row_major(tmp_path / "Z", a)
+    with after_notes(2, interrupt), pytest.raises(Interrupted, match="call solve again"):
+        oc.linalg.solve(A, np.ones(n), memory=memory, progress=False)
+    monkeypatch.undo()
+    begun = Z_lu = tmp_path / "Z.lu"
+    assert begun.exists()
+    x, report = oc.linalg.solve(A, np.ones(n), memory=2 * memory, progress=False)
+    np.testing.assert_allclose(x, np.linalg.solve(a, np.ones(n)), rtol=1e-9, atol=1e-10)
+    assert any("resumed" in note for note in report.notes), report.notes
+    assert not Z_lu.exists()
 
 
 def test_factors_that_the_user_made_stay(matrix: oc.Array) -> None:
