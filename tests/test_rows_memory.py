@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from memory_limits import Limit
 
-SCRIPT = """
+TALL = """
 import sys
 
 import numpy as np
@@ -45,7 +46,61 @@ for report in reports:
 """
 
 
-def test_never_killed(tmp_path: Path, limit: Limit) -> None:
-    """A matrix of 240 MB with a fifteenth of it for a budget."""
+WIDE = """
+import sys
+
+import numpy as np
+import outcore as oc
+from outcore.linalg import lstsq
+
+budget = int(sys.argv[1])
+
+m, n = 100, 250_000
+draw = np.random.default_rng(0)
+columns = draw.standard_normal((m, 5000))
+A = oc.create_array("A", (m, n), chunks=(m, 512), order="F")
+square = np.zeros((m, m))
+for first in range(0, n, 5000):
+    block = np.roll(columns, first // 100, axis=1) * (1 + first / n)
+    A[:, first : first + 5000] = block
+    square += block @ block.T
+b = draw.standard_normal(m)
+x, report = lstsq(A, b, memory=budget, progress=False)
+assert report.method.startswith("solution of least norm"), report.method
+assert report.peak_memory_bytes <= budget, report
+# The solution of least norm is Aᴴ (A Aᴴ)⁻¹ b.
+y = np.linalg.solve(square, b)
+for first in range(0, n, 5000):
+    some = slice(first, first + 5000)
+    assert abs(x[some] - y @ A[:, some]).max() < 1e-10 * abs(x).max()
+"""
+
+GRAM = """
+import sys
+
+import numpy as np
+import outcore as oc
+from outcore.linalg import gram
+
+budget = int(sys.argv[1])
+
+m, n = 500, 5000
+draw = np.random.default_rng(0)
+A = oc.create_array("A", (m, n), chunks=(m, 64))
+for first in range(0, n, 500):
+    A[:, first : first + 500] = draw.standard_normal((m, 500))
+G, report = gram(A, out="G", memory=budget, progress=False)
+assert "a pass for each" in report.method, report.method
+assert report.peak_memory_bytes <= budget, report
+some = A[:, ::700]
+for first in range(0, n, 500):
+    found = G[::700, first : first + 500]
+    assert abs(found - some.T @ A[:, first : first + 500]).max() < 1e-10
+"""
+
+
+@pytest.mark.parametrize("script", [TALL, WIDE, GRAM], ids=["tall", "wide", "gram"])
+def test_never_killed(tmp_path: Path, limit: Limit, script: str) -> None:
+    """A matrix, or a product, of 200 MB or more with a twelfth of it or less for a budget."""
     budget = 16 << 20
-    limit.survived(SCRIPT, tmp_path, budget)
+    limit.survived(script, tmp_path, budget)

@@ -75,6 +75,10 @@ assert np.array_equal(lu.piv, np.arange(n)), "a dominant diagonal needs no swaps
 condition, _ = linalg.cond_est(lu, **options)
 # Row sums of the matrix are below 3, those of its inverse below 3: these in the middle.
 assert abs(condition - 9) < 1e-6, condition
+found = linalg.slogdet(linalg.open_factor(lu.path), **options)
+assert found.sign == 1
+assert abs(found.logabsdet / ((n - 1) * np.log(0.75)) - 1) < 1e-12
+assert found.report.peak_memory_bytes <= budget
 whole, piv, _ = linalg.export_lapack(lu, "exported", **options)
 assert abs(whole[0] - 0.5 ** np.arange(n)).max() < 1e-15
 """
