@@ -1,4 +1,4 @@
-"""Factors in lower precision: refinement, GMRES, and what happens where neither does."""
+"""Factors in lower precision, and solutions that are refined with them."""
 
 import contextlib
 import dataclasses
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, random_matrix
+from mixed_precision import EPS, LOW, TINY, N, backward_error, mixed
 
 import outcore as oc
 from outcore import rates as machine_rates
-from outcore.errors import BudgetError, InvalidError, NonFiniteError, SingularMatrixError
+from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import lu_factor, lu_solve, open_factor, solve
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.factors.journal import Journal
@@ -22,29 +22,6 @@ from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.refine_plan import refine_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
-
-N, TINY = 300, 500_000
-LOW = {"float64": "f4", "complex128": "c8"}
-EPS = float(np.finfo(np.float64).eps)
-
-
-def conditioned(n: int, condition: float, dtype: Any = "f8", small: int = 1) -> Matrix:
-    """A matrix of this 2-norm condition: `small` singular values from 10⁻³ down, the rest 1."""
-    q, r = (np.linalg.qr(random_matrix(n, dtype, seed))[0] for seed in (1, 2))
-    values = np.ones(n)
-    values[n - small :] = np.geomspace(1e-3, 1 / condition, small) if small > 1 else 1 / condition
-    return (q * values) @ r
-
-
-def mixed(A: oc.Array | Path, b: Any, **more: Any) -> tuple[Any, oc.Report]:
-    dtype = (A if isinstance(A, oc.Array) else oc.open_array(A)).dtype.name
-    options: dict[str, Any] = {"memory": TINY, "factor_dtype": LOW[dtype], "progress": False}
-    return solve(A, b, **options | more)
-
-
-def backward_error(a: Matrix, x: Matrix, b: Matrix) -> float:
-    scale = np.linalg.norm(a, 1) * np.abs(x).sum(axis=0) + np.abs(b).sum(axis=0)
-    return float((np.abs(a @ x - b).sum(axis=0) / scale).max())
 
 
 @pytest.mark.parametrize("columns", [None, 5])
@@ -175,139 +152,6 @@ def test_steps_go_on_while_they_gain_a_digit() -> None:
     assert len(refinement.refine()) == 0
     assert refinement.errors.max() < 2 * EPS
     np.testing.assert_allclose(X, b, rtol=4 * EPS)
-
-
-# Where refinement fails.
-
-
-@pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize("columns", [None, 3])
-def test_gmres_where_refinement_stalls(tmp_path: Path, dtype: str, columns: int | None) -> None:
-    a = conditioned(N, 1e10, dtype)
-    b = random_matrix(N, dtype, 3)[:, 0 if columns is None else slice(columns)]
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    assert backward_error(a, x, b) < N * EPS
-    assert "steps of GMRES" in report.method
-    assert report.method.startswith(f"LU in {np.dtype(LOW[dtype])}")
-    assert report.bytes_read > 0
-    # The solution is as near as its condition lets it be, and that of refinement is not.
-    exact = scipy.linalg.solve(a, b)
-    assert np.linalg.norm(x - exact) < 1e-3 * np.linalg.norm(exact)
-
-
-def test_some_columns_need_gmres_and_others_do_not(tmp_path: Path) -> None:
-    """The last left singular vector is what makes it hard: a right-hand side without it is easy."""
-    a = conditioned(N, 1e10)
-    b = random_matrix(N, "f8", 3)[:, :3]
-    worst = scipy.linalg.svd(a)[0][:, -1]
-    b[:, 1] = a @ np.ones(N)
-    b[:, 1] -= worst * (worst @ b[:, 1])
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    assert backward_error(a, x, b) < N * EPS
-    assert "GMRES" in report.method
-
-
-@pytest.mark.parametrize("dtype", LOW)
-def test_full_precision_where_gmres_stalls(tmp_path: Path, dtype: str) -> None:
-    q, r = (np.linalg.qr(random_matrix(N, dtype, seed))[0] for seed in (1, 2))
-    a, b = (q * np.geomspace(1, 1e-12, N)) @ r, random_matrix(N, dtype, 3)[:, :2]
-    before = names_below(tmp_path)
-    A = on_disk(tmp_path / "Z", a)
-    x, report = mixed(A, b)
-    assert backward_error(a, x, b) < N * EPS
-    assert report.method == f"LU in {dtype}, after one in {np.dtype(LOW[dtype])}"
-    assert any("refinement stalled at a backward error of" in note for note in report.notes)
-    assert any("GMRES at" in note for note in report.notes)
-    assert report.backward_error is not None
-    assert report.backward_error < N * EPS < report.history[-1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["Z"]
-    assert before == []
-    assert str(report).count("did not do") == 1
-
-
-def test_too_little_memory_for_gmres(tmp_path: Path) -> None:
-    """Of so many columns at once, no Krylov spaces fit."""
-    a, b = conditioned(N, 1e10), random_matrix(N, "f8", 3)[:, :40]
-    x, report = mixed(on_disk(tmp_path / "Z", a), b, memory=TINY)
-    assert backward_error(a, x, b) < N * EPS
-    assert any("memory does not hold what GMRES needs" in note for note in report.notes)
-
-
-def test_hilbert(tmp_path: Path) -> None:
-    a = scipy.linalg.hilbert(N)
-    with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
-        x, report = mixed(on_disk(tmp_path / "Z", a), a.sum(axis=1))
-    assert backward_error(a, x[:, None], a.sum(axis=1)[:, None]) < N * EPS
-    assert "refinement" in report.method or "after one in float32" in report.method
-
-
-def test_singular_in_single_precision_only(tmp_path: Path) -> None:
-    a = np.triu(random_matrix(N, "f8") / N) + np.eye(N)
-    a[60, 60] = 1e-50
-    b = random_matrix(N, "f8", 1)[:, 0]
-    with pytest.warns(scipy.linalg.LinAlgWarning, match="condition number is about .*e[+]5"):
-        x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    assert backward_error(a, x, b) < N * EPS
-    assert any("A is singular in float32: diagonal number 61" in note for note in report.notes)
-
-
-def test_singular(tmp_path: Path) -> None:
-    a = random_matrix(N, "f8")
-    a[:, 60] = 0
-    with pytest.raises(SingularMatrixError, match="diagonal number 61"):
-        mixed(on_disk(tmp_path / "Z", a), np.ones(N))
-    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
-
-
-@pytest.mark.parametrize("large", [1e39, 1e300, -1e300])
-def test_too_large_for_single_precision(tmp_path: Path, large: float) -> None:
-    a, b = random_matrix(N, "f8"), random_matrix(N, "f8", 1)[:, :2]
-    a[201, 17] = large
-    with pytest.warns(scipy.linalg.LinAlgWarning, match="badly scaled"):
-        x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    assert hpl_residual(a, x, b) < 16
-    assert report.method == "LU in float64, after one in float32"
-    assert f"float32 did not do: A[201, 17] = {large:.3g} is too large for float32" in report.notes
-    assert [p.name for p in tmp_path.iterdir()] == ["Z"]
-
-
-@pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize("what", ["row", "column"])
-def test_too_small_for_single_precision(tmp_path: Path, dtype: str, what: str) -> None:
-    a, b = random_matrix(N, dtype), random_matrix(N, dtype, 1)[:, :2]
-    (a if what == "row" else a.T)[123] *= 1e-60
-    with pytest.warns(scipy.linalg.LinAlgWarning, match="badly scaled"):
-        x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    exact = scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), b)
-    assert np.linalg.norm(x - exact) < 1e-6 * np.linalg.norm(exact)
-    assert any(f"{what} 123 of A has no element large enough" in note for note in report.notes)
-
-
-def test_single_elements_may_vanish(tmp_path: Path) -> None:
-    a, b = random_matrix(N, "f8"), np.ones(N)
-    a[5:100, 7:150] *= 1e-60
-    x, report = mixed(on_disk(tmp_path / "Z", a), b)
-    assert hpl_residual(a, x, b) < 16
-    assert "refinement" in report.method
-
-
-def test_negative_elements_are_as_large_as_positive_ones(tmp_path: Path) -> None:
-    a = -np.abs(random_matrix(N, "f8"))
-    x, report = mixed(on_disk(tmp_path / "Z", a), np.ones(N))
-    assert hpl_residual(a, x, np.ones(N)) < 16
-    assert "refinement" in report.method
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_elements_that_are_not_finite(tmp_path: Path, bad: float) -> None:
-    a = random_matrix(N, "f8")
-    a[201, 17] = bad
-    A = on_disk(tmp_path / "Z", a)
-    before = names_below(tmp_path)
-    with pytest.raises(NonFiniteError, match=r"A\[201, 17\]") as caught:
-        mixed(A, np.ones(N))
-    assert caught.value.index == (201, 17)
-    assert names_below(tmp_path) == before
 
 
 # Arguments.
@@ -458,39 +302,6 @@ def test_plans_say_from_where_it_pays(tmp_path: Path) -> None:
         assert (of(n, factor_dtype="f4").seconds < of(n).seconds) is pays
     assert note in str(of(8192, factor_dtype="f4"))
     assert of(8192).notes == []
-
-
-@pytest.mark.parametrize("is_singular", [False, True])
-def test_full_precision_where_factors_are_kept(tmp_path: Path, is_singular: bool) -> None:
-    """Those in single precision are of no use, and make room for those that are."""
-    q, r = (np.linalg.qr(random_matrix(N, "f8", seed))[0] for seed in (1, 2))
-    a = np.eye(N) if is_singular else (q * np.geomspace(1, 1e-12, N)) @ r
-    if is_singular:
-        a[:2, :2] = [[1, 1], [1, 1 + 1e-12]]
-    b = random_matrix(N, "f8", 3)[:, :2]
-    A = on_disk(tmp_path / "Z", a)
-    x, report = mixed(A, b, factors=tmp_path / "F", keep_factors=True)
-    assert backward_error(a, x, b) < N * EPS
-    assert report.method == "LU in float64, after one in float32"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["F", "Z"]
-    kept = open_factor(tmp_path / "F")
-    assert kept.dtype == np.float64
-    np.testing.assert_array_equal(lu_solve(kept, b, memory=TINY, progress=False), x)  # type: ignore[arg-type]
-
-
-def test_full_precision_beside_low_factors_of_the_users(tmp_path: Path) -> None:
-    q, r = (np.linalg.qr(random_matrix(N, "f8", seed))[0] for seed in (1, 2))
-    hard = (q * np.geomspace(1, 1e-12, N)) @ r
-    b = random_matrix(N, "f8", 3)[:, :2]
-    A = on_disk(tmp_path / "Z", hard)
-    # They do for nothing.
-    mixed(A, np.zeros((N, 1)), factors=tmp_path / "F", keep_factors=True)
-    assert open_factor(tmp_path / "F").dtype == np.float32
-    x, report = mixed(A, b, factors=tmp_path / "F", keep_factors=True)
-    assert backward_error(hard, x, b) < N * EPS
-    assert any(f"the factors in float64 are in {tmp_path / 'Z.lu'}" in n for n in report.notes)
-    assert open_factor(tmp_path / "F").dtype == np.float32, "they are the user's"
-    assert open_factor(tmp_path / "Z.lu").dtype == np.float64
 
 
 def test_it_does_not_pay_where_it_does_not_fit() -> None:
