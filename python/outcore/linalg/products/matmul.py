@@ -170,7 +170,7 @@ def matmul_and_report(
             right.open(call, g.bounce_bytes("B"), 1)
             if where is None:
                 C = room(product.m, product.n, dtype)
-                _Multiplication(g, left, right, WholeResult(C), call, alpha).run()
+                _Multiplication(g, left, right, WholeResult(C), call, alpha, steps).run()
                 result: Any = C.reshape(product.shape, order="F")[()]
                 bytes_written = 0
             else:
@@ -286,12 +286,12 @@ class _Multiplication:
         result: WholeResult | DiskResult,
         call: LongCall,
         alpha: complex,
-        steps: StepsDone | None = None,
+        steps: StepsDone,
     ) -> None:
         self.g, self.result, self.call, self.alpha = g, result, call, alpha
         self.steps, blocks = steps, list(g.blocks())
-        self.blocks = blocks[steps.done if steps else 0 :]
-        for rows, columns in blocks[: len(blocks) - len(self.blocks)]:
+        self.count, self.left = len(blocks), steps.left(blocks)
+        for rows, columns in blocks[: steps.gone_on_at]:
             m, n = rows.stop - rows.start, columns.stop - columns.start
             call.meter.advance(flops(m, n, g.product.k, g.product.dtype))
         self.kernels = kernels(g.product.dtype)
@@ -305,7 +305,7 @@ class _Multiplication:
     def boxes(self) -> Iterator[Extent]:
         """Boxes of the streamed operand in the order of their use."""
         g = self.g
-        for block in self.blocks:
+        for _, block in self.left:
             for slab in g.slabs():
                 for along in g.lengths(block):
                     for depth in g.depths(slab):
@@ -314,7 +314,7 @@ class _Multiplication:
     def slab_order(self) -> list[Extent]:
         """Slabs in the order of their use, as (along C, depth): one serves blocks that share it."""
         order: list[Extent] = []
-        for block in self.blocks:
+        for _, block in self.left:
             for depth in self.g.slabs():
                 slab = (block[self.g.holds == "B"], depth)
                 if order[-1:] != [slab]:
@@ -332,11 +332,9 @@ class _Multiplication:
 
     def run(self) -> None:
         try:
-            count = len(list(self.g.blocks()))
-            for done, block in enumerate(self.blocks, count - len(self.blocks) + 1):
+            for done, block in self.left:
                 self.multiply(block)
-                if self.steps:
-                    self.steps.passed(done, count, self.result.sync)
+                self.steps.passed(done, self.count, self.result.sync)
             self.result.flush()
         except BaseException:
             self.result.abandon()

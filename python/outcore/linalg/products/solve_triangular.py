@@ -161,7 +161,7 @@ def solve_triangular_and_report(
             )  # fmt: skip
             if where is None:
                 X = room(system.n, system.rhs, dtype)
-                run.run(WholeResult(X))
+                run.run(WholeResult(X), steps)
                 result: Any = X.reshape(system.shape, order="F")
                 bytes_written = 0
             else:

@@ -82,20 +82,20 @@ class Substitution:
         """Bytes of T and B read so far."""
         return self.matrix.bytes_read() + (self.sides.bytes_read() if self.sides else 0)
 
-    def run(self, result: WholeResult | DiskResult, steps: StepsDone | None = None) -> None:
-        """Solve for all columns; with `steps`, for groups of them that are not done."""
+    def run(self, result: WholeResult | DiskResult, steps: StepsDone) -> None:
+        """Solve for all groups of columns that are left."""
         g, strips = self.g, self.g.strips()
-        every = list(g.groups())
-        count, groups = len(every), every[steps.done if steps else 0 :]
+        groups = list(g.groups())
+        left = steps.left(groups)
         self.pieces = self.matrix.parts(
-            (box for _ in groups for strip in strips for box in g.pieces(strip)), g.ring_bytes
+            (box for _ in left for strip in strips for box in g.pieces(strip)), g.ring_bytes
         )
-        self.boxes = self.boxes_of_b(groups)
-        for group in every[: count - len(groups)]:
-            done = flops(g.system.n, group.stop - group.start, g.system.dtype)
-            self.call.meter.advance(done)
+        self.boxes = self.boxes_of_b([group for _, group in left])
+        for group in groups[: steps.gone_on_at]:
+            work = flops(g.system.n, group.stop - group.start, g.system.dtype)
+            self.call.meter.advance(work)
         try:
-            for done, group in enumerate(groups, count - len(groups) + 1):
+            for done, group in left:
                 X = result.begin((slice(0, g.system.n), group))
                 self.loads = deque(g.loads(group))
                 for strip in strips:
@@ -109,8 +109,7 @@ class Substitution:
                             self.load(X, group, result)
                     self.look_at(X, strip)
                     result.done(strip.stop if g.system.is_lower else strip.start)
-                if steps:
-                    steps.passed(done, count, result.sync)
+                steps.passed(done, len(groups), result.sync)
             result.flush()
         except BaseException:
             result.abandon()
