@@ -95,7 +95,9 @@ def qr_solve(
     memory_bytes = budget.resolve(memory)
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
     probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
-    found = solve_and_report(qr, rhs, memory_bytes, threads, progress, probes, resume=resume)
+    found = solve_and_report(
+        qr, rhs, memory_bytes, threads, progress, probes, is_noted=True, resume=resume
+    )
     keep(found.report, found.x)
     warn_if_singular(found.report.condition, qr.dtype)
     return found.x
@@ -155,13 +157,15 @@ def solve_and_report(
     probes: int = 0,
     accept: Callable[[float | None], None] = lambda condition: None,
     *,
-    resume: bool | None = None,
+    is_noted: bool = False,
+    resume: bool = False,
 ) -> Solved:
     """Do what `qr_solve` does, and report on it.
 
     So many `probes` are solved for beside the first right-hand sides, which tell the condition of R
-    in the Frobenius norm. What `accept` raises for it leaves no solution. With `resume`, True or
-    False, columns that are solved for outlast an error; the residuals are of the others only then.
+    in the Frobenius norm. What `accept` raises for it leaves no solution, unless `is_noted`: then
+    columns that are solved for outlast an error. With `resume` too, those of a stopped call are
+    gone on with, and the residuals are of the others only: who wants all of them begins anew.
     """
     if qr.info:
         raise SingularMatrixError(
@@ -171,12 +175,10 @@ def solve_and_report(
         )
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
     room, most = room_for(tiles, rhs, memory_bytes, probes)
-    # Where residuals are wanted, they are of all columns or none: a stopped call begins anew.
-    goes_on = resume is not None and rhs.out is not None
-    system = system_of("qr_solve", qr, rhs) if goes_on else None
+    system = system_of("qr_solve", qr, rhs) if is_noted and rhs.out is not None else None
     with (
         stopping_cleanly("solving with", qr),
-        solution(rhs, system=system, resume=bool(resume)) as into,
+        solution(rhs, system=system, resume=resume) as into,
     ):
         groups = Groups.of(rhs, most, into.done)
         planned = len(groups) * tiles.pass_bytes()
