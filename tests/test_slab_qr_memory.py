@@ -25,16 +25,27 @@ b = np.zeros((m, 2), dtype)
 for first in range(0, m, 500):
     b[first : first + 500] = A[first : first + 500].sum(axis=1)[:, None] * [1, 2]
 x, report = lstsq(A, b, memory=budget, progress=False)
-assert report.method.startswith("QR by slabs")
+assert " by slabs of " in report.method
 assert report.peak_memory_bytes <= budget
 assert report.bytes_read == report.planned_bytes_read or m % 2048
-assert abs(x - [1, 2]).max() < 1e-9, abs(x - [1, 2]).max()
+if m >= n:
+    assert abs(x - [1, 2]).max() < 1e-9, abs(x - [1, 2]).max()
+else:
+    for first in range(0, m, 500):
+        rest = A[first : first + 500] @ x - b[first : first + 500]
+        assert abs(rest).max() < 1e-9 * abs(b).max(), abs(rest).max()
+    assert (np.linalg.norm(x, axis=0) < np.array([1, 2]) * n**0.5).all()
 """
 
 
 @pytest.mark.parametrize(
     ("m", "n", "dtype", "budget"),
-    [(4400, 2800, "f8", 13 << 20), (2600, 2400, "c16", 16 << 20)],
+    [
+        (4400, 2800, "f8", 13 << 20),
+        (2600, 2400, "c16", 16 << 20),
+        (2800, 4400, "f8", 13 << 20),
+        (2400, 2600, "c16", 16 << 20),
+    ],
 )
 def test_never_killed(
     tmp_path: Path, limit: Limit, m: int, n: int, dtype: str, budget: int

@@ -3,7 +3,7 @@
 from .cholesky.factorization import cho_factor
 from .cholesky.solve import cho_solve
 from .factors.cond_est import cond_est
-from .factors.factor import CholeskyFactor, LUFactor, QRFactor, open_factor
+from .factors.factor import CholeskyFactor, LUFactor, QRFactor, TransposedQRFactor, open_factor
 from .factors.slogdet import Determinant, slogdet
 from .iterative.cg import cg
 from .iterative.gauss_seidel import gauss_seidel
@@ -30,6 +30,7 @@ __all__ = [
     "LeastSquaresReport",
     "QRFactor",
     "SvdReport",
+    "TransposedQRFactor",
     "cg",
     "cho_factor",
     "cho_solve",

@@ -132,7 +132,7 @@ def open_storage(
     kind = method.kind
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
-    n = _columns(metadata, source.path, kind)
+    n = _shape(metadata, source.path, kind)[1]
     target = place(out if out is not None else f"{source.path}{kind.suffix}")
     if target.path == source.path:
         raise InvalidError(
@@ -182,12 +182,13 @@ def open_storage(
             raise
 
 
-def _columns(metadata: Metadata, path: AnyPath, kind: Kind) -> int:
+def _shape(metadata: Metadata, path: AnyPath, kind: Kind) -> tuple[int, int]:
+    """Shape of what is factored."""
     shape = metadata.shape
     if len(shape) != 2 or (kind.is_square and shape[0] != shape[1]):
         what = "square matrix" if kind.is_square else "matrix"
         raise InvalidError(f"need a {what}, have shape {shape} in {path}")
-    return shape[1]
+    return kind.shape_of(shape)
 
 
 def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
@@ -305,7 +306,7 @@ def _find_journal(
             f"{source.path} was made anew since its earlier content was given up to the "
             f"stopped factorization in {target.path}; {fix}"
         )
-    m, n = metadata.shape
+    m, n = kind.shape_of(metadata.shape)
     if (header.n, header.dtype) != (n, dtype) or header.m not in (None, m):
         raise JournalError(
             f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
@@ -368,6 +369,7 @@ def _begin(
 ) -> Journal:
     kind = method.kind
     kernels, threads_now = blas_choice.in_use()
+    m, _ = kind.shape_of(metadata.shape)
     settle(source)
     version = version_of(source)
     header = Header(
@@ -383,12 +385,12 @@ def _begin(
         overwrite_a=overwrite_a,
         kind=kind.name,
         lower=method.lower,
-        m=None if kind.is_square else metadata.shape[0],
+        m=None if kind.is_square else m,
         cuts=method.cuts(g),
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"
-    whole = tile_metadata(metadata.shape[0], g.dtype, header.tile, g.n).on(target.volume)
+    whole = tile_metadata(m, g.dtype, header.tile, g.n).on(target.volume)
     unfinished = dataclasses.replace(whole, state="incomplete", why=why)
     _clear(target)
     _check_room(target, unfinished.grid(), method.scratch_bytes(g))

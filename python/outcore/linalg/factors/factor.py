@@ -1,11 +1,12 @@
 """Factors on disk.
 
 Factors are a Zarr group: an array of tiles, ``lu``, ``l`` or ``qr``, for LU the row swaps, ``piv``,
-and for QR the factors of the reflections, ``tau``. LU is in *LINPACK order*: the L part of a panel
-carries the row swaps of its own and earlier panels, never of later ones. QR is as LAPACK's geqrf
-leaves it. ``docs/format.md`` has the bytes.
+and for QR, of a matrix or of its transpose, the factors of the reflections, ``tau``. LU is in
+*LINPACK order*: the L part of a panel carries the row swaps of its own and earlier panels, never of
+later ones. QR is as LAPACK's geqrf leaves it. ``docs/format.md`` has the bytes.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Kind:
         Whether tiles above the diagonal are left out.
     is_square
         Whether the matrix must be.
+    is_transposed
+        Whether the factors are those of its transpose.
     keys
         What the group says of complete factors, beside what it says of all.
     workspaces
@@ -63,12 +66,18 @@ class Kind:
     vectors: tuple[str, ...] = ()
     is_lower: bool = False
     is_square: bool = True
+    is_transposed: bool = False
     keys: frozenset[str] = frozenset()
     workspaces: tuple[str, ...] = ()
 
     def words(self, m: int, n: int) -> float:
         """Words that any solve with factors of an m x n matrix must read: each once."""
         return m * n / (2 if self.is_lower else 1)
+
+    def shape_of(self, matrix: Sequence[int]) -> tuple[int, int]:
+        """Shape of what is factored of a matrix of such a shape."""
+        m, n = matrix
+        return (n, m) if self.is_transposed else (m, n)
 
 
 LU = Kind(
@@ -79,8 +88,11 @@ CHOLESKY = Kind("cholesky", "Cholesky", "cho_factor", ".cho", "l", is_lower=True
 QR = Kind(
     "qr", "QR", "qr_factor", ".qr", "qr", ("tau",), is_square=False, keys=frozenset({"m", "info"})
 )
+QR_TRANSPOSED = dataclasses.replace(
+    QR, name="qr_transposed", title="transposed QR", function="lstsq", is_transposed=True
+)
 
-KINDS = {kind.name: kind for kind in (LU, CHOLESKY, QR)}
+KINDS = {kind.name: kind for kind in (LU, CHOLESKY, QR, QR_TRANSPOSED)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +245,22 @@ class QRFactor(Factor):
         return factor
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransposedQRFactor(QRFactor):
+    """Factors Aᵀ = Q R on disk of an A with more columns than rows.
+
+    `lstsq` makes and may keep them, and `open_factor` returns them; with them `qr_solve` finds
+    solutions of least norm. All attributes are of the factors of Aᵀ, but for ``source``.
+
+    Attributes
+    ----------
+    path, m, n, dtype, tile, tau, info, norm1, source, places, report
+        As of a `QRFactor`.
+    """
+
+    kind: ClassVar[Kind] = QR_TRANSPOSED
+
+
 def refuse_others(given: object, *wanted: type[Factor]) -> None:
     """Refuse what is not factors of a wanted kind.
 
@@ -252,7 +280,7 @@ def refuse_others(given: object, *wanted: type[Factor]) -> None:
 
 
 def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
-    """Open factors that `lu_factor`, `cho_factor` or `qr_factor` left on disk.
+    """Open factors that `lu_factor`, `cho_factor`, `qr_factor` or `lstsq` left on disk.
 
     Raises
     ------
@@ -263,6 +291,8 @@ def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
     """
     where = place(path)
     kind, _ = read_any_group(where)
+    if kind is QR_TRANSPOSED:
+        return TransposedQRFactor.open(where)
     if kind is QR:
         return QRFactor.open(where)
     return CholeskyFactor.open(where) if kind is CHOLESKY else LUFactor.open(where)

@@ -53,19 +53,21 @@ def ready_factors(
     """
     if not where.exists():
         return None
-    group = read_group(where, kind.kind)
+    found, group = read_any_group(where)
     if group["state"] != "complete":
         return None
     now = version_of(source)
     same = group["source"] == str(source.path) and group["generation"] == now.generation
+    same = same and found is kind.kind
     # A matrix that was given up to its factors has no files left to be modified.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
         return kind.open(where)
     if overwrite:
         return None
     raise ExistsError(
-        f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
-        f"not of {source.path} in {dtype} as it is; pass overwrite=True, or another factors="
+        f"{where.path} holds {found.title} factors of {group['source']} in {group['dtype']} as it "
+        f"was before, not {kind.kind.title} factors of {source.path} in {dtype} as it is; pass "
+        "overwrite=True, or another factors="
     )
 
 

@@ -46,7 +46,9 @@ def cho_solve_cost(problem: Problem) -> Cost:
 
 def qr_solve_cost(problem: Problem) -> Cost:
     """Plan `qr_solve`."""
-    shape, tile = (problem.m or problem.n, problem.n), problem.option("tile", None)
+    m, n, tile = problem.m or problem.n, problem.n, problem.option("tile", None)
+    # With more columns than rows the factors are those of the transpose.
+    shape = max(m, n), min(m, n)
     if tile is None:
         g = slab_qr_geometry(shape, problem.dtype, problem.memory_bytes)
         tile = g.rows, g.columns

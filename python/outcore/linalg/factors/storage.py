@@ -102,7 +102,7 @@ class FactorStorage(Generic[G]):
     def _grid(self, places: range) -> Grid:
         g = self.geometry
         return tile_grid(
-            self.metadata.shape[0], g.dtype, (g.rows, g.columns), places,
+            self.kind.shape_of(self.metadata.shape)[0], g.dtype, (g.rows, g.columns), places,
             self._target.volume.slot_align_bytes,
         )  # fmt: skip
 
@@ -164,7 +164,7 @@ class FactorStorage(Generic[G]):
     def lay_out(self) -> Metadata:
         """Give the file of the tiles the layout of whole factors; return what describes it."""
         g, where = self.geometry, self._target
-        m, n = self.metadata.shape
+        m, n = self.kind.shape_of(self.metadata.shape)
         metadata = tile_metadata(m, g.dtype, (g.rows, g.columns), n).on(where.volume)
         if self.journal.header.overwrite_a:
             places = tuple(self.places[panel] for panel in range(g.panels))

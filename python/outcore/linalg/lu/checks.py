@@ -66,18 +66,21 @@ class Extremes:
         return self.max_u / self.max_a * max(self.max_l, 1.0) if self.max_a else 1.0
 
 
-def check_finite(extremes: Extremes, C: Matrix, first_column: int) -> None:
-    """Refuse columns of A with a NaN or an infinity, naming the first one."""
+def check_finite(
+    extremes: Extremes, C: Matrix, first_column: int, *, transposed: bool = False
+) -> None:
+    """Refuse columns of A, or of its transpose, with a NaN or an infinity, naming the first one."""
     if np.isfinite(extremes.norm1):
         return
     for j in range(C.shape[1]):
         bad = np.flatnonzero(~np.isfinite(C[:, j]))
         if len(bad):
-            row, column = int(bad[0]), first_column + j
+            i, index = int(bad[0]), (int(bad[0]), first_column + j)
+            row, column = index = index[::-1] if transposed else index
             raise NonFiniteError(
-                f"A[{row}, {column}] is {C[row, j]}; every element must be finite: correct it, or "
+                f"A[{row}, {column}] is {C[i, j]}; every element must be finite: correct it, or "
                 "look for an error in the assembly",
-                (row, column),
+                index,
             )
 
 

@@ -86,9 +86,16 @@ class LeastNormGeometry:
 
 
 def least_norm_geometry(
-    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int = 0
+    A: RowLayout,
+    b: RowLayout,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    beside_bytes: int = 0,
+    instead: str | None = None,
 ) -> LeastNormGeometry:
     """Choose the blocks in which a wide matrix is read.
+
+    `instead` is what the caller may do so that less memory suffices.
 
     Raises
     ------
@@ -103,7 +110,8 @@ def least_norm_geometry(
         m, n = A.rows, A.columns
         raise too_small(
             need, memory_bytes, f"least squares with {m} rows and {n} columns: triangles of "
-            f"{m} x {m} elements, x, and blocks of columns", _FIX,
+            f"{m} x {m} elements, x, and blocks of columns",
+            _FIX + (f", or {instead}" if instead and A.is_stored else ""),
         )  # fmt: skip
     return LeastNormGeometry(found[0], found[1], beside_bytes)
 

@@ -1,8 +1,8 @@
 """Least squares with a matrix whose rows go by once: from disk, from memory, or as they are made.
 
-Where the triangle does not fit into memory, slabs of columns are factored
-(`outcore.linalg.slab_qr.least_squares`), or of a wide matrix the columns go by
-(`outcore.linalg.rows.least_norm`). Else: QR of [A b] by `TallQR`, of which only the triangle
+Where the triangle does not fit into memory, of a wide matrix the columns go by
+(`outcore.linalg.rows.least_norm`), or slabs of columns, or of a wide matrix of rows, are factored
+(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `TallQR`, of which only the triangle
 R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by singular values
 if R is near a matrix of lower rank.
 """
@@ -63,7 +63,7 @@ class LeastSquaresReport(Report):
         Estimate of the condition number of A's triangle in the 1-norm, by slabs of columns in the
         Frobenius norm; infinite if R is singular.
     residual_norms
-        ‖b - A x‖₂ of each right-hand side.
+        ‖b - A x‖₂ of each right-hand side; by slabs without what rounding adds, so 0 with m <= n.
     """
 
     rank: int = 0
@@ -97,9 +97,9 @@ def lstsq(
     """Find the x that minimizes ‖b - A x‖₂.
 
     Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
-    written. Otherwise an A on disk, with m >= n and of full rank, is factored by `qr_factor`; and
-    of an A with m < n, which is no iterator, each column is read twice, with a triangle of m x m
-    elements in memory.
+    written. Otherwise, of an A with m < n, which is no iterator, each column is read twice, if a
+    triangle of m x m elements fits. Else an A on disk, of full rank, is factored by slabs as
+    `qr_factor` does it, with m < n its transpose.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ def lstsq(
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     memory
         Budget; by default half of the available memory. n² elements for the triangle, n k for the
-        right-hand sides, and blocks of rows; or a slab of columns; or for m < n, m² elements, n k
-        for the solution, and blocks of columns.
+        right-hand sides, and blocks of rows; or for m < n, m² elements, n k for the solution, and
+        blocks of columns; or a slab of columns, for m < n of rows.
     out
         Directory of the solution on disk; by default it is in memory.
     factors
@@ -126,7 +126,8 @@ def lstsq(
         of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
         used. A call that was stopped leaves them for the next one to go on with.
     keep_factors
-        Leave the factors on disk for `open_factor` and `qr_solve`. Where rows or columns go by
+        Leave the factors on disk for `open_factor` and `qr_solve`; with m < n those of the
+        transpose, with which `qr_solve` finds solutions of least norm. Where rows or columns go by
         there are none, and the report says so.
     overwrite
         Replace an array that is at `out`, and factors of something else at `factors`.
@@ -151,9 +152,9 @@ def lstsq(
     InvalidError
         If `A` and `b` do not fit each other, or are of types that cannot be used.
     BudgetError
-        If neither the triangle and blocks of a few rows nor slabs of columns fit into the budget.
+        If neither the triangle and blocks of a few rows nor slabs fit into the budget.
     SingularMatrixError
-        By slabs, if the columns of A depend on each other.
+        By slabs, if the columns of A, with m < n its rows, depend on each other.
     ExistsError
         If there is something at `out`, or by slabs factors of something else at `factors`.
     JournalError
@@ -168,10 +169,11 @@ def lstsq(
     Notes
     -----
     2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types; m n words are
-    read, by slabs of w columns about n² (m - n/3) / (2w) + 3 m n, and m n written. Sources: Golub &
-    Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and 5.5; Demmel, Grigori, Hoemmen &
-    Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank; Paige, Math. Comp. 27 (1973) and
-    Demmel & Higham, SIAM J. Matrix Anal. Appl. 14 (1993) for wide matrices.
+    read, by slabs of w columns about n² (m - n/3) / (2w) + 3 m n, and m n written; with m < n
+    exchange m and n. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and
+    5.5, and 5.6.2 for wide matrices; Demmel, Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD
+    for matrices of lower rank; Paige, Math. Comp. 27 (1973) and Demmel & Higham, SIAM J. Matrix
+    Anal. Appl. 14 (1993) for wide matrices.
     """
     if b is None:
         given, right = _read_pairs(A)
@@ -278,7 +280,7 @@ class _Problem:
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
         return found.x, LeastSquaresReport(
             **figures | {"verb": "lstsq", "condition": found.report.condition or math.inf},
-            rank=self.n,
+            rank=g.n,
             residual_norms=[float(norm) for norm in found.residual_norms],
         )
 

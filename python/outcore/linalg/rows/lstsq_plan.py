@@ -1,10 +1,12 @@
 """How least squares is solved within a budget, and what that costs. Pure arithmetic.
 
-By rows as they go by where the triangle fits into memory; else by slabs of columns, with factors on
-disk.
+By rows as they go by where the triangle fits into memory; else of a matrix with more columns than
+rows by columns that go by, where their triangle fits; else by slabs, with factors on disk.
 """
 
-from typing import Any
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows,
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import lstsq_bytes, stored_layout, tsqr_phase
 from outcore.linalg.slab_qr.loads import ColumnLoads
-from outcore.linalg.slab_qr.plan import SlabQrGeometry, factor_phase, slab_qr_geometry
+from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
 from outcore.linalg.systems.columns import TRANSFER_BYTES
 
@@ -37,7 +39,8 @@ def lstsq_way(
 ) -> list[RowPlan] | SlabQrGeometry | LeastNormGeometry:
     """Choose the blocks in which A and b are read, or else the slabs into which A is cut.
 
-    Of a matrix with more columns than rows blocks of columns are read, if those of rows need more.
+    Of a matrix with more columns than rows blocks of columns are read, if those of rows need more,
+    or else its transpose is cut.
 
     Parameters
     ----------
@@ -65,29 +68,47 @@ def lstsq_way(
     )  # fmt: skip
     if found:
         return found
-    is_wide = A.rows is not None and A.rows < A.columns
     refused = too_small(
         need, memory_bytes, f"least squares with {A.columns} columns: triangles and blocks of rows",
-        "raise memory=" + (f", or {instead}" if instead and not is_wide else ""),
+        "raise memory=" + (f", or {instead}" if instead else ""),
     )  # fmt: skip
+    ways: list[_Way] = []
+    if A.rows is not None and A.rows < A.columns:
+        ways.append(lambda budget: least_norm_geometry(A, b, dtype, budget, beside, instead))
+    if A.rows is not None and instead is None:
+        shape = max(A.rows, A.columns), min(A.rows, A.columns)
+        ways.append(lambda budget: slab_qr_geometry(shape, A.dtype, budget))
+    for way in ways:
+        with contextlib.suppress(BudgetError):
+            return way(memory_bytes)
+    # Of several budgets that are too small the smallest is named.
+    cheapest = _cheapest(ways, memory_bytes, need)
+    raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
 
-    def otherwise(budget_bytes: int) -> SlabQrGeometry | LeastNormGeometry:
-        assert A.rows is not None, "iterators were refused"
-        if is_wide:
-            return least_norm_geometry(A, b, dtype, budget_bytes, beside)
-        return slab_qr_geometry((A.rows, A.columns), A.dtype, budget_bytes)
 
-    if A.rows is None or (instead is not None and not is_wide):
-        raise refused
+_Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
+"""Cuts a matrix for a budget, or raises `BudgetError`."""
+
+
+def _cheapest(ways: list[_Way], memory_bytes: int, need: int) -> _Way | None:
+    """Of ways for which a budget does not suffice, find one that needs least; less than `need`."""
+    cheapest = None
+    while need - memory_bytes > 1:
+        middle = (memory_bytes + need) // 2
+        fitting = [way for way in ways if _refusal(way, middle) is None]
+        if fitting:
+            cheapest, need = fitting[0], middle
+        else:
+            memory_bytes = middle
+    return cheapest
+
+
+def _refusal(way: _Way, memory_bytes: int) -> BudgetError | None:
     try:
-        return otherwise(memory_bytes)
-    except BudgetError as too_little:
-        # Of two budgets that are too small the smaller one is named.
-        try:
-            otherwise(need)
-        except BudgetError:
-            raise refused from None
-        raise too_little from None
+        way(memory_bytes)
+    except BudgetError as error:
+        return error
+    return None
 
 
 def use_slabs_if(A: RowLayout) -> str | None:
@@ -107,11 +128,12 @@ def lstsq_cost(problem: Problem) -> Cost:
     beside = RowLayout(m, k, dtype, by_row=False)
     way = lstsq_way(layout, beside, dtype, problem.memory_bytes, use_slabs_if(layout))
     if isinstance(way, SlabQrGeometry):
-        tiles = Tiles((m, n), dtype, (way.rows, way.columns))
+        tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
-        loads = ColumnLoads(way, layout_of(problem, (m, n), "C"), problem.disk())
+        is_wide, on_disk = m < n, layout_of(problem, (m, n), "C")
+        loads = ColumnLoads(way, on_disk.transposed() if is_wide else on_disk, problem.disk())
         return Cost(
-            method=f"QR by {loads.method(way.method)}",
+            method=by_slabs(loads.method(way.method), transposed=is_wide),
             peak_memory_bytes=max(
                 loads.peak_bytes(way.memory_bytes),
                 tiles.fixed_bytes(PROBES) + tiles.width_bytes(group),

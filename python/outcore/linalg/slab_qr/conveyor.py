@@ -19,11 +19,15 @@ from outcore.streams import wait
 
 
 class Source(NamedTuple):
-    """Where slabs come from: a file, the rows that are read of it, and how many panels at once."""
+    """Where slabs come from: a file, the rows that are read of it, and how many panels at once.
+
+    The file may have the transpose of what is read.
+    """
 
     file: ArrayFile
     rows: int
     at_once: int
+    is_transposed: bool
 
 
 class Conveyor:
@@ -138,6 +142,9 @@ class Conveyor:
             left, right = panels[0] * g.columns, (panels[-1] + 1) * g.columns
             base = self._base * g.columns
             target = self._memory[: self._source.rows, left : min(right, g.n - base)]
-            ticket = self._source.file.submit_read([0, base + left], [1, 1], target)
+            start = [0, base + left]
+            if self._source.is_transposed:
+                start, target = start[::-1], target.T
+            ticket = self._source.file.submit_read(start, [1, 1], target)
             self._arriving.append((self._base + panels[0], ticket))
         self._coming = waiting

@@ -24,7 +24,7 @@ from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.factors.begin import Method, open_storage
-from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.factor import QRFactor
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.plan import Slab
@@ -39,7 +39,7 @@ from outcore.linalg.slab_qr.plan import (
     update_flops,
 )
 from outcore.linalg.slab_qr.reflections import Reflections
-from outcore.linalg.slab_qr.storage import SlabQrStorage
+from outcore.linalg.slab_qr.storage import SlabQrStorage, TransposedQrStorage
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
 from outcore.streams import BlockStream
@@ -111,17 +111,47 @@ def qr_factor(
     storage-efficient WY representation for products of Householder transformations*, SIAM J. Sci.
     Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
     """
+    return _factor(
+        SlabQrStorage, A, memory=memory, out=out, overwrite_a=overwrite_a, overwrite=overwrite,
+        resume=resume, threads=threads, progress=progress,
+    )  # fmt: skip
+
+
+def factor_transpose(A: Array | PathLike, **options: Any) -> QRFactor:
+    """Factor Aᵀ = Q R as `qr_factor` does, with the same options, and without a transpose on disk.
+
+    Returns
+    -------
+    TransposedQRFactor
+        The rows of A are read as the columns of Aᵀ, fastest in ``order="C"``.
+    """
+    return _factor(TransposedQrStorage, A, **options)
+
+
+def _factor(
+    made_in: type[SlabQrStorage],
+    A: Array | PathLike,
+    *,
+    memory: int | str | None,
+    out: PathLike | None,
+    overwrite_a: bool,
+    overwrite: bool,
+    resume: bool,
+    threads: int | None,
+    progress: ProgressLike,
+) -> QRFactor:
+    """Factor a matrix, or its transpose, as its storage says."""
     check_progress(progress)
-    memory_bytes = budget.resolve(memory)
-    m = read_metadata(A.place if isinstance(A, Array) else place(A)).shape[0]
+    kind, memory_bytes = made_in.kind, budget.resolve(memory)
+    shape = read_metadata(A.place if isinstance(A, Array) else place(A)).shape
 
     def cut(
         n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
     ) -> SlabQrGeometry:
-        return slab_qr_geometry((m, n), dtype, memory_bytes, tile)
+        return slab_qr_geometry((kind.shape_of(shape)[0], n), dtype, memory_bytes, tile)
 
     with open_storage(
-        Method(cut, SlabQrStorage, QR), A, out, memory_bytes, overwrite_a=overwrite_a,
+        Method(cut, made_in, kind), A, out, memory_bytes, overwrite_a=overwrite_a,
         overwrite=overwrite, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g, first = storage.geometry, storage.first_panel
@@ -137,8 +167,8 @@ def qr_factor(
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"QR of {storage.name} stopped with {storage.journal.panels_done} of "
-                    f"{g.panels} panels done; call qr_factor again with the same arguments "
-                    "to go on from there"
+                    f"{g.panels} panels done; call {kind.function} again with the same "
+                    "arguments to go on from there"
                 ) from None
 
 
@@ -154,11 +184,11 @@ def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:
 
 def _source(storage: SlabQrStorage, call: LongCall) -> Source:
     """Where slabs come from: the matrix, or its copy in tiles, which is made now."""
-    loads, file = storage.loads, storage.matrix
+    loads, is_transposed = storage.loads, storage.kind.is_transposed
     if loads.is_copied:
-        storage.copy_to_tiles(loads.copy, call)
-        file = storage.factors
-    return Source(file, loads.rows, loads.at_once)
+        storage.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
+        return Source(storage.factors, loads.rows, loads.at_once, is_transposed=False)
+    return Source(storage.matrix, loads.rows, loads.at_once, is_transposed)
 
 
 class _Factorization:
@@ -238,7 +268,7 @@ class _Factorization:
         if not (np.isfinite(diagonal).all() and np.isfinite(tau).all()):
             raise InvalidError(
                 f"numbers as large as those of {self.storage.name} overflow {g.dtype}; scale its "
-                "columns"
+                + ("rows" if self.storage.kind.is_transposed else "columns")
             )
         zeros = np.flatnonzero(diagonal == 0)
         extremes.see_info(int(zeros[0]) + 1 if len(zeros) else 0, K * g.columns)
@@ -265,7 +295,10 @@ class _Factorization:
         for columns in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
             extremes.see_matrix(C[:, columns])
-            check_finite(extremes, C[:, columns], left + columns.start)
+            check_finite(
+                extremes, C[:, columns], left + columns.start,
+                transposed=self.storage.kind.is_transposed,
+            )  # fmt: skip
             self.call.trace.record("compute", start_ns)
             yield columns.stop
 

@@ -1,4 +1,8 @@
-"""Least squares with a matrix on disk that is too wide for rows that go by: factor, then solve."""
+"""Least squares with a matrix on disk that is too wide for rows that go by: factor, then solve.
+
+Of a matrix with more columns than rows the transpose is factored, and the solution is that of least
+norm.
+"""
 
 from typing import Any
 
@@ -7,11 +11,11 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
-from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.rows.stream import check_finite
-from outcore.linalg.slab_qr.factorization import qr_factor
-from outcore.linalg.slab_qr.plan import SlabQrGeometry, flops
+from outcore.linalg.slab_qr.factorization import factor_transpose, qr_factor
+from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, flops
 from outcore.linalg.slab_qr.solve import Solved, room_for, solve_and_report
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles
 from outcore.linalg.systems.right_hand_side import RightHandSide
@@ -42,11 +46,11 @@ def solve_by_slabs(
     Parameters
     ----------
     A
-        (m, n), m >= n.
+        (m, n).
     b
         (m,) or (m, k): a NumPy array, or one on disk.
     g
-        How A is cut.
+        How A, or for m < n its transpose, is cut.
     cond
         Singular values below `cond` times the largest count as zero.
     out, factors, keep_factors, overwrite, resume, threads, progress
@@ -64,13 +68,15 @@ def solve_by_slabs(
     SingularMatrixError
         If there are singular values that count as zero.
     """
+    (m, n), is_wide = A.shape, A.shape[0] < A.shape[1]
+    made, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
     where = place(factors if factors is not None else f"{A.path}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
-    ready = ready_factors(where, A.place, A.dtype, QRFactor, overwrite=overwrite)
+    ready = ready_factors(where, A.place, A.dtype, made, overwrite=overwrite)
     # What is wrong with b is found before the hours of factoring, not after.
     rhs = RightHandSide.read(
-        g.m, A.dtype, b, "N", out, overwrite=overwrite, unknowns=g.n,
+        m, A.dtype, b, "N", out, overwrite=overwrite, unknowns=n,
         reads=[A.path, where.path], stays=True,
     )  # fmt: skip
     if not isinstance(b, Array):
@@ -82,21 +88,25 @@ def solve_by_slabs(
     with (
         Meter(f"least squares with {A.path.name}", factoring + solving, progress) as bar,
         own_factors(
-            where, A, ready, qr_factor, memory_bytes=g.budget_bytes, keep=keep_factors,
+            where, A, ready, make, memory_bytes=g.budget_bytes, keep=keep_factors,
             overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads,
             progress=bar.part(factoring),
         ) as qr,
     ):  # fmt: skip
         found = solve_and_report(
             qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
-            accept=lambda condition: _refuse_deficient(condition, g, cond),
+            accept=lambda condition: _refuse_deficient(
+                condition, g, cond, "rows" if is_wide else "columns"
+            ),
         )  # fmt: skip
         _note_ill_conditioned(found.report, cond)
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
     # The least that any way must move: A, once. Factors are this way's own.
-    report.words_lower_bound = float(g.m * g.n)
-    made = "QR factors that were there"
-    report.method = made if qr.report is None else f"QR by {qr.report.method}"
+    report.words_lower_bound = float(m * n)
+    report.m, report.n = m, n
+    report.method = "QR factors that were there"
+    if qr.report is not None:
+        report.method = by_slabs(qr.report.method or "", transposed=is_wide)
     return found, report
 
 
@@ -108,15 +118,15 @@ def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
             check_finite("b", 0, column.astype(dtype)[:, None], j)
 
 
-def _refuse_deficient(condition: float | None, g: SlabQrGeometry, cond: float) -> None:
-    """Refuse a matrix that is certainly not of full rank."""
+def _refuse_deficient(condition: float | None, g: SlabQrGeometry, cond: float, lines: str) -> None:
+    """Refuse a matrix that is certainly not of full rank; `lines` are its rows or columns."""
     # The condition in the Frobenius norm is at most n times that in the 2-norm.
     if condition is not None and cond * condition / g.n >= 1:
         raise SingularMatrixError(
-            f"the columns of A depend on each other: its condition number is about {condition:.1e} "
+            f"the {lines} of A depend on each other: its condition number is about {condition:.1e} "
             f"in the Frobenius norm, so its rank is below {g.n} at cond={cond:.1e}, and slabs of "
-            "columns give no solution of least norm; leave out columns, or raise memory= so that "
-            f"{2 * g.n * g.n * np.dtype(g.dtype).itemsize} bytes and a little more fit"
+            f"{lines} give no solution of least norm then; leave out {lines}, or raise memory= so "
+            f"that {2 * g.n * g.n * np.dtype(g.dtype).itemsize} bytes and a little more fit"
         )
 
 

@@ -33,15 +33,16 @@ class ColumnLoads(Loads[SlabQrGeometry]):
         g = self.geometry
         return _load_bytes(g, reads, g.height if is_copy else g.m, first_panel)
 
-    def notes(self) -> list[str]:
+    def notes(self, *, transposed: bool) -> list[str]:
         """Tell whose layout is read slowly how to do better."""
         g = self.geometry
         words = sum(self.bytes_moved()) / g.dtype.itemsize / (g.m * g.n)
         if words < _MANY_TIMES:
             return []
+        layout, best = (self.layout.transposed(), "C") if transposed else (self.layout, "F")
         return [
-            f"loading a matrix in order {self.layout.order!r}, chunks {self.layout.chunks}, took "
-            f"{words:.2g} times its words; with order='F' and default chunks it takes 1 "
+            f"loading a matrix in order {layout.order!r}, chunks {layout.chunks}, took "
+            f"{words:.2g} times its words; with order={best!r} and default chunks it takes 1 "
             "(oc.from_array copies)"
         ]
 

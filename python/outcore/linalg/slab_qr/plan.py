@@ -143,6 +143,11 @@ class SlabQrGeometry(Tiled):
         )
 
 
+def by_slabs(method: str, *, transposed: bool) -> str:
+    """Say how least squares is done with factors that are made so, for people."""
+    return f"solution of least norm: QR of Aᵀ by {method}" if transposed else f"QR by {method}"
+
+
 def panel_reflections(shape: tuple[int, int], columns: int, panel: int) -> int:
     """Count the reflections of a panel of so many columns."""
     return min(max(min(shape) - panel * columns, 0), columns)

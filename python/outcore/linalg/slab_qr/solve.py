@@ -2,6 +2,10 @@
 
     minimize ‖b - A x‖₂ with A = Q R:    c = Qᴴ b,    R x = c[:n],    ‖b - A x‖₂ = ‖c[n:]‖₂
 
+With more columns than rows the factors are those of Aᵀ, and the solution of least norm is found::
+
+    minimize ‖x‖₂ with Aᵀ = Q R and A x = b:    Rᴴ z = b̄,    x̄ = Q [z; 0]
+
 Each pass reads its part of the factors in tiles, whatever the number of right-hand sides. With k of
 them there are (4mn - n²) k flops, four times as many for complex types.
 """
@@ -16,6 +20,7 @@ import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
+from outcore.blas_calls import Trans
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.lapack import kernels
 from outcore.linalg.columns import norms, power_of_two, squares
@@ -49,10 +54,13 @@ def qr_solve(
 ) -> Any:
     """Find the x that minimizes ‖b - A x‖₂ with the QR factors of A on disk.
 
+    Of several, as with more columns than rows, it is the one of least norm.
+
     Parameters
     ----------
     qr
-        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`.
+        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`; or of
+        the transpose of one with m < n, which `lstsq` keeps.
     b
         (m,) or (m, k): a NumPy array, or an `Array` on disk. It is worked on in groups of as many
         columns as fit in memory, each a pass over the reflections and one over R.
@@ -81,7 +89,8 @@ def qr_solve(
     SingularMatrixError
         If the diagonal of R has an exact zero.
     InvalidError
-        If `qr` are no QR factors, A has more columns than rows, or `b` does not fit.
+        If `qr` are no QR factors, are those of an A, not of its transpose, with more columns than
+        rows, or `b` does not fit.
     BudgetError
         Before any work, if memory does not suffice.
     Interrupted
@@ -89,9 +98,10 @@ def qr_solve(
     """
     refuse_others(qr, QRFactor)
     refuse_wide(qr.shape)
+    m, n = qr.kind.shape_of(qr.shape)
     rhs = RightHandSide.read(
-        qr.m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=qr.n, reads=[qr.path]
-    )  # fmt: skip
+        m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=n, reads=[qr.path]
+    )
     memory_bytes = budget.resolve(memory)
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
     probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
@@ -140,7 +150,8 @@ class Solved:
     x, report
         The solution, and what was done.
     residual_norms
-        ‖b - A x‖₂ of each right-hand side.
+        ‖b - A x‖₂ of each right-hand side, without rounding: 0 with as many columns as rows or
+        more.
     """
 
     x: Any
@@ -168,9 +179,10 @@ def solve_and_report(
     gone on with, and the residuals are of the others only: who wants all of them begins anew.
     """
     if qr.info:
+        lines = "rows" if qr.kind.is_transposed else "columns"
         raise SingularMatrixError(
-            f"the columns of A depend on each other: diagonal number {qr.info} of R is exactly "
-            "zero, so there is no unique solution; leave out columns",
+            f"the {lines} of A depend on each other: diagonal number {qr.info} of R is exactly "
+            f"zero, so there is no unique solution; leave out {lines}",
             qr.info,
         )
     tiles = Tiles(qr.shape, qr.dtype, qr.tile)
@@ -190,7 +202,10 @@ def solve_and_report(
             passes = _Passes(qr, tiles, groups.size * rhs.parts, probes, call)
 
             def solve(X: Matrix, columns: slice) -> None:
-                passes.solve(X)
+                if qr.kind.is_transposed:
+                    passes.least_norm(X)
+                    return
+                passes.least_squares(X)
                 below = norms(X[qr.n :]) if qr.m > qr.n else np.zeros(X.shape[1])
                 residuals[columns] = np.hypot.reduce(below.reshape(rhs.parts, -1), axis=0)
 
@@ -200,8 +215,9 @@ def solve_and_report(
             flops = solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
-                m=qr.m, flops=flops, condition=condition,
+                flops=flops, condition=condition,
             )  # fmt: skip
+            report.m, report.n = qr.kind.shape_of(qr.shape)
     return Solved(into.x, report, residuals)
 
 
@@ -222,7 +238,7 @@ class _Passes:
         self.scale = 1.0 if 1e-100 < qr.norm1 < 1e100 else power_of_two(1 / qr.norm1)
         self.squares_of_r = 0.0
 
-    def solve(self, X: Matrix) -> None:
+    def least_squares(self, X: Matrix) -> None:
         """X <- Qᴴ X, and then R⁻¹ X in its first n rows."""
         t = self.tiles
         self.schedule((K, tile) for K in range(t.panels) for tile in t.below(K))
@@ -235,17 +251,42 @@ class _Passes:
             for tile in t.above(K):
                 self.substitute(K, tile, X, beside)
 
-    def substitute(self, K: int, tile: int, X: Matrix, beside: Matrix | None) -> None:
-        """Take a tile of R: solve with its diagonal block, subtract with what is above that."""
+    def least_norm(self, X: Matrix) -> None:
+        """X <- Q R⁻ᴴ X of its first n rows; both are conjugated."""
+        t, n = self.tiles, self.qr.n
+        self.schedule((K, tile) for K in range(t.panels) for tile in t.above(K)[::-1])
+        self.schedule((K, tile) for K in range(t.panels)[::-1] for tile in t.below(K))
+        np.conjugate(X[:n], out=X[:n])
+        beside = self.probes.take()
+        for K in range(t.panels):
+            for tile in t.above(K)[::-1]:
+                self.substitute(K, tile, X, beside, "C")
+        X[n:] = 0
+        for K in range(t.panels)[::-1]:
+            o, e = self.extent(K)
+            self.reflections.apply(self.blocks(K), self.qr.tau[o:e], X[o:], "N")
+        np.conjugate(X, out=X)
+
+    def substitute(
+        self, K: int, tile: int, X: Matrix, beside: Matrix | None, trans: Trans = "N"
+    ) -> None:
+        """Take a tile of R: solve with its diagonal block, subtract with what is above that.
+
+        With R its tiles come from the bottom, with Rᴴ, `trans` "C", from the top.
+        """
         (o, e), first = self.extent(K), tile * self.tiles.tile[0]
         data = self.stream.take().data
         start_ns = self.call.trace.now_ns()
         above = data[: max(min(o - first, len(data)), 0), : e - o]
         triangle = data[o - first : e - first, : e - o] if first <= o < first + len(data) else None
         for Y in [X] if beside is None else [X, beside]:
+            part = Y[first : first + len(above)]
+            if trans != "N":
+                self.kernels.gemm(above, part, Y[o:e], alpha=-1, trans_a=trans)
             if triangle is not None:
-                self.kernels.trsm(triangle, Y[o:e], lower=False, unit=False)
-            self.kernels.gemm(above, Y[o:e], Y[first : first + len(above)], alpha=-1)
+                self.kernels.trsm(triangle, Y[o:e], lower=False, trans=trans, unit=False)
+            if trans == "N":
+                self.kernels.gemm(above, Y[o:e], part, alpha=-1)
         if beside is not None:
             columns = [above] if len(above) else []
             if triangle is not None:

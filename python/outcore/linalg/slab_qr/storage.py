@@ -2,14 +2,14 @@
 
 import base64
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore.create import create_array
 from outcore.disk_reads import DiskReads
-from outcore.linalg.factors.factor import QR, QRFactor
+from outcore.linalg.factors.factor import QR, QR_TRANSPOSED, QRFactor, TransposedQRFactor
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.segments import Layout
@@ -22,12 +22,16 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
     """The files of one QR; see `FactorStorage`."""
 
     kind = QR
+    made: ClassVar[type[QRFactor]] = QRFactor
 
     @property
     def loads(self) -> ColumnLoads:
         """How its slabs are loaded."""
+        layout = Layout.of(self.metadata)
         disk = DiskReads(*self.matrix.read_granularity)
-        return ColumnLoads(self.geometry, Layout.of(self.metadata), disk)
+        return ColumnLoads(
+            self.geometry, layout.transposed() if self.kind.is_transposed else layout, disk
+        )
 
     def taus(self) -> list[npt.NDArray[Any]]:
         """Factors of the reflections of the panels that are done."""
@@ -68,6 +72,7 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
         notes = [f"exactly singular: diagonal number {extremes.info} of R is zero"]
         loads = self.loads
         read, written = loads.bytes_moved(first)
+        slow = loads.notes(transposed=self.kind.is_transposed)
         report = self.report(
             call,
             flops_done=flops_done,
@@ -75,8 +80,15 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
             planned_bytes_written=written + g.factor_bytes_written(first),
             m=g.m,
             method=loads.method(g.method),
-            notes=(notes if extremes.info else []) + loads.notes(),
+            notes=(notes if extremes.info else []) + slow,
         )
         known = {"m": g.m, "norm1": extremes.norm1, "info": extremes.info}
         self.complete(metadata, report, known)
-        return dataclasses.replace(QRFactor.open(self.target), report=report)
+        return dataclasses.replace(self.made.open(self.target), report=report)
+
+
+class TransposedQrStorage(SlabQrStorage):
+    """The files of the QR of a matrix that is read as its transpose."""
+
+    kind = QR_TRANSPOSED
+    made = TransposedQRFactor

@@ -56,7 +56,7 @@ class ColumnRoom:
             writes and rhs.is_split
         )
         return cls(
-            column_bytes=rhs.n * rhs.parts * rhs.dtype.itemsize if reads or writes else 0,
+            column_bytes=rhs.height * rhs.parts * rhs.dtype.itemsize if reads or writes else 0,
             transfer_bytes=transfer,
             stage_bytes=transfer if converts else 0,
             arrays=len(reads) + writes,

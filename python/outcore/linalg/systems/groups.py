@@ -92,13 +92,13 @@ def solve_groups(
     if is_in_place:
         room_of_all = into.x if into.x.ndim == 2 else into.x[:, None]
     elif room.column_bytes:
-        room_of_all = matrix_in(call, rhs.n, width, rhs.dtype)
+        room_of_all = matrix_in(call, rhs.height, width, rhs.dtype)
     else:
-        room_of_all = np.empty((rhs.n, width), rhs.dtype, order="F")
+        room_of_all = np.empty((rhs.height, width), rhs.dtype, order="F")
     for columns in groups.slices():
         X = room_of_all[:, : (columns.stop - columns.start) * rhs.parts]
-        moved.load(rhs.b, columns, X)
-        rhs.refuse_non_finite(X)
+        moved.load(rhs.b, columns, X[: rhs.n])
+        rhs.refuse_non_finite(X[: rhs.n])
         solve(X, columns)
         if not is_in_place:
             moved.store(into.x, columns, X[: rhs.solution_shape[0]])

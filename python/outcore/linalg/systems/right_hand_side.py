@@ -119,6 +119,11 @@ class RightHandSide(NamedTuple):
         return (rows, *self.b.shape[1:])
 
     @property
+    def height(self) -> int:
+        """Rows of the memory in which it becomes its solution."""
+        return max(self.n, self.solution_shape[0])
+
+    @property
     def is_alike(self) -> bool:
         """Whether a solution has the rows and the type of the columns that are solved for."""
         return self.unknowns is None and not self.is_split
