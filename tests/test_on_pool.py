@@ -137,9 +137,11 @@ def test_other_calls_give_the_same_bits(tmp_path: oc.PoolPath, plain: Path, matr
         y = oc.linalg.gmres(A, np.ones(N), memory="1 MB", progress=False)[0]
         z = oc.linalg.gauss_seidel(A, np.ones(N), memory="1 MB", progress=False)[0]
         w = oc.linalg.lstsq(T, np.ones(400), memory="1 MB", progress=False)[0]
+        W = oc.from_array(tall(300, 400, "f8"), where / "W", progress=False)
+        v = oc.linalg.lstsq(W, np.ones(300), memory="700 kB", progress=False)[0]
         C = oc.linalg.matmul(A, A, out=where / "C", memory="1 MB", progress=False)
-        found.append([x, y, z, w, C[...]])
-        assert not [each.name for each in where.iterdir() if each.name not in ("A", "C", "T")]
+        found.append([x, y, z, w, v, C[...]])
+        assert not [each.name for each in where.iterdir() if each.name not in ("A", "C", "T", "W")]
     for one, other in zip(*found, strict=True):
         assert (one == other).all()
     assert np.allclose(low @ found[1][0], 1)
