@@ -64,10 +64,14 @@ def ready_factors(
         return kind.open(where)
     if overwrite:
         return None
+    if found is not kind.kind:
+        raise ExistsError(
+            f"{where.path} holds {found.title} factors of {group['source']}, not "
+            f"{kind.kind.title} factors of {source.path}; pass overwrite=True, or another factors="
+        )
     raise ExistsError(
-        f"{where.path} holds {found.title} factors of {group['source']} in {group['dtype']} as it "
-        f"was before, not {kind.kind.title} factors of {source.path} in {dtype} as it is; pass "
-        "overwrite=True, or another factors="
+        f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
+        f"not of {source.path} in {dtype} as it is; pass overwrite=True, or another factors="
     )
 
 

@@ -75,12 +75,12 @@ def check_finite(
     for j in range(C.shape[1]):
         bad = np.flatnonzero(~np.isfinite(C[:, j]))
         if len(bad):
-            i, index = int(bad[0]), (int(bad[0]), first_column + j)
-            row, column = index = index[::-1] if transposed else index
+            i = int(bad[0])
+            row, column = (first_column + j, i) if transposed else (i, first_column + j)
             raise NonFiniteError(
                 f"A[{row}, {column}] is {C[i, j]}; every element must be finite: correct it, or "
                 "look for an error in the assembly",
-                index,
+                (row, column),
             )
 
 

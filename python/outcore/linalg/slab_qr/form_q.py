@@ -50,7 +50,8 @@ def form_q(
     Parameters
     ----------
     qr
-        Factors of an (m, n) matrix, from `qr_factor` or `open_factor`.
+        Factors of an (m, n) matrix, from `qr_factor` or `open_factor`; or of its transpose, of
+        which Q is made then.
     memory
         Budget; by default half of the available memory.
     out
