@@ -52,6 +52,9 @@ from outcore.volumes import place
 __all__ = ["one_thread"]  # a fixture for every test here
 
 M, N, MEMORY = 300, 400, 700_000
+CHUNKS = {"C": None, "F": (256, 64)}
+"""Of F, so that slabs of few rows are loaded from a copy in tiles."""
+
 METHOD = "solution of least norm: QR of Aᵀ by slabs of "
 RunPython = Callable[..., "subprocess.Popen[str]"]
 
@@ -340,8 +343,10 @@ def test_the_least_budget_that_is_named_suffices(tmp_path: Path) -> None:
 def test_a_stopped_call_goes_on(tmp_path: Path) -> None:
     a, b = tall(M, N, "c16"), tall(M, 2, "c16", 1)
     for order, memory in itertools.product("CF", (MEMORY, 1_200_000)):
-        A = stored(tmp_path / "A", a, order, overwrite=True)
+        A = stored(tmp_path / "A", a, order, chunks=CHUNKS[order], overwrite=True)
         expected, whole = solve(A, b, memory=memory)
+        assert whole.method is not None
+        assert ("copied" in whole.method) == (order == "F" and memory == MEMORY)
         with after_notes(2, interrupt), pytest.raises(Interrupted, match="call lstsq again"):
             solve(A, b, memory=memory)
         journal = read_journal(place(tmp_path / "A.qr"))
@@ -388,11 +393,14 @@ PAGES = (
 def test_killed_at_any_line(tmp_path: Path, order: str) -> None:
     """kill -9 in the factorization or in the solution: the next call goes on, to the same bits."""
     a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = stored(tmp_path / "A", a, order)
-    expected, _ = solve(A, b, threads=1)
+    A = stored(tmp_path / "A", a, order, chunks=CHUNKS[order])
+    expected, report = solve(A, b, threads=1, memory=500_000)
+    assert report.method is not None
+    assert ("copied" in report.method) == (order == "F")
     run = functools.partial(
-        solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
-    )
+        solve, A.path, b, threads=1, memory=500_000, factors=tmp_path / "F", out=tmp_path / "x",
+        overwrite=True,
+    )  # fmt: skip
     count = lines_of(run, PAGES)
     begun = whole = 0
     for number in sorted({*range(20, count, 60), *range(count - 120, count, 15)}):
