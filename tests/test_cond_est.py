@@ -1,20 +1,25 @@
 """Condition estimates, against LAPACK's gecon and against the exact condition."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
-from linpack import Matrix, on_disk, one_thread, random_matrix
+from linpack import Matrix, names_below, on_disk, one_thread, random_matrix
 from lu_by_method import factor_by
+from stopping import interrupt
 
 import outcore as oc
-from outcore.errors import BudgetError, InvalidError
+from outcore.errors import BudgetError, Interrupted, InvalidError
 from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg.factors import kept_solves
 from outcore.linalg.factors.cond_est import norm1_estimate
+from outcore.linalg.factors.kept_solves import KeptSolves
 from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -240,3 +245,95 @@ def test_too_small_a_budget(tmp_path: Path) -> None:
     for norm in (1, np.inf):
         _, report = estimate(lu, norm, memory=least)
         assert report.peak_memory_bytes <= least
+
+
+@contextlib.contextmanager
+def interrupted_after_solve(number: int) -> Iterator[None]:
+    keep, kept = KeptSolves.keep, [0]
+
+    def keeping(self: KeptSolves, *rest: Any) -> None:
+        keep(self, *rest)
+        kept[0] += 1
+        if kept[0] == number:
+            interrupt()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeptSolves, "keep", keeping)
+        yield
+
+
+@pytest.mark.parametrize("norm", [1, np.inf])
+@pytest.mark.parametrize("kind", ["lu", "cholesky"])
+def test_a_stopped_estimate_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: Any, kind: str
+) -> None:
+    """After each solve; what is kept is gone in the end."""
+    monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
+    a = random_matrix(N, "c16")
+    if kind == "cholesky":
+        a = a @ a.conj().T + np.eye(N)
+    A = oc.from_array(a, tmp_path / "Z", order="F")
+    factor: Any = (lu_factor if kind == "lu" else cho_factor)(A, memory=TINY, progress=False)
+    before = names_below(tmp_path)
+    whole, report = estimate(factor, norm)
+    solves = int(report.notes[0].split()[0])
+    assert solves >= 3
+    for stop in range(1, solves):
+        with interrupted_after_solve(stop), pytest.raises(Interrupted, match="again"):
+            estimate(factor, norm)
+        assert len(names_below(tmp_path)) == len(before) + stop
+        told: list[float] = []
+        found, again = estimate(
+            factor, norm, progress=lambda done, left, told=told: told.append(done)
+        )
+        assert found == whole
+        assert again.notes[1:] == [f"gone on after {stop} solves: bytes moved are of the rest"]
+        assert again.bytes_read < (again.planned_bytes_read or 0) <= report.bytes_read
+        assert told == sorted(told)
+        assert names_below(tmp_path) == before
+
+
+def test_what_is_kept_of_other_factors_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
+    lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
+    whole, _ = estimate(lu)
+    before = names_below(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptSolves, "remove", lambda self: None)
+        estimate(lu)
+    files = sorted(path for path in Path(lu.path).iterdir() if "condition" in path.name)
+    assert len(files) >= 3
+
+    content = {path: path.read_bytes() for path in files}
+    for change in (
+        lambda data: data[:-8],
+        lambda data: data[:10],
+        lambda data: data.replace(b'"of"', b'"by"'),
+        lambda data: data.replace(b"Z.lu", b"Y.lu"),
+    ):
+        for path, data in content.items():
+            path.write_bytes(change(data))
+        found, report = estimate(lu)
+        assert (found, len(report.notes)) == (whole, 1)
+        assert names_below(tmp_path) == before
+    for path, data in content.items():
+        path.write_bytes(data)
+    found, report = estimate(lu, resume=False)
+    assert (found, len(report.notes)) == (whole, 1)
+    for path, data in content.items():
+        path.write_bytes(data)
+    found, report = estimate(lu)
+    assert found == whole
+    assert len(report.notes) == 2
+    assert report.bytes_read == 0
+    assert names_below(tmp_path) == before
+
+
+def test_short_solves_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
+    monkeypatch.setattr(KeptSolves, "remove", lambda self: None)
+    before = names_below(tmp_path)
+    estimate(lu)
+    assert names_below(tmp_path) == before

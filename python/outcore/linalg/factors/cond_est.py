@@ -8,6 +8,7 @@ than a third of the truth.
 """
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +21,7 @@ from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.cholesky.solve import Passes
 from outcore.linalg.factors.factor import CholeskyFactor, LUFactor, refuse_others
+from outcore.linalg.factors.kept_solves import KeptSolves
 from outcore.linalg.factors.own import ready_factors
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.solve import refuse_overflowed, stopping_cleanly
@@ -51,6 +53,7 @@ def cond_est(
     *,
     norm_a: float | None = None,
     memory: int | str | None = None,
+    resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[float, Report]:
@@ -68,6 +71,9 @@ def cond_est(
         Hermitian.
     memory
         Budget; by default half of the available memory.
+    resume
+        Go on with the solves that a call for the same norm did before it was stopped. They are kept
+        beside the factors meanwhile, if each takes more than some seconds.
     threads, progress
         As for `lu_factor`.
 
@@ -101,6 +107,9 @@ def cond_est(
         refuse_overflowed(factor)
         A = _matrix_of(factor) if is_inf and norm_a is None else None
         is_singular = factor.info > 0
+    kept = KeptSolves(factor, names[norm], resume=resume)
+    if A is not None and kept.norm_a is not None:
+        A, norm_a = None, kept.norm_a
     each = _bytes_of_solve(factor)
     work = USUAL_SOLVES * each + (A.nbytes if A else 0)
     with stopping_cleanly("the condition of", factor), long_call(
@@ -112,15 +121,17 @@ def cond_est(
             passes_a = MatrixPasses(A, call, ring_bytes(A, memory_bytes - vectors))
             norm_a, planned = _norm_inf(passes_a), passes_a.bytes_of_pass
             bytes_read = passes_a.file.counters()[0]
+            kept.norm_a = norm_a
         X = matrix_in(call, factor.n, 2, factor.dtype)
-        solves = _Solves(factor, call, block_tiles, is_inf)
+        solves = _Solves(factor, call, block_tiles, is_inf, kept)
         inverse = math.inf
         if not is_singular:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 inverse = norm1_estimate(solves.solve, X)
         scale = factor.norm1 if norm_a is None else norm_a
         condition = math.inf if math.isinf(inverse) else scale * inverse
-        count = len(solves.columns)
+        count = len(solves.columns) + kept.found
+        kept.remove()
         passes = f"{count} solves: as many passes over L, and over {solves.second}"
         if A is not None:
             passes += "; and one over A"
@@ -137,7 +148,7 @@ def cond_est(
             growth=factor.growth if isinstance(factor, LUFactor) else None,
             kernels=kernels,
             threads=used,
-            notes=[passes] if not is_singular else ["A is exactly singular"],
+            notes=[passes, *kept.notes()] if not is_singular else ["A is exactly singular"],
             **call.figures(),
         )
 
@@ -154,9 +165,14 @@ class _Solves:
     """
 
     def __init__(
-        self, factor: LUFactor | CholeskyFactor, call: LongCall, block_tiles: int, transposed: bool
+        self,
+        factor: LUFactor | CholeskyFactor,
+        call: LongCall,
+        block_tiles: int,
+        transposed: bool,
+        kept: KeptSolves,
     ) -> None:
-        self._factor, self._call, self._block_tiles = factor, call, block_tiles
+        self._kept, self._factor, self._call, self._block_tiles = kept, factor, call, block_tiles
         self._transposed = transposed
         self.columns: list[int] = []
         if isinstance(factor, LUFactor):
@@ -167,12 +183,17 @@ class _Solves:
 
     def solve(self, X: Matrix, adjoint: bool) -> None:
         """X <- A⁻¹ X, or with Aᴴ."""
+        if self._kept.take(X):
+            self._call.meter.advance(_bytes_of_solve(self._factor))
+            return
+        begun_s = time.monotonic()
         if isinstance(self._factor, LUFactor):
             is_complex = self._factor.dtype.kind == "c"
             trans: Trans = "N" if adjoint == self._transposed else "C" if is_complex else "T"
             self._sweeps.solve(X, trans)
         else:
             Passes(self._factor, self._file, [X], self._call, self._block_tiles).solve()
+        self._kept.keep(X, time.monotonic() - begun_s)
         self.columns.append(X.shape[1])
 
     def bytes_read(self) -> int:

@@ -1,0 +1,103 @@
+"""Solutions that `cond_est` has found, kept beside the factors for the call that goes on.
+
+Each solve is a pass over the factors, and what it leaves is short: a vector or two. A later call
+takes them as they are, one after the other, up to where the one before was stopped.
+"""
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import OutcoreError
+from outcore.linalg.factors.factor import Factor
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.steps_done import version_of_operand
+from outcore.volumes import place
+
+LEAST_S = 5.0
+"""Of solves that take less none are kept: all of them take less than a minute."""
+
+_NAME = "outcore.condition"
+
+
+class KeptSolves:
+    """What is kept of the solves with some factors.
+
+    Parameters
+    ----------
+    factor
+        The factors.
+    what
+        What else tells a call apart.
+    resume
+        Whether to go on with what is there; else it is removed.
+
+    Attributes
+    ----------
+    found
+        Solves that an earlier call did.
+    norm_a
+        The norm of A, once it is computed, by that call or this one.
+    """
+
+    def __init__(self, factor: Factor, what: str, *, resume: bool) -> None:
+        self._where, self._what = place(factor.path), what
+        self._header = json.dumps([what, version_of_operand(factor)])
+        self._number, self._keeps, self.found = 0, False, 0
+        self.norm_a: float | None = None
+        if not resume:
+            self.remove()
+        elif (first := self._read(0)) is not None:
+            self.norm_a = first[0]["norm_a"]
+
+    def take(self, X: Matrix) -> bool:
+        """Put the next solution into X, if it is there."""
+        kept = self._read(self._number) if self._number == self.found else None
+        if kept is None or kept[1].nbytes != X.nbytes:
+            return False
+        X[...] = kept[1].view(X.dtype).reshape(X.shape, order="F")
+        self._number += 1
+        self.found, self._keeps = self._number, True
+        return True
+
+    def keep(self, X: Matrix, seconds: float) -> None:
+        """Keep a solution that took so long, if the first one took long enough."""
+        if self._number == 0:
+            self._keeps = seconds >= LEAST_S
+        if self._keeps:
+            line = json.dumps({"of": self._header, "norm_a": self.norm_a}).encode()
+            # Factors that may only be read, and full disks, keep nothing.
+            with contextlib.suppress(OutcoreError):
+                name = self._where.inside(self._name(self._number))
+                elements = X.T.reshape(-1).view(np.uint8)
+                self._where.volume.replace_small(name, b"".join([line, b"\n", elements.data]))
+        self._number += 1
+
+    def notes(self) -> list[str]:
+        """Say in a report that a call was gone on with."""
+        if not self.found:
+            return []
+        return [f"gone on after {self.found} solves: bytes moved are of the rest"]
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        with contextlib.suppress(OutcoreError):
+            for name, *_ in self._where.names():
+                if name.startswith(f"{_NAME}.{self._what}."):
+                    self._where.volume.remove(self._where.inside(name))
+
+    def _read(self, number: int) -> tuple[dict[str, Any], npt.NDArray[np.uint8]] | None:
+        """Read a solution, with what it is of; one of something else, or a damaged one, is none."""
+        with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
+            found = self._where.volume.read_small(self._where.inside(self._name(number)))
+            end = found.index(b"\n")
+            header = json.loads(found[:end])
+            if header["of"] == self._header and "norm_a" in header:
+                return header, np.frombuffer(found, np.uint8, offset=end + 1)
+        return None
+
+    def _name(self, number: int) -> str:
+        return f"{_NAME}.{self._what}.{number}"
