@@ -314,11 +314,16 @@ def killed_until_whole(
     return killed, said
 
 
-@pytest.fixture(autouse=True)
-def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def note_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Note each step of a result by steps."""
     monkeypatch.setattr(steps_done, "NOTE_S", 0.0)
     monkeypatch.setattr(steps_done, "MOST_SHARE", math.inf)
+
+
+@pytest.fixture(autouse=True)
+def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note each step in every test of a file that imports this."""
+    note_each_step(monkeypatch)
 
 
 @contextlib.contextmanager

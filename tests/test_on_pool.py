@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from definite import definite
 from linpack import Matrix, on_disk, one_thread, packed, random_matrix
+from stopping import note_each_step, stopped_at
 from tall import tall
 from test_arrays import (
     test_an_unwritten_array_is_zeros,
@@ -18,6 +19,7 @@ from test_arrays import (
 from test_cholesky import test_any_layout_of_the_matrix, test_kms
 from test_lstsq import test_from_disk
 from test_lu import test_four_types
+from test_rows_resumed import Case, same
 from test_streams import (
     test_a_read_after_a_write_of_the_same_chunk_sees_it,
     test_by_default_every_chunk_once,
@@ -180,6 +182,23 @@ def test_a_stopped_factorization_goes_on(
         A[0, 0] = 1
     with pytest.raises(JournalError, match="written to since"):
         oc.linalg.lu_factor(tmp_path / "A", **SETTING)
+
+
+@pytest.mark.parametrize("verb", ["lstsq", "least norm", "R", "qr", "gram in parts", "svd"])
+def test_what_goes_by_once_goes_on(
+    tmp_path: oc.PoolPath, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its state is in the pool, too."""
+    note_each_step(monkeypatch)
+    case = Case(verb, tmp_path)
+    whole = case.run(tmp_path / "W")
+    for note in (2, 2):
+        with stopped_at(note):
+            case.run(tmp_path / "X")
+    found = case.run(tmp_path / "X")
+    case.assert_right(found)
+    same(found, whole)
+    assert "gone on" in found[2].notes[0]
 
 
 def test_a_matrix_written_to_meanwhile_is_noticed(

@@ -17,6 +17,7 @@ from outcore.blocks_done import STEPS
 from outcore.errors import DiskFullError, IncompleteError, Interrupted
 from outcore.linalg import gram, kept_state, lstsq, qr, steps_done, svd
 from outcore.linalg.result import REFLECTIONS, STATE
+from outcore.volumes import place
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
@@ -33,7 +34,7 @@ def _tall(dtype: str) -> Any:
 class Case:
     """A call with a result on disk, and what is right."""
 
-    def __init__(self, verb: str, where: Path, dtype: str = "c16") -> None:
+    def __init__(self, verb: str, where: Any, dtype: str = "c16") -> None:
         a = _tall(dtype)
         if verb == "least norm":
             a = a.T.copy()
@@ -70,7 +71,7 @@ class Case:
         }.get(verb, 210_000)
         self.call, self.check = calls[verb]
 
-    def run(self, out: Path, **more: Any) -> Result:
+    def run(self, out: Any, **more: Any) -> Result:
         """Return the result on disk, those in memory, and the report."""
         found = self.call(**{"out": out, "memory": self.memory, "progress": False} | more)
         return found[0], list(found[1:-1]), found[-1]
@@ -103,7 +104,7 @@ class Case:
 
     def assert_right(self, found: Result) -> None:
         self.check(found[0][...], *found[1])
-        names = {path.name for path in Path(found[0].path).iterdir()}
+        names = {name for name, *_ in place(found[0].path).names()}
         assert not names & {STEPS, STATE, REFLECTIONS}
 
 
