@@ -10,13 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import names_below, one_thread, random_matrix
-from stopping import interrupted_after, kill_at_line, noted_at_once, stopped_at
+from stopping import (
+    at_line,
+    interrupt,
+    interrupted_after,
+    kill_at_line,
+    noted_at_once,
+    stopped_at,
+)
 
 import outcore as oc
-from outcore.blocks_done import STEPS
-from outcore.errors import DiskFullError, IncompleteError, Interrupted
+from outcore._core import Trace
+from outcore.blocks_done import REFLECTIONS, STATE, STEPS
+from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
 from outcore.linalg import gram, kept_state, lstsq, qr, steps_done, svd
-from outcore.linalg.result import REFLECTIONS, STATE
+from outcore.linalg.kept_state import KeptState
+from outcore.linalg.steps_done import StepsDone
+from outcore.longcall import LongCall
 from outcore.volumes import place
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
@@ -41,7 +51,7 @@ class Case:
         elif verb == "wide qr":
             a = random_matrix(256, dtype)[:100].copy()
         elif verb == "gram in parts":
-            a = random_matrix(256, dtype)
+            a = random_matrix(192, dtype)
         if verb == "svd":
             a /= 4.0 ** np.arange(N)
         self.a, self.b = a, random_matrix(len(a), dtype, 1)[:, :K].copy(order="F")
@@ -61,11 +71,14 @@ class Case:
             "wide qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
             "gram": (lambda **o: gram(self.source, **o), self.is_gram),
             "gram in parts": (lambda **o: gram(self.source, **o), self.is_gram),
-            "svd": (lambda **o: svd(self.source, K, power=1, seed=1, **o), self.is_svd),
+            "svd": (
+                lambda **o: svd(self.source, **{"k": K, "power": 1, "seed": 1} | o),
+                self.is_svd,
+            ),
         }
         self.memory = {
             "least norm": 360_000,
-            "gram in parts": 320_000,
+            "gram in parts": 240_000,
             "qr": 240_000,
             "wide qr": 1_200_000,
         }.get(verb, 210_000)
@@ -132,6 +145,7 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
     assert report.peak_memory_bytes <= case.memory
     assert report.bytes_read == report.planned_bytes_read
     note, read = 1, report.bytes_read + 1
+    begun: list[int] = []
     while True:
         with contextlib.suppress(Interrupted), interrupted_after(note):
             case.run(out)
@@ -142,14 +156,21 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
         found = case.run(out, progress=lambda done, left, told=told: told.append(done))
         case.assert_right(found)
         same(found, whole)
-        assert any(re.match("gone on at (row|step) ", text) for text in found[2].notes)
-        assert found[2].bytes_read + found[2].bytes_written < read + report.bytes_written
+        (where,) = (re.match(r"gone on at (?:row|step) (\d+) of (\d+)", t) for t in found[2].notes)
+        assert where is not None
+        begun.append(int(where[1]))
+        # The later it was stopped, the less is left; at the end nothing is read of A any more.
+        assert found[2].bytes_read <= read
+        assert found[2].bytes_written <= report.bytes_written
+        read = found[2].bytes_read
         assert found[2].peak_memory_bytes <= case.memory
         assert told == sorted(told)
         assert told[-1] == 1
         shutil.rmtree(out)
         note += 1 + note // 4
     assert note > 4, "several steps were noted"
+    assert begun == sorted(begun)
+    assert read < report.bytes_read / 2
 
 
 def test_it_is_stopped_again_and_again(case: Case, tmp_path: Path) -> None:
@@ -235,7 +256,7 @@ def test_without_its_state_it_begins_anew(
     same(found, case.run(tmp_path / "W"))
 
 
-@pytest.mark.parametrize("change", ["A", "memory", "arguments", "resume"])
+@pytest.mark.parametrize("change", ["A", "memory", "resume"])
 @pytest.mark.parametrize("verb", ["lstsq", "qr", "svd"])
 def test_of_something_else_it_begins_anew(tmp_path: Path, verb: str, change: str) -> None:
     case, out = Case(verb, tmp_path), tmp_path / "X"
@@ -247,19 +268,188 @@ def test_of_something_else_it_begins_anew(tmp_path: Path, verb: str, change: str
             array[0, 0] = array[0, 0]
     elif change == "memory":
         more["memory"] = case.memory - 4096
-    elif change == "resume":
-        more["resume"] = False
-    elif verb == "lstsq":
-        case.b = 2 * case.b
-        with oc.open_array(case.right, "r+") as array:
-            array[...] = case.b
-    elif verb == "svd":
-        case.call = lambda **o: svd(case.source, K, power=1, seed=2, **o)
     else:
-        case.call, case.check = lambda **o: qr(case.source, **o), case.is_triangle
+        more["resume"] = False
     found = case.run(out, **more)
     assert found[2].notes == []
     case.assert_right(found)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("lstsq", {"damp": 1.0}),
+        ("lstsq", {"cond": 1e-3}),
+        ("gram", {"alpha": 2.0}),
+        ("gram", {"shift": 1.0}),
+        ("gram", {"triangle": "lower"}),
+        ("gram", {"dtype": "c8"}),
+        ("svd", {"k": 2}),
+        ("svd", {"power": 2}),
+        ("svd", {"oversample": 9}),
+        ("svd", {"seed": 2}),
+        ("svd", {"seed": None}),
+    ],
+)
+def test_with_other_arguments_it_begins_anew(
+    tmp_path: Path, verb: str, arguments: dict[str, Any]
+) -> None:
+    case, out = Case(verb, tmp_path), tmp_path / "X"
+    with stopped_at(3):
+        case.run(out)
+    found = case.run(out, **arguments)
+    assert found[2].notes == []
+    if arguments != {"seed": None}:
+        same(found, case.run(tmp_path / "W", **arguments))
+
+
+def test_right_hand_sides_that_changed(tmp_path: Path) -> None:
+    case, out = Case("lstsq", tmp_path), tmp_path / "X"
+    with stopped_at(3):
+        case.run(out)
+    case.b = 2 * case.b
+    with oc.open_array(case.right, "r+") as array:
+        array[...] = case.b
+    found = case.run(out)
+    assert found[2].notes == []
+    case.assert_right(found)
+
+
+def test_a_matrix_that_is_written_to_while_it_goes_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before counts: as it was when the call began."""
+    case, out, passed = Case("R", tmp_path), tmp_path / "X", [0]
+    keep = KeptState.passed
+
+    def keeping(self: KeptState, *rest: Any) -> None:
+        passed[0] += 1
+        if passed[0] == 2:
+            case.a = 2 * case.a
+            with oc.open_array(case.source, "r+") as array:
+                array[...] = case.a
+        if passed[0] > 2:
+            keep(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptState, "passed", keeping)
+        with stopped_at(1):
+            case.run(out)
+    found = case.run(out)
+    assert found[2].notes == []
+    case.assert_right(found)
+
+
+@pytest.mark.parametrize(
+    ("verb", "every"),
+    [*((verb, 1) for verb in VERBS), *((verb, 5) for verb in ("qr", "gram in parts", "svd"))],
+)
+def test_all_is_durable_before_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, every: int
+) -> None:
+    """Of what is written none would be lost that the call that goes on relies on."""
+    case, calls = Case(verb, tmp_path), list[LongCall]()
+    opened, passed, noted = KeptState.__init__, StepsDone.passed, [0]
+
+    def opening(self: KeptState, *rest: Any) -> None:
+        opened(self, *rest)
+        calls.append(self._call)
+
+    def passing(self: StepsDone, done: int, *rest: Any) -> None:
+        if done % every == 0:
+            passed(self, done, *rest)
+
+    def noting(self: StepsDone, *rest: Any) -> None:
+        noted[0] += 1
+        kinds = Trace.kinds()
+        spans = calls[-1].trace.spans()
+        for number in {int(number) for number in spans[:, 1]}:
+            mine = spans[spans[:, 1] == number]
+            writes, syncs = (mine[mine[:, 0] == kinds.index(kind)] for kind in ("write", "sync"))
+            if len(writes):
+                assert len(syncs)
+                assert writes[:, 3].max() <= syncs[:, 2].max(), f"array {number} at note {noted[0]}"
+        note(self, *rest)
+
+    note = StepsDone._note
+    monkeypatch.setattr(KeptState, "__init__", opening)
+    monkeypatch.setattr(StepsDone, "passed", passing)
+    monkeypatch.setattr(StepsDone, "_note", noting)
+    case.assert_right(case.run(tmp_path / "X"))
+    assert noted[0] > 3
+
+
+def test_a_note_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy that the note before is of stays as it is."""
+    case, out = Case("R", tmp_path), tmp_path / "X"
+    whole = case.run(tmp_path / "W")
+    note, write, written = StepsDone._note, KeptState._write, list[int]()
+
+    def noting(self: StepsDone, record: Any, done: int, steps: int) -> None:
+        if done in (3, 4):
+            raise DiskFullError("no room for a line")
+        note(self, record, done, steps)
+
+    def writing(self: KeptState) -> None:
+        written.append(self._next)
+        write(self)
+
+    monkeypatch.setattr(StepsDone, "_note", noting)
+    monkeypatch.setattr(KeptState, "_write", writing)
+    with stopped_at(3):
+        case.run(out)
+    assert written == [0, 1, 0, 0, 0]
+    found = case.run(out)
+    assert "gone on at step 5 of" in found[2].notes[0]
+    same(found, whole)
+
+
+def test_a_damaged_copy_is_noticed(case: Case, tmp_path: Path) -> None:
+    out = tmp_path / "X"
+    with stopped_at(3):
+        case.run(out)
+    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
+        pages = kept.shape[0]
+        for page in (1, pages // 2 + 1):
+            found = kept[page]
+            found[5] ^= 1
+            kept[page] = found
+    with pytest.raises(CorruptError, match="resume=False"):
+        case.run(out)
+    case.assert_right(case.run(out, resume=False))
+
+
+def test_numbers_of_numpy(tmp_path: Path) -> None:
+    case, out = Case("svd", tmp_path), tmp_path / "X"
+    counts = {"k": np.int64(2), "oversample": np.int32(8), "power": np.int8(1)}
+    with stopped_at(3):
+        case.run(out, **counts)
+    assert case.run(out, **counts)[2].notes != []
+
+
+@pytest.mark.parametrize("verb", ["lstsq", "qr", "gram", "svd"])
+def test_interrupted_at_the_end_it_is_whole_or_goes_on(tmp_path: Path, verb: str) -> None:
+    """Between what is removed and the mark nothing stops a call."""
+    case, out, line = Case(verb, tmp_path), tmp_path / "X", 1
+    whole = case.run(tmp_path / "W")
+    stops = 0
+    while True:
+        with contextlib.suppress(Interrupted), at_line(line, interrupt, ("result.py",)) as count:
+            case.run(out)
+        if count[0] < line:
+            break
+        stops += 1
+        if _is_whole(out):
+            with oc.open_array(out) as array:
+                np.testing.assert_array_equal(array[...], whole[0][...])
+            assert not {STEPS, STATE, REFLECTIONS} & set(names_below(out))
+        elif (out / STEPS).exists():
+            found = case.run(out)
+            assert found[2].notes != []
+            same(found, whole)
+        shutil.rmtree(out, ignore_errors=True)
+        line += 1
+    assert stops > 20
 
 
 def test_a_disk_that_is_full_keeps_nothing(

@@ -21,6 +21,10 @@ FILL, COPY, STEPS = "outcore.fill", "outcore.copy", "outcore.steps"
 RECORDS = (FILL, COPY, STEPS)
 """Names of such records in an array: of an assembly, of a copy, and of a result by steps."""
 
+STATE, REFLECTIONS = "outcore.state", "outcore.reflections"
+WORKING = (STATE, REFLECTIONS)
+"""Names of arrays in a result that is not whole: what a call works with."""
+
 _ANEW = 32
 """Notes after which the record is written anew, so that it stays short."""
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from outcore import atomic_write
 from outcore.array import Array
-from outcore.blocks_done import RECORDS
+from outcore.blocks_done import RECORDS, WORKING
 from outcore.checkpoints import LEFT_OVER, LOCK
+from outcore.create import remove_array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
 from outcore.pool_locks import is_lock
@@ -41,7 +42,7 @@ _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_COPIED = frozenset(["journal", "content", "old"])
-_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.generation", *RECORDS])
+_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.generation", *RECORDS, *WORKING])
 _HALF_MADE_FACTORS = {
     kind.suffix: frozenset(["journal", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()
@@ -150,9 +151,13 @@ def remove(entry: Entry) -> None:
     """
     check_removable(entry)
     where = place(entry.path)
-    for each in (where, filling(where)):
-        if is_there(each.path):
-            each.volume.remove(each.name)
+    if is_there(where.path):
+        if entry.kind == "array":
+            remove_array(where)
+        else:
+            where.volume.remove(where.name)
+    if is_there(filling(where).path):
+        where.volume.remove(filling(where).name)
 
 
 def check_removable(entry: Entry) -> None:

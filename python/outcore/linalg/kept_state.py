@@ -1,33 +1,31 @@
 """What a call holds in memory, kept on disk from time to time: what goes by once need not again.
 
 Beside the result lie two copies of it, written in turn, each with the number of the step that it is
-of. A note (`outcore.linalg.steps_done`) is made when a copy is durable, so the one that the last
-note is of is never the one that is being written.
+of, and checksums. A note (`outcore.linalg.steps_done`) is made when a copy is durable, so the one
+that the last note is of is never the one that is being written.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile
+from outcore._core import ArrayFile, Buffer
 from outcore.array import Array
-from outcore.errors import OutcoreError
+from outcore.blocks_done import STATE
+from outcore.errors import CorruptError, OutcoreError
 from outcore.linalg.grains import BOUNCE_BYTES
-from outcore.linalg.kept_state_plan import PLACES
+from outcore.linalg.kept_state_plan import PLACES, state_metadata
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
-from outcore.linalg.result import STATE, working_array
+from outcore.linalg.result import working_array
 from outcore.linalg.rows.stream import allocated
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 from outcore.report import KEPT
 from outcore.streams import wait
-from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
-
-_CHUNK_PAGES = 256
+from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 
 class KeptState:
@@ -62,9 +60,10 @@ class KeptState:
         self._heights = list(heights)
         self._parts: list[npt.NDArray[np.uint8]] = []
         if target is not None:
-            self._mark = allocated(call, (1 + len(heights), 1), np.dtype(np.int64))
-            parts = [self._mark, *(matrix for matrix in matrices if matrix.size)]
-            self._parts = [_whole_pages(part) for part in parts]
+            parts = [matrix for matrix in matrices if matrix.size]
+            self._mark = allocated(call, (1 + len(heights) + len(parts), 1), np.dtype(np.int64))
+            self._parts = [_whole_pages(part) for part in (self._mark, *parts)]
+            self._buffers = [_buffer(part) for part in parts]
         self._pages = sum(len(part) for part in self._parts)
         self._file: ArrayFile | None = None
         self._next = 0
@@ -73,6 +72,11 @@ class KeptState:
         """Take up what the last note is of, and tell after how many of all steps that is.
 
         If it is not there, or `needed` arrays in the result are not, the call begins anew: 0.
+
+        Raises
+        ------
+        CorruptError
+            If it is damaged.
         """
         done = self._steps.begin(steps)
         if not done or self._target is None:
@@ -80,9 +84,7 @@ class KeptState:
         if all(self._target.place.below(name).exists() for name in (self._name, *needed)):
             for number in range(PLACES):
                 if self._is_of(number, done):
-                    # Nothing is in order any more if this fails.
-                    self._read(number, self._parts)
-                    self._next = 1 - number
+                    self._take(number)
                     return done
         self._file = None
         self._steps.forget()
@@ -98,16 +100,34 @@ class KeptState:
 
         def keep() -> None:
             make_durable()
-            self._mark[:, 0] = done, *self._heights
+            self._mark[:, 0] = done, *self._heights, *self._checksums()
             self._write()
 
+        before = self._steps.done
         self._steps.passed(done, steps, keep)
+        if self._steps.done != before:
+            self._next = 1 - self._next
+
+    def _checksums(self) -> list[int]:
+        return [buffer.crc32c(buffer.nbytes) for buffer in self._buffers]
+
+    def _take(self, number: int) -> None:
+        """Read a copy, and see that it is whole."""
+        self._read(number, self._parts)
+        if self._mark[1 + len(self._heights) :, 0].tolist() != self._checksums():
+            assert self._target is not None, "there is a place"
+            raise CorruptError(
+                f"what the stopped call kept in {self._target.place.below(self._name).path} is "
+                "damaged; pass resume=False to begin anew"
+            )
+        self._next = 1 - number
 
     def _is_of(self, number: int, done: int) -> bool:
         """Whether a copy is of a step."""
         with contextlib.suppress(OutcoreError):
             self._read(number, self._parts[:1])
-            return np.array_equal(self._mark[:, 0], [done, *self._heights])
+            found = self._mark[: 1 + len(self._heights), 0]
+            return np.array_equal(found, [done, *self._heights])
         return False
 
     def _read(self, number: int, parts: Sequence[npt.NDArray[np.uint8]]) -> None:
@@ -125,15 +145,12 @@ class KeptState:
         for ticket in tickets:
             wait(ticket, self._call.trace)
         wait(file.submit_sync(), self._call.trace)
-        self._next = 1 - self._next
 
     def _opened(self, *, anew: bool) -> ArrayFile:
         """Open the file, of which all room on disk is taken before anything is written."""
         if self._file is None:
             assert self._target is not None, "there is a place"
-            shape = (PLACES * self._pages, SLOT_ALIGN_BYTES)
-            chunks = (min(_CHUNK_PAGES, shape[0]), SLOT_ALIGN_BYTES)
-            metadata = Metadata(shape, np.dtype(np.uint8), chunks)
+            metadata = state_metadata(self._pages)
             array = working_array(self._target, self._name, metadata, anew=anew)
             self._file = open_whole_chunks(
                 array, self._call, BOUNCE_BYTES[0], number=KEPT, writable=True
@@ -143,7 +160,15 @@ class KeptState:
 
 def _whole_pages(matrix: Matrix) -> npt.NDArray[np.uint8]:
     """Return all of the memory that a matrix was given, page by page."""
-    owner: Any = matrix
+    memory = memoryview(_buffer(matrix))
+    return np.frombuffer(memory, np.uint8).reshape(-1, SLOT_ALIGN_BYTES)
+
+
+def _buffer(matrix: Matrix) -> Buffer:
+    """Return what the arena gave for a matrix."""
+    owner: object = matrix
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return np.frombuffer(owner, np.uint8).reshape(-1, SLOT_ALIGN_BYTES)
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    assert isinstance(owner, Buffer), "it came from the arena"
+    return owner

@@ -14,18 +14,17 @@ from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.blocks_done import WORKING
 from outcore.create import remove_array
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 from outcore.pool_path import PoolPath
+from outcore.signals import signals_held
 from outcore.sizes import format_bytes
 from outcore.streams import wait
 from outcore.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
 from outcore.zarr_format import Metadata, default_chunks
-
-STATE, LAST_STATE, REFLECTIONS = "outcore.state", "outcore.last-state", "outcore.reflections"
-"""Names of arrays in a result that is not whole: what a call works with."""
 
 _WORKING = "the call that works with it was stopped; call it again"
 
@@ -108,12 +107,13 @@ def written(
         array = open_array(where.path, "r+", allow_incomplete=True)
         yield array
         array.flush()
-        for name in (STATE, LAST_STATE, REFLECTIONS):
-            if where.exists(name):
-                where.volume.remove(where.inside(name))
-        array.mark(None)
-        if steps is not None:
-            steps.finish()
+        with signals_held():
+            for name in WORKING:
+                if where.exists(name):
+                    where.volume.remove(where.inside(name))
+            array.mark(None)
+            if steps is not None:
+                steps.finish()
     except BaseException:
         if steps is None or not steps.done:
             with contextlib.suppress(OutcoreError):

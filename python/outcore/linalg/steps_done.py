@@ -32,7 +32,7 @@ NOTE_S = 60.0
 MOST_SHARE = 0.05
 """Share of the time that notes may take, with what must be made durable for them."""
 
-_PART_BYTES = 4 << 20
+_PART_BYTES, _PART_ROWS = 4 << 20, 1 << 16
 
 T = TypeVar("T")
 
@@ -81,6 +81,13 @@ class StepsDone:
         self._operands: Mapping[str, Operand] | None = operands
         self._record = None if out is None else BlocksDone(place(out), STEPS, verb)
         self._due_s = time.monotonic() + NOTE_S
+        if self._record is not None:
+            # As it is before anything is read of it.
+            self._versions = {
+                name: version_of_operand(given)
+                for name, given in operands.items()
+                if not isinstance(given, np.ndarray)
+            }
         if resume:
             self._find(budget.available_bytes() if memory is None else self.memory_bytes)
         self.gone_on_at = self.done
@@ -100,7 +107,10 @@ class StepsDone:
     def _described(self) -> Any:
         """Tell this call apart: what is in memory is summed up, which takes a while."""
         if self._operands is not None:
-            versions = {name: version_of_operand(given) for name, given in self._operands.items()}
+            versions = {
+                name: self._versions.get(name) or version_of_operand(given)
+                for name, given in self._operands.items()
+            }
             self._system = json.loads(json.dumps({**self._system, "operands": versions}))
             self._operands = None
         return self._system
@@ -193,10 +203,12 @@ def version_of_operand(given: Operand) -> list[Any]:
 
 
 def _digest(given: npt.NDArray[Any]) -> str:
-    """Sum up elements, by columns: no copy of all of them is made, whatever their strides."""
+    """Sum up elements, some at a time, the same whatever their strides."""
     found = hashlib.blake2b(digest_size=16)
     columns = given[:, None] if given.ndim == 1 else given
-    count = max(_PART_BYTES // max(columns[:, :1].nbytes, 1), 1)
-    for first in range(0, columns.shape[1], count):
-        found.update(np.ascontiguousarray(columns[:, first : first + count].T).tobytes())
+    for first in range(0, len(columns), _PART_ROWS):
+        rows = columns[first : first + _PART_ROWS]
+        count = max(_PART_BYTES // max(rows[:, :1].nbytes, 1), 1)
+        for left in range(0, columns.shape[1], count):
+            found.update(np.ascontiguousarray(rows[:, left : left + count].T).data)
     return found.hexdigest()

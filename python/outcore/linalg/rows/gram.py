@@ -244,12 +244,17 @@ class _Product:
         file = open_whole_chunks(
             target, self._call, self._g.target_bounce_bytes, number=2, writable=True
         )
+
+        def make_durable() -> None:
+            # What was written of the parts before.
+            wait(file.submit_sync(), call.trace)
+
         for number, part in enumerate(g.parts[first:], first):
             before = number * g.blocks
 
             def passed(block: int, before: int = before) -> None:
                 if block < g.blocks:
-                    kept.passed(before + block, g.steps)
+                    kept.passed(before + block, g.steps, make_durable)
 
             C = self._compute(part, max(done - before, 0), passed)
             square = part.columns.stop - part.columns.start
@@ -264,9 +269,7 @@ class _Product:
                         np.conjugate(data, out=data)
                 ticket = file.submit_write([rows.start, columns.start], [1, 1], data)
                 wait(ticket, self._call.trace)
-            kept.passed(
-                before + g.blocks, g.steps, lambda: wait(file.submit_sync(), self._call.trace)
-            )
+            kept.passed(before + g.blocks, g.steps, make_durable)
         self._wrote = file.counters()[1]
 
     def _compute(self, part: Part, begun: int, passed: Callable[[int], None]) -> Matrix:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -10,11 +9,12 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore.array import Array
+from outcore.blocks_done import REFLECTIONS
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
-from outcore.linalg.result import REFLECTIONS, claimed, columns_of, put, working_array, written
+from outcore.linalg.result import claimed, columns_of, put, working_array, written
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.qr_plan import QrGeometry, WideQrGeometry, qr_geometry, r_blocks
 from outcore.linalg.rows.report import figures_of, written_too
@@ -197,10 +197,8 @@ def _factored(
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
     factor = TallQR(n, 0, dtype, call, most=source.rows)
-    kept, blocks = (
-        KeptState(target, steps, [plan.height], factor.state, call),
-        _blocks(source, plan),
-    )
+    kept = KeptState(target, steps, [plan.height], factor.state, call)
+    blocks = _blocks(source, plan)
     begun = kept.load(blocks)
     factor.rows = begun * plan.height
     call.meter.advance(factor.rows * row_work)
@@ -288,49 +286,47 @@ def _with_square_q(
 def _with_q(
     source: RowSource, g: QrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
-    """Write the reflections of the rows to the disk, and make Q of them.
-
-    A step is a block of rows, first of reflections, then of Q.
-    """
-    blocks = g.q.blocks
+    """Write the reflections of the rows to the disk, and make Q of them."""
     with written(where, g.q.metadata(), _WHY, steps) as target:
-        q = TallQ(g.q, call)
-        kept = KeptState(target, steps, [g.q.height], q.state, call)
-        begun = kept.load(2 * blocks, REFLECTIONS)
-        beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=begun == 0)
-        reflections = open_whole_chunks(beside, call, g.q.bounce_bytes, number=2, writable=True)
-        file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
-        reduced, built = min(begun, blocks), max(begun - blocks, 0)
-        q.go_on(reduced - built)
-        call.meter.advance(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
-        _reduce(source, g, call, q, reflections, reduced, kept)
-        refuse_overflow(q.factor.R)
-
-        def put_block(first: int, _: Matrix, block: Matrix) -> Ticket:
-            return file.submit_write([first, 0], [1, 1], block)
-
-        def passed(number: int, settle: Callable[[], None]) -> None:
-            def make_durable() -> None:
-                settle()
-                wait(file.submit_sync(), call.trace)
-
-            kept.passed(blocks + number, 2 * blocks, make_durable)
-
-        build_from_disk(q, reflections, call, put_block, built, passed)
-    R = q.factor.triangle()
-    moved = [each.counters() for each in (reflections, file)]
-    q_bytes = g.q.q_bytes()
+        R, read, wrote = _form(source, g, call, target, steps)
     report = Report(
-        notes=steps.notes(2 * blocks),
+        notes=steps.notes(2 * g.q.blocks),
         **figures_of(
             call, "qr", (g.q.m, g.q.n), g.q.dtype, method=g.method, flops=g.flops,
-            moved=(source.bytes_read() + sum(m[0] for m in moved), sum(m[1] for m in moved)),
-            planned=(g.rows.layout.bytes_read() + q_bytes, 2 * q_bytes),
+            moved=(source.bytes_read() + read, wrote),
+            planned=(g.rows.layout.bytes_read() + g.q.q_bytes(), 2 * g.q.q_bytes()),
             arrays=("A", "Q", "reflections"),
             is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
         ),
     )  # fmt: skip
     return target, R, report
+
+
+def _form(
+    source: RowSource, g: QrGeometry, call: LongCall, target: Array, steps: StepsDone
+) -> tuple[Matrix, int, int]:
+    """Make Q, and return R, and how much was read and written beside A.
+
+    A step is a block of rows, first of reflections, then of Q.
+    """
+    q, blocks = TallQ(g.q, call), g.q.blocks
+    kept = KeptState(target, steps, [g.q.height], q.state, call)
+    begun = kept.load(2 * blocks, REFLECTIONS)
+    beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=begun == 0)
+    reflections = open_whole_chunks(beside, call, g.q.bounce_bytes, number=2, writable=True)
+    file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
+    reduced, built = min(begun, blocks), max(begun - blocks, 0)
+    q.go_on(reduced - built)
+    call.meter.advance(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
+    _reduce(source, g, call, q, reflections, reduced, kept)
+    refuse_overflow(q.factor.R)
+    build_from_disk(
+        q, reflections, file, call,
+        lambda first, _, block: file.submit_write([first, 0], [1, 1], block), built,
+        lambda number, make_durable: kept.passed(blocks + number, 2 * blocks, make_durable),
+    )  # fmt: skip
+    moved = [each.counters() for each in (reflections, file)]
+    return q.factor.triangle(), sum(m[0] for m in moved), sum(m[1] for m in moved)
 
 
 def _reduce(

@@ -21,12 +21,13 @@ import scipy.linalg
 
 from outcore._core import column_extremes
 from outcore.array import Array
+from outcore.blocks_done import REFLECTIONS
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.result import REFLECTIONS, claimed, working_array, written
+from outcore.linalg.result import claimed, working_array, written
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     RowsLike,
@@ -162,7 +163,10 @@ def svd(
     source.deliver(dtype)
     draw = np.random.default_rng(seed)
     known = known_operands({"A": (source, A)})
-    arguments = {"k": k, "oversample": oversample, "power": power, "seed": _seed_of(seed, draw)}
+    arguments = {
+        "k": repr(k), "oversample": repr(oversample), "power": repr(power),
+        "seed": _seed_of(seed, draw),
+    }  # fmt: skip
     steps = StepsDone(out if known else None, "svd", arguments, known, memory, resume=resume)
     g = svd_geometry(
         source.layout, k, dtype, steps.memory_bytes,
@@ -258,7 +262,7 @@ class _Svd:
         np.conjugate(V, out=V)
         call.meter.advance(built * g.q.height * g.q.row_work)
         first = g.passes * g.q.blocks
-        U = u.build(q, left, built, lambda n, durable: self._passed(first + n, durable))
+        U = u.build(q, left, built, lambda blocks, durable: self._passed(first + blocks, durable))
         moved, planned = u.bytes_moved(), g.bytes_moved()
         report = SvdReport(
             passes=g.passes,

@@ -1,8 +1,6 @@
 """Where the left singular vectors are made: in memory, or on disk beside their reflections."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import TypeAlias
 
 from outcore._core import ArrayFile, Ticket
 from outcore.array import Array
@@ -12,14 +10,11 @@ from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.rows.stream import allocated
 from outcore.linalg.rows.svd_plan import SvdGeometry
-from outcore.linalg.rows.tall_q import TallQ, build_from_disk
+from outcore.linalg.rows.tall_q import Passed, TallQ, build_from_disk
 from outcore.linalg.rows.tall_q_plan import block_bounce_bytes, block_chunk
 from outcore.longcall import LongCall
 from outcore.streams import wait
 from outcore.zarr_format import Metadata
-
-Passed: TypeAlias = Callable[[int, Callable[[], None]], None]
-"""Told of each block of U: how many there are then, and what makes them durable."""
 
 
 class MemoryU:
@@ -112,14 +107,7 @@ class DiskU:
             U[len(rows) :] = 0
             return self._file.submit_write([first, 0], [1, 1], U)
 
-        def told(number: int, settle: Callable[[], None]) -> None:
-            def make_durable() -> None:
-                settle()
-                wait(self._file.submit_sync(), call.trace)
-
-            passed(number, make_durable)
-
-        build_from_disk(q, self._reflections, call, put, built, told)
+        build_from_disk(q, self._reflections, self._file, call, put, built, passed)
         return self._target
 
     def bytes_moved(self) -> tuple[int, int]:

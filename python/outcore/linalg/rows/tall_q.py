@@ -11,7 +11,7 @@ so Q is orthogonal to rounding however A is conditioned.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from outcore.linalg.rows.tall_q_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometr
 from outcore.linalg.rows.tsqr import TallQR
 from outcore.longcall import LongCall
 from outcore.streams import BlockStream, wait
+
+Passed: TypeAlias = Callable[[int, Callable[[], None]], None]
+"""Told of each block of Q: how many there are then, and what makes them durable."""
 
 
 class TallQ:
@@ -93,28 +96,32 @@ class TallQ:
 
 def build_from_disk(
     q: TallQ,
-    file: ArrayFile,
+    reflections: ArrayFile,
+    target: ArrayFile,
     call: LongCall,
     put: Callable[[int, Matrix, Matrix], Ticket],
     built: int,
-    passed: Callable[[int, Callable[[], None]], None],
+    passed: Passed,
 ) -> None:
     """Make Q from the reflections in a file, from the last block to the first.
 
     ``put(first, rows, block)`` starts to write what becomes of the rows from `first` on; `block` is
     the memory that they are in, with padding below the last row of all. `built` blocks are there
-    already; ``passed(built, settle)`` is told of each, with what waits until all are written.
+    already; `passed` is told of each.
     """
     g = q.geometry
-    stream = BlockStream(file, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
+    stream = BlockStream(reflections, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
     blocks = cut(0, g.blocks * g.height, g.height)[::-1][built:]
     stream.extend((rows, slice(0, g.n)) for rows in blocks)
     # A block's memory stays as it is until it is written.
     writing: deque[tuple[Ticket, Matrix]] = deque()
 
-    def settle() -> None:
+    def make_durable() -> None:
         for ticket, _ in writing:
             wait(ticket, call.trace)
+        # Those are needed to go on, too.
+        for file in (reflections, target):
+            wait(file.submit_sync(), call.trace)
 
     for number, rows in enumerate(blocks, built + 1):
         block = stream.take().data
@@ -122,10 +129,11 @@ def build_from_disk(
         q.build(rows.start, inside)
         writing.append((put(rows.start, inside, block), block))
         del block, inside
-        passed(number, settle)
+        passed(number, make_durable)
         if len(writing) == RING_BLOCKS - 1:
             wait(writing.popleft()[0], call.trace)
-    settle()
+    for ticket, _ in writing:
+        wait(ticket, call.trace)
 
 
 class _Back:
