@@ -27,6 +27,7 @@ from outcore.linalg.factors.journal import Journal, Record
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
+from outcore.progress import Meter
 
 # The pages that decide what is on disk, and when.
 DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
@@ -351,3 +352,17 @@ def stopped_at(note: int) -> Iterator[None]:
         pytest.raises(Interrupted, match="to go on from what is done"),
     ):
         yield
+
+
+@contextlib.contextmanager
+def skipped() -> Iterator[list[float]]:
+    """Give the work that does not count as done by a call: the time left is not made of it."""
+    skip, found = Meter.skip, list[float]()
+
+    def skipping(self: Meter, work: float) -> None:
+        found.append(work)
+        skip(self, work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Meter, "skip", skipping)
+        yield found

@@ -16,10 +16,12 @@ from stopping import (
     interrupted_after,
     kill_at_line,
     noted_at_once,
+    skipped,
     stopped_at,
 )
 
 import outcore as oc
+from outcore import catalog
 from outcore._core import Trace
 from outcore.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
@@ -153,7 +155,9 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
         with pytest.raises(IncompleteError, match="again"):
             oc.open_array(out)
         told: list[float] = []
-        found = case.run(out, progress=lambda done, left, told=told: told.append(done))
+        with skipped() as before:
+            found = case.run(out, progress=lambda done, left, told=told: told.append(done))
+        assert sum(before) > 0
         case.assert_right(found)
         same(found, whole)
         (where,) = (re.match(r"gone on at (?:row|step) (\d+) of (\d+)", t) for t in found[2].notes)
@@ -503,3 +507,19 @@ def test_results_in_memory_keep_nothing(tmp_path: Path) -> None:
         x, _ = lstsq(case.source, case.right, memory=case.memory, progress=False)
     case.solves(x)
     assert names_below(tmp_path) == before
+
+
+def test_what_is_left_is_known_and_can_be_removed(case: Case, tmp_path: Path) -> None:
+    """Also where a process was killed while it removed it."""
+    before = names_below(tmp_path)
+    for is_half_gone in (False, True):
+        with stopped_at(2):
+            case.run(tmp_path / "X")
+        if is_half_gone:
+            (tmp_path / "X" / STEPS).unlink()
+            (tmp_path / "X" / "zarr.json").unlink()
+        found = catalog.recognise(tmp_path / "X")
+        assert found is not None
+        assert found.state == "incomplete"
+        catalog.remove(found)
+        assert names_below(tmp_path) == before

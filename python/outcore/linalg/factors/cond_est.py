@@ -184,7 +184,7 @@ class _Solves:
     def solve(self, X: Matrix, adjoint: bool) -> None:
         """X <- A⁻¹ X, or with Aᴴ."""
         if self._kept.take(X):
-            self._call.meter.advance(_bytes_of_solve(self._factor))
+            self._call.meter.skip(_bytes_of_solve(self._factor))
             return
         begun_s = time.monotonic()
         if isinstance(self._factor, LUFactor):

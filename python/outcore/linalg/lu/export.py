@@ -101,7 +101,7 @@ def _export(
 ) -> Report:
     n, count, strips = lu.n, len(g.strips()), steps.left(g.strips())
     if steps.done:
-        call.meter.advance(strips[0][1].start)
+        call.meter.skip(strips[0][1].start)
     source = lu.open_tiles(call.arena, call.trace)
     stream = BlockStream(
         source, lu.dtype, call.arena, g.ring_bytes, call.trace, least_bytes=g.strip_bytes

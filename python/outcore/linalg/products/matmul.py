@@ -293,7 +293,7 @@ class _Multiplication:
         self.count, self.left = len(blocks), steps.left(blocks)
         for rows, columns in blocks[: steps.gone_on_at]:
             m, n = rows.stop - rows.start, columns.stop - columns.start
-            call.meter.advance(flops(m, n, g.product.k, g.product.dtype))
+            call.meter.skip(flops(m, n, g.product.k, g.product.dtype))
         self.kernels = kernels(g.product.dtype)
         held, streamed = (right, left) if g.holds == "B" else (left, right)
         self.pieces = streamed.parts(self.boxes(), g.ring_bytes)

@@ -93,7 +93,7 @@ class Substitution:
         self.boxes = self.boxes_of_b([group for _, group in left])
         for group in groups[: steps.gone_on_at]:
             work = flops(g.system.n, group.stop - group.start, g.system.dtype)
-            self.call.meter.advance(work)
+            self.call.meter.skip(work)
         try:
             for done, group in left:
                 X = result.begin((slice(0, g.system.n), group))

@@ -240,7 +240,7 @@ class _Product:
         done = kept.load(g.steps)
         first = done // max(g.blocks, 1)
         for part in g.parts[:first]:
-            call.meter.advance(g.part_flops(part))
+            call.meter.skip(g.part_flops(part))
         file = open_whole_chunks(
             target, self._call, self._g.target_bounce_bytes, number=2, writable=True
         )
@@ -287,7 +287,7 @@ class _Product:
             for group in ((part.rows,) if part.is_on_diagonal else (part.rows, part.columns))
         ]
         work, first_row = g.part_flops(part, rows=1), begun * g.rows.height
-        call.meter.advance(first_row * work)
+        call.meter.skip(first_row * work)
         with streams(narrowed, plans, call, self._transform, first_row) as opened:
             for block, (first, blocks) in enumerate(side_by_side(opened, first_row), begun + 1):
                 for source, data in zip(narrowed, blocks, strict=True):

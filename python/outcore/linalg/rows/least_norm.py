@@ -139,7 +139,7 @@ def _reduce(
     """Let the columns go by, from a block on, and keep R."""
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
     factor.rows = begun * g.columns.height
-    call.meter.advance(factor.rows * work)
+    call.meter.skip(factor.rows * work)
     with streams([A], [g.columns], call, first=factor.rows) as (stream,):
         for block, (first, data, _) in enumerate(stream, begun + 1):
             check_finite("A", first, data, transposed=True)
@@ -169,8 +169,8 @@ def _multiply(
     y /= y.dtype.type(half)
     done = begun * g.columns.height
     if begun:
-        call.meter.advance(tsqr_flops(g.n, g.m, 0, g.columns.dtype))
-        call.meter.advance(done / g.n * g.product_flops)
+        call.meter.skip(tsqr_flops(g.n, g.m, 0, g.columns.dtype))
+        call.meter.skip(done / g.n * g.product_flops)
     with streams([A], [g.columns], call, first=done) as (stream,):
         for block, (first, data, _) in enumerate(stream, begun + 1):
             if not g.columns.layout.is_stored:

@@ -312,7 +312,7 @@ class _Problem:
         count = self.rows or 0
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         factor.rows = kept.load(count)
-        call.meter.advance(factor.rows * row_work)
+        call.meter.skip(factor.rows * row_work)
         with streams([self.A, self.b], plans, call, first=factor.rows) as opened:
             for first, (rows, right) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)

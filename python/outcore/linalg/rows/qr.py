@@ -201,7 +201,7 @@ def _factored(
     blocks = _blocks(source, plan)
     begun = kept.load(blocks)
     factor.rows = begun * plan.height
-    call.meter.advance(factor.rows * row_work)
+    call.meter.skip(factor.rows * row_work)
     with streams([source], [plan], call, first=factor.rows) as (stream,):
         for block, (first, data, _) in enumerate(stream, begun + 1):
             check_finite(source.name, first, data)
@@ -317,7 +317,7 @@ def _form(
     file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
     reduced, built = min(begun, blocks), max(begun - blocks, 0)
     q.go_on(reduced - built)
-    call.meter.advance(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
+    call.meter.skip(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
     _reduce(source, g, call, q, reflections, reduced, kept)
     refuse_overflow(q.factor.R)
     build_from_disk(

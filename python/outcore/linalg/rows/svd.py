@@ -247,7 +247,7 @@ class _Svd:
             if done[number] < g.q.blocks:
                 self._iterate(number, done[number])
             else:
-                call.meter.advance(g.iteration_flops)
+                call.meter.skip(g.iteration_flops)
         u: MemoryU | DiskU = MemoryU(g, call) if target is None else DiskU(target, beside, g, call)
         projected, built = done[g.power :]
         q.go_on(projected - built)
@@ -260,7 +260,7 @@ class _Svd:
         V = self._W[:, :k]
         self._kernels.gemm(self._Z[:, : g.q.n], right, V, beta=0, trans_b="C")
         np.conjugate(V, out=V)
-        call.meter.advance(built * g.q.height * g.q.row_work)
+        call.meter.skip(built * g.q.height * g.q.row_work)
         first = g.passes * g.q.blocks
         U = u.build(q, left, built, lambda blocks, durable: self._passed(first + blocks, durable))
         moved, planned = u.bytes_moved(), g.bytes_moved()
@@ -286,7 +286,7 @@ class _Svd:
             W[...] = 0
             self._exponent = -_most_exponent(W.dtype)
         by_row = g.rows.order == "C"
-        call.meter.advance(done / g.q.blocks * g.iteration_flops)
+        call.meter.skip(done / g.q.blocks * g.iteration_flops)
         for block, rows in self._rows(done):
             Y = product[: len(rows)]
             times(self._kernels, rows, Z, Y)
@@ -327,7 +327,7 @@ class _Svd:
         g = self._g
         others = allocated(self._call, (g.q.height, g.q.k), g.q.dtype)
         products = flop_weight(g.q.dtype) * 2.0 * g.n * (g.q.n + g.q.k)
-        self._call.meter.advance(done * g.q.height * (products + g.q.row_work))
+        self._call.meter.skip(done * g.q.height * (products + g.q.row_work))
         for block, rows in self._rows(done):
             first = (block - 1) * g.q.height
             Y, probes = u.rows(first, len(rows)), others[: len(rows)]

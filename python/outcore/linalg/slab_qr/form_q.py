@@ -169,7 +169,7 @@ class _Forming:
     def run(self, steps: StepsDone) -> Report:
         g, slabs = self.g, self.g.slabs()
         for slab in slabs[: steps.gone_on_at]:
-            self.call.meter.advance(self.flops_of(slab))
+            self.call.meter.skip(self.flops_of(slab))
         left = steps.left(slabs)
         for _, slab in left:
             self.schedule(slab)
