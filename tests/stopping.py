@@ -366,3 +366,11 @@ def skipped() -> Iterator[list[float]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Meter, "skip", skipping)
         yield found
+
+
+def is_whole(path: Path) -> bool:
+    """Whether there is an array that is whole."""
+    with contextlib.suppress(oc.OutcoreError):
+        oc.open_array(path).close()
+        return True
+    return False

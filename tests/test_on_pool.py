@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from definite import definite
 from linpack import Matrix, on_disk, one_thread, packed, random_matrix
+from rows_cases import Case, same
 from stopping import note_each_step, stopped_at
 from tall import tall
 from test_arrays import (
@@ -19,7 +20,6 @@ from test_arrays import (
 from test_cholesky import test_any_layout_of_the_matrix, test_kms
 from test_lstsq import test_from_disk
 from test_lu import test_four_types
-from test_rows_resumed import Case, same
 from test_streams import (
     test_a_read_after_a_write_of_the_same_chunk_sees_it,
     test_by_default_every_chunk_once,

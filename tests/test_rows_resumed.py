@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linpack import names_below, one_thread, random_matrix
+from linpack import names_below, one_thread
+from rows_cases import VERBS, Case, same, tall_of
 from stopping import (
     at_line,
     interrupt,
     interrupted_after,
+    is_whole,
     kill_at_line,
     noted_at_once,
     skipped,
@@ -25,117 +27,17 @@ from outcore import catalog
 from outcore._core import Trace
 from outcore.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
-from outcore.linalg import gram, kept_state, lstsq, qr, steps_done, svd
+from outcore.linalg import gram, kept_state, lstsq, steps_done
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
-from outcore.volumes import place
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
-
-Result = tuple[oc.Array, list[np.ndarray[Any, Any]], oc.Report]
-Call = Callable[..., Any]
-
-M, N, K = 900, 24, 3
-
-
-def _tall(dtype: str) -> Any:
-    return random_matrix(M, dtype)[:, :N].copy()
-
-
-class Case:
-    """A call with a result on disk, and what is right."""
-
-    def __init__(self, verb: str, where: Any, dtype: str = "c16") -> None:
-        a = _tall(dtype)
-        if verb == "least norm":
-            a = a.T.copy()
-        elif verb == "wide qr":
-            a = random_matrix(256, dtype)[:100].copy()
-        elif verb == "gram in parts":
-            a = random_matrix(192, dtype)
-        if verb == "svd":
-            a /= 4.0 ** np.arange(N)
-        self.a, self.b = a, random_matrix(len(a), dtype, 1)[:, :K].copy(order="F")
-        chunks = (N, 64) if verb == "least norm" else (64 if len(a) == M else 16, a.shape[1])
-        order = "F" if verb == "least norm" else "C"
-        self.source = where / "A"
-        oc.from_array(a, self.source, order=order, chunks=chunks, progress=False).close()
-        self.right = where / "b"
-        # Other blocks than those of A.
-        oc.from_array(self.b, self.right, chunks=(48, K), progress=False).close()
-        calls: dict[str, tuple[Call, Call]] = {
-            "lstsq": (lambda **o: lstsq(self.source, self.right, **o), self.solves),
-            "ridge": (lambda **o: lstsq(self.source, self.b, damp=2.0, **o), self.solves_ridge),
-            "least norm": (lambda **o: lstsq(self.source, self.b, **o), self.solves),
-            "R": (lambda **o: qr(self.source, **o), self.is_triangle),
-            "qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
-            "wide qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
-            "gram": (lambda **o: gram(self.source, **o), self.is_gram),
-            "gram in parts": (lambda **o: gram(self.source, **o), self.is_gram),
-            "svd": (
-                lambda **o: svd(self.source, **{"k": K, "power": 1, "seed": 1} | o),
-                self.is_svd,
-            ),
-        }
-        self.memory = {
-            "least norm": 360_000,
-            "gram in parts": 240_000,
-            "qr": 240_000,
-            "wide qr": 1_200_000,
-        }.get(verb, 210_000)
-        self.call, self.check = calls[verb]
-
-    def run(self, out: Any, **more: Any) -> Result:
-        """Return the result on disk, those in memory, and the report."""
-        found = self.call(**{"out": out, "memory": self.memory, "progress": False} | more)
-        return found[0], list(found[1:-1]), found[-1]
-
-    def solves(self, x: Any) -> None:
-        expected = np.linalg.lstsq(self.a, self.b)[0]
-        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
-
-    def solves_ridge(self, x: Any) -> None:
-        above = np.vstack([self.a, 2.0 * np.eye(N)])
-        expected = np.linalg.lstsq(above, np.vstack([self.b, np.zeros((N, K))]))[0]
-        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
-
-    def is_triangle(self, R: Any) -> None:
-        np.testing.assert_allclose(R.conj().T @ R, self.a.conj().T @ self.a, rtol=0, atol=1e-9)
-        assert not np.tril(R, -1).any()
-
-    def is_qr(self, Q: Any, R: Any) -> None:
-        np.testing.assert_allclose(Q @ R, self.a, rtol=0, atol=1e-11)
-        np.testing.assert_allclose(Q.conj().T @ Q, np.eye(Q.shape[1]), rtol=0, atol=1e-12)
-
-    def is_gram(self, G: Any) -> None:
-        np.testing.assert_allclose(G, self.a.conj().T @ self.a, rtol=0, atol=1e-9)
-
-    def is_svd(self, U: Any, s: Any, Vh: Any) -> None:
-        expected = np.linalg.svd(self.a, compute_uv=False)
-        np.testing.assert_allclose(s, expected[:K], rtol=1e-6)
-        np.testing.assert_allclose(U.conj().T @ U, np.eye(K), rtol=0, atol=1e-12)
-        np.testing.assert_allclose(U * s, self.a @ Vh.conj().T, rtol=0, atol=1e-6 * s[0])
-
-    def assert_right(self, found: Result) -> None:
-        self.check(found[0][...], *found[1])
-        names = {name for name, *_ in place(found[0].path).names()}
-        assert not names & {STEPS, STATE, REFLECTIONS}
-
-
-VERBS = ["lstsq", "ridge", "least norm", "R", "qr", "wide qr", "gram", "gram in parts", "svd"]
 
 
 @pytest.fixture(params=VERBS)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return Case(request.param, tmp_path)
-
-
-def same(found: Result, other: Result) -> None:
-    """Bit for bit."""
-    np.testing.assert_array_equal(found[0][...], other[0][...])
-    for one, two in zip(found[1], other[1], strict=True):
-        np.testing.assert_array_equal(one, two)
 
 
 def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
@@ -198,7 +100,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     pages = ("steps_done.py", "result.py", "kept_state.py")
     while kill_at_line(line, lambda: case.run(out), pages):
         resume = line % 4 != 0
-        found = case.run(out, overwrite=_is_whole(out), resume=resume)
+        found = case.run(out, overwrite=is_whole(out), resume=resume)
         case.assert_right(found)
         same(found, whole)
         resumed += any("gone on" in note for note in found[2].notes)
@@ -209,13 +111,6 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     assert resumed > 2
 
 
-def _is_whole(path: Path) -> bool:
-    with contextlib.suppress(oc.OutcoreError):
-        oc.open_array(path).close()
-        return True
-    return False
-
-
 def without_state(out: Path) -> None:
     shutil.rmtree(out / STATE)
 
@@ -224,23 +119,23 @@ def without_reflections(out: Path) -> None:
     shutil.rmtree(out / REFLECTIONS, ignore_errors=True)
 
 
+def change_a_byte(out: Path, page: int, byte: int) -> None:
+    """In both copies of the state."""
+    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
+        for first in (0, kept.shape[0] // 2):
+            found = kept[first + page]
+            found[byte] ^= 64
+            kept[first + page] = found
+
+
 def of_other_steps(out: Path) -> None:
     """What is kept says of which step it is."""
-    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
-        pages = kept.shape[0]
-        for first in (0, pages // 2):
-            page = kept[first]
-            page[0] ^= 64
-            kept[first] = page
+    change_a_byte(out, 0, 0)
 
 
 def of_other_blocks(out: Path) -> None:
-    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
-        pages = kept.shape[0]
-        for first in (0, pages // 2):
-            page = kept[first]
-            page[8] ^= 1
-            kept[first] = page
+    """And in how high blocks the rows went by."""
+    change_a_byte(out, 0, 8)
 
 
 @pytest.mark.parametrize(
@@ -412,12 +307,7 @@ def test_a_damaged_copy_is_noticed(case: Case, tmp_path: Path) -> None:
     out = tmp_path / "X"
     with stopped_at(3):
         case.run(out)
-    with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
-        pages = kept.shape[0]
-        for page in (1, pages // 2 + 1):
-            found = kept[page]
-            found[5] ^= 1
-            kept[page] = found
+    change_a_byte(out, 1, 5)
     with pytest.raises(CorruptError, match="resume=False"):
         case.run(out)
     case.assert_right(case.run(out, resume=False))
@@ -443,7 +333,7 @@ def test_interrupted_at_the_end_it_is_whole_or_goes_on(tmp_path: Path, verb: str
         if count[0] < line:
             break
         stops += 1
-        if _is_whole(out):
+        if is_whole(out):
             with oc.open_array(out) as array:
                 np.testing.assert_array_equal(array[...], whole[0][...])
             assert not {STEPS, STATE, REFLECTIONS} & set(names_below(out))
@@ -482,7 +372,7 @@ def test_short_calls_keep_nothing(
 
 @pytest.mark.parametrize("kind", ["iterator", "memmap", "transform", "memory"])
 def test_what_cannot_be_known_again_is_not_kept(tmp_path: Path, kind: str) -> None:
-    a, A, is_known = _tall("f8"), _tall("f8"), kind == "memory"
+    a, A, is_known = tall_of("f8"), tall_of("f8"), kind == "memory"
     options: dict[str, Any] = {"out": tmp_path / "G", "memory": 100_000, "progress": False}
     if kind == "iterator":
         A = iter([a[:400], a[400:]])

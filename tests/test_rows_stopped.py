@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import one_thread
-from stopping import kill_at_line
+from stopping import is_whole, kill_at_line
 from tall import tall
 
 import outcore as oc
@@ -46,15 +46,7 @@ def test_killed_anywhere(tmp_path: Path, name: str) -> None:
             pass
     assert killed > 5
     # What is left is replaced without being asked, unless it is whole; and nothing else stays.
-    if not _is_whole(out):
+    if not is_whole(out):
         assert np.array_equal(call(A, out)[...], want)
     names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
     assert names == {"A", "undisturbed", "out"}
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        oc.open_array(path).close()
-    except (NotFoundError, IncompleteError):
-        return False
-    return True

@@ -1,6 +1,5 @@
 """Results on disk that are written step by step: calls that were stopped go on where they were."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from linpack import names_below, one_thread, random_matrix
-from stopping import kill_at_line, noted_at_once, skipped, stopped_at
+from stopping import is_whole, kill_at_line, noted_at_once, skipped, stopped_at
 
 import outcore as oc
 from outcore import budget, catalog
@@ -125,7 +124,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     before = sorted(p.name for p in tmp_path.iterdir())
     while kill_at_line(line, lambda: case.run(out), ("steps_done.py", "result.py")):
         resume = line % 4 != 0
-        X, report = case.run(out, overwrite=_is_whole(out), resume=resume)
+        X, report = case.run(out, overwrite=is_whole(out), resume=resume)
         case.assert_right(X)
         resumed += any("gone on" in note for note in report.notes)
         assert resume or report.notes == []
@@ -133,13 +132,6 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
         assert sorted(p.name for p in tmp_path.iterdir()) == before
         line += 3
     assert resumed > 2
-
-
-def _is_whole(path: Path) -> bool:
-    with contextlib.suppress(oc.OutcoreError):
-        oc.open_array(path).close()
-        return True
-    return False
 
 
 def damage(case: Case, out: Path) -> None:
