@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import names_below, one_thread
-from rows_cases import VERBS, Case, same, tall_of
+from rows_cases import VERBS, Case, K, same, tall_of
 from stopping import (
     at_line,
     interrupt,
@@ -21,6 +21,7 @@ from stopping import (
     skipped,
     stopped_at,
 )
+from tall import RATES
 
 import outcore as oc
 from outcore import catalog
@@ -413,3 +414,41 @@ def test_what_is_left_is_known_and_can_be_removed(case: Case, tmp_path: Path) ->
         assert found.state == "incomplete"
         catalog.remove(found)
         assert names_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("lstsq", {"rhs": K}),
+        ("least norm", {"rhs": K, "order": "F"}),
+        ("R", {}),
+        ("qr", {"mode": "economic"}),
+        ("wide qr", {"mode": "economic"}),
+        ("gram", {}),
+        ("svd", {"k": K, "power": 1}),
+    ],
+)
+def test_the_plan_has_room_for_what_is_kept(
+    tmp_path: Path, verb: str, options: dict[str, Any]
+) -> None:
+    """All that is on disk at once, but for indexes and the rest of pages of chunks this small."""
+    case, largest, write = Case(verb, tmp_path), [0], KeptState._write
+
+    def writing(self: KeptState) -> None:
+        write(self)
+        files = [path for path in (tmp_path / "X").rglob("*") if path.is_file()]
+        largest[0] = max(largest[0], sum(path.stat().st_size for path in files))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeptState, "_write", writing)
+        found = case.run(tmp_path / "X")
+    A = oc.open_array(case.source)
+    name = {"least norm": "lstsq", "R": "qr", "wide qr": "qr"}.get(verb, verb)
+    planned = oc.plan(
+        name, m=A.shape[0], n=A.shape[1], dtype="c16", memory=case.memory, chunks=A.chunks,
+        rates=RATES, **({"out": True} if "mode" not in options else {}), **options,
+    )  # fmt: skip
+    assert planned.disk_bytes is not None
+    assert largest[0] <= planned.disk_bytes + (8 if verb != "svd" else 38) * 4096
+    assert largest[0] > planned.disk_bytes / 2
+    assert found[2].peak_memory_bytes <= planned.peak_memory_bytes

@@ -220,8 +220,9 @@ def plan(
         told otherwise: plan with ``order="C"`` for what it made. Operands of ``"matmul"`` that
         differ have ``order_a=``, ``chunks_a=``, ``order_b=``, ``chunks_b=``. What is done with
         factors takes ``tile=``; without it they are those that the same budget makes.
-        Iterative methods take ``out=`` for a solution on disk, and right-hand sides on disk or of
-        another type as ``b=``. ``"gauss_seidel"`` takes ``processes=``: then bytes and
+        `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result on disk. Iterative methods
+        take ``out=`` for a solution there, and right-hand sides on disk or of another type as
+        ``b=``. ``"gauss_seidel"`` takes ``processes=``: then bytes and
         time are of the process that reads most, and memory is of each.
         ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
         of a matrix, ``skip_disk=`` as of the call, and ``path=`` and ``servers=`` for an array that

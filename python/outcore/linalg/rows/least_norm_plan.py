@@ -7,8 +7,9 @@ import numpy as np
 
 from outcore.linalg.cost import Cost, Phase, flop_weight
 from outcore.linalg.grains import pages
+from outcore.linalg.kept_state_plan import state_bytes
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
-from outcore.linalg.rows.tsqr_plan import lstsq_bytes, tsqr_flops, tsqr_phase
+from outcore.linalg.rows.tsqr_plan import lstsq_bytes, state_sizes, tsqr_flops, tsqr_phase
 
 _FIX = (
     "raise memory=, or let A lie in columns, of which a few are read at once: "
@@ -116,18 +117,21 @@ def least_norm_geometry(
     return LeastNormGeometry(found[0], found[1], beside_bytes)
 
 
-def least_norm_cost(g: LeastNormGeometry) -> Cost:
-    """Plan both passes."""
+def least_norm_cost(g: LeastNormGeometry, x_bytes: int) -> Cost:
+    """Plan both passes, with so many bytes of the solution on disk."""
     dtype, read = g.columns.dtype, g.columns.layout.bytes_read()
     first = tsqr_phase(g.n, g.m, 0, g.columns, dtype)
     solved = g.flops - tsqr_flops(g.n, g.m, 0, dtype)
     second = Phase(
-        dtype=dtype, bytes_read=read, flops=solved, ends_read_bytes=first.ends_read_bytes
-    )
+        dtype=dtype, bytes_read=read, flops=solved, ends_read_bytes=first.ends_read_bytes,
+        bytes_written=x_bytes, ends_written_bytes=x_bytes,
+    )  # fmt: skip
+    rest_bytes = g.m * g.b.layout.columns * dtype.itemsize
+    sizes = [*state_sizes(g.m, 0, dtype), rest_bytes, x_bytes, 8]
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=0,
+        disk_bytes=x_bytes + state_bytes(*sizes) if x_bytes else 0,
         words_lower_bound=float(g.m * g.n),
         phases=(first, second),
     )

@@ -5,6 +5,7 @@ rows by columns that go by, where their triangle fits; else by slabs, with facto
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.kept_state_plan import state_bytes
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import DTYPES
 from outcore.linalg.rows.least_norm_plan import (
@@ -21,7 +23,7 @@ from outcore.linalg.rows.least_norm_plan import (
 )
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
-from outcore.linalg.rows.tsqr_plan import lstsq_bytes, stored_layout, tsqr_phase
+from outcore.linalg.rows.tsqr_plan import lstsq_bytes, state_sizes, stored_layout, tsqr_phase
 from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
@@ -121,12 +123,16 @@ def use_slabs_if(A: RowLayout) -> str | None:
 
 
 def lstsq_cost(problem: Problem) -> Cost:
-    """Plan `lstsq`, with the right-hand sides in memory."""
+    """Plan `lstsq`, with the right-hand sides in memory, and the solution there or on disk."""
     layout, k = stored_layout(problem), problem.rhs
     dtype = work_dtype("A", problem.dtype)
     m, n = problem.needed("m"), problem.n
     beside = RowLayout(m, k, dtype, by_row=False)
-    way = lstsq_way(layout, beside, dtype, problem.memory_bytes, use_slabs_if(layout))
+    is_stored = bool(problem.option("out", False))
+    x_bytes = n * k * dtype.itemsize * is_stored
+    way = lstsq_way(
+        layout, beside, dtype, problem.memory_bytes, use_slabs_if(layout), is_stored=is_stored
+    )
     if isinstance(way, SlabQrGeometry):
         tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
@@ -138,16 +144,19 @@ def lstsq_cost(problem: Problem) -> Cost:
                 loads.peak_bytes(way.memory_bytes),
                 tiles.fixed_bytes(PROBES) + tiles.width_bytes(group),
             ),
-            disk_bytes=way.factor_bytes_written(),
+            disk_bytes=way.factor_bytes_written() + x_bytes,
             words_lower_bound=float(m * n),
             phases=(*loads.phases(factor_phase(way)), solve_phase(tiles, k, group)),
         )
     if isinstance(way, LeastNormGeometry):
-        return least_norm_cost(way)
+        return least_norm_cost(way, x_bytes)
+    kept = state_bytes(*state_sizes(n, k, dtype)) if is_stored else 0
+    phase = tsqr_phase(m, n, k, way[0], dtype)
+    beside_bytes = is_stored * TRANSFER_BYTES[0]
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",
-        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(way),
-        disk_bytes=0,
+        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(way) + beside_bytes,
+        disk_bytes=x_bytes + kept,
         words_lower_bound=float(m * n),
-        phases=(tsqr_phase(m, n, k, way[0], dtype),),
+        phases=(dataclasses.replace(phase, bytes_written=x_bytes, ends_written_bytes=x_bytes),),
     )
