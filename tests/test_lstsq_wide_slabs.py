@@ -291,6 +291,36 @@ def test_rows_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) 
     assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".qr")] == []
 
 
+def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) -> None:
+    """Whatever the layout, the right-hand sides and the type that they give x."""
+    a = tall(M, N, "f8")
+    a[200] = a[3]
+    for order, k, dtype, out in [
+        ("C", 1, "f8", None), ("F", 100, "f8", tmp_path / "x"), ("C", 3, "c16", None),
+    ]:  # fmt: skip
+        A, b = stored(tmp_path / "A", a, order, overwrite=True), tall(M, k, dtype, 1)
+        with pytest.raises(SingularMatrixError, match=r"raise memory= to \d+ bytes") as refused:
+            solve(A, b, out=out)
+        need = int(str(refused.value).split("raise memory= to ")[1].split()[0])
+        x, report = solve(A, b, memory=need, out=out)
+        assert report.rank == M - 1
+        np.testing.assert_allclose(x[...], np.linalg.lstsq(a, b)[0], atol=1e-10)
+        with pytest.raises(SingularMatrixError):
+            solve(A, b, memory=need - 1, out=tmp_path / "y")
+
+
+def test_that_rounding_leaves_a_residual_is_noted(tmp_path: Path) -> None:
+    """The report says 0, which it is without rounding."""
+    a, b = tall(M, N, "f8"), np.arange(float(M))
+    a[200] = a[3] + 1e-12 * a[200]
+    for options in ({}, {"cond": 0.0}):
+        x, report = solve(stored(tmp_path / "A", a, overwrite=True), b, **options)
+        assert report.residual_norms == [0.0]
+        assert np.linalg.norm(b - a @ x) > 1e-3
+        assert any("nor is ‖b - A x‖ zero" in note for note in report.notes)
+        a[200] = a[3]
+
+
 def test_what_cannot_be_done_is_refused_with_a_way_out(tmp_path: Path) -> None:
     a, b = tall(M, N, "f8"), np.ones(M)
     A = stored(tmp_path / "A", a)

@@ -86,6 +86,16 @@ class LeastNormGeometry:
         return 2 * self.columns.layout.bytes_read() + self.b.layout.bytes_read()
 
 
+def fit_columns(
+    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
+) -> tuple[list[RowPlan] | None, int]:
+    """Choose blocks of columns of A and of rows of b, if any fit, and tell what the least need."""
+    return fit_rows(
+        [A.transposed(), b], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
+    )  # fmt: skip
+
+
 def least_norm_geometry(
     A: RowLayout,
     b: RowLayout,
@@ -103,10 +113,7 @@ def least_norm_geometry(
     BudgetError
         If not even small ones fit.
     """
-    found, need = fit_rows(
-        [A.transposed(), b], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
-    )  # fmt: skip
+    found, need = fit_columns(A, b, dtype, memory_bytes, beside_bytes)
     if found is None:
         m, n = A.rows, A.columns
         raise too_small(

@@ -18,6 +18,7 @@ from outcore.linalg.layouts import layout_of
 from outcore.linalg.lu.plan import DTYPES
 from outcore.linalg.rows.least_norm_plan import (
     LeastNormGeometry,
+    fit_columns,
     least_norm_cost,
     least_norm_geometry,
 )
@@ -63,11 +64,7 @@ def lstsq_way(
         If neither fits.
     """
     beside = is_stored * TRANSFER_BYTES[0]
-    fixed = lstsq_bytes(A.columns, b.columns, dtype) + beside
-    found, need = fit_rows(
-        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans),
-    )  # fmt: skip
+    found, need = _fit_rows(A, b, dtype, memory_bytes, beside)
     if found:
         return found
     refused = too_small(
@@ -86,6 +83,28 @@ def lstsq_way(
     # Of several budgets that are too small the smallest is named.
     cheapest = _cheapest(ways, memory_bytes, need)
     raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
+
+
+def least_bytes_going_by(
+    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], *, is_stored: bool
+) -> int:
+    """Say which memory is the least with which rows or columns go by, as `lstsq_way` has it."""
+    beside = is_stored * TRANSFER_BYTES[0]
+    need = _fit_rows(A, b, dtype, 0, beside)[1]
+    if A.rows is not None and A.rows < A.columns:
+        need = min(need, fit_columns(A, b, dtype, 0, beside)[1])
+    return need
+
+
+def _fit_rows(
+    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
+) -> tuple[list[RowPlan] | None, int]:
+    """Choose blocks of rows of A and b, if any fit, and tell what the least need."""
+    fixed = lstsq_bytes(A.columns, b.columns, dtype) + beside_bytes
+    return fit_rows(
+        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: fixed + blocks_bytes(plans),
+    )  # fmt: skip
 
 
 _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]

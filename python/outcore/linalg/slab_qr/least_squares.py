@@ -13,6 +13,8 @@ from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg.factors.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg.factors.own import own_factors, ready_factors
+from outcore.linalg.rows.lstsq_plan import least_bytes_going_by
+from outcore.linalg.rows.source import row_source
 from outcore.linalg.rows.stream import check_finite
 from outcore.linalg.slab_qr.factorization import factor_transpose, qr_factor
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, flops
@@ -21,6 +23,7 @@ from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
+from outcore.sizes import format_bytes
 from outcore.volumes import PathLike, place
 
 _FLOPS_OF_A_READ = 100.0
@@ -95,11 +98,9 @@ def solve_by_slabs(
     ):  # fmt: skip
         found = solve_and_report(
             qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
-            accept=lambda condition: _refuse_deficient(
-                condition, g, cond, "rows" if is_wide else "columns"
-            ),
+            accept=lambda condition: _refuse_deficient(condition, g, cond, A, rhs),
         )  # fmt: skip
-        _note_ill_conditioned(found.report, cond)
+        _note_ill_conditioned(found.report, cond, is_wide=is_wide)
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
     # The least that any way must move: A, once. Factors are this way's own.
     report.words_lower_bound = float(m * n)
@@ -118,23 +119,33 @@ def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
             check_finite("b", 0, column.astype(dtype)[:, None], j)
 
 
-def _refuse_deficient(condition: float | None, g: SlabQrGeometry, cond: float, lines: str) -> None:
-    """Refuse a matrix that is certainly not of full rank; `lines` are its rows or columns."""
+def _refuse_deficient(
+    condition: float | None, g: SlabQrGeometry, cond: float, A: Array, rhs: RightHandSide
+) -> None:
+    """Refuse a matrix that is certainly not of full rank."""
     # The condition in the Frobenius norm is at most n times that in the 2-norm.
     if condition is not None and cond * condition / g.n >= 1:
+        lines = "rows" if A.shape[0] < A.shape[1] else "columns"
+        left, right = row_source("A", A), row_source("b", rhs.b, is_column=True)
+        for source in (left, right):
+            source.deliver(rhs.solution_dtype)
+        need = least_bytes_going_by(
+            left.layout, right.layout, rhs.solution_dtype, is_stored=rhs.out is not None
+        )
         raise SingularMatrixError(
             f"the {lines} of A depend on each other: its condition number is about {condition:.1e} "
             f"in the Frobenius norm, so its rank is below {g.n} at cond={cond:.1e}, and slabs of "
-            f"{lines} give no solution of least norm then; leave out {lines}, or raise memory= so "
-            f"that {2 * g.n * g.n * np.dtype(g.dtype).itemsize} bytes and a little more fit"
+            f"{lines} give no solution of least norm then; leave out {lines}, or raise memory= to "
+            f"{need} bytes ({format_bytes(need)}), with which there are no slabs"
         )
 
 
-def _note_ill_conditioned(report: Report, cond: float) -> None:
-    """Note if a matrix may not be of full rank."""
-    condition = report.condition or 0.0
-    if cond * condition >= 1:
+def _note_ill_conditioned(report: Report, cond: float, *, is_wide: bool) -> None:
+    """Note if a matrix may not be of full rank, at `cond` or to working precision."""
+    condition, eps = report.condition or 0.0, float(np.finfo(report.dtype).eps)
+    if max(cond, eps) * condition >= 1:
+        rest = ", nor is ‖b - A x‖ zero, as it is without rounding" if is_wide else ""
         report.notes.append(
             f"A is ill-conditioned, about {condition:.1e} in the Frobenius norm: its rank at "
-            f"cond={cond:.1e} is not certain, and x may have few correct digits"
+            f"cond={cond:.1e} is not certain, and x may have few correct digits{rest}"
         )
