@@ -409,6 +409,25 @@ def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path) -> No
     assert not (tmp_path / "A.qr").exists()
 
 
+def test_what_a_stopped_call_left_of_a_matrix_that_is_made_anew(tmp_path: Path) -> None:
+    """Refused in the words of the matrix, not of its transpose."""
+    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
+    A = stored(tmp_path / "A", a)
+    with after_notes(2, interrupt), pytest.raises(Interrupted):
+        solve(A, b)
+    A = stored(tmp_path / "A", a.T.copy(), overwrite=True)
+    with pytest.raises(JournalError, match=r"\(transposed QR, not QR\); pass resume=False"):
+        solve(A, np.ones(N))
+    A = stored(tmp_path / "A", a.astype("f4"), overwrite=True)
+    with pytest.raises(
+        JournalError, match="of 300 x 400 float64; the matrix is now 300 x 400 float32; pass resume"
+    ):
+        solve(A, b, memory=MEMORY // 2)
+    x, _ = solve(A, b, memory=MEMORY // 2, resume=False)
+    assert_solves(a.astype("f4"), b, x)
+    assert not (tmp_path / "A.qr").exists()
+
+
 PAGES = (
     *DECISIVE,
     "slab_qr/storage.py",

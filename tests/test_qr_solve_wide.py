@@ -17,7 +17,9 @@ import outcore as oc
 from outcore import progress
 from outcore.errors import BudgetError, Interrupted, InvalidError, SingularMatrixError
 from outcore.linalg import TransposedQRFactor, lstsq, open_factor, qr_factor, qr_solve
-from outcore.linalg.slab_qr.solve_plan import Tiles
+from outcore.linalg.slab_qr.solve_plan import Tiles, solve_flops
+from outcore.linalg.systems.groups import MOST_FLOPS, Groups
+from outcore.linalg.systems.right_hand_side import RightHandSide
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -130,6 +132,16 @@ def test_a_zero_row_is_refused(tmp_path: Path) -> None:
     others = qr_factor(A, out=tmp_path / "F", memory=TINY, progress=False)
     with pytest.raises(InvalidError, match="at least as many rows as columns"):
         qr_solve(others, np.ones(M))
+
+
+def test_groups_on_disk_are_minutes_of_work(tmp_path: Path) -> None:
+    """What is noted is counted by both sides of the matrix."""
+    b = np.broadcast_to(0.0, (20_000, 10**6))
+    rhs = RightHandSide.read(
+        len(b), b.dtype, b, "N", tmp_path / "x", overwrite=False, unknowns=10**6
+    )  # fmt: skip
+    size = Groups.of(rhs, 10**6).size
+    assert solve_flops((10**6, 20_000), b.dtype, size) <= 2 * MOST_FLOPS
 
 
 def test_after_ctrl_c_it_goes_on(

@@ -284,7 +284,7 @@ def _find_journal(
     if there is not kind:
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
-            f"{kind.function}; {fix}"
+            f"{kind.function} ({there.title}, not {kind.title}); {fix}"
         )
     if (header.cuts is None) != (method.again is None):
         raise JournalError(
@@ -308,12 +308,13 @@ def _find_journal(
         )
     m, n = kind.shape_of(metadata.shape)
     if (header.n, header.dtype) != (n, dtype) or header.m not in (None, m):
+        was, now_is = (kind.shape_of(shape) for shape in ((header.m or header.n, header.n), (m, n)))
         raise JournalError(
             f"{target.path} holds a stopped factorization of order {header.n} in {header.dtype}; "
             f"the matrix is now of order {n} in {dtype}; {fix}"
             if header.m is None
-            else f"{target.path} holds a stopped factorization of {header.m} x {header.n} "
-            f"{header.dtype}; the matrix is now {m} x {n} {dtype}; {fix}"
+            else f"{target.path} holds a stopped factorization of {was[0]} x {was[1]} "
+            f"{header.dtype}; the matrix is now {now_is[0]} x {now_is[1]} {dtype}; {fix}"
         )
     now = version_of(source)
     if header.generation != now.generation:

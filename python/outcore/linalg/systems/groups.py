@@ -53,7 +53,7 @@ class Groups:
     def of(cls, rhs: RightHandSide, most: int, first: int = 0) -> "Groups":
         """Divide right-hand sides, at most so many at once, as evenly as possible."""
         if rhs.out is not None:
-            flops = flop_weight(rhs.dtype) * 2.0 * rhs.n**2 * rhs.parts
+            flops = flop_weight(rhs.dtype) * 2.0 * rhs.n * rhs.height * rhs.parts
             most = min(most, max(int(MOST_FLOPS / flops), LEAST_COLUMNS))
         count = -(-rhs.columns // max(most, 1))
         return cls(-(-rhs.columns // max(count, 1)), rhs.columns, first)
