@@ -1,40 +1,20 @@
 """Least squares with more columns than rows that go by can have: `lstsq` factors by slabs."""
 
-import contextlib
-import functools
-import itertools
-import shutil
-import subprocess
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from linpack import Matrix, names_below, on_disk, one_thread
-from stopping import (
-    DECISIVE,
-    after_notes,
-    interrupt,
-    kill_at_line,
-    killed_until_whole,
-    lines_of,
-)
 from tall import DTYPES, RATES, tall
 from test_lstsq import assert_solves
 
 import outcore as oc
-from outcore import progress
 from outcore.errors import (
     BudgetError,
     ExistsError,
-    IncompleteError,
-    Interrupted,
     InvalidError,
-    JournalError,
     NonFiniteError,
-    NotFoundError,
     SingularMatrixError,
 )
 from outcore.linalg import LeastSquaresReport, lstsq, open_factor, qr_factor, qr_solve
@@ -43,7 +23,6 @@ from outcore.linalg.lu.plan import DTYPES as NAMES
 __all__ = ["one_thread"]  # a fixture for every test here
 
 M, N, MEMORY = 400, 300, 700_000
-RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def solve(A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
@@ -149,103 +128,6 @@ def test_factors_are_kept_and_used(tmp_path: Path) -> None:
     x, report = solve(A, b, factors=tmp_path / "elsewhere")
     assert_solves(a, b, x, report)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["A"]
-
-
-def test_a_stopped_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = oc.from_array(a, tmp_path / "A", order="F")
-    expected, _ = solve(A, b)
-    with after_notes(2, interrupt), pytest.raises(Interrupted, match="call lstsq again"):
-        solve(A, b)
-    assert (tmp_path / "A.qr" / "journal").exists()
-    clock = itertools.count()
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-
-    def watch(done: float, left: float) -> None:
-        with contextlib.suppress(IncompleteError):
-            open_factor(tmp_path / "A.qr")
-            interrupt()
-
-    with pytest.raises(Interrupted, match="call lstsq again"):
-        solve(A, b, progress=watch)
-    assert open_factor(tmp_path / "A.qr").n == N
-    told: list[float] = []
-    x, report = solve(A, b, progress=lambda done, left: told.append(done))
-    np.testing.assert_array_equal(x, expected)
-    assert report.bytes_written == 0
-    assert told == sorted(told)
-    assert told[-1] == 1
-    assert not (tmp_path / "A.qr").exists()
-
-
-PAGES = (
-    *DECISIVE,
-    "slab_qr/storage.py",
-    "slab_qr/least_squares.py",
-    "factors/own.py",
-    "systems/solutions.py",
-    "systems/groups.py",
-)
-
-
-def test_killed_at_any_line(tmp_path: Path) -> None:
-    """kill -9 in the factorization or in the solution: the next call goes on, to the same bits."""
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = oc.from_array(a, tmp_path / "A", order="F")
-    expected, _ = solve(A, b, threads=1)
-    run = functools.partial(
-        solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
-    )
-    count = lines_of(run, PAGES)
-    begun = whole = 0
-    for number in sorted({*range(20, count, 45), *range(count - 120, count, 12)}):
-        shutil.rmtree(tmp_path / "x")
-        assert kill_at_line(number, run, PAGES)
-        begun += (tmp_path / "F" / "journal").exists()
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            whole += open_factor(tmp_path / "F").n == N
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-        x, _ = run()
-        np.testing.assert_array_equal(x[...], expected)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
-    assert min(begun, whole) > 2
-
-
-def test_killed_again_and_again(tmp_path: Path) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = oc.from_array(a, tmp_path / "A", order="F")
-    expected, _ = solve(A, b, threads=1)
-    run = functools.partial(
-        solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
-    )
-    kills = 0
-    while kill_at_line(100 + 25 * kills, run, PAGES):
-        kills += 1
-    assert kills > 3
-    np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
-
-
-def test_killed_at_random_moments(tmp_path: Path, run_python: RunPython) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = oc.from_array(a, tmp_path / "A", order="F")
-    expected, _ = solve(A, b, threads=1)
-    np.save(tmp_path / "b.npy", b)
-    script = f"""
-import numpy as np
-from outcore.linalg import lstsq
-b = np.load("b.npy")
-print("ready", flush=True)
-lstsq("A", b, memory={MEMORY}, threads=1, factors="F", out="x", overwrite=True, progress=False)
-"""
-    delays_s: list[float | None] = [*np.random.default_rng(0).uniform(0, 0.3, 5), None]
-    killed_until_whole(lambda: run_python(script), tmp_path / "x", delays_s)
-    np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-    # A kill may have come between the solution and the removal of the factors.
-    again, _ = solve(A, b, threads=1, factors=tmp_path / "F")
-    np.testing.assert_array_equal(again, expected)
-    assert not (tmp_path / "F").exists()
 
 
 def dependent(dtype: str) -> dict[str, Matrix]:
@@ -357,21 +239,6 @@ def test_what_is_refused_leaves_no_solution_and_no_factors(tmp_path: Path) -> No
             solve(A, np.ones(M), out=tmp_path / "x", **more)
         assert not (tmp_path / "x").exists()
     assert (tmp_path / "A.qr").exists(), "they were to be kept, and are right"
-
-
-def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = oc.from_array(a, tmp_path / "A", order="F")
-    with after_notes(2, interrupt), pytest.raises(Interrupted):
-        solve(A, b)
-    with oc.open_array(tmp_path / "A", "r+") as array:
-        array[3, 3] = 7
-    a[3, 3] = 7
-    with pytest.raises(JournalError, match="resume=False to begin anew, or another factors="):
-        solve(tmp_path / "A", b)
-    x, report = solve(tmp_path / "A", b, resume=False)
-    assert_solves(a, b, x, report)
-    assert not (tmp_path / "A.qr").exists()
 
 
 def test_factors_that_are_not_made_are_not_kept_silently(tmp_path: Path) -> None:

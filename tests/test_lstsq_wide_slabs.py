@@ -4,8 +4,6 @@ import contextlib
 import functools
 import itertools
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,7 @@ import pytest
 import scipy.linalg
 from linpack import Matrix, names_below, one_thread
 from qr_factors import assert_factors, q_and_r
-from stopping import (
-    DECISIVE,
-    after_notes,
-    interrupt,
-    kill_at_line,
-    killed_until_whole,
-    lines_of,
-)
+from stopping import after_notes, interrupt
 from tall import DTYPES, RATES, tall
 
 import outcore as oc
@@ -34,7 +25,6 @@ from outcore.errors import (
     InvalidError,
     JournalError,
     NonFiniteError,
-    NotFoundError,
     SingularMatrixError,
 )
 from outcore.linalg import (
@@ -46,17 +36,12 @@ from outcore.linalg import (
     qr_factor,
     qr_solve,
 )
-from outcore.linalg.factors.journal import read_journal
-from outcore.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 M, N, MEMORY = 300, 400, 700_000
-CHUNKS = {"C": None, "F": (256, 64)}
-"""Of F, so that slabs of few rows are loaded from a copy in tiles."""
 
 METHOD = "solution of least norm: QR of Aᵀ by slabs of "
-RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def solve(A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
@@ -368,120 +353,3 @@ def test_the_least_budget_that_is_named_suffices(tmp_path: Path) -> None:
         x, report = solve(A, np.ones(m), memory=need)
         np.testing.assert_allclose(A[...] @ x, 1, atol=1e-9)
         assert report.peak_memory_bytes <= need
-
-
-def test_a_stopped_call_goes_on(tmp_path: Path) -> None:
-    a, b = tall(M, N, "c16"), tall(M, 2, "c16", 1)
-    for order, memory in itertools.product("CF", (MEMORY, 1_200_000)):
-        A = stored(tmp_path / "A", a, order, chunks=CHUNKS[order], overwrite=True)
-        expected, whole = solve(A, b, memory=memory)
-        assert whole.method is not None
-        assert ("copied" in whole.method) == (order == "F" and memory == MEMORY)
-        with after_notes(2, interrupt), pytest.raises(Interrupted, match="call lstsq again"):
-            solve(A, b, memory=memory)
-        journal = read_journal(place(tmp_path / "A.qr"))
-        assert journal is not None
-        assert (journal.header.kind, journal.header.m) == ("qr_transposed", N)
-        told: list[float] = []
-        noting = functools.partial(lambda told, done, left: told.append(done), told)
-        x, report = solve(A, b, memory=memory, progress=noting)
-        np.testing.assert_array_equal(x, expected)
-        assert report.bytes_read == report.planned_bytes_read
-        assert report.bytes_written == report.planned_bytes_written < whole.bytes_written
-        assert report.notes[0].startswith(f"resumed at panel {journal.panels_done} of ")
-        assert told == sorted(told)
-        assert told[-1] == 1
-        assert not (tmp_path / "A.qr").exists()
-
-
-def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = stored(tmp_path / "A", a)
-    with after_notes(2, interrupt), pytest.raises(Interrupted):
-        solve(A, b)
-    with oc.open_array(tmp_path / "A", "r+") as array:
-        array[3, 3] = 7
-    a[3, 3] = 7
-    with pytest.raises(JournalError, match="resume=False to begin anew, or another factors="):
-        solve(tmp_path / "A", b)
-    x, _ = solve(tmp_path / "A", b, resume=False)
-    assert_solves(a, b, x)
-    assert not (tmp_path / "A.qr").exists()
-
-
-def test_what_a_stopped_call_left_of_a_matrix_that_is_made_anew(tmp_path: Path) -> None:
-    """Refused in the words of the matrix, not of its transpose."""
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = stored(tmp_path / "A", a)
-    with after_notes(2, interrupt), pytest.raises(Interrupted):
-        solve(A, b)
-    A = stored(tmp_path / "A", a.T.copy(), overwrite=True)
-    with pytest.raises(JournalError, match=r"\(transposed QR, not QR\); pass resume=False"):
-        solve(A, np.ones(N))
-    A = stored(tmp_path / "A", a.astype("f4"), overwrite=True)
-    with pytest.raises(
-        JournalError, match="of 300 x 400 float64; the matrix is now 300 x 400 float32; pass resume"
-    ):
-        solve(A, b, memory=MEMORY // 2)
-    x, _ = solve(A, b, memory=MEMORY // 2, resume=False)
-    assert_solves(a.astype("f4"), b, x)
-    assert not (tmp_path / "A.qr").exists()
-
-
-PAGES = (
-    *DECISIVE,
-    "slab_qr/storage.py",
-    "slab_qr/least_squares.py",
-    "factors/own.py",
-    "systems/solutions.py",
-    "systems/groups.py",
-)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_killed_at_any_line(tmp_path: Path, order: str) -> None:
-    """kill -9 in the factorization or in the solution: the next call goes on, to the same bits."""
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = stored(tmp_path / "A", a, order, chunks=CHUNKS[order])
-    expected, report = solve(A, b, threads=1, memory=500_000)
-    assert report.method is not None
-    assert ("copied" in report.method) == (order == "F")
-    run = functools.partial(
-        solve, A.path, b, threads=1, memory=500_000, factors=tmp_path / "F", out=tmp_path / "x",
-        overwrite=True,
-    )  # fmt: skip
-    count = lines_of(run, PAGES)
-    begun = whole = 0
-    for number in sorted({*range(20, count, 60), *range(count - 120, count, 15)}):
-        shutil.rmtree(tmp_path / "x")
-        assert kill_at_line(number, run, PAGES)
-        begun += (tmp_path / "F" / "journal").exists()
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            whole += open_factor(tmp_path / "F").n == M
-        with contextlib.suppress(IncompleteError, NotFoundError):
-            np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-        x, _ = run()
-        np.testing.assert_array_equal(x[...], expected)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
-    assert min(begun, whole) > 2
-
-
-def test_killed_at_random_moments(tmp_path: Path, run_python: RunPython) -> None:
-    a, b = tall(M, N, "f8"), tall(M, 2, "f8", 1)
-    A = stored(tmp_path / "A", a)
-    expected, _ = solve(A, b, threads=1)
-    np.save(tmp_path / "b.npy", b)
-    script = f"""
-import numpy as np
-from outcore.linalg import lstsq
-b = np.load("b.npy")
-print("ready", flush=True)
-lstsq("A", b, memory={MEMORY}, threads=1, factors="F", out="x", overwrite=True, progress=False)
-"""
-    delays_s: list[float | None] = [*np.random.default_rng(0).uniform(0, 0.3, 5), None]
-    killed_until_whole(lambda: run_python(script), tmp_path / "x", delays_s)
-    np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-    # A kill may have come between the solution and the removal of the factors.
-    again, _ = solve(A, b, threads=1, factors=tmp_path / "F")
-    np.testing.assert_array_equal(again, expected)
-    assert not (tmp_path / "F").exists()
