@@ -139,7 +139,9 @@ def open_storage(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
         )
     if how_they_meet(target.path, source.path) == INSIDE:
-        raise InvalidError(f"out= lies in the matrix, {source.path}; choose another directory")
+        raise InvalidError(
+            f"{place_argument()} lies in the matrix, {source.path}; choose another directory"
+        )
     tile = _tile_to_reuse(metadata) if overwrite_a else None
     fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
     with exclusive(target, "factors", keep=True):
