@@ -322,7 +322,7 @@ def test_what_cannot_be_done_is_refused_with_a_way_out(tmp_path: Path) -> None:
             solve(*arguments, **options)
     with pytest.raises(InvalidError, match="factors= is the matrix itself"):
         solve(A, b, factors=A.path)
-    with pytest.raises(InvalidError, match="^factors= lies in the matrix"):
+    with pytest.raises(InvalidError, match=r"^factors= lies in the matrix"):
         solve(A, b, factors=A.path / "F")
     b[77] = np.nan
     with pytest.raises(NonFiniteError, match=r"b\[77"):
