@@ -22,7 +22,9 @@ from iterative_cases import (
     residual,
 )
 from linpack import Matrix, names_below, one_thread
+from tall import RATES
 
+import outcore as oc
 from outcore.errors import (
     BudgetError,
     ConvergenceWarning,
@@ -32,7 +34,7 @@ from outcore.errors import (
     NotPositiveDefiniteError,
     SingularMatrixError,
 )
-from outcore.linalg import cg, gmres, lu_factor
+from outcore.linalg import cg, cho_factor, gmres, lu_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -245,6 +247,59 @@ def test_saved_factors_precondition(tmp_path: Path) -> None:
     assert_as_planned(report, 1 << 20)
 
 
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_saved_cholesky_factors_precondition(tmp_path: Path, method: Any, dtype: str) -> None:
+    """Of a matrix like A, and of A in single precision; against SciPy, preconditioned alike."""
+    a, b = kms(N, 0.5 + 0.4j if dtype == "c16" else 0.5), random((N, 2), dtype, 1)
+    change = 1e-2 * random((N, N), dtype, 5)
+    near = a + change @ change.conj().T / N
+    A = on_disk(tmp_path / "A", a)
+    c = cho_factor(on_disk(tmp_path / "near", near, "F", (64, 16)), memory=150_000, progress=False)
+    more = {"restart": 8} if method is gmres else {}
+    memory = least_budget(method, A, b, preconditioner=c, **more)
+    x, report = method(A, b, preconditioner=c, tol=1e-12, memory=memory, progress=False, **more)
+    assert residual(a, x, b) < 1e-12
+    plain = method(A, b, tol=1e-12, memory=1 << 20, progress=False)[1]
+    assert len(report.history) < len(plain.history) / 2
+    assert "preconditioned by Cholesky factors" in report.method
+    assert_as_planned(report, memory)
+    applied = len(report.history) + (method is cg)
+    counted = [0]
+
+    def by_scipy(r: Matrix) -> Matrix:
+        counted[0] += 1
+        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(near, lower=True), r)
+
+    if method is cg:
+        M = scipy.sparse.linalg.LinearOperator((N, N), matvec=by_scipy, dtype=a.dtype)
+        y, info = scipy.sparse.linalg.cg(a, b[:, 0], M=M, rtol=1e-12, atol=0)
+        assert info == 0
+        assert abs(applied - counted[0]) <= 2
+        np.testing.assert_allclose(x[:, 0], y, atol=1e-9)
+    narrow = on_disk(
+        tmp_path / "narrow", a.astype(f"{dtype[0]}{int(dtype[1:]) // 2}"), "F", (64, 16)
+    )
+    low = cho_factor(narrow, memory=150_000, progress=False)
+    x, report = method(A, b, preconditioner=low, tol=1e-13, memory=1 << 20, progress=False)
+    assert residual(a, x, b) < 1e-13
+    assert len(report.history) <= 4
+    assert_as_planned(report, 1 << 20)
+
+
+def test_cholesky_factors_that_do_not_fit(tmp_path: Path) -> None:
+    A = on_disk(tmp_path / "A", kms(N, 0.5))
+    small = cho_factor(on_disk(tmp_path / "B", kms(32, 0.5), "F"), progress=False)
+    for method in (cg, gmres):
+        with pytest.raises(InvalidError, match="need factors of order 150 for float64, have or"):
+            method(A, np.ones(N), preconditioner=small, progress=False)
+    with pytest.raises(InvalidError, match="plans know preconditioner=None"):
+        oc.plan("cg", n=N, preconditioner=small, rates=RATES)
+    lu = lu_factor(on_disk(tmp_path / "C", kms(N, 0.5), "F"), progress=False)
+    with pytest.raises(InvalidError, match="Cholesky factors, have"):
+        cg(A, np.ones(N), preconditioner=lu, progress=False)  # type: ignore[arg-type]
+
+
 def test_factors_that_do_not_fit(tmp_path: Path) -> None:
     A = on_disk(tmp_path / "A", near_identity(N, "f8"))
     small = lu_factor(on_disk(tmp_path / "B", near_identity(32, "f8"), "F"), progress=False)
@@ -365,8 +420,16 @@ def test_a_number_that_is_none_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        (cg, {"preconditioner": "ilu"}, "preconditioner must be None, 'jacobi' or 'ssor'"),
-        (cg, {"preconditioner": "sweep"}, "preconditioner must be None, 'jacobi' or 'ssor'"),
+        (
+            cg,
+            {"preconditioner": "ilu"},
+            "preconditioner must be None, 'jacobi', 'ssor' or Cholesky",
+        ),
+        (
+            cg,
+            {"preconditioner": "sweep"},
+            "preconditioner must be None, 'jacobi', 'ssor' or Cholesky",
+        ),
         (cg, {"omega": 2}, "omega must be between 0 and 2"),
         (cg, {"max_iterations": 0}, "at least 1"),
         (gmres, {"preconditioner": "ilu"}, "preconditioner must be None, 'jacobi', 'sweep'"),

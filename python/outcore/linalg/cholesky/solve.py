@@ -19,7 +19,7 @@ from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
 from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks
 from outcore.linalg.lu.solve import cut_group, stopping_cleanly
-from outcore.linalg.lu.sweeps import tile_bytes
+from outcore.linalg.lu.sweeps import Widened, tile_bytes
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.condition import Probes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
@@ -130,7 +130,11 @@ def solve_and_report(
 
 
 class Passes:
-    """The two passes, on matrices of the factor's type in place."""
+    """The two passes, in place.
+
+    The matrices may be of a wider type than the factor. The arithmetic is done in that type, and
+    takes memory for one more block, in it.
+    """
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Passes:
         most_tiles: int,
     ) -> None:
         self.c, self.file, self.call, self.most_tiles = c, file, call, most_tiles
-        self.matrices, self.kernels = matrices, kernels(c.dtype)
+        self.matrices, self.kernels = matrices, kernels(matrices[0].dtype)
         self.panels = range(-(-c.n // c.tile[1]))
 
     def solve(self) -> None:
@@ -188,6 +192,7 @@ class Passes:
             self.file, self.c.dtype, self.call.arena, RING_BLOCKS * block_bytes, self.call.trace,
             least_bytes=block_bytes,
         )  # fmt: skip
+        widened = Widened(self.c.dtype, self.matrices[0].dtype, block_bytes, self.call)
         stream.extend(
             (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
             for K, t in schedule
@@ -198,6 +203,7 @@ class Passes:
             o, e = K * columns, min((K + 1) * columns, n)
             first = max(t.start * rows, o)
             start_ns = self.call.trace.now_ns()
-            yield (o, e), first, data[first - t.start * rows : n - t.start * rows, : e - o]
+            inside = data[first - t.start * rows : n - t.start * rows, : e - o]
+            yield (o, e), first, widened(inside)
             self.call.trace.record("compute", start_ns)
             self.call.meter.advance(read_bytes)

@@ -7,7 +7,7 @@ import numpy as np
 
 from outcore.counts import is_count, is_number
 from outcore.errors import InvalidError
-from outcore.linalg.factors.factor import LUFactor
+from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
 from outcore.longcall import check_threads
@@ -41,7 +41,7 @@ class Setting:
     out: PathLike | None = None
     overwrite: bool = False
     resume: bool = True
-    factors: LUFactor | None = None
+    factors: LUFactor | CholeskyFactor | None = None
 
     def check(self) -> None:
         """Refuse values that cannot be."""

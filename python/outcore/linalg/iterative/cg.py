@@ -8,14 +8,16 @@ import numpy.typing as npt
 from outcore.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg import columns
+from outcore.linalg.factors.factor import CholeskyFactor
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.opening import open_iteration
-from outcore.linalg.iterative.plan import Demands, Pin
+from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
 from outcore.linalg.iterative.preconditioners import (
     Preconditioner,
     omega_of,
     preconditioner_of,
+    reserve_of,
     vectors_of,
     wants_blocks,
     way_of,
@@ -25,7 +27,7 @@ from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike
 
-ForHermitian: TypeAlias = Literal["jacobi", "ssor"] | None
+ForHermitian: TypeAlias = Literal["jacobi", "ssor"] | CholeskyFactor | None
 
 VECTORS = 5
 """Right-hand sides, residual, direction, its product with A, and preconditioned residual."""
@@ -62,7 +64,8 @@ def cg(
         As for `gauss_seidel`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
-        which each read the triangle once more. `None`: none.
+        which each read the triangle once more. Cholesky factors of a matrix like A, from
+        `cho_factor` or `open_factor`, which are read once more each time. `None`: none.
     omega
         Over-relaxation of ``"ssor"``, between 0 and 2.
     max_iterations
@@ -91,34 +94,39 @@ def cg(
         If the tolerance was not reached.
     """
     is_named = isinstance(preconditioner, str) and preconditioner in ("jacobi", "ssor")
-    if preconditioner is not None and not is_named:
+    factors = preconditioner if isinstance(preconditioner, CholeskyFactor) else None
+    if preconditioner is not None and factors is None and not is_named:
         raise InvalidError(
-            f"preconditioner must be None, 'jacobi' or 'ssor', have {preconditioner!r}; "
-            "oc.linalg.gmres takes others"
+            "preconditioner must be None, 'jacobi', 'ssor' or Cholesky factors, have "
+            f"{preconditioner!r}; oc.linalg.gmres takes others"
         )
     check_omega(omega)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
-        overwrite, resume,
+        overwrite, resume, factors,
     )  # fmt: skip
-    needs = demands(preconditioner)
-    with open_iteration("conjugate gradients", A, b, x0, lambda *_: [needs], setting) as it:
+
+    def choices(layout: MatrixLayout, *_: object) -> list[Demands]:
+        return [demands(preconditioner, layout.dtype)]
+
+    with open_iteration("conjugate gradients", A, b, x0, choices, setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
         for _ in it.groups():
             M.begin()
             _iterate(it, M)
         report = it.report(
             "cg", M.times, notes=[], block_reads=M.block_reads,
+            others=(M.others_read, M.others_planned),
             omega=omega_of(preconditioner, omega),
         )  # fmt: skip
         return it.result(report)
 
 
-def demands(preconditioner: ForHermitian) -> Demands:
+def demands(preconditioner: ForHermitian, dtype: np.dtype[Any]) -> Demands:
     """Say what conjugate gradients take of their budget."""
     return Demands(
         "conjugate gradients", VECTORS + vectors_of(preconditioner), wants_blocks(preconditioner),
-        is_half=True, way=way_of(preconditioner),
+        is_half=True, way=way_of(preconditioner), reserve_bytes=reserve_of(preconditioner, dtype),
     )  # fmt: skip
 
 

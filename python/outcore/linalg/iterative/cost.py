@@ -79,7 +79,9 @@ def cg_cost(problem: Problem) -> Cost:
     """Plan `cg` with ``iterations`` iterations, from 0."""
     iterations = _count(problem, "iterations")
     given = problem.option("preconditioner", None)
-    needs = demands_of_cg(given)
+    if given not in (None, "jacobi", "ssor"):
+        raise InvalidError(f"plans know preconditioner=None, 'jacobi' and 'ssor', have {given!r}")
+    needs = demands_of_cg(given, problem.dtype)
     divider = _divider(problem, _setting(problem, "her"), lambda *_: [needs])
     division = divider.divide()
     times, block_reads = applied(given, division.geometry, iterations, gives_product=False)

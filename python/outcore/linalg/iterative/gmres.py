@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.counts import count_of
-from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
@@ -18,6 +17,7 @@ from outcore.linalg.iterative.preconditioners import (
     Function,
     Given,
     Preconditioner,
+    Saved,
     check_preconditioner,
     omega_of,
     preconditioner_of,
@@ -75,9 +75,9 @@ def gmres(
     preconditioner
         Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
         once. ``"ssor"``: one forward and one backward, one and a half times. ``"jacobi"``: the
-        diagonal blocks. LU factors of a matrix like A, from `lu_factor` or `open_factor`, which are
-        read once more each time. Or a function of an (n, k) array that returns another; it may
-        differ from call to call. `None`: none.
+        diagonal blocks. LU or Cholesky factors of a matrix like A, from `lu_factor`, `cho_factor`
+        or `open_factor`, which are read once more each time. Or a function of an (n, k) array that
+        returns another; it may differ from call to call. `None`: none.
     restart
         Directions that are kept before x is updated and the iteration begins again; with a
         preconditioner each takes twice the memory. By default 30, or as many as half of the budget
@@ -118,7 +118,7 @@ def gmres(
         restart = count_of("restart", restart)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite, resume, preconditioner if isinstance(preconditioner, LUFactor) else None,
+        overwrite, resume, preconditioner if isinstance(preconditioner, Saved) else None,
     )  # fmt: skip
 
     def choices(

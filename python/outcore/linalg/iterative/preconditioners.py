@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from outcore.errors import InvalidError
-from outcore.linalg.factors.factor import LUFactor
+from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg.cholesky.solve import Passes
+from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.plan import IterativeGeometry, Pass
 from outcore.linalg.iterative.relaxation import Relaxation, relaxation_of
@@ -19,9 +21,10 @@ from outcore.linalg.matrix import Matrix
 from outcore.progress import Meter
 
 Named: TypeAlias = Literal["jacobi", "sweep", "ssor"]
-Given: TypeAlias = Named | LUFactor | Callable[[Any], Any] | None
+Saved: TypeAlias = LUFactor | CholeskyFactor
+Given: TypeAlias = Named | Saved | Callable[[Any], Any] | None
 
-LU_BLOCK_TILES = 2
+BLOCK_TILES = 2
 """Tiles of saved factors that are read at once."""
 
 
@@ -114,24 +117,31 @@ class Sweep(Preconditioner):
 
 
 class Factors(Preconditioner):
-    """M = P⁻¹ L U, from `lu_factor`: of a matrix like A, or of A in single precision."""
+    """M = P⁻¹ L U or L Lᴴ, from disk: of a matrix like A, or of A in single precision."""
 
-    def __init__(self, it: Iteration, lu: LUFactor) -> None:
+    def __init__(self, it: Iteration, factor: Saved) -> None:
         super().__init__(it)
-        # The sweeps tell the meter what they read, where it counts steps.
+        # The passes tell the meter what they read, where it counts steps.
         call = dataclasses.replace(it.call, meter=Meter("", 1, False))
-        self._sweeps = Sweeps(lu, call, LU_BLOCK_TILES)
-        self._bytes = solve_bytes_read(lu.n, lu.dtype, lu.tile)
+        self._solve: Callable[[Matrix], None]
+        if isinstance(factor, LUFactor):
+            sweeps = Sweeps(factor, call, BLOCK_TILES)
+            self._file, self._solve, bytes_read = sweeps.file, sweeps.solve, solve_bytes_read
+        else:
+            file = self._file = factor.open_tiles(call.arena, call.trace)
+            self._solve = lambda Z: Passes(factor, file, [Z], call, BLOCK_TILES).solve()
+            bytes_read = cholesky_solve_bytes_read
+        self._bytes = bytes_read(factor.n, factor.dtype, factor.tile)
 
     @property
     def others_read(self) -> int:
         """Bytes of factors that were read."""
-        return self._sweeps.counters()[0]
+        return self._file.counters()[0]
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
-        """Z <- U⁻¹ L⁻¹ P R."""
+        """Z <- U⁻¹ L⁻¹ P R, or L⁻ᴴ L⁻¹ R."""
         Z[:] = R
-        self._sweeps.solve(Z)
+        self._solve(Z)
         self.others_planned += self._bytes
 
 
@@ -156,21 +166,22 @@ class Function(Preconditioner):
 def check_preconditioner(given: Given, names: tuple[str, ...]) -> None:
     """Refuse what is none."""
     is_named = isinstance(given, str) and given in names
-    if not (given is None or is_named or isinstance(given, LUFactor) or callable(given)):
+    if not (given is None or is_named or isinstance(given, Saved) or callable(given)):
         raise InvalidError(
-            f"preconditioner must be None, {', '.join(map(repr, names))}, LU factors or a "
-            f"function, have {given!r}"
+            f"preconditioner must be None, {', '.join(map(repr, names))}, LU or Cholesky "
+            f"factors, or a function, have {given!r}"
         )
 
 
-def check_factors(lu: LUFactor, n: int, dtype: np.dtype[Any]) -> None:
+def check_factors(factor: Saved, n: int, dtype: np.dtype[Any]) -> None:
     """Refuse factors of another order or field, or that cannot solve."""
-    if lu.n != n or (lu.dtype.kind == "c") > (dtype.kind == "c"):
+    if factor.n != n or (factor.dtype.kind == "c") > (dtype.kind == "c"):
         raise InvalidError(
-            f"need factors of order {n} for {dtype}, have order {lu.n} in {lu.dtype}; factor a "
-            "matrix like A"
+            f"need factors of order {n} for {dtype}, have order {factor.n} in {factor.dtype}; "
+            "factor a matrix like A"
         )
-    refuse_singular(lu)
+    if isinstance(factor, LUFactor):
+        refuse_singular(factor)
 
 
 def wants_blocks(given: Given) -> bool:
@@ -187,8 +198,8 @@ def way_of(given: Given, before: str = "") -> str:
     """Name a preconditioner for people, after something else that is said."""
     if given is None:
         return before
-    if isinstance(given, LUFactor):
-        name = "LU factors"
+    if isinstance(given, Saved):
+        name = f"{'LU' if isinstance(given, LUFactor) else 'Cholesky'} factors"
     else:
         name = given if isinstance(given, str) else "a function"
     return f"{before}{', ' * bool(before)}preconditioned by {name}"
@@ -201,18 +212,18 @@ def omega_of(given: Given, omega: float) -> float:
 
 def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
     """Bytes that a preconditioner takes beside vectors and diagonal blocks."""
-    if not isinstance(given, LUFactor):
+    if not isinstance(given, Saved):
         return 0
     widened = tile_bytes(given) * dtype.itemsize // given.dtype.itemsize
     is_wider = dtype != given.dtype
-    return ring_bytes(given, LU_BLOCK_TILES) + LU_BLOCK_TILES * widened * is_wider
+    return ring_bytes(given, BLOCK_TILES) + BLOCK_TILES * widened * is_wider
 
 
 def preconditioner_of(it: Iteration, given: Given, omega: float) -> Preconditioner:
     """Make ready what was asked for."""
     if given is None:
         return Preconditioner(it)
-    if isinstance(given, LUFactor):
+    if isinstance(given, Saved):
         return Factors(it, given)
     if given == "jacobi":
         return BlockJacobi(it)

@@ -125,6 +125,26 @@ class Sweeps:
         return self.file.counters()
 
 
+class Widened:
+    """Room for one block of factors in the type of what they solve for, if that is another."""
+
+    def __init__(
+        self, narrow: np.dtype[Any], wide: np.dtype[Any], block_bytes: int, call: LongCall
+    ) -> None:
+        self._room = None
+        if wide != narrow:
+            room = call.arena.allocate(block_bytes // narrow.itemsize * wide.itemsize)
+            self._room = np.frombuffer(memoryview(room), wide)
+
+    def __call__(self, data: Matrix) -> Matrix:
+        """Convert a block; it is there until the next one is."""
+        if self._room is None:
+            return data
+        wide: Matrix = self._room[: data.size].reshape(data.shape, order="F")
+        wide[...] = data
+        return wide
+
+
 class _Block(NamedTuple):
     """Tiles of one panel of the factors: first row and end row, and the elements."""
 
@@ -150,10 +170,7 @@ class _BlockStream:
             file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
             least_bytes=block_bytes,
         )  # fmt: skip
-        self._wide = None
-        if dtype != lu.dtype:
-            room = call.arena.allocate(block_bytes // lu.dtype.itemsize * dtype.itemsize)
-            self._wide = np.frombuffer(memoryview(room), dtype)
+        self._widened = Widened(lu.dtype, dtype, block_bytes, call)
 
     def go(self, panels: Iterable[int], tiles: Callable[[int], range]) -> Iterator[_Block]:
         n, (rows, columns) = self._lu.n, self._lu.tile
@@ -176,13 +193,6 @@ class _BlockStream:
             yield _Block(K, first, end, self._widened(data[: end - first, :width]))
             trace.record("compute", start_ns)
             self._call.meter.advance(read_bytes)
-
-    def _widened(self, data: Matrix) -> Matrix:
-        if self._wide is None:
-            return data
-        wide: Matrix = self._wide[: data.size].reshape(data.shape, order="F")
-        wide[...] = data
-        return wide
 
 
 class _Solver:
