@@ -43,8 +43,6 @@ class KeptState:
         All of the memory that `allocated` gave for each.
     call
         The call.
-    name
-        Name in the result.
     """
 
     def __init__(
@@ -54,9 +52,8 @@ class KeptState:
         heights: Sequence[int],
         matrices: Sequence[Matrix],
         call: LongCall,
-        name: str = STATE,
     ) -> None:
-        self._target, self._steps, self._call, self._name = target, steps, call, name
+        self._target, self._steps, self._call = target, steps, call
         self._heights = list(heights)
         self._parts: list[npt.NDArray[np.uint8]] = []
         if target is not None:
@@ -81,7 +78,7 @@ class KeptState:
         done = self._steps.begin(steps)
         if not done or self._target is None:
             return 0
-        if all(self._target.place.below(name).exists() for name in (self._name, *needed)):
+        if all(self._target.place.below(name).exists() for name in (STATE, *needed)):
             for number in range(PLACES):
                 if self._is_of(number, done):
                     self._take(number)
@@ -117,7 +114,7 @@ class KeptState:
         if self._mark[1 + len(self._heights) :, 0].tolist() != self._checksums():
             assert self._target is not None, "there is a place"
             raise CorruptError(
-                f"what the stopped call kept in {self._target.place.below(self._name).path} is "
+                f"what the stopped call kept in {self._target.place.below(STATE).path} is "
                 "damaged; pass resume=False to begin anew"
             )
         self._next = 1 - number
@@ -151,7 +148,7 @@ class KeptState:
         if self._file is None:
             assert self._target is not None, "there is a place"
             metadata = state_metadata(self._pages)
-            array = working_array(self._target, self._name, metadata, anew=anew)
+            array = working_array(self._target, STATE, metadata, anew=anew)
             self._file = open_whole_chunks(
                 array, self._call, BOUNCE_BYTES[0], number=KEPT, writable=True
             )
