@@ -57,7 +57,10 @@ class Case:
                 self.is_svd,
             ),
         }
+        # Of least squares, R and the solution of least norm two lanes are made.
         self.memory = {
+            "lstsq": 350_000,
+            "R": 300_000,
             "least norm": 360_000,
             "gram in parts": 240_000,
             "qr": 240_000,

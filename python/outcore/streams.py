@@ -4,7 +4,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,17 @@ class Block(NamedTuple):
     data: npt.NDArray[Any]
 
 
-def wait(ticket: Ticket, trace: Trace | None = None) -> None:
+class Pending(Protocol):
+    """Work that goes on meanwhile: a ticket of the disk, or a step of a crew."""
+
+    def done(self) -> bool:
+        """Whether it is done."""
+
+    def wait(self) -> object:
+        """Wait until it is done; raise what it raised."""
+
+
+def wait(ticket: Pending, trace: Trace | None = None) -> None:
     """Wait for work in the background, and note the time that it took the caller."""
     if trace is None or ticket.done():
         ticket.wait()

@@ -25,16 +25,24 @@ Work = Callable[[], None]
 class _Task:
     """A work, and the one that it waits for."""
 
-    def __init__(self, place: Hashable, work: Work, after: "_Task | None", step: "_Step") -> None:
+    def __init__(self, place: Hashable, work: Work, after: "_Task | None", step: "Step") -> None:
         self.place, self.work, self.after, self.step = place, work, after, step
         self.is_done = False
 
 
-class _Step:
+class Step:
     """Works that may be done at once, and what follows when all are."""
 
-    def __init__(self, count: int, done: Callable[[], None]) -> None:
-        self.left, self.done = count, done
+    def __init__(self, crew: "Crew", count: int, end: Callable[[], None]) -> None:
+        self._crew, self.left, self.end = crew, count, end
+
+    def done(self) -> bool:
+        """Whether all works are done, those of earlier steps too."""
+        return not any(step.left for step in self._crew.steps_until(self))
+
+    def wait(self) -> None:
+        """Work, or wait, until they are. Only for the thread that adds steps."""
+        self._crew.settle(self._crew.unsettled - len(self._crew.steps_until(self)))
 
 
 class Crew:
@@ -55,7 +63,7 @@ class Crew:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._due: deque[_Task] = deque()
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[Step] = deque()
         self._last: dict[Hashable, _Task] = {}
         self._error: BaseException | None = None
         self._is_over = False
@@ -120,8 +128,15 @@ class Crew:
         """Steps that were added, and whose end was not yet noted."""
         return len(self._steps)
 
-    def add(self, works: Sequence[tuple[Hashable, Work]], done: Callable[[], None]) -> None:
-        """Add a step; there may be some work first, so that not too much is left to do.
+    def steps_until(self, last: Step) -> list[Step]:
+        """Return a step and those before it of which the end was not yet noted."""
+        steps = list(self._steps)
+        return steps[: steps.index(last) + 1] if last in steps else []
+
+    def add(
+        self, works: Sequence[tuple[Hashable, Work]], done: Callable[[], None] = lambda: None
+    ) -> Step:
+        """Add a step, and return it; there may be some work first, so that not too much is left.
 
         Parameters
         ----------
@@ -131,7 +146,7 @@ class Crew:
         done
             Is called by the caller's thread when they are done, in the order of steps.
         """
-        step = _Step(len(works), done)
+        step = Step(self, len(works), done)
         self._steps.append(step)
         with self._lock:
             for place, work in works:
@@ -140,6 +155,7 @@ class Crew:
                 self._due.append(task)
             self._changed.notify_all()
         self.settle(AHEAD if self.size > 1 else 0)
+        return step
 
     def settle(self, most: int) -> None:
         """Work, or wait, until at most so many steps are not done.
@@ -174,7 +190,7 @@ class Crew:
         if self._error is not None:
             raise self._error
         while self._steps and not self._steps[0].left:
-            self._steps.popleft().done()
+            self._steps.popleft().end()
 
     def _next(self) -> _Task | None:
         """Take the first work that does not wait for another one."""

@@ -23,10 +23,10 @@ from outcore.linalg.columns import largest, norms, power_of_two
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
+from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.source import RowSource
-from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
+from outcore.linalg.rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg.rows.triangle import solve_triangle
-from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
@@ -89,7 +89,7 @@ def least_norm(
     top = power_of_two(float(largest(c).max(initial=0)))
     c /= dtype.type(top)
     rest[...] = c
-    factor = TallQR(g.m, 0, dtype, call, damp)
+    factor = ParallelQR(g.columns, 0, call, damp)
     x = allocated(call, (g.n, b.columns), dtype)
     scale = allocated(call, (1, 1), np.dtype(np.float64))
     matrices = [*factor.state, rest, x, scale]
@@ -130,7 +130,7 @@ def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -
 
 def _reduce(
     A: RowSource,
-    factor: TallQR,
+    factor: ParallelQR,
     g: LeastNormGeometry,
     call: LongCall,
     begun: int,
@@ -140,14 +140,14 @@ def _reduce(
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
     factor.rows = begun * g.columns.height
     call.meter.skip(factor.rows * work)
-    with streams([A], [g.columns], call, first=factor.rows) as (stream,):
-        for block, (first, data, _) in enumerate(stream, begun + 1):
+    with streams([A], [g.columns], call, first=factor.rows) as opened, factor:
+        for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite("A", first, data, transposed=True)
-            factor.add(data)
+            leave(opened, factor.add(data))
             call.meter.advance(len(data) * work)
             if block < g.blocks:
-                kept.passed(block, 2 * g.blocks)
-    factor.finish()
+                kept.passed(block, 2 * g.blocks, factor.settle)
+        factor.finish()
 
 
 def _multiply(

@@ -8,8 +8,15 @@ import numpy as np
 from outcore.linalg.cost import Cost, Phase, flop_weight
 from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import state_bytes
-from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
-from outcore.linalg.rows.tsqr_plan import lstsq_bytes, state_sizes, tsqr_flops, tsqr_phase
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, too_small
+from outcore.linalg.rows.tsqr_plan import (
+    fit_tall,
+    lanes_of,
+    lstsq_bytes,
+    state_sizes,
+    tsqr_flops,
+    tsqr_phase,
+)
 
 _FIX = (
     "raise memory=, or let A lie in columns, of which a few are read at once: "
@@ -59,7 +66,8 @@ class LeastNormGeometry:
         vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
         vectors += pages(8)
         blocks = blocks_bytes([self.columns, self.b])
-        return lstsq_bytes(self.m, k, dtype) + vectors + blocks + self.beside_bytes
+        own = lstsq_bytes(self.m, k, dtype, lanes_of(self.columns))
+        return own + vectors + blocks + self.beside_bytes
 
     @property
     def method(self) -> str:
@@ -90,9 +98,9 @@ def fit_columns(
     A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks of columns of A and of rows of b, if any fit, and tell what the least need."""
-    return fit_rows(
-        [A.transposed(), b], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
+    return fit_tall(
+        [A.transposed(), b], dtype, memory_bytes,
+        lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
     )  # fmt: skip
 
 
@@ -134,7 +142,7 @@ def least_norm_cost(g: LeastNormGeometry, x_bytes: int) -> Cost:
         bytes_written=x_bytes, ends_written_bytes=x_bytes,
     )  # fmt: skip
     rest_bytes = g.m * g.b.layout.columns * dtype.itemsize
-    sizes = [*state_sizes(g.m, 0, dtype), rest_bytes, x_bytes, 8]
+    sizes = [*state_sizes(g.m, 0, dtype, lanes=lanes_of(g.columns)), rest_bytes, x_bytes, 8]
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,

@@ -2,9 +2,9 @@
 
 Where the triangle does not fit into memory, of a wide matrix the columns go by
 (`outcore.linalg.rows.least_norm`), or slabs of columns, or of a wide matrix of rows, are factored
-(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `TallQR`, of which only the triangle
-R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by singular values
-if R is near a matrix of lower rank.
+(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `ParallelQR`, of which only the
+triangle R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by
+singular values if R is near a matrix of lower rank.
 """
 
 import math
@@ -23,6 +23,7 @@ from outcore.linalg.result import claimed, columns_of, put, written
 from outcore.linalg.rows.least_norm import least_norm
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
+from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.report import figures_of, written_too
 from outcore.linalg.rows.source import (
@@ -35,9 +36,8 @@ from outcore.linalg.rows.source import (
     row_source,
     work_dtype,
 )
-from outcore.linalg.rows.stream import check_finite, side_by_side, streams
+from outcore.linalg.rows.stream import check_finite, leave, side_by_side, streams
 from outcore.linalg.rows.triangle import solve_triangle
-from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
@@ -116,9 +116,10 @@ def lstsq(
     damp
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     memory
-        Budget; by default half of the available memory. n² elements for the triangle, n k for the
-        right-hand sides, and blocks of rows; or for m < n, m² elements, n k for the solution, and
-        blocks of columns; or a slab of columns, for m < n of rows.
+        Budget; by default half of the available memory. n² elements for the triangle, up to eight
+        times where threads share the rows, n k for the right-hand sides, and blocks of rows; or for
+        m < n, m² elements, n k for the solution, and blocks of columns; or a slab of columns, for
+        m < n of rows.
     out
         Directory of the solution on disk; by default it is in memory.
     factors
@@ -307,20 +308,20 @@ class _Problem:
     def solve(
         self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
     ) -> tuple[Matrix, LeastSquaresReport]:
-        factor = TallQR(self.n, self.k, self.dtype, call, self.damp)
+        factor = ParallelQR(plans[0], self.k, call, self.damp)
         kept = KeptState(target, steps, [plan.height for plan in plans], factor.state, call)
         count = self.rows or 0
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         factor.rows = kept.load(count)
         call.meter.skip(factor.rows * row_work)
-        with streams([self.A, self.b], plans, call, first=factor.rows) as opened:
+        with streams([self.A, self.b], plans, call, first=factor.rows) as opened, factor:
             for first, (rows, right) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)
                 check_finite("b", first, right)
-                factor.add(rows, right)
+                leave(opened, factor.add(rows, right))
                 call.meter.advance(len(rows) * row_work)
-                kept.passed(factor.rows, count)
-        factor.finish()
+                kept.passed(factor.rows, count, factor.settle)
+            factor.finish()
         x, rank, condition, sizes = solve_triangle(factor.triangle(), factor.c, self.cond, call)
         sizes = np.hypot(sizes, factor.rest)
         if self.damp:

@@ -6,7 +6,7 @@ rows by columns that go by, where their triangle fits; else by slabs, with facto
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,9 +22,16 @@ from outcore.linalg.rows.least_norm_plan import (
     least_norm_cost,
     least_norm_geometry,
 )
-from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, too_small
 from outcore.linalg.rows.source import work_dtype
-from outcore.linalg.rows.tsqr_plan import lstsq_bytes, state_sizes, stored_layout, tsqr_phase
+from outcore.linalg.rows.tsqr_plan import (
+    fit_tall,
+    lanes_of,
+    lstsq_bytes,
+    state_sizes,
+    stored_layout,
+    tsqr_phase,
+)
 from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_phase
@@ -100,11 +107,16 @@ def _fit_rows(
     A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks of rows of A and b, if any fit, and tell what the least need."""
-    fixed = lstsq_bytes(A.columns, b.columns, dtype) + beside_bytes
-    return fit_rows(
-        [A, b], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans),
+    return fit_tall(
+        [A, b], dtype, memory_bytes,
+        lambda plans: going_by_bytes(plans, b.columns) + beside_bytes,
     )  # fmt: skip
+
+
+def going_by_bytes(plans: Sequence[RowPlan], k: int) -> int:
+    """Memory of least squares with rows that go by, and k right-hand sides."""
+    A = plans[0]
+    return lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A)) + blocks_bytes(plans)
 
 
 _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
@@ -169,12 +181,13 @@ def lstsq_cost(problem: Problem) -> Cost:
         )
     if isinstance(way, LeastNormGeometry):
         return least_norm_cost(way, x_bytes)
-    kept = state_bytes(*state_sizes(n, k, dtype)) if is_stored else 0
+    sizes = state_sizes(n, k, dtype, lanes=lanes_of(way[0]))
+    kept = state_bytes(*sizes) if is_stored else 0
     phase = tsqr_phase(m, n, k, way[0], dtype)
     beside_bytes = is_stored * TRANSFER_BYTES[0]
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",
-        peak_memory_bytes=lstsq_bytes(n, k, dtype) + blocks_bytes(way) + beside_bytes,
+        peak_memory_bytes=going_by_bytes(way, k) + beside_bytes,
         disk_bytes=x_bytes + kept,
         words_lower_bound=float(m * n),
         phases=(dataclasses.replace(phase, bytes_written=x_bytes, ends_written_bytes=x_bytes),),

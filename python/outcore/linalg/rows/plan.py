@@ -92,6 +92,8 @@ class RowPlan:
         Blocks in memory as they are read.
     copies
         Blocks in memory as they are used, if that is not as they are read.
+    in_use
+        Blocks that are in use at once.
     """
 
     layout: RowLayout
@@ -100,6 +102,7 @@ class RowPlan:
     order: str
     buffers: int
     copies: int = 0
+    in_use: int = 1
 
     @property
     def read_order(self) -> str:
@@ -186,6 +189,7 @@ def fit_rows(
     memory: Memory,
     writes_back: bool = False,
     converts: bool = False,
+    in_use: int = 1,
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks, if any fit, and tell how much memory the smallest would need.
 
@@ -205,6 +209,8 @@ def fit_rows(
         Whether blocks are written after their use, which takes their memory for a while longer.
     converts
         Whether blocks are converted whatever their type.
+    in_use
+        Blocks that are in use at once.
     """
 
     def plan(layout: RowLayout, rows: int, spare: int) -> RowPlan:
@@ -218,11 +224,12 @@ def fit_rows(
             height = min(height, math.ceil(layout.rows / grain) * grain)
         wanted = layout.order if order is None else order
         is_turned = layout.is_stored and wanted != layout.order and layout.columns > 1
-        # One block in use, one being read, and one being written.
-        blocks = 1 + writes_back
+        # Blocks in use, one being read, and one being written.
+        blocks = in_use + writes_back
         if converts or is_turned or layout.dtype != dtype:
-            return RowPlan(layout, height, dtype, wanted, 1, blocks)
-        return RowPlan(layout, height, dtype, wanted, blocks + spare * layout.is_stored)
+            return RowPlan(layout, height, dtype, wanted, 1, blocks, in_use)
+        buffers = blocks + spare * layout.is_stored
+        return RowPlan(layout, height, dtype, wanted, buffers, in_use=in_use)
 
     def plans(rows: int, spare: int) -> list[RowPlan]:
         found = [plan(layout, rows, spare) for layout in layouts]

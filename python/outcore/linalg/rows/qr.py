@@ -15,6 +15,7 @@ from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, columns_of, put, working_array, written
+from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.qr_plan import QrGeometry, WideQrGeometry, qr_geometry, r_blocks
 from outcore.linalg.rows.report import figures_of, written_too
@@ -26,9 +27,8 @@ from outcore.linalg.rows.source import (
     row_source,
     work_dtype,
 )
-from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
+from outcore.linalg.rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
-from outcore.linalg.rows.tsqr import TallQR
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.steps_done import StepsDone
 from outcore.linalg.systems.columns import TRANSFER_BYTES
@@ -192,23 +192,23 @@ def _name(source: RowSource) -> str:
 
 def _factored(
     source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
-) -> TallQR:
+) -> ParallelQR:
     """Let the rows go by."""
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
-    factor = TallQR(n, 0, dtype, call, most=source.rows)
+    factor = ParallelQR(plan, 0, call, most=source.rows)
     kept = KeptState(target, steps, [plan.height], factor.state, call)
     blocks = _blocks(source, plan)
     begun = kept.load(blocks)
     factor.rows = begun * plan.height
     call.meter.skip(factor.rows * row_work)
-    with streams([source], [plan], call, first=factor.rows) as (stream,):
-        for block, (first, data, _) in enumerate(stream, begun + 1):
+    with streams([source], [plan], call, first=factor.rows) as opened, factor:
+        for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite(source.name, first, data)
-            factor.add(data)
+            leave(opened, factor.add(data))
             call.meter.advance(len(data) * row_work)
-            kept.passed(block, blocks)
-    factor.finish()
+            kept.passed(block, blocks, factor.settle)
+        factor.finish()
     return factor
 
 

@@ -10,10 +10,12 @@ from outcore.errors import InvalidError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
-from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows
+from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry
 from outcore.linalg.rows.tsqr_plan import (
+    fit_tall,
+    lanes_of,
     state_sizes,
     stored_layout,
     triangle_rows,
@@ -28,17 +30,18 @@ def r_blocks(
     A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, *, is_stored: bool = False
 ) -> RowPlan:
     """Choose the blocks in which a matrix is read if only R is wanted, in memory or on disk."""
-    fixed = r_bytes(A, dtype, is_stored=is_stored)
-    (plan,) = plan_rows(
-        [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: fixed + blocks_bytes(plans), what=_what(A), fix=_FIX,
-    )  # fmt: skip
-    return plan
+    found, need = fit_tall(
+        [A], dtype, memory_bytes, lambda plans: r_bytes(plans[0], is_stored=is_stored)
+    )
+    if found is None:
+        raise too_small(need, memory_bytes, _what(A), _FIX)
+    return found[0]
 
 
-def r_bytes(A: RowLayout, dtype: np.dtype[Any], *, is_stored: bool) -> int:
-    """Memory beside the blocks."""
-    return tsqr_bytes(A.columns, 0, dtype, A.rows) + is_stored * TRANSFER_BYTES[0]
+def r_bytes(plan: RowPlan, *, is_stored: bool) -> int:
+    """Memory of a call that makes R only."""
+    own = tsqr_bytes(plan.layout.columns, 0, plan.dtype, plan.layout.rows, lanes_of(plan))
+    return own + plan.memory_bytes + is_stored * TRANSFER_BYTES[0]
 
 
 _FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
@@ -170,11 +173,11 @@ def qr_cost(problem: Problem) -> Cost:
     if problem.option("mode", "r") == "r":
         is_stored = bool(problem.option("out", False))
         plan = r_blocks(layout, dtype, problem.memory_bytes, is_stored=is_stored)
-        sizes = state_sizes(n, 0, dtype, m)
+        sizes = state_sizes(n, 0, dtype, m, lanes_of(plan))
         written = sizes[0] + state_bytes(*sizes) if is_stored else 0
         return Cost(
             method=f"R of rows as they are read, {plan.height} at once",
-            peak_memory_bytes=r_bytes(layout, dtype, is_stored=is_stored) + plan.memory_bytes,
+            peak_memory_bytes=r_bytes(plan, is_stored=is_stored),
             disk_bytes=written,
             words_lower_bound=float(m * n),
             phases=(

@@ -16,7 +16,7 @@ from outcore.linalg.matrix import Matrix
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.source import RowSource, copy_rows
 from outcore.longcall import LongCall
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 Transform: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
 
@@ -40,10 +40,10 @@ class _Reading(NamedTuple):
 
 
 class _Free(NamedTuple):
-    """Memory of a block, which may still be on its way to the disk."""
+    """Memory of a block, which may still be in use, or on its way to the disk."""
 
     memory: Matrix
-    leaving: Ticket | None = None
+    leaving: Pending | None = None
 
     def taken(self, trace: Trace) -> Matrix:
         """Return the memory once nothing needs it any more."""
@@ -94,7 +94,7 @@ class RowStream:
         )
         self._reading: deque[_Reading] = deque()
         self._next, self._at_end = first // plan.height * plan.height, first == source.rows
-        self._leaving: Ticket | None = None
+        self._leaving: Pending | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
         while True:
@@ -118,13 +118,13 @@ class RowStream:
             yield RowBlock(first, whole[:rows], whole)
             mine.append(_Free(buffer, self._leaving))
 
-    def leave(self, ticket: Ticket) -> None:
-        """Keep the memory of the block in use as it is until a ticket is done."""
-        self._leaving = ticket
+    def leave(self, pending: Pending) -> None:
+        """Keep the memory of the block in use as it is until something is done."""
+        self._leaving = pending
 
     def abandon(self) -> None:
         """Wait for what is in flight, so that its memory can go."""
-        tickets = [free.leaving for free in (*self._free, *self._copies)]
+        tickets: list[Pending | None] = [free.leaving for free in (*self._free, *self._copies)]
         tickets += [self._leaving, *(reading.ticket for reading in self._reading)]
         for ticket in tickets:
             if ticket is not None:
@@ -212,6 +212,13 @@ def side_by_side(opened: Sequence[RowStream], first: int = 0) -> Iterator[tuple[
         yield first, [block[:count] for block in here]
         blocks = [block[count:] if len(block) > count else None for block in here]
         first += count
+
+
+def leave(opened: Sequence[RowStream], pending: Pending | None) -> None:
+    """Keep the memory of the blocks in use as it is until something is done."""
+    if pending is not None:
+        for stream in opened:
+            stream.leave(pending)
 
 
 def allocated(

@@ -42,6 +42,8 @@ class TallQR:
         Begin with the rows ``damp * I`` above all others, and zeros for their right-hand sides.
     most
         Rows that come at most, if that is known; of fewer than n, R has as many.
+    has_head
+        Begin with the first n rows; else with a triangle of zeros.
 
     Attributes
     ----------
@@ -66,6 +68,8 @@ class TallQR:
         call: LongCall,
         damp: float = 0.0,
         most: int | None = None,
+        *,
+        has_head: bool = True,
     ) -> None:
         self._kernels, self._trace = kernels(dtype), call.trace
         self.R = allocated(call, (triangle_rows(n, most), n), dtype)
@@ -73,7 +77,7 @@ class TallQR:
         self.R[...] = 0
         self.c[...] = 0
         # Rows that are a triangle already need not be factored.
-        self._head = 0 if damp else n
+        self._head = 0 if damp or not has_head else n
         np.fill_diagonal(self.R, damp)
         rest, tau = allocated(call, (k, 1), np.dtype(np.float64)), allocated(call, (n, 1), dtype)
         rest[...] = 0
@@ -92,23 +96,29 @@ class TallQR:
         start_ns = self._trace.now_ns()
         b = np.zeros((len(A), 0), A.dtype, order="F") if b is None else b
         steps = self.steps(self.rows, len(A))
-        self._add_head(A, b)
-        taus = [self._add_below(A[step], b[step]) for step in steps]
+        self.add_head(A, b)
+        taus = [self.add_below(A[step], b[step]) for step in steps]
+        self.rows += sum(step.stop - step.start for step in steps)
         self._trace.record("compute", start_ns)
         return taus
 
-    def steps(self, first: int, rows: int) -> list[slice]:
+    def steps(self, first: int, rows: int, height: int | None = None) -> list[slice]:
         """Cut a block of rows, of which the first is number `first`, into steps.
 
         The first n rows of all are in none.
         """
         head = min(max(self._head - first, 0), rows)
-        return cut(head, rows, self._step)
+        return cut(head, rows, height or self._step)
 
     def finish(self) -> None:
         """Factor the first rows after all, if there were fewer than n."""
         if self.rows < self._head:
             self._factor_head(self.rows)
+
+    def take(self, other: "TallQR") -> None:
+        """Add what another one has made of its rows, which is overwritten; the caller counts."""
+        self.add_below(other.triangle(), other.c)
+        np.hypot(self.rest, other.rest, out=self.rest)
 
     def apply_head(self, C: Matrix) -> None:
         """Multiply with the reflections of the first n rows: C <- Q_1 C, of as many rows as R."""
@@ -121,8 +131,8 @@ class TallQR:
             self.R[j + 1 :, j] = 0
         return self.R
 
-    def _add_head(self, A: Matrix, b: Matrix) -> None:
-        """Keep the first n rows, and factor them as soon as they are there."""
+    def add_head(self, A: Matrix, b: Matrix) -> None:
+        """Keep those of the first n rows, and factor them as soon as they are there."""
         count = min(self._head - self.rows, len(A))
         if count <= 0:
             return
@@ -139,12 +149,12 @@ class TallQR:
             reflections = self.R[:rows, :k]
             self._kernels.unmqr(reflections, self.tau, self.c[:rows], self._work, trans="C")
 
-    def _add_below(self, A: Matrix, b: Matrix) -> npt.NDArray[Any]:
+    def add_below(self, A: Matrix, b: Matrix) -> npt.NDArray[Any]:
+        """Add rows of one step after the first n, which the caller counts; return their tau."""
         self._kernels.tpqrt(self.R, A, self._t, self._work)
         if b.size:
             self._kernels.tpmqrt(A, self._t, self.c, b, self._work, trans="C")
             np.hypot(self.rest, norms(b), out=self.rest)
-        self.rows += len(A)
         block, n = self._t.shape
         taus: npt.NDArray[Any] = self._t[np.arange(n) % block, np.arange(n)]
         return taus

@@ -1,5 +1,6 @@
 """How a tall matrix is factored while its rows go by, and what that costs. Pure arithmetic."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, pages
 from outcore.linalg.layouts import layout_of
-from outcore.linalg.rows.plan import RowLayout, RowPlan
+from outcore.linalg.rows.plan import Memory, RowLayout, RowPlan, fit_rows
 
 FACTOR_BYTES = 16 << 20
 """Rows are factored in blocks of about this size, which a cache of the processor holds."""
@@ -18,12 +19,25 @@ FACTOR_ROWS = (512, 8192)
 WIDE_COLUMNS = 256
 """From here on block reflections of more columns are faster."""
 
+LANES = 8
+"""Most triangles that are made at once (`outcore.linalg.rows.parallel_qr`)."""
+
+_LANE_BYTES = 32 << 20
+"""Most memory for them."""
+
+LANES_IN_USE = 4
+"""Blocks that are in use at once then."""
+
+_LANE_ROWS = 16
+"""Rows of the matrix for each of a triangle's, so that putting triangles together is little."""
+
 WORK_COLUMNS = 64
 """Columns of LAPACK's widest block reflection: what its workspaces are made for."""
 
 # Share of the speed of a large matrix product that factoring a triangle with rows below it
-# reaches, measured with OpenBLAS 0.3.30, and half of it at so many columns.
-_QR_SHARE, _HALF_COLUMNS = 0.6, 120
+# reaches, measured with OpenBLAS 0.3.30, and half of it at so many columns: with all threads of the
+# BLAS, and in lanes, of real and of complex types.
+_QR_SHARE, _LANES_SHARES = (0.6, 120), {"f": (0.58, 45), "c": (0.75, 22)}
 
 
 def reflector_columns(n: int, dtype: np.dtype[Any]) -> int:
@@ -36,6 +50,45 @@ def factor_rows(n: int, dtype: np.dtype[Any]) -> int:
     """Rows that are factored at once."""
     least, most = FACTOR_ROWS
     return min(max(FACTOR_BYTES // (n * dtype.itemsize), least), most)
+
+
+def lane_step_rows(plan: RowPlan) -> int:
+    """Rows that are factored at once by each of several threads, which share caches."""
+    most = factor_rows(plan.layout.columns, plan.dtype) // 2
+    return min(max(most, FACTOR_ROWS[0]), plan.height)
+
+
+def lanes_of(plan: RowPlan) -> int:
+    """Triangles that are made at once of the rows of a matrix.
+
+    As many as pay, and take little memory.
+    """
+    n, rows = plan.layout.columns, plan.layout.rows
+    if plan.in_use == 1 or plan.height < n:
+        return 1
+    by_memory = _LANE_BYTES // (n * n * plan.dtype.itemsize)
+    by_rows = LANES if rows is None else rows // (_LANE_ROWS * n)
+    return max(min(LANES, by_memory, by_rows), 1)
+
+
+def fit_tall(
+    layouts: Sequence[RowLayout],
+    dtype: np.dtype[Any],
+    budget_bytes: int,
+    memory: Memory,
+) -> tuple[list[RowPlan] | None, int]:
+    """Choose blocks of rows, of the first matrix to be factored, as `fit_rows` does.
+
+    More of them are in use at once where threads can share them.
+    """
+    for in_use in (LANES_IN_USE, 1):
+        found, need = fit_rows(
+            layouts, dtype=dtype, order="F", budget_bytes=budget_bytes, memory=memory,
+            in_use=in_use,
+        )  # fmt: skip
+        if found and lanes_of(found[0]) > 1:
+            break
+    return found, need
 
 
 def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
@@ -53,33 +106,39 @@ def triangle_rows(n: int, most: int | None) -> int:
     return n if most is None else min(most, n)
 
 
-def tsqr_bytes(n: int, k: int, dtype: np.dtype[Any], most: int | None = None) -> int:
+def tsqr_bytes(
+    n: int, k: int, dtype: np.dtype[Any], most: int | None = None, lanes: int = 1
+) -> int:
     """Memory for R of so many rows at most, for k right-hand sides, and for workspaces."""
     block = reflector_columns(n, dtype)
     words = [triangle_rows(n, most) * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
-    return sum(pages(count * dtype.itemsize) for count in words) + pages(8 * k)
+    own = sum(pages(count * dtype.itemsize) for count in words) + pages(8 * k)
+    return lanes * own
 
 
-def state_sizes(n: int, k: int, dtype: np.dtype[Any], most: int | None = None) -> list[int]:
+def state_sizes(
+    n: int, k: int, dtype: np.dtype[Any], most: int | None = None, lanes: int = 1
+) -> list[int]:
     """Bytes of each matrix that a stopped call needs to go on."""
     words = [triangle_rows(n, most) * n, n * k, n]
-    return [count * dtype.itemsize for count in words] + [8 * k]
+    return ([count * dtype.itemsize for count in words] + [8 * k]) * lanes
 
 
-def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any]) -> int:
+def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any], lanes: int = 1) -> int:
     """Memory of least squares beside blocks of rows: R is copied if it must be factored again."""
-    return tsqr_bytes(n, k, dtype) + pages(n * n * dtype.itemsize)
+    return tsqr_bytes(n, k, dtype, lanes=lanes) + pages(n * n * dtype.itemsize)
 
 
 def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> Phase:
     """Predict a pass over the rows."""
     work = tsqr_flops(m, n, k, dtype)
     first = plan.height * plan.layout.width * plan.layout.dtype.itemsize
+    share, half = _LANES_SHARES[dtype.kind] if lanes_of(plan) > 1 else _QR_SHARE
     return Phase(
         dtype=dtype,
         bytes_read=plan.layout.bytes_read(),
         flops=work,
-        gemm_flops=work / (_QR_SHARE * n / (n + _HALF_COLUMNS)),
+        gemm_flops=work / (share * n / (n + half)),
         other_seconds=m * n * dtype.itemsize * SCAN_S_PER_BYTE,
         ends_read_bytes=min(first, plan.layout.bytes_read()),
     )

@@ -1,0 +1,224 @@
+"""Rows of which threads make triangles of their own: what comes of it, and which memory is used."""
+
+import contextlib
+import itertools
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from linpack import two_threads
+from rows_cases import Case, same
+from stopping import interrupted_after, note_each_step
+from tall import DTYPES, RATES, ragged, tall
+
+import outcore as oc
+from outcore import blas_choice
+from outcore.errors import Interrupted
+from outcore.linalg import lstsq, qr
+from outcore.linalg.rows import tsqr_plan
+from outcore.linalg.rows.parallel_qr import ParallelQR
+from outcore.linalg.rows.plan import RowLayout
+from outcore.linalg.rows.tsqr import TallQR
+from outcore.linalg.rows.tsqr_plan import lanes_of
+
+__all__ = ["two_threads"]  # a fixture for every test here
+
+M, N = 3000, 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(two_threads: None) -> Iterator[None]:
+    """Look that the threads of the BLAS are as before, and that no other is left."""
+    yield
+    assert blas_choice.in_use()[1] == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
+
+
+@pytest.fixture(autouse=True)
+def lanes(monkeypatch: pytest.MonkeyPatch) -> list[ParallelQR]:
+    """Have steps of few rows; give what is made, with all its lanes."""
+    begin, made = ParallelQR.__init__, list[ParallelQR]()
+
+    def beginning(self: ParallelQR, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(ParallelQR, "__init__", beginning)
+    monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", (64, 64))
+    return made
+
+
+Act = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def before_each_step(act: Act) -> Iterator[None]:
+    """Act before each step in a lane: called with its number."""
+    add, numbers = TallQR.add_below, itertools.count()
+
+    def adding(self: TallQR, *rows: Any) -> Any:
+        act(next(numbers))
+        return add(self, *rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TallQR, "add_below", adding)
+        yield
+
+
+def late(number: int) -> None:
+    """Have steps take longer than it takes to get other rows ready, some more than others."""
+    time.sleep((0.002, 0.008, 0.001)[number % 3])
+
+
+def is_triangle_of(R: npt.NDArray[Any], a: npt.NDArray[Any]) -> bool:
+    """Compare with LAPACK's, whose rows may have other signs."""
+    want = scipy.linalg.qr(a, mode="economic")[1]
+    signs = np.diag(R).conj() / np.diag(want).conj()
+    tolerance = 100 * float(np.finfo(R.dtype).eps) * np.linalg.norm(want)
+    return np.allclose(np.abs(signs), 1, atol=1e-4) and np.allclose(
+        R, signs.conj()[:, None] * want, rtol=0, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_from_disk(tmp_path: Path, dtype: str, order: str, lanes: list[ParallelQR]) -> None:
+    a, b = tall(M, N, dtype), tall(M, 3, dtype, seed=1)
+    A = oc.from_array(a, tmp_path / "A", order=order, chunks=(256, N), progress=False)
+    used: set[str] = set()
+    note: Act = lambda number: used.add(threading.current_thread().name)  # noqa: E731
+    with before_each_step(note), before_each_step(late):
+        R = qr(A, memory="3 MiB", progress=False)[0]
+        x, report = lstsq(A, b, memory="3 MiB", progress=False)
+    assert len(used) == 2, "both threads take part"
+    for made in lanes:
+        assert len(made._lanes) == tsqr_plan.LANES
+        # One has taken up the others; all had rows.
+        assert all(lane.R.any() for lane in made._lanes)
+        assert made.rows == M
+    assert is_triangle_of(R, a)
+    rtol = 1e3 * float(np.finfo(x.dtype).eps)
+    np.testing.assert_allclose(x, scipy.linalg.lstsq(a, b)[0], rtol=rtol, atol=rtol)
+    norms = np.linalg.norm(b - a @ x, axis=0)
+    np.testing.assert_allclose(report.residual_norms, norms, rtol=rtol)
+    planned = oc.plan(
+        "lstsq", m=M, n=N, rhs=3, dtype=dtype, memory="3 MiB", order=order, chunks=(256, N),
+        rates=RATES,
+    )  # fmt: skip
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes <= 3 << 20
+    assert report.bytes_read == planned.bytes_read
+
+
+def test_the_same_whichever_thread_is_late(tmp_path: Path) -> None:
+    """Memory of a block is not used for other rows before its steps are done."""
+    # Some twenty blocks.
+    a, b = tall(8000, N, "f8"), tall(8000, 2, "f8", seed=1)
+    A = oc.from_array(a, tmp_path / "A", progress=False)
+    sources: list[Callable[[], tuple[Any, Any]]] = [
+        lambda: (A, b),
+        lambda: (a, b),
+        lambda: (ragged(a, [70, 500]), ragged(b, [33, 900])),
+    ]
+    for source in sources:
+        found = []
+        for act in (late, lambda number: None):
+            with before_each_step(act):
+                found.append(lstsq(*source(), memory="700 KiB", progress=False)[0])
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_allclose(found[0], np.linalg.lstsq(a, b)[0], atol=1e-12)
+
+
+def test_ridge_and_fewer_rows_than_lanes() -> None:
+    """The rows of some blocks come to their end before each lane has some."""
+    for m in (1, 15, 40, 90):
+        a, b = tall(m, 12, "c16"), tall(m, 2, "c16", seed=1)
+        x = lstsq(iter([a]), b, damp=0.5, memory="3 MiB", progress=False)[0]
+        want = np.linalg.solve(a.conj().T @ a + 0.25 * np.eye(12), a.conj().T @ b)
+        np.testing.assert_allclose(x, want, atol=1e-12)
+        x, report = lstsq(iter([a]), b, memory="3 MiB", progress=False)
+        np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-11)
+        assert report.rank == min(m, 12)
+
+
+@pytest.mark.parametrize("verb", ["lstsq", "R", "least norm"])
+def test_what_is_kept_is_of_all_rows(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note is of steps that are done, though threads are late."""
+    note_each_step(monkeypatch)
+    case = Case(verb, tmp_path)
+    whole, out = case.run(tmp_path / "W"), tmp_path / "X"
+    for note in (1, 3):
+        with (
+            before_each_step(late),
+            contextlib.suppress(Interrupted),
+            interrupted_after(note),
+        ):
+            case.run(out)
+        found = case.run(out)
+        assert "gone on" in found[2].notes[0]
+        same(found, whole)
+        case.assert_right(found)
+        shutil.rmtree(out)
+
+
+def test_what_a_step_raises_is_raised_by_the_call() -> None:
+    a, b = tall(M, N, "f8"), np.ones(M)
+    for number in (0, 5, 20):
+
+        def fail(step: int, number: int = number) -> None:
+            if step == number:
+                raise ArithmeticError("here")
+
+        with before_each_step(fail), pytest.raises(ArithmeticError, match="here"):
+            lstsq(a, b, memory="3 MiB", progress=False)
+    np.testing.assert_allclose(
+        lstsq(a, b, memory="3 MiB", progress=False)[0], np.linalg.lstsq(a, b)[0], atol=1e-12
+    )
+
+
+def test_interrupted_while_threads_work() -> None:
+    a, b = tall(M, N, "f8"), np.ones(M)
+    for number in (0, 7, 30):
+
+        def stop(step: int, number: int = number) -> None:
+            late(step)
+            if step == number:
+                signal.raise_signal(signal.SIGINT)
+
+        with before_each_step(stop), pytest.raises(Interrupted, match="nothing is left"):
+            lstsq(a, b, memory="3 MiB", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "dtype", "memory", "lanes"),
+    [
+        (2_000_000, 512, "f8", 512 << 20, 8),
+        (2_000_000, 512, "c16", 512 << 20, 8),
+        (2_000_000, 1024, "f8", 512 << 20, 4),
+        (2_000_000, 2048, "f8", 1 << 30, 1),  # blocks are lower than the triangle
+        (512 * 16 * 3, 512, "f8", 512 << 20, 3),
+        (512 * 16, 512, "f8", 512 << 20, 1),
+        (2_000_000, 512, "f8", 20 << 20, 1),  # 8 triangles take all of that
+        (None, 100, "f8", 64 << 20, 8),
+    ],
+)
+def test_how_many(m: int | None, n: int, dtype: str, memory: int, lanes: int) -> None:
+    """As many as pay, of which the triangles take little memory."""
+    kind = np.dtype(dtype)
+    plans, need = tsqr_plan.fit_tall(
+        [RowLayout(m, n, kind, by_row=True)], kind, memory,
+        lambda plans: tsqr_plan.tsqr_bytes(n, 0, kind, lanes=lanes_of(plans[0]))
+        + plans[0].memory_bytes,
+    )  # fmt: skip
+    assert plans is not None
+    assert lanes_of(plans[0]) == lanes
+    assert need <= memory
