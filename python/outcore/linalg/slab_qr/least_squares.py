@@ -20,6 +20,7 @@ from outcore.linalg.slab_qr.factorization import factor_transpose, qr_factor
 from outcore.linalg.slab_qr.plan import SlabQrGeometry, by_slabs, flops
 from outcore.linalg.slab_qr.solve import Solved, room_for, solve_and_report
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles
+from outcore.linalg.systems.right_hand_look import look_at
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
@@ -88,20 +89,23 @@ def solve_by_slabs(
     room_for(tiles, rhs, g.budget_bytes, PROBES)
     solving = tiles.pass_bytes() / A.dtype.itemsize * _FLOPS_OF_A_READ
     factoring = 0.0 if ready is not None else flops(g.m, g.n, A.dtype)
-    with (
-        Meter(f"least squares with {A.path.name}", factoring + solving, progress) as bar,
-        own_factors(
+    looking = rhs.b.size * _FLOPS_OF_A_READ if isinstance(b, Array) else 0.0
+    work = looking + factoring + solving
+    with Meter(f"least squares with {A.path.name}", work, progress) as bar:
+        look = look_at(rhs, g.budget_bytes, bar.part(looking))
+        with own_factors(
             where, A, ready, make, memory_bytes=g.budget_bytes, keep=keep_factors,
             overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads,
             progress=bar.part(factoring),
-        ) as qr,
-    ):  # fmt: skip
-        found = solve_and_report(
-            qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
-            accept=lambda condition: _refuse_deficient(condition, g, cond, A, rhs),
-        )  # fmt: skip
-        _note_ill_conditioned(found.report, cond, is_wide=is_wide)
+        ) as qr:  # fmt: skip
+            found = solve_and_report(
+                qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
+                accept=lambda condition: _refuse_deficient(condition, g, cond, A, rhs),
+            )  # fmt: skip
+            _note_ill_conditioned(found.report, cond, is_wide=is_wide)
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
+    if look is not None:
+        report = look.followed_by(report)
     # The least that any way must move: A, once. Factors are this way's own.
     report.words_lower_bound = float(m * n)
     report.m, report.n = m, n

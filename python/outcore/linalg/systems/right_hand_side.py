@@ -144,14 +144,15 @@ class RightHandSide(NamedTuple):
 
     def refuse_non_finite(self, X: Matrix) -> None:
         """Refuse columns of b with elements that are not finite in the factors' type."""
-        self._refuse_row(row_not_finite(X, X.dtype))
+        self.refuse_row(row_not_finite(X, X.dtype))
 
     def refuse_non_finite_given(self) -> None:
         """Refuse b in memory, before any work, if it has such elements."""
         if not isinstance(self.b, Array):
-            self._refuse_row(row_not_finite(self.b, self.solution_dtype))
+            self.refuse_row(row_not_finite(self.b, self.solution_dtype))
 
-    def _refuse_row(self, row: int | None) -> None:
+    def refuse_row(self, row: int | None) -> None:
+        """Refuse b for a row with such an element, if there is one."""
         if row is not None:
             raise InvalidError(
                 f"the right-hand side has a NaN, an infinity or a number too large for "

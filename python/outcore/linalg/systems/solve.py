@@ -9,7 +9,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
-from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
+from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import KINDS, LU
 from outcore.linalg.factors.own import are_begun
@@ -18,6 +18,7 @@ from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
 from outcore.linalg.systems.hermitian import why_not_positive
 from outcore.linalg.systems.plan import ASSUMPTIONS, lower
 from outcore.linalg.systems.refined import solve_refined
+from outcore.linalg.systems.right_hand_look import look_at
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.linalg.systems.solving import Solving
 from outcore.progress import Meter, ProgressLike
@@ -140,9 +141,8 @@ def solve(
             threads=threads,
             bar=bar,
         )
-        if not isinstance(b, Array):
-            job.rhs.in_memory()  # a NaN in it is refused now too
         try:
+            look = _look_at_right_hand_side(job)
             if low is not None:
                 x, report = solve_refined(job, low)
                 if assume_a != "gen":
@@ -160,12 +160,35 @@ def solve(
                 f"solving with {source.path.name} stopped; call solve again with the same "
                 "arguments to go on from what is done"
             ) from None
+    if look is not None:
+        report = _after_looking(look, report)
     if factor_dtype is not None and low is None:
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
     if isinstance(x, Array):
         x.report = report
     warn_if_singular(report.condition, dtype)
     return x, report
+
+
+def _look_at_right_hand_side(job: Solving) -> Report | None:
+    """Refuse a right-hand side that is not finite."""
+    if not isinstance(job.rhs.b, Array):
+        job.rhs.refuse_non_finite_given()
+        return None
+    (looking,) = job.parts([Phase(dtype=job.rhs.solution_dtype, bytes_read=job.rhs.b.nbytes)])
+    try:
+        return look_at(job.rhs, job.memory_bytes, looking)
+    except NonFiniteError as error:
+        job.rhs.refuse_row(error.index[0])
+        raise
+
+
+def _after_looking(look: Report, report: Report) -> Report:
+    """Report on both, as on a `solve`."""
+    whole = look.followed_by(report)
+    return dataclasses.replace(
+        whole, verb="solve", method=report.method, growth=report.growth, history=report.history
+    )
 
 
 def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
@@ -206,8 +229,6 @@ def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]
     else:
         x, report = _solve_positive(job, overwrite_a=False)
         note = "A is Hermitian and its diagonal positive"
-    whole = look.followed_by(report)
+    whole = _after_looking(look, report)
     whole.notes.insert(0, note)
-    return x, dataclasses.replace(
-        whole, verb="solve", method=report.method, growth=report.growth, history=report.history
-    )
+    return x, whole

@@ -1,0 +1,62 @@
+"""A look at a right-hand side on disk: a NaN in it is found before the hours of factoring."""
+
+import numpy as np
+
+from outcore.array import Array
+from outcore.linalg.rows.plan import fit_rows
+from outcore.linalg.rows.source import row_source
+from outcore.linalg.rows.stream import check_finite, streams
+from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.longcall import long_call
+from outcore.progress import ProgressLike
+from outcore.report import Report
+
+
+def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Report | None:
+    """Read a right-hand side on disk, and refuse what is not finite in the type of the solution.
+
+    Returns
+    -------
+    Report or None
+        Of the look; `None` if it is in memory, or where not even a few of its rows fit into memory.
+
+    Raises
+    ------
+    NonFiniteError
+        With the index of a NaN, an infinity or a number too large for that type.
+    """
+    if not isinstance(rhs.b, Array):
+        return None
+    by_column = rhs.b.ndim == 2 and rhs.b.order == "F"
+    source = row_source("b", rhs.b, transposed=by_column)
+    plans, _ = fit_rows(
+        [source.layout], dtype=rhs.solution_dtype, order=None,
+        budget_bytes=memory_bytes, memory=lambda plans: plans[0].memory_bytes,
+    )  # fmt: skip
+    if plans is None:
+        return None
+    with (
+        long_call(
+            f"looking at {rhs.b.path.name}", memory_bytes=memory_bytes, work=rhs.b.nbytes,
+            progress=progress,
+        ) as call,
+        streams([source], plans, call) as (stream,),
+        np.errstate(over="ignore"),
+    ):  # fmt: skip
+        for first, rows, _ in stream:
+            start_ns = call.trace.now_ns()
+            check_finite("b", first, rows, transposed=by_column)
+            call.trace.record("compute", start_ns)
+            call.meter.advance(rows.size * rhs.b.dtype.itemsize)
+    return Report(
+        verb="look",
+        n=rhs.n,
+        dtype=rhs.dtype.name,
+        flops=0,
+        bytes_read=source.bytes_read(),
+        bytes_written=0,
+        planned_bytes_read=plans[0].layout.bytes_read(),
+        planned_bytes_written=0,
+        arrays=["the right-hand sides"],
+        **call.figures(),
+    )
