@@ -21,8 +21,10 @@ from tall import DTYPES, RATES, ragged, tall
 
 import outcore as oc
 from outcore import blas_choice
+from outcore._core import Trace
 from outcore.errors import Interrupted
 from outcore.linalg import lstsq, qr
+from outcore.linalg.crew import Crew
 from outcore.linalg.rows import tsqr_plan
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowLayout
@@ -32,6 +34,7 @@ from outcore.linalg.rows.tsqr_plan import lanes_of
 __all__ = ["two_threads"]  # a fixture for every test here
 
 M, N = 3000, 20
+FACTOR_ROWS = tsqr_plan.FACTOR_ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +55,7 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> list[ParallelQR]:
         made.append(self)
 
     monkeypatch.setattr(ParallelQR, "__init__", beginning)
-    monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", (64, 64))
+    monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", (32, 64))
     return made
 
 
@@ -170,6 +173,51 @@ def test_what_is_kept_is_of_all_rows(
         shutil.rmtree(out)
 
 
+def test_right_hand_sides_count(lanes: list[ParallelQR]) -> None:
+    """Each lane has room for its part of them: of many there is one lane."""
+    a, b = tall(900, 8, "f8"), tall(900, 50_000, "f4", seed=1)
+    x, report = lstsq(a, b, memory="400 MB", progress=False)
+    assert len(lanes[0]._lanes) == 1
+    assert report.peak_memory_bytes <= 400_000_000
+    np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-5)
+
+
+def test_work_is_not_said_to_be_waiting_for_the_disk(tmp_path: Path) -> None:
+    """Where the caller's thread needs the memory of a block, it helps."""
+    a, b = tall(8000, N, "f8"), np.ones(8000)
+    A = oc.from_array(a, tmp_path / "A", progress=False)
+
+    def long(number: int) -> None:
+        time.sleep(0.002)
+
+    with before_each_step(long):
+        report = lstsq(A, b, memory="700 KiB", progress=False)[1]
+    assert report.seconds > 0.2
+    assert report.wait_seconds < report.seconds / 2
+
+
+def test_given_up_while_steps_are_left() -> None:
+    """Who waits for a step of a crew that was closed does not wait for ever."""
+    crew, started, go_on = Crew(Trace()), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        started.set()
+        go_on.wait(60)
+
+    with crew:
+        step = crew.add([("a", slow), ("a", slow)])
+        assert started.wait(60)
+        # As a second Ctrl-C leaves it that comes while `close` waits for the threads.
+        crew._due.clear()
+        crew._is_over = True
+        assert not step.done()
+        step.wait()
+        go_on.set()
+        crew.close()
+    assert step.done()
+    step.wait()
+
+
 def test_what_a_step_raises_is_raised_by_the_call() -> None:
     a, b = tall(M, N, "f8"), np.ones(M)
     for number in (0, 5, 20):
@@ -202,17 +250,21 @@ def test_interrupted_while_threads_work() -> None:
     ("m", "n", "dtype", "memory", "lanes"),
     [
         (2_000_000, 512, "f8", 512 << 20, 8),
-        (2_000_000, 512, "c16", 512 << 20, 8),
-        (2_000_000, 1024, "f8", 512 << 20, 4),
+        (2_000_000, 512, "c16", 512 << 20, 6),
+        (2_000_000, 1024, "f8", 512 << 20, 3),
         (2_000_000, 2048, "f8", 1 << 30, 1),  # blocks are lower than the triangle
         (512 * 16 * 3, 512, "f8", 512 << 20, 3),
         (512 * 16, 512, "f8", 512 << 20, 1),
         (2_000_000, 512, "f8", 20 << 20, 1),  # 8 triangles take all of that
         (None, 100, "f8", 64 << 20, 8),
+        (2_000_000, 100, "f8", 1_700_000, 1),  # in lanes blocks would be of 130 rows
     ],
 )
-def test_how_many(m: int | None, n: int, dtype: str, memory: int, lanes: int) -> None:
+def test_how_many(
+    m: int | None, n: int, dtype: str, memory: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many as pay, of which the triangles take little memory."""
+    monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", FACTOR_ROWS)
     kind = np.dtype(dtype)
     plans, need = tsqr_plan.fit_tall(
         [RowLayout(m, n, kind, by_row=True)], kind, memory,

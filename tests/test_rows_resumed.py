@@ -30,10 +30,17 @@ from outcore.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
 from outcore.linalg import gram, kept_state, lstsq, steps_done
 from outcore.linalg.kept_state import KeptState
+from outcore.linalg.rows import tsqr_plan
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
+
+
+@pytest.fixture(autouse=True)
+def low_blocks_have_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triangles are made at once of low blocks too: what is kept is all of them."""
+    monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", (32, 8192))
 
 
 @pytest.fixture(params=VERBS)

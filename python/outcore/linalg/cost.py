@@ -100,6 +100,8 @@ class Phase:
         Short requests, of which each takes time however few bytes it is for.
     ends_read_bytes, ends_written_bytes
         What is moved before the arithmetic can begin, and after its end.
+    workers
+        Threads that compute at most; `None` for as many as there are.
     slowdown
         Share by which the disk is slower than alone while all cores compute all the time.
     """
@@ -114,11 +116,13 @@ class Phase:
     ends_written_bytes: int = 0
     requests: int = 0
     slowdown: float = 0.0
+    workers: int | None = None
 
     def compute_seconds(self, rates: Rates) -> float:
         """Time of the arithmetic alone, at the measured speed of matrix products."""
         work = self.flops if self.gemm_flops is None else self.gemm_flops
-        return work / rates.gemm_flops_s[self.dtype.name] + self.other_seconds
+        idle = 1.0 if self.workers is None else max(rates.threads / self.workers, 1.0)
+        return idle * work / rates.gemm_flops_s[self.dtype.name] + self.other_seconds
 
     def io_seconds(self, rates: Rates) -> float:
         """Time of the disk alone."""

@@ -55,10 +55,12 @@ class Crew:
     ----------
     trace
         For what is computed.
+    most
+        Threads that there is work for; by default as many as the BLAS has.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, most: int | None = None) -> None:
+        self._trace, self._most = trace, most
         # The lock itself is taken and let go: Ctrl-C may come in between where a condition does it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -82,7 +84,7 @@ class Crew:
     def _begin(self) -> None:
         size = blas_choice.in_use()[1]
         if size > 1 and self._stack.enter_context(one_thread()):
-            for number in range(1, size):
+            for number in range(1, size if self._most is None else min(size, self._most)):
                 name = f"outcore-crew-{number}"
                 other = threading.Thread(target=self._help_on, name=name, daemon=True)
                 try:
@@ -158,7 +160,7 @@ class Crew:
         return step
 
     def settle(self, most: int) -> None:
-        """Work, or wait, until at most so many steps are not done.
+        """Work, or wait, until at most so many steps are not done, unless it is given up.
 
         Raises
         ------
@@ -169,9 +171,11 @@ class Crew:
         while len(self._steps) > most:
             with self._lock:
                 task = self._next()
-                while task is None and self._steps[0].left and self._error is None:
+                while task is None and self._steps[0].left and not self._is_over:
                     self._changed.wait()
                     task = self._next()
+                if self._is_over and self._error is None:
+                    return
             if task is not None:
                 self._do(task)
             self._note_ends()

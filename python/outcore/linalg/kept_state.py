@@ -38,7 +38,8 @@ class KeptState:
     steps
         The notes.
     heights
-        Rows of the blocks in which matrices go by: with others, what is kept is of other steps.
+        Rows of the blocks in which matrices go by, and the like: with others, what is kept is of
+        other steps.
     matrices
         All of the memory that `allocated` gave for each.
     call

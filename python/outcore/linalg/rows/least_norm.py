@@ -11,6 +11,7 @@ transpose, not of Aᴴ.
 """
 
 import math
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -93,7 +94,8 @@ def least_norm(
     x = allocated(call, (g.n, b.columns), dtype)
     scale = allocated(call, (1, 1), np.dtype(np.float64))
     matrices = [*factor.state, rest, x, scale]
-    kept = KeptState(target, steps, [g.columns.height], matrices, call)
+    cuts = [g.columns.height, *factor.cuts]
+    kept = KeptState(target, steps, cuts, matrices, call)
     begun = kept.load(2 * g.blocks)
     R = factor.R
     if begun < g.blocks:
@@ -140,7 +142,11 @@ def _reduce(
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
     factor.rows = begun * g.columns.height
     call.meter.skip(factor.rows * work)
-    with streams([A], [g.columns], call, first=factor.rows) as opened, factor:
+    # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
+    with (
+        streams([A], [g.columns], call, first=factor.rows) as opened,
+        closing(factor), factor,
+    ):  # fmt: skip
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite("A", first, data, transposed=True)
             leave(opened, factor.add(data))

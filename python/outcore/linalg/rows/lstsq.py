@@ -9,6 +9,7 @@ singular values if R is near a matrix of lower rank.
 
 import math
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -309,12 +310,17 @@ class _Problem:
         self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
     ) -> tuple[Matrix, LeastSquaresReport]:
         factor = ParallelQR(plans[0], self.k, call, self.damp)
-        kept = KeptState(target, steps, [plan.height for plan in plans], factor.state, call)
+        heights = [plan.height for plan in plans]
+        kept = KeptState(target, steps, [*heights, *factor.cuts], factor.state, call)
         count = self.rows or 0
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         factor.rows = kept.load(count)
         call.meter.skip(factor.rows * row_work)
-        with streams([self.A, self.b], plans, call, first=factor.rows) as opened, factor:
+        # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
+        with (
+            streams([self.A, self.b], plans, call, first=factor.rows) as opened,
+            closing(factor), factor,
+        ):  # fmt: skip
             for first, (rows, right) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)
                 check_finite("b", first, right)

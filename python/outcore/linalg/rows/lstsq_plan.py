@@ -109,14 +109,14 @@ def _fit_rows(
     """Choose blocks of rows of A and b, if any fit, and tell what the least need."""
     return fit_tall(
         [A, b], dtype, memory_bytes,
-        lambda plans: going_by_bytes(plans, b.columns) + beside_bytes,
+        lambda plans: going_by_bytes(plans, b.columns) + beside_bytes, b.columns,
     )  # fmt: skip
 
 
 def going_by_bytes(plans: Sequence[RowPlan], k: int) -> int:
     """Memory of least squares with rows that go by, and k right-hand sides."""
     A = plans[0]
-    return lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A)) + blocks_bytes(plans)
+    return lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k)) + blocks_bytes(plans)
 
 
 _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
@@ -181,7 +181,7 @@ def lstsq_cost(problem: Problem) -> Cost:
         )
     if isinstance(way, LeastNormGeometry):
         return least_norm_cost(way, x_bytes)
-    sizes = state_sizes(n, k, dtype, lanes=lanes_of(way[0]))
+    sizes = state_sizes(n, k, dtype, lanes=lanes_of(way[0], k))
     kept = state_bytes(*sizes) if is_stored else 0
     phase = tsqr_phase(m, n, k, way[0], dtype)
     beside_bytes = is_stored * TRANSFER_BYTES[0]

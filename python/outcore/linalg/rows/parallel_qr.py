@@ -39,6 +39,8 @@ class ParallelQR:
     ----------
     R, c, rest
         As `TallQR` has them; of all rows after `finish`.
+    cuts
+        Lanes, and rows of a step: with others, what is kept is of other triangles.
     state
         Memory of all of that but the number of rows, for who keeps it to go on later; not before
         `settle`.
@@ -54,10 +56,12 @@ class ParallelQR:
     ) -> None:
         n, dtype = plan.layout.columns, plan.dtype
         self._lanes = [TallQR(n, k, dtype, call, damp, most)]
-        for _ in range(lanes_of(plan) - 1):
+        for _ in range(lanes_of(plan, k) - 1):
             self._lanes.append(TallQR(n, k, dtype, call, has_head=False))
         self._step = lane_step_rows(plan)
-        self._crew = Crew(call.trace) if len(self._lanes) > 1 else None
+        lanes = len(self._lanes)
+        self._crew = Crew(call.trace, lanes) if lanes > 1 else None
+        self._trace, self.cuts = call.trace, [lanes, self._step]
         self.R, self.c, self.rest = self._lanes[0].R, self._lanes[0].c, self._lanes[0].rest
         self.state = [matrix for lane in self._lanes for matrix in lane.state]
 
@@ -75,6 +79,11 @@ class ParallelQR:
         if self._crew is not None:
             self._crew.__exit__(kind, error, trace)
 
+    def close(self) -> None:
+        """Give up what is not begun, and wait for what is. It may be called again."""
+        if self._crew is not None:
+            self._crew.close()
+
     @property
     def rows(self) -> int:
         """Rows so far."""
@@ -91,8 +100,9 @@ class ParallelQR:
             first.add(A, b)
             return None
         b = np.zeros((len(A), 0), A.dtype, order="F") if b is None else b
-        start = first.rows
+        start, start_ns = first.rows, self._trace.now_ns()
         first.add_head(A, b)
+        self._trace.record("compute", start_ns)
         # Which lane takes rows depends on their number alone, not on where a call begins.
         works = []
         for step in first.steps(start, len(A), self._step):

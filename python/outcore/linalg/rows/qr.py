@@ -197,12 +197,16 @@ def _factored(
     n, dtype = source.columns, work_dtype("A", source.layout.dtype)
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
     factor = ParallelQR(plan, 0, call, most=source.rows)
-    kept = KeptState(target, steps, [plan.height], factor.state, call)
+    kept = KeptState(target, steps, [plan.height, *factor.cuts], factor.state, call)
     blocks = _blocks(source, plan)
     begun = kept.load(blocks)
     factor.rows = begun * plan.height
     call.meter.skip(factor.rows * row_work)
-    with streams([source], [plan], call, first=factor.rows) as opened, factor:
+    # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
+    with (
+        streams([source], [plan], call, first=factor.rows) as opened,
+        contextlib.closing(factor), factor,
+    ):  # fmt: skip
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite(source.name, first, data)
             leave(opened, factor.add(data))

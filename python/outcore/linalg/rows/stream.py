@@ -47,8 +47,11 @@ class _Free(NamedTuple):
 
     def taken(self, trace: Trace) -> Matrix:
         """Return the memory once nothing needs it any more."""
-        if self.leaving is not None:
+        if isinstance(self.leaving, Ticket):
             wait(self.leaving, trace)
+        elif self.leaving is not None:
+            # Of steps of a crew some are done meanwhile: that is no waiting for the disk.
+            self.leaving.wait()
         return self.memory
 
 

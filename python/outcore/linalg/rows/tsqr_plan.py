@@ -58,15 +58,15 @@ def lane_step_rows(plan: RowPlan) -> int:
     return min(max(most, FACTOR_ROWS[0]), plan.height)
 
 
-def lanes_of(plan: RowPlan) -> int:
-    """Triangles that are made at once of the rows of a matrix.
+def lanes_of(plan: RowPlan, k: int = 0) -> int:
+    """Triangles that are made at once of the rows of a matrix, with k right-hand sides.
 
     As many as pay, and take little memory.
     """
     n, rows = plan.layout.columns, plan.layout.rows
-    if plan.in_use == 1 or plan.height < n:
+    if plan.in_use == 1 or plan.height < max(n, FACTOR_ROWS[0]):
         return 1
-    by_memory = _LANE_BYTES // (n * n * plan.dtype.itemsize)
+    by_memory = _LANE_BYTES // tsqr_bytes(n, k, plan.dtype)
     by_rows = LANES if rows is None else rows // (_LANE_ROWS * n)
     return max(min(LANES, by_memory, by_rows), 1)
 
@@ -76,17 +76,18 @@ def fit_tall(
     dtype: np.dtype[Any],
     budget_bytes: int,
     memory: Memory,
+    k: int = 0,
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks of rows, of the first matrix to be factored, as `fit_rows` does.
 
-    More of them are in use at once where threads can share them.
+    More of them are in use at once where threads can share them. With k right-hand sides.
     """
     for in_use in (LANES_IN_USE, 1):
         found, need = fit_rows(
             layouts, dtype=dtype, order="F", budget_bytes=budget_bytes, memory=memory,
             in_use=in_use,
         )  # fmt: skip
-        if found and lanes_of(found[0]) > 1:
+        if found and lanes_of(found[0], k) > 1:
             break
     return found, need
 
@@ -133,7 +134,8 @@ def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> P
     """Predict a pass over the rows."""
     work = tsqr_flops(m, n, k, dtype)
     first = plan.height * plan.layout.width * plan.layout.dtype.itemsize
-    share, half = _LANES_SHARES[dtype.kind] if lanes_of(plan) > 1 else _QR_SHARE
+    lanes = lanes_of(plan, k)
+    share, half = _LANES_SHARES[dtype.kind] if lanes > 1 else _QR_SHARE
     return Phase(
         dtype=dtype,
         bytes_read=plan.layout.bytes_read(),
@@ -141,6 +143,7 @@ def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> P
         gemm_flops=work / (share * n / (n + half)),
         other_seconds=m * n * dtype.itemsize * SCAN_S_PER_BYTE,
         ends_read_bytes=min(first, plan.layout.bytes_read()),
+        workers=lanes if lanes > 1 else None,
     )
 
 
