@@ -132,8 +132,9 @@ def test_arrays_of_a_mixed_solve(tmp_path: Path) -> None:
     B = made(tmp_path, np.ones((N, 2)), "B")
     _, report = linalg.solve(A, B, factor_dtype="f4", out=tmp_path / "x", **QUIET)
     found = bytes_of(report)
+    # In the order in which they are used: the right-hand sides are looked at first.
     assert list(found) == [
-        "the matrix", "its copy in lower precision", "the factors", "the right-hand sides",
+        "the right-hand sides", "the matrix", "its copy in lower precision", "the factors",
         "the solutions",
     ]  # fmt: skip
     read, written = found["the matrix"]

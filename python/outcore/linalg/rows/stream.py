@@ -171,12 +171,16 @@ def streams(
     call: LongCall,
     transform: Transform | None = None,
     first: int = 0,
+    number: int = 0,
 ) -> Iterator[list[RowStream]]:
-    """Open streams over sources, from a row on; at the end nothing is in flight any more."""
+    """Open streams over sources, from a row on; at the end nothing is in flight any more.
+
+    `number` is the first source's own in the trace.
+    """
     opened: list[RowStream] = []
     try:
-        for number, (source, plan) in enumerate(zip(sources, plans, strict=True)):
-            opened.append(RowStream(source, plan, call, number, transform, first))
+        for i, (source, plan) in enumerate(zip(sources, plans, strict=True), number):
+            opened.append(RowStream(source, plan, call, i, transform, first))
         yield opened
     finally:
         for stream in opened:

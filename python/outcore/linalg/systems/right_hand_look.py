@@ -9,7 +9,7 @@ from outcore.linalg.rows.stream import check_finite, streams
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
-from outcore.report import Report
+from outcore.report import RIGHT_HAND_SIDES, Report
 
 
 def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Report | None:
@@ -40,7 +40,7 @@ def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Re
             f"looking at {rhs.b.path.name}", memory_bytes=memory_bytes, work=rhs.b.nbytes,
             progress=progress,
         ) as call,
-        streams([source], plans, call) as (stream,),
+        streams([source], plans, call, number=RIGHT_HAND_SIDES) as (stream,),
         np.errstate(over="ignore"),
     ):  # fmt: skip
         for first, rows, _ in stream:
@@ -57,6 +57,5 @@ def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Re
         bytes_written=0,
         planned_bytes_read=plans[0].layout.bytes_read(),
         planned_bytes_written=0,
-        arrays=["the right-hand sides"],
         **call.figures(),
     )
