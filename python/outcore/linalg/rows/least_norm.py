@@ -11,7 +11,6 @@ transpose, not of Aᴴ.
 """
 
 import math
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -142,11 +141,7 @@ def _reduce(
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
     factor.rows = begun * g.columns.height
     call.meter.skip(factor.rows * work)
-    # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
-    with (
-        streams([A], [g.columns], call, first=factor.rows) as opened,
-        closing(factor), factor,
-    ):  # fmt: skip
+    with streams([A], [g.columns], call, first=factor.rows) as opened, factor.at_work():
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite("A", first, data, transposed=True)
             leave(opened, factor.add(data))

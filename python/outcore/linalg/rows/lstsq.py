@@ -9,7 +9,6 @@ singular values if R is near a matrix of lower rank.
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -316,11 +315,8 @@ class _Problem:
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         factor.rows = kept.load(count)
         call.meter.skip(factor.rows * row_work)
-        # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
-        with (
-            streams([self.A, self.b], plans, call, first=factor.rows) as opened,
-            closing(factor), factor,
-        ):  # fmt: skip
+        sources = [self.A, self.b]
+        with streams(sources, plans, call, first=factor.rows) as opened, factor.at_work():
             for first, (rows, right) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)
                 check_finite("b", first, right)

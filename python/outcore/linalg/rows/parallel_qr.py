@@ -8,7 +8,8 @@ caller gets the next rows ready.
 """
 
 import functools
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from outcore.streams import Pending
 
 
 class ParallelQR:
-    """The triangle of the rows so far; a context manager, in which rows are added.
+    """The triangle of the rows so far, which are added in the context of `at_work`.
 
     Parameters
     ----------
@@ -65,23 +66,17 @@ class ParallelQR:
         self.R, self.c, self.rest = self._lanes[0].R, self._lanes[0].c, self._lanes[0].rest
         self.state = [matrix for lane in self._lanes for matrix in lane.state]
 
-    def __enter__(self) -> "ParallelQR":
-        if self._crew is not None:
-            self._crew.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._crew is not None:
-            self._crew.__exit__(kind, error, trace)
-
-    def close(self) -> None:
-        """Give up what is not begun, and wait for what is. It may be called again."""
-        if self._crew is not None:
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have threads: in this context rows are added, and the triangles put together."""
+        if self._crew is None:
+            yield
+            return
+        try:
+            with self._crew:
+                yield
+        finally:
+            # Ctrl-C may come just where a block of `with` begins or ends.
             self._crew.close()
 
     @property

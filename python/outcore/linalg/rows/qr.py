@@ -202,11 +202,7 @@ def _factored(
     begun = kept.load(blocks)
     factor.rows = begun * plan.height
     call.meter.skip(factor.rows * row_work)
-    # Closed twice: Ctrl-C may come just where a block of `with` begins or ends.
-    with (
-        streams([source], [plan], call, first=factor.rows) as opened,
-        contextlib.closing(factor), factor,
-    ):  # fmt: skip
+    with streams([source], [plan], call, first=factor.rows) as opened, factor.at_work():
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite(source.name, first, data)
             leave(opened, factor.add(data))
