@@ -186,7 +186,7 @@ def amid(
             return False
         assert INCOMPLETE in found if call == "write" else found == "before"
         for each in said:
-            told = re.match(r"told (\S+) .*(process|rank|server) \d", each)
+            told = re.match(r"told (\S+) .*(process|processes|rank|server) \d", each)
             assert told, said
             assert float(told[1]) < BOUND_S
         again(pool, call)
