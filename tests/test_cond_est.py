@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import scipy.linalg
 from linpack import Matrix, names_below, on_disk, one_thread, random_matrix
 from lu_by_method import factor_by
-from stopping import interrupt
+from stopping import interrupt, kill_at_line
 
 import outcore as oc
-from outcore.errors import BudgetError, Interrupted, InvalidError
-from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor
+from outcore import catalog
+from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
+from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor, open_factor
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors import kept_solves
 from outcore.linalg.factors.cond_est import norm1_estimate
@@ -329,6 +331,71 @@ def test_what_is_kept_of_other_factors_is_not_taken(
     assert len(report.notes) == 2
     assert report.bytes_read == 0
     assert names_below(tmp_path) == before
+
+
+def stopped(lu: LUFactor) -> None:
+    with interrupted_after_solve(2), pytest.raises(Interrupted):
+        estimate(lu)
+
+
+def test_factors_with_a_stopped_estimate_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it keeps is no stranger there, and goes with them, whole factors or not."""
+    monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
+    a = random_matrix(N, "f8")
+    out = tmp_path / "Z.lu"
+    stopped(factored(tmp_path / "Z", a))
+    with oc.open_array(tmp_path / "Z", "r+") as A:
+        A[150, 150] = np.nan
+    with pytest.raises(NonFiniteError):
+        lu_factor(tmp_path / "Z", memory=TINY, overwrite=True, progress=False)
+    assert not any("condition" in name for name in names_below(tmp_path))
+    with oc.open_array(tmp_path / "Z", "r+") as A:
+        A[150, 150] = a[150, 150]
+    lu = lu_factor(tmp_path / "Z", memory=TINY, progress=False)
+    whole, _ = estimate(lu)
+
+    # Of a call that was killed while it removed the factors.
+    stopped(lu)
+    half = out / "outcore.condition.1.2.77.new"
+    half.write_bytes((out / "outcore.condition.1.1").read_bytes()[:40])
+    for name in ("zarr.json", "lu", "piv"):
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if name == "zarr.json":
+            continue
+        entry = catalog.recognise(out)
+        assert entry is not None
+        assert entry.kind == "left-over"
+    lu = lu_factor(tmp_path / "Z", memory=TINY, progress=False)
+    assert not any("condition" in name for name in names_below(tmp_path))
+    assert estimate(lu)[0] == whole
+
+    stopped(lu)
+    entry = catalog.recognise(out)
+    assert entry is not None
+    catalog.remove(entry)
+    assert not out.exists()
+
+
+def test_killed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The factors stay whole, and a later call finds the same, and takes its time for the rest."""
+    monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
+    lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
+    whole, _ = estimate(lu, threads=1)
+    before, left, line = names_below(tmp_path), set(), 1
+
+    def work() -> None:
+        # Threads do not survive a fork: all is opened anew.
+        estimate(open_factor(lu.path), threads=1)  # type: ignore[arg-type]
+
+    while kill_at_line(line, work, ("factors/kept_solves.py", "factors/cond_est.py")):
+        left.add(len(names_below(tmp_path)) - len(before))
+        assert estimate(lu, threads=1)[0] == whole
+        assert names_below(tmp_path) == before
+        line += 9
+    assert left >= {0, 1, 2, 3}, "few solves were kept"
 
 
 def test_short_solves_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Determinants: against NumPy, and against closed forms where memory holds little of the matrix."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 from linpack import Matrix, names_below, on_disk, one_thread, random_matrix
 from lu_by_method import CHOSEN, assert_chosen, factor_by, row_major, slow_disk
-from stopping import stop_after
+from stopping import DECISIVE, kill_at_line, stop_after
 
 import outcore as oc
 from outcore.errors import BudgetError, ExistsError, GrowthWarning, InvalidError, NonFiniteError
@@ -17,6 +18,7 @@ from outcore.linalg.lu.plan import DTYPES
 __all__ = ["one_thread", "slow_disk"]  # fixtures
 
 N, TINY = 333, 400_000
+QUIET: dict[str, Any] = {"memory": TINY, "threads": 1, "progress": False}
 
 
 def close(got: oc.linalg.Determinant, a: Matrix) -> None:
@@ -165,6 +167,19 @@ def test_a_stopped_factorization_goes_on(tmp_path: Path) -> None:
     close(found, a)
     assert any("resumed" in note for note in found.report.notes)
     assert [p.name for p in tmp_path.iterdir()] == ["Z"]
+
+
+def test_killed_anywhere(tmp_path: Path) -> None:
+    """The factors that it makes for itself are gone on with by the next call, and go with it."""
+    a = random_matrix(N, "f8")
+    A = on_disk(tmp_path / "Z", a)
+    pages = (*DECISIVE, "factors/own.py", "factors/slogdet.py")
+    line = 1
+    while kill_at_line(line, lambda: slogdet(A.path, **QUIET), pages):
+        close(slogdet(A, memory=TINY, progress=False), a)
+        assert [path.name for path in tmp_path.iterdir()] == ["Z"]
+        line += 61
+    assert line > 600, "few lines were stopped at"
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def positive(n: int) -> Matrix:
     return a @ a.T + n * np.eye(n)
 
 
-@pytest.fixture(scope="module", params=["lu", "cholesky"])
+@pytest.fixture(scope="module", params=["lu", "cholesky", "qr"])
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Matrix, Factor, Solver]:
@@ -54,6 +54,8 @@ def system(
     A = oc.from_array(a, where / "Z", order="F")
     if request.param == "cholesky":
         return a, cho_factor(A, memory=MEMORY, threads=1, progress=False), cho_solve
+    if request.param == "qr":
+        return a, qr_factor(A, memory=MEMORY, threads=1, progress=False), qr_solve
     return a, lu_factor(A, memory=MEMORY, threads=1, progress=False), lu_solve
 
 
@@ -155,15 +157,15 @@ def test_another_system_begins_anew(
     elif change == "in memory":
         given[0, 0] = right[0, 0] = 7
     elif change == "trans":
-        if solver is cho_solve:
-            pytest.skip("a Hermitian matrix has one system")
+        if solver is not lu_solve:
+            pytest.skip("a Hermitian matrix has one system, and least squares are of the matrix")
         options["trans"], matrix = "T", a.T
     elif change == "resume":
         options["resume"] = False
     else:
         matrix = positive(N) * 2
         other = oc.from_array(matrix, tmp_path / "other", order="F")
-        make = lu_factor if solver is lu_solve else cho_factor
+        make = {lu_solve: lu_factor, cho_solve: cho_factor, qr_solve: qr_factor}[solver]
         factor = make(other, memory=MEMORY, progress=False)
     x = solver(factor, given, **options)
     assert x.report.notes == []

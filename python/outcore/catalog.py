@@ -17,6 +17,7 @@ from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.create import remove_array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg.factors.factor import KINDS
+from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.pool_locks import is_lock
 from outcore.pool_path import is_text
 from outcore.volumes import (
@@ -264,7 +265,11 @@ def _half_made(path: AnyPath) -> Entry | None:
     if _MEASURING.fullmatch(path.name):
         return left_over("files of a measurement that was killed; they can go")
     factors = _HALF_MADE_FACTORS.get(path.suffix)
-    if names and factors is not None and parts <= factors:
+    if (
+        names
+        and factors is not None
+        and all(name in factors or is_kept_solve(name) for name in parts)
+    ):
         return left_over("factors killed while they were made or removed; they can go")
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can go")

@@ -38,6 +38,7 @@ from outcore.linalg.factors.factor import (
 )
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Header, Journal, read_journal
+from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made, place_argument
 from outcore.longcall import check_threads
@@ -339,7 +340,7 @@ def _find_journal(
 def _refuse_foreign(target: Place) -> None:
     """Refuse a directory with anything but what a call killed at its start leaves."""
     for name, is_directory, _ in target.names():
-        if is_lock(name) or name.endswith(".new"):
+        if is_lock(name) or name.endswith(".new") or is_kept_solve(name):
             continue
         inside = target.volume.list(target.inside(name)) if is_directory else []
         if name not in _PARTS or any(
@@ -354,8 +355,8 @@ def _refuse_foreign(target: Place) -> None:
 def _clear(target: Place) -> None:
     """Remove factors, the word that they are some first."""
     there = {name for name, *_ in target.names()}
-    fresh = sorted(name for name in there if name.endswith(".new"))
-    for name in ("zarr.json", *_PARTS, *fresh):
+    beside = sorted(name for name in there if name.endswith(".new") or is_kept_solve(name))
+    for name in ("zarr.json", *_PARTS, *beside):
         if name in there:
             target.volume.remove(target.inside(name))
 

@@ -6,6 +6,7 @@ takes them as they are, one after the other, up to where the one before was stop
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ LEAST_S = 5.0
 """Of solves that take less none are kept: all of them take less than a minute."""
 
 _NAME = "outcore.condition"
+_FILE = re.compile(rf"{re.escape(_NAME)}\.(1|inf)\.[0-9]+(\.[0-9]+\.new)?")
+
+
+def is_kept_solve(name: str) -> bool:
+    """Whether a file in the directory of factors is a solution, or was to become one."""
+    return _FILE.fullmatch(name) is not None
 
 
 class KeptSolves:

@@ -212,7 +212,8 @@ def solve_and_report(
             moved = solve_groups(rhs, into, groups, solve, call, room)
             condition = passes.condition()
             accept(condition)
-            flops = solve_flops(qr.shape, qr.dtype, rhs.columns * rhs.parts)
+            left = groups.columns - groups.first
+            flops = solve_flops(qr.shape, qr.dtype, left * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
                 flops=flops, condition=condition,
