@@ -53,6 +53,7 @@ def assert_chosen(method: str, report: Report, memory: int) -> None:
     """A call factored by this method, and kept to the budget for which it was chosen."""
     why = choice.ONLY if method == "tournament" else "block-columns for time and words"
     assert sum(note.startswith(why) for note in report.notes) == 1, report.notes
+    assert report.verb != "solve" or method in str(report.method)
     assert report.peak_memory_bytes <= memory
 
 

@@ -15,7 +15,7 @@ import scipy.linalg
 from click.testing import Result
 from command_line import outcore
 from linpack import on_disk, random_matrix
-from stopping import after_notes, interrupt
+from stopping import after_notes, fill_up, interrupt
 
 import outcore as oc
 from outcore.linalg import lu_factor, open_factor
@@ -134,6 +134,68 @@ def test_overwrite_a_gives_up_the_matrix() -> None:
     result = outcore("solve", "A", "b.npy", "-o", "y.npy")
     assert result.exit_code == 1
     assert "overwrite_a" in result.stderr
+
+
+def test_where_x_finds_no_room_the_same_command_goes_on(here: Path, small_disk: Path) -> None:
+    """Also of a matrix that was given up: its factors stay until x is in its file."""
+    on_disk(here / "L", random_matrix(1000, "f8"))
+    b = random_matrix(1000, "f8", 3)[:, :200]
+    np.save("l.npy", b)
+    fill_up(small_disk / "filler")
+    command = [
+        "solve",
+        "L",
+        "l.npy",
+        "-o",
+        small_disk / "x.npy",
+        "--overwrite-a",
+        "--memory",
+        "8MB",
+    ]
+    result = outcore(*command)
+    assert result.exit_code == 1
+    assert "free" in result.stderr
+    assert not (small_disk / "x.npy").exists()
+    (small_disk / "filler").unlink()
+    again = outcore(*command)
+    assert again.exit_code == 0, again.output
+    assert "used the factors in" in again.stdout
+    assert np.allclose(random_matrix(1000, "f8") @ np.load(small_disk / "x.npy"), b, atol=1e-8)
+    assert not (here / "L.lu").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-o", "d.npy"], "d.npy exists and is no file"),
+        (["-o", "d.npy", "--overwrite"], "d.npy exists and is no file"),
+        (["-o", "X", "--report", "D"], "D is a directory"),
+        (["-o", "X", "--report", "X"], "is the output in X"),
+        (["-o", "y.npy", "--report", "y.npy"], "is the output in y.npy"),
+        (["-o", "X", "--report", "b.npy"], "is B in b.npy"),
+        (["-o", "X", "--report", "A/report"], "A in A"),
+        (["-o", "X", "--report", "mine"], "mine exists and is no report"),
+        (["-o", "X", "--report", "pipe"], "pipe is a directory or device"),
+    ],
+)
+def test_places_are_looked_at_before_any_work(arguments: list[str], said: str, here: Path) -> None:
+    Path("d.npy").mkdir()
+    Path("D").mkdir()
+    os.mkfifo("pipe")
+    Path("mine").write_text("text")
+    before = names(here)
+    result = outcore("solve", "A", "b.npy", *arguments, "--memory", MEMORY)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+    assert names(here) == before
+    assert Path("mine").read_text() == "text"
+    assert np.load("b.npy").shape == (N, 2)
+
+
+def test_a_report_takes_the_place_of_one(here: Path) -> None:
+    for out in ("X", "Y"):
+        solved("A", "b.npy", "-o", out, "--report", "r")
+    assert Report.load("r").spans is not None
 
 
 def test_what_is_there_is_overwritten_only_when_asked(here: Path) -> None:

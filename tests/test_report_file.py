@@ -3,6 +3,7 @@
 import html
 import io
 import json
+import os
 import re
 import struct
 import zipfile
@@ -11,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import outcore
 from report_cases import A_FEW, KINDS, Page, many, report
 
 import outcore as oc
 from outcore import report_file
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
-from outcore.linalg import lu_factor
+from outcore.linalg import lstsq, lu_factor, svd
 from outcore.report import Report
-from outcore.reporting.page import html_page
+from outcore.reporting.page import html_page, write_page
 
 FORMAT_PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()
 
@@ -63,6 +65,57 @@ def test_reports_without_spans_are_saved_and_drawn(none: Any, tmp_path: Path) ->
     page = Page(html_page(found))
     assert "no spans" in " ".join(page.words)
     assert [svg["id"] for svg in page.all("svg", role="img")] == ["bytes"]
+
+
+def test_ranks_residuals_and_errors_are_drawn_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((80, 5)) @ rng.standard_normal((5, 20))
+    _, of_lstsq = lstsq(a, rng.standard_normal(80), progress=False)
+    *_, of_svd = svd(a, 4, progress=False)
+    for given, texts in (
+        (of_lstsq, ["rank", "5", f"{of_lstsq.residual_norms[0]:.6g} in the 2-norm"]),
+        (of_svd, [f"below {of_svd.error_bound:.3g} in the 2-norm", "in the Frobenius norm"]),
+    ):
+        given.save(tmp_path / "r")
+        found = Report.load(tmp_path / "r")
+        assert str(found) == str(given)
+        page = html_page(found)
+        assert all(html.escape(text) in page for text in texts)
+
+
+def test_json_is_json(tmp_path: Path) -> None:
+    """It has no numbers that are infinite."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    _, singular = lstsq(np.zeros((9, 3)), np.ones(9), progress=False)
+    assert singular.condition == np.inf
+    given = json.loads(singular.to_json(), parse_constant=refuse)
+    assert given["condition"] is None
+    assert given["rank"] == 0
+    singular.save(tmp_path / "r")
+    assert Report.load(tmp_path / "r").condition == np.inf
+    said = outcore("report", tmp_path / "r", "--json").stdout
+    assert json.loads(said, parse_constant=refuse)["condition"] is None
+
+
+def test_links_are_followed_and_pipes_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "r").symlink_to(tmp_path / "there/real")
+    (tmp_path / "page.html").symlink_to(tmp_path / "there/page")
+    report().save(tmp_path / "r")
+    write_page(report(), tmp_path / "page.html")
+    assert (tmp_path / "r").is_symlink()
+    assert (tmp_path / "page.html").is_symlink()
+    assert Report.load(tmp_path / "there/real") == report()
+    assert (tmp_path / "there/page").read_text() == html_page(report())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidError, match="pipe"):
+        report().save(tmp_path / "pipe")
+    with pytest.raises(InvalidError, match="pipe"):
+        write_page(report(), tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_saving_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:

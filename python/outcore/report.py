@@ -1,7 +1,6 @@
 """What a long call did, measured: the honest end of every job."""
 
 import dataclasses
-import json
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import report_file
+from outcore import report_file, strict_json
 from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike
@@ -62,6 +61,10 @@ class Report:
         sides; see its function.
     residuals
         ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, formed anew at the end.
+    rank, residual_norms
+        Of `lstsq`, see `LeastSquaresReport`.
+    error_bound, frobenius_error
+        Of `svd`, see `SvdReport`.
     kernels, threads
         The BLAS that did the arithmetic.
     notes
@@ -98,6 +101,10 @@ class Report:
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
     condition: float | None = None
     residuals: list[float] = field(default_factory=list)
+    rank: int | None = None
+    residual_norms: list[float] = field(default_factory=list)
+    error_bound: float | None = None
+    frobenius_error: float | None = None
 
     def array_name(self, number: int) -> str:
         """Name an array in the spans."""
@@ -170,8 +177,8 @@ class Report:
         return values | {"gflops_per_s": self.gflops_per_s, "overlap": self.overlap}
 
     def to_json(self) -> str:
-        """Figures as JSON text."""
-        return json.dumps(self.to_dict(), indent=2)
+        """Figures as JSON text; those that are infinite, or no numbers, are null."""
+        return strict_json.dumps(self.to_dict(), indent=2)
 
     def save(self, path: PathLike) -> None:
         """Write figures and spans into one file, in place of what is there.
@@ -235,6 +242,14 @@ class Report:
             rows.append(("condition", f"about {self.condition:.1e}"))
         if self.history:
             rows.append(("residual", f"{self.history[-1]:.2e}, the last of {len(self.history)}"))
+        if self.rank is not None:
+            rows.append(("rank", str(self.rank)))
+        if self.residual_norms:
+            rows.append(("residual", f"{max(self.residual_norms):.6g} in the 2-norm"))
+        if self.error_bound is not None:
+            rows.append(("error", f"below {self.error_bound:.3g} in the 2-norm"))
+        if self.frobenius_error is not None:
+            rows.append(("error", f"about {self.frobenius_error:.3g} in the Frobenius norm"))
         if self.kernels:
             threads = f"{self.threads} thread" + "s" * (self.threads != 1)
             rows.append(("BLAS", f"{self.kernels}, {threads}"))

@@ -9,13 +9,14 @@ import json
 import struct
 import zipfile
 import zlib
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore.errors import CorruptError, InvalidError, NotFoundError
+from outcore.errors import CorruptError, ExistsError, InvalidError, NotFoundError
 from outcore.volumes import AnyPath, PathLike, as_path, place
 
 FORMAT = 1
@@ -43,10 +44,40 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
             np.save(columns, np.asarray(spans, "<u8", order="F"), allow_pickle=False)
             entry = zipfile.ZipInfo(SPANS, _FIXED_TIME)
             archive.writestr(entry, columns.getvalue(), zipfile.ZIP_DEFLATED)
-    where = place(path)
-    if where.path.is_dir():
-        raise InvalidError(f"{where.path} is a directory; name a file for the report")
-    where.volume.replace_small(where.name, packed.getvalue())
+    replace(path, packed.getvalue())
+
+
+def replace(path: PathLike, content: bytes) -> None:
+    """Write a report or its page, in place of the file that is there, or that a link leads to."""
+    where = as_path(path)
+    if isinstance(where, Path):
+        if where.is_dir():
+            raise InvalidError(f"{where} is a directory; name a file for the report")
+        if where.exists() and not where.is_file():
+            raise InvalidError(f"{where} is a device, pipe or socket; name a file for the report")
+        where = where.resolve()
+    found = place(where)
+    found.volume.replace_small(found.name, content)
+
+
+def check_replaceable(path: AnyPath) -> None:
+    """Refuse to replace what is no report.
+
+    Raises
+    ------
+    InvalidError
+        If `path` is a directory or device.
+    ExistsError
+        If there is a file that is no report.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise InvalidError(f"{path} is a directory or device; name a file for the report")
+    try:
+        _unpacked(path)
+    except (InvalidError, CorruptError):
+        raise ExistsError(f"{path} exists and is no report; choose another name") from None
 
 
 def read(path: PathLike, report: type[_Report]) -> _Report:

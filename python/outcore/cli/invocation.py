@@ -5,7 +5,6 @@ SIGTERM.
 """
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from itertools import takewhile
@@ -13,6 +12,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
+from outcore import strict_json
 from outcore.errors import OutcoreError
 from outcore.signals import stop_on_signals
 
@@ -30,7 +30,7 @@ def json_option(command: _Command) -> _Command:
 
 def print_json(document: Any) -> None:
     """Print the one document of a verb with ``--json``."""
-    click.echo(json.dumps(document, indent=2, default=str))
+    click.echo(strict_json.dumps(document, indent=2, default=str))
 
 
 def _print_error(kind: str, message: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
+from outcore import report_file
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
 from outcore.cli.invocation import json_option, print_json
@@ -20,12 +21,13 @@ from outcore.errors import (
     ReadOnlyError,
 )
 from outcore.export import export_array
+from outcore.linalg.factors.temporary import removed_later
 from outcore.linalg.systems.plan import ASSUMPTIONS
 from outcore.linalg.systems.solve import solve
 from outcore.machine import nearest_directory
 from outcore.plan import Plan, plan
 from outcore.pool_path import PoolPath
-from outcore.volumes import AnyPath, as_path, place
+from outcore.volumes import AnyPath, as_path, how_they_meet, place
 
 
 @click.command("solve", short_help="Solve A x = b with a matrix on disk.")
@@ -77,27 +79,29 @@ def command(
     """
     _check_writable(output, overwrite=overwrite or output.suffix != ".npy")
     if report_path:
-        _check_writable(report_path, overwrite=True)
+        _check_report(report_path, {"A": a, "B": b, "the output": output, "the factors": factors})
     options: dict[str, Any] = {"factor_dtype": factor_dtype} if factor_dtype else {}
-    rhs = _right_hand_side(b, in_memory=output.suffix == ".npy")
+    is_plain = output.suffix == ".npy"
+    rhs = _right_hand_side(b, in_memory=is_plain)
     planned = _planned(
         a, rhs, factors, memory, options | {"assume_a": assume_a, "overwrite_a": overwrite_a}
     )
     if planned and not as_json:
         click.echo(planned.summary)
     try:
-        x, report = solve(
-            a, rhs, assume_a=assume_a, memory=memory,
-            out=None if output.suffix == ".npy" else output, factors=factors,
-            keep_factors=keep_factors, overwrite_a=overwrite_a, overwrite=overwrite,
-            threads=threads, progress=not as_json, **options,
-        )  # fmt: skip
+        # Until x is in its file, which may find no room, it can be had again from the factors.
+        with removed_later():
+            x, report = solve(
+                a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
+                factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
+                overwrite=overwrite, threads=threads, progress=not as_json, **options,
+            )  # fmt: skip
+            if is_plain:
+                export_array(x, output, overwrite=overwrite, progress=False)
     except KeyboardInterrupt:
         raise Interrupted(
             f"solving with {a.name}; the same command goes on from what is done"
         ) from None
-    if output.suffix == ".npy":
-        export_array(x, output, overwrite=overwrite, progress=False)
     if report_path:
         report.save(report_path)
     if as_json:
@@ -133,6 +137,8 @@ def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
         if path.suffix == ".npy":
             raise _no_plain_file(path)
         return
+    if path.suffix == ".npy" and path.exists() and not path.is_file():
+        raise ExistsError(f"{path} exists and is no file; choose another name")
     if path.is_file() and not overwrite:
         raise ExistsError(f"{path} exists; choose another name, or pass --overwrite")
     above = nearest_directory(path.absolute().parent)
@@ -140,6 +146,15 @@ def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
         raise NotFoundError(f"there is no directory {path.absolute().parent}; make it first")
     if not os.access(above, os.W_OK):
         raise ReadOnlyError(f"cannot write {path}: {above} is not writable; choose another name")
+
+
+def _check_report(path: AnyPath, others: dict[str, AnyPath | None]) -> None:
+    """Refuse to write the report over anything but a report, or into an array."""
+    _check_writable(path, overwrite=True)
+    for name, other in others.items():
+        if other is not None and (meets := how_they_meet(path, other)):
+            raise InvalidError(f"the report in {path} {meets} {name} in {other}; name another file")
+    report_file.check_replaceable(path)
 
 
 def _planned(

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+from outcore import report_file
 from outcore.report import Report, joined_spans
 from outcore.reporting.bars import draw_bars
 from outcore.reporting.convergence import draw_history
@@ -9,7 +10,7 @@ from outcore.reporting.heat_map import SHAPE, draw_heat_map
 from outcore.reporting.lanes import draw_lanes, zoom_data
 from outcore.reporting.spans import Spans
 from outcore.reporting.svg import element, escaped
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """A browser that keeps to this fetches nothing, whatever is in the page."""
@@ -21,8 +22,7 @@ _JOINED_FROM = 1 << 16
 
 def write_page(report: Report, path: PathLike) -> None:
     """Write the page of a report, in place of what is at `path`."""
-    where = place(path)
-    where.volume.replace_small(where.name, html_page(report).encode())
+    report_file.replace(path, html_page(report).encode())
 
 
 def html_page(report: Report) -> str:

@@ -20,7 +20,13 @@ from outcore.linalg.factors.factor import (
     read_group,
 )
 from outcore.linalg.factors.journal import read_journal
-from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark, unmark
+from outcore.linalg.factors.temporary import (
+    is_marked,
+    made_for_itself,
+    mark,
+    remove_made,
+    unmark,
+)
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike, Place
 
@@ -128,4 +134,4 @@ def removed_at_end(
             where.volume.remove(where.name)
         raise
     if not keep:
-        where.volume.remove(where.name)
+        remove_made(where)

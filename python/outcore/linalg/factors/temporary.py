@@ -14,7 +14,33 @@ MARK = "outcore.temporary"
 """A file in the directory of factors that a call made for itself."""
 
 _FOR_ITSELF = ContextVar("_FOR_ITSELF", default=False)
+_LATER: ContextVar[list[Place] | None] = ContextVar("_LATER", default=None)
 _ARGUMENT = ContextVar("_ARGUMENT", default="out=")
+
+
+@contextmanager
+def removed_later() -> Iterator[None]:
+    """Have factors that calls made for themselves removed when this ends, not when they end.
+
+    After an error they stay, with their mark: the same call finds them ready, and they go with it.
+    """
+    made: list[Place] = []
+    token = _LATER.set(made)
+    try:
+        yield
+    finally:
+        _LATER.reset(token)
+    for where in made:
+        where.volume.remove(where.name)
+
+
+def remove_made(where: Place) -> None:
+    """Remove factors that a call made for itself, now or as `removed_later` has it."""
+    later = _LATER.get()
+    if later is None:
+        where.volume.remove(where.name)
+    else:
+        later.append(where)
 
 
 @contextmanager

@@ -70,14 +70,6 @@ class LeastSquaresReport(Report):
     condition: float = math.inf
     residual_norms: list[float] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        largest = max(self.residual_norms, default=0.0)
-        return (
-            f"{super().__str__()}\n"
-            f"  {'rank':<15} {self.rank}\n"
-            f"  {'residual':<15} {largest:.6g} in the 2-norm"
-        )
-
 
 def lstsq(
     A: RowsLike,
@@ -279,11 +271,13 @@ class _Problem:
         b = self.b.array if isinstance(self.b, StoredRows) else np.asarray(self.given_b)
         found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
-        return found.x, LeastSquaresReport(
-            **figures | {"verb": "lstsq", "condition": found.report.condition or math.inf},
-            rank=g.n,
-            residual_norms=[float(norm) for norm in found.residual_norms],
-        )
+        more = {
+            "verb": "lstsq",
+            "condition": found.report.condition or math.inf,
+            "rank": g.n,
+            "residual_norms": [float(norm) for norm in found.residual_norms],
+        }
+        return found.x, LeastSquaresReport(**figures | more)
 
     def solve_going_by(
         self,

@@ -71,13 +71,6 @@ class SvdReport(Report):
     error_bound: float = 0.0
     frobenius_error: float = 0.0
 
-    def __str__(self) -> str:
-        return (
-            f"{super().__str__()}\n"
-            f"  {'error':<15} below {self.error_bound:.3g} in the 2-norm, about "
-            f"{self.frobenius_error:.3g} in the Frobenius norm"
-        )
-
 
 def svd(
     A: RowsLike,

@@ -78,7 +78,14 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
         else:
             look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking)
             report = report.followed_by(look)
-    return x, dataclasses.replace(report, verb="solve", method=kind.title)
+    return x, dataclasses.replace(report, verb="solve", method=_method_of(factors))
+
+
+def _method_of(factors: LUFactor | CholeskyFactor) -> str:
+    """Name the factors, with the algorithm that made them here if it was not the usual one."""
+    made = factors.report.method if factors.report else None
+    title = factors.kind.title
+    return title if made is None or "slabs" in made else f"{title}, {made}"
 
 
 def _lower(job: Solving, where: Place, *, overwrite_a: bool) -> bool:
