@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from linpack import Matrix, random_matrix
+from linpack import Matrix, random_matrix, unit_roundoff
 
 import outcore as oc
 from outcore.linalg import CholeskyFactor
@@ -54,4 +54,4 @@ def cholesky_ratio(a: Matrix, factor: CholeskyFactor) -> float:
     """‖L Lᴴ - A‖₁ / (n ‖A‖₁ ε), which LAPACK's tests want below 30."""
     L = factor_of(factor).astype(np.result_type(a.dtype, np.float64))
     error = np.linalg.norm(L @ L.conj().T - a, 1)
-    return float(error / (len(a) * np.linalg.norm(a, 1) * np.finfo(a.dtype).eps))
+    return float(error / (len(a) * np.linalg.norm(a, 1) * unit_roundoff(a.dtype)))

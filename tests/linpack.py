@@ -71,11 +71,16 @@ def triangles(lu: LUFactor) -> tuple[Matrix, Matrix]:
     return np.tril(whole, -1) + np.eye(lu.n), np.triu(whole)
 
 
+def unit_roundoff(dtype: Any) -> float:
+    """Give LAPACK's ε, its DLAMCH("E"): 2⁻⁵³ (2⁻²⁴), half of NumPy's."""
+    return float(np.finfo(dtype).eps) / 2
+
+
 def lapack_ratio(a: Matrix, lu: LUFactor) -> float:
     """‖LU - PA‖₁ / (n ‖A‖₁ ε), which LAPACK's tests want below 30."""
     L, U = triangles(lu)
     error = np.linalg.norm(L @ U - a[row_order(lu.piv)], 1)
-    return float(error / (lu.n * np.linalg.norm(a, 1) * np.finfo(lu.dtype).eps))
+    return float(error / (lu.n * np.linalg.norm(a, 1) * unit_roundoff(lu.dtype)))
 
 
 def hpl_residual(a: Matrix, x: Matrix, b: Matrix) -> float:
@@ -83,7 +88,7 @@ def hpl_residual(a: Matrix, x: Matrix, b: Matrix) -> float:
     wide = np.result_type(a.dtype, np.float64)
     error = np.abs(a.astype(wide) @ x.astype(wide) - b).max()
     scale = np.linalg.norm(a, np.inf) * np.abs(x).max() + np.abs(b).max()
-    return float(error / (np.finfo(a.dtype).eps / 2 * scale * len(a)))
+    return float(error / (unit_roundoff(a.dtype) * scale * len(a)))
 
 
 def solve_ratio(a: Matrix, x: Matrix, b: Matrix) -> float:
@@ -91,7 +96,7 @@ def solve_ratio(a: Matrix, x: Matrix, b: Matrix) -> float:
     wide = np.result_type(a.dtype, np.float64)
     residual = b.astype(wide) - a.astype(wide) @ x.astype(wide)
     of_residual, of_a, of_x = (np.abs(v).sum(axis=0) for v in (residual, a, x))
-    return float((of_residual / (of_a.max() * of_x)).max() / np.finfo(a.dtype).eps)
+    return float((of_residual / (of_a.max() * of_x)).max() / unit_roundoff(a.dtype))
 
 
 def names_below(directory: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import scipy.linalg
-from linpack import Matrix
+from linpack import Matrix, unit_roundoff
 
 import outcore as oc
 from outcore.linalg import QRFactor
@@ -28,7 +28,7 @@ def q_and_r(qr: QRFactor) -> tuple[Matrix, Matrix]:
 def lapack_ratios(a: Matrix, qr: QRFactor) -> tuple[float, float]:
     """‖R - QᴴA‖₁ / (m ‖A‖₁ ε) and ‖I - QᴴQ‖₁ / (m ε), which LAPACK's tests want below 30."""
     Q, R = q_and_r(qr)
-    eps = np.finfo(qr.dtype).eps
+    eps = unit_roundoff(qr.dtype)
     norm = np.linalg.norm(a.astype(Q.dtype), 1)
     error = np.linalg.norm(R - Q.conj().T @ a, 1)
     lost = np.linalg.norm(np.eye(Q.shape[1]) - Q.conj().T @ Q, 1)

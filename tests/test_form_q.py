@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linpack import Matrix, names_below, on_disk, one_thread
+from linpack import Matrix, names_below, on_disk, one_thread, unit_roundoff
 from qr_factors import q_and_r
 from stopping import interrupt, kill_at_line
 from tall import DTYPES, tall
@@ -36,7 +36,7 @@ def test_as_lapack(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
     assert Q.path == tmp_path / "Z.qr.q"
     assert (Q.shape, Q.dtype) == ((shape[0], min(shape)), a.dtype)
     expected, R = q_and_r(qr)
-    eps, m = np.finfo(a.dtype).eps, shape[0]
+    eps, m = unit_roundoff(a.dtype), shape[0]
     np.testing.assert_allclose(Q[...], expected, rtol=0, atol=30 * eps)
     # LAPACK's own measure, which must be below 30.
     assert np.linalg.norm(np.eye(min(shape)) - expected.conj().T @ Q[...], 1) < 30 * m * eps

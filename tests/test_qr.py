@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linpack import names_below, one_thread
+from linpack import names_below, one_thread, unit_roundoff
 from stopping import interrupt
 from tall import DTYPES, RATES, Counting, ragged, tall
 
@@ -36,7 +36,7 @@ def assert_triangle(a: Any, R: Any) -> None:
     assert R.dtype == a.dtype
     assert np.array_equal(np.triu(R), R)
     want = scipy.linalg.qr(a, mode="economic")[1]
-    eps = np.finfo(a.dtype).eps
+    eps = unit_roundoff(a.dtype)
     phases = R.diagonal() / want.diagonal()[: len(R)]
     assert np.allclose(np.abs(phases), 1, atol=1e4 * eps)
     error = np.linalg.norm(R - phases[:, None] * want, 1)
@@ -48,7 +48,7 @@ def assert_factors(a: Any, Q: Any, R: Any) -> None:
     m, n = a.shape[0], min(a.shape)
     wide = np.result_type(a.dtype, np.float64)
     q, r, whole = Q.astype(wide), R.astype(wide), a.astype(wide)
-    bound = LAPACK_THRESHOLD * m * np.finfo(a.dtype).eps
+    bound = LAPACK_THRESHOLD * m * unit_roundoff(a.dtype)
     assert np.linalg.norm(np.eye(n) - q.conj().T @ q, 1) < bound
     assert np.linalg.norm(r - q.conj().T @ whole, 1) <= bound * np.linalg.norm(whole, 1)
     assert np.linalg.norm(whole - q @ r, 1) <= bound * np.linalg.norm(whole, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import zarr
-from linpack import Matrix, on_disk, one_thread
+from linpack import Matrix, on_disk, one_thread, unit_roundoff
 from qr_factors import assert_factors, packed, q_and_r
 from tall import tall
 from test_lu import edges_of, factor_file_bytes
@@ -153,7 +153,7 @@ def test_matrices_that_are_hard(tmp_path: Path, dtype: str) -> None:
         # In the type of the matrix, products of tiny or large numbers leave its range.
         Q, R = q_and_r(qr)
         R = R / np.abs(b).max() if b.any() else R
-        eps, rows = np.finfo(dtype).eps, len(b)
+        eps, rows = unit_roundoff(dtype), len(b)
         wide = scaled.astype(Q.dtype)
         error = np.linalg.norm(R - Q.conj().T @ wide, 1) / max(np.linalg.norm(wide, 1), 1e-300)
         assert error < 30 * rows * eps, name

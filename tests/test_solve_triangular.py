@@ -13,7 +13,7 @@ import pytest
 import scipy.linalg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from linpack import names_below
+from linpack import names_below, unit_roundoff
 from linpack import one_thread as one_thread
 from operands import op
 from stopping import at_line, in_a_fork
@@ -76,7 +76,7 @@ def assert_solved(got: Any, a: Matrix, b: Matrix, trans: str, **triangle: bool) 
     t, wide = op(t, trans), np.result_type(a.dtype, np.float64)
     residual = b.astype(wide) - t.astype(wide) @ x.astype(wide)
     of_residual, of_t, of_x = (np.abs(v).sum(axis=0) for v in (residual, t, x))
-    bound = 30 * np.finfo(a.dtype).eps * of_t.max(initial=0) * of_x
+    bound = 30 * unit_roundoff(a.dtype) * of_t.max(initial=0) * of_x
     assert (of_residual <= bound).all()
 
 

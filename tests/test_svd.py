@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from linpack import one_thread
+from linpack import one_thread, unit_roundoff
 from stopping import interrupt
 from tall import DTYPES, RATES, Counting, ragged, tall
 
@@ -35,7 +35,7 @@ def with_values(m: int, n: int, values: Any, dtype: str) -> Any:
 
 def assert_svd(a: Any, U: Any, s: Any, Vh: Any, report: SvdReport, accuracy: float) -> None:
     """Orthonormal vectors, SciPy's values, and an error that is what the report says."""
-    eps = np.finfo(a.dtype).eps
+    eps = unit_roundoff(a.dtype)
     wide = np.result_type(a.dtype, np.float64)
     a, u, vh = a.astype(wide), U.astype(wide), Vh.astype(wide)
     (m, n), k = a.shape, len(s)
