@@ -64,15 +64,21 @@ class Limit:
         )
 
     def survived(
-        self, script: str, cwd: Path, budget: int, *arguments: str, warnings: str = "error"
+        self,
+        script: str,
+        cwd: Path,
+        budget: int,
+        *arguments: str,
+        warnings: str = "error",
+        fixed: int = FIXED,
     ) -> str:
         """Run a script that may take `budget`, its first argument; return what it printed."""
-        self.set(budget + FIXED)
+        self.set(budget + fixed)
         done = self.run(script, cwd, str(budget), *arguments, warnings=warnings)
         assert done.returncode == 0, done.stderr
         said, found, most_kib = done.stdout.rpartition("most KiB ")
         assert found
-        assert int(most_kib) << 10 < budget + FIXED
+        assert int(most_kib) << 10 < budget + fixed
         return said
 
 

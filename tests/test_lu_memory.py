@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from memory_limits import FIXED, Limit
 
+FIXED_SMALL = 125 << 20
+"""With a budget of 4 MiB. A process without work takes 64 MiB."""
+
 SCRIPT = """
 import sys
 
@@ -33,10 +36,10 @@ assert abs(y[:, 17] - x).max() < 1e-12 * abs(x).max()
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "budget"), [(3600, "f8", 13 << 20), (2500, "c16", 16 << 20)]
+    ("n", "dtype", "budget"), [(3840, "f8", 14 << 20), (2720, "c16", 17 << 20)]
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 100 MB with an eighth of it for a budget."""
+    """A matrix of 118 MB, more than the limit leaves, with an eighth of it for a budget."""
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
 
 
@@ -60,7 +63,7 @@ def fill(rows, cols):
     # Kac, Murdock and Szego, whose inverse is tridiagonal, with rows in another order.
     return 0.5 ** abs(places[rows, None] - np.arange(cols.start, cols.stop))
 
-A = oc.create_array("Z", (n, n), "f8", order="C", fill=fill, memory="8 MiB", progress=False)
+A = oc.create_array("Z", (n, n), "f8", order="C", fill=fill, memory="16 MiB", progress=False)
 lu = lu_factor(A, memory=budget, method=method, progress=False)
 assert lu.report.peak_memory_bytes <= budget
 assert lu.report.method != "slabs"
@@ -77,8 +80,20 @@ assert abs(x - expected / 0.75).max() < 1e-12
 
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str) -> None:
-    """A matrix of 47 MB with a sixteenth of it for a budget, whose rows are swapped."""
-    limit.survived(COLUMNS, tmp_path, 3 << 20, "2432", method)
+    """A matrix of 82 MB with a 20th of it for a budget, whose rows are swapped."""
+    limit.survived(COLUMNS, tmp_path, 4 << 20, "3200", method, fixed=FIXED_SMALL)
+
+
+@pytest.mark.parametrize(
+    ("n", "budget", "fixed"), [(3200, 4 << 20, FIXED_SMALL), (3840, 14 << 20, FIXED)]
+)
+def test_a_whole_matrix_is_noticed(
+    tmp_path: Path, limit: Limit, n: int, budget: int, fixed: int
+) -> None:
+    """By the kernel, or where what others loaded is not counted, by its own peak."""
+    script = COLUMNS[: COLUMNS.index("lu = ")] + "whole = A[...]"
+    with pytest.raises(AssertionError):
+        limit.survived(script, tmp_path, budget, str(n), "", fixed=fixed)
 
 
 def test_the_limit_is_real(tmp_path: Path, limit: Limit) -> None:
