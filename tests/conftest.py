@@ -27,7 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep rates that are measured while tests run from the user's later plans."""
     # The parts of a test run share one: they inherit it, and what is in it outlives the run.
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user-cache") if config.cache else "")
+    cache = getattr(config, "cache", None)  # not there with -p no:cacheprovider
+    os.environ["XDG_CACHE_HOME"] = str(cache.mkdir("user-cache") if cache else "")
 
 
 @pytest.fixture

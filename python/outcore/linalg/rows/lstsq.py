@@ -108,10 +108,10 @@ def lstsq(
     damp
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     memory
-        Budget; by default half of the available memory. n² elements for the triangle, up to eight
-        times where threads share the rows, n k for the right-hand sides, and blocks of rows; or for
-        m < n, m² elements, n k for the solution, and blocks of columns; or a slab of columns, for
-        m < n of rows.
+        Budget; by default half of the available memory. 2 n² elements for the triangle and its
+        update, more where threads share the rows, n k for the right-hand sides, and blocks of rows;
+        or for m < n, 2 m² elements, n k for the solution, and blocks of columns; or a slab of
+        columns, for m < n of rows.
     out
         Directory of the solution on disk; by default it is in memory.
     factors
