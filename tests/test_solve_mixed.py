@@ -3,13 +3,16 @@
 import contextlib
 import dataclasses
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from known_matrices import kahan
 from linpack import Matrix, hpl_residual, names_below, on_disk, one_thread, random_matrix
 from mixed_precision import EPS, LOW, TINY, N, backward_error, mixed
+from scipy.linalg import LinAlgWarning
 
 import outcore as oc
 from outcore import rates as machine_rates
@@ -49,6 +52,29 @@ def test_as_good_as_full_precision(
     assert report.dtype == dtype
     assert report.peak_memory_bytes <= TINY
     assert f"{report.backward_error:.2e}, the last of {len(report.history)}" in str(report)
+
+
+@pytest.mark.parametrize("name", ["leading block of zeros", "Kahan", "Wilkinson"])
+def test_matrices_that_are_hard(tmp_path: Path, name: str) -> None:
+    """As good as in full precision; that pivots grew is told."""
+    a = random_matrix(N, "f8")
+    if name == "leading block of zeros":
+        a[: N // 2, : N // 2] = 0
+    elif name == "Kahan":
+        a = kahan(N)
+    else:
+        a = np.tril(-np.ones((60, 60)), -1) + np.eye(60)
+        a[:, -1] = 1
+    b = random_matrix(N, "f8", 3)[: len(a), 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LinAlgWarning)
+        x, report = mixed(on_disk(tmp_path / "Z", a), b)
+    assert hpl_residual(a, x, b) < 16
+    assert report.method.startswith("LU in float32, "), "no other factors were needed"
+    assert ("GMRES" in report.method) == (name != "leading block of zeros")
+    if name == "Wilkinson":
+        assert report.growth == 2.0**59
+        assert any("pivots grew" in note for note in report.notes)
 
 
 def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
