@@ -1,10 +1,11 @@
-"""Arrays of `numpy.ma`: what lies below a mask is not stored as if it were an element."""
+"""Arrays of `numpy.ma`, and of dask made of them: what lies below a mask is no element."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 from linpack import one_thread
@@ -17,6 +18,8 @@ __all__ = ["one_thread"]  # a fixture for every test here
 N = 6
 MASKED: Any = np.ma.masked_equal(np.arange(float(N)), 3.0)
 SQUARE: Any = np.ma.masked_less(np.eye(N) + 4 * np.tri(N), 1.0)
+LAZY: Any = dask.array.from_array(SQUARE, chunks=(2, N))
+LAZY_VECTOR: Any = dask.array.from_array(MASKED, chunks=2)
 
 WAYS: dict[str, Callable[[oc.Array, Path], Any]] = {
     "assigned": lambda A, at: A.__setitem__((slice(None), 0), MASKED),
@@ -31,6 +34,22 @@ WAYS: dict[str, Callable[[oc.Array, Path], Any]] = {
     "operand": lambda A, at: oc.linalg.matmul(A, MASKED, progress=False),
     "least squares": lambda A, at: oc.linalg.lstsq(SQUARE, np.ones(N), progress=False),
     "blocks of rows": lambda A, at: oc.linalg.gram(iter([SQUARE]), progress=False),
+    "dask, assigned": lambda A, at: A.__setitem__((slice(None), 0), LAZY_VECTOR),
+    "dask, copied": lambda A, at: oc.from_array(LAZY, at / "B"),
+    "dask, rows": lambda A, at: oc.from_array(iter([LAZY]), at / "B", shape=(N, N)),
+    "dask, fill": lambda A, at: oc.create_array(at / "B", N, fill=lambda rows: LAZY_VECTOR),
+    "dask, right-hand side": lambda A, at: oc.linalg.solve(A, LAZY_VECTOR, progress=False),
+    "dask, operand": lambda A, at: oc.linalg.matmul(A, LAZY, progress=False),
+    "dask, gram": lambda A, at: oc.linalg.gram(LAZY, progress=False),
+    "dask, least squares": lambda A, at: oc.linalg.lstsq(A, LAZY_VECTOR, progress=False),
+    "dask, wide": lambda A, at: oc.linalg.lstsq(LAZY[:3], np.ones(3), progress=False),
+    "dask, blocks of rows": lambda A, at: oc.linalg.gram(iter([LAZY]), progress=False),
+    "dask, pairs": lambda A, at: oc.linalg.lstsq(iter([(LAZY, np.ones(N))]), progress=False),
+    "list": lambda A, at: oc.from_array([MASKED, MASKED], at / "B"),
+    "transform": lambda A, at: oc.linalg.gram(A, transform=lambda X: SQUARE, progress=False),
+    "preconditioner": lambda A, at: oc.linalg.gmres(
+        A, np.ones(N), preconditioner=lambda R: MASKED[:, None], progress=False
+    ),
 }
 
 

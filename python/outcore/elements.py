@@ -23,6 +23,7 @@ def array_of(
     InvalidError
         If it is none, such as lists of different lengths, or has elements that are masked.
     """
+    value = computed(value)
     refuse_masked(value)
     try:
         return np.asarray(value)
@@ -32,14 +33,23 @@ def array_of(
         ) from None
 
 
-def refuse_masked(value: object) -> None:
+def computed(value: Any) -> Any:
+    """Compute what is only planned, as an array of dask: NumPy would do so, and drop a mask."""
+    compute = getattr(value, "compute", None)
+    return compute() if callable(compute) and hasattr(value, "__array__") else value
+
+
+def refuse_masked(value: Any) -> None:
     """Refuse an array with masked elements: what lies below the mask would pass for theirs.
 
     Raises
     ------
     InvalidError
-        If it is such an array of `numpy.ma`.
+        If it is such an array of `numpy.ma`, or a list that one is in.
     """
+    for one in value if isinstance(value, list | tuple) else ():
+        if isinstance(one, np.ma.MaskedArray):
+            refuse_masked(one)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         count = value.size if value.mask.ndim == 0 else np.count_nonzero(value.mask)
         raise InvalidError(

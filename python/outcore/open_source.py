@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array, open_array
-from outcore.elements import refuse_masked
+from outcore.elements import computed, refuse_masked
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
 from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
+from outcore.slicing import check_extents, is_sliced
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored, file_version
 from outcore.volumes import AnyPath, PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
@@ -88,10 +89,12 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
         return Stored(source, dtype)
     if isinstance(source, np.memmap):
         return Mapped(source, dtype)
+    if not is_sliced(source):
+        source = computed(source)
     refuse_masked(source)
     if isinstance(source, np.ndarray):
         return InMemory(source, dtype)
-    if not all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__")):
+    if not is_sliced(source):
         try:
             return InMemory(np.asarray(source), dtype)
         except (ValueError, TypeError) as error:
@@ -101,10 +104,7 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
                 f"cannot make an array of {type(source).__name__}: {error}; for blocks of rows "
                 "pass an iterator and shape="
             ) from None
-    if any(n != n for n in source.shape):
-        raise InvalidError(
-            f"need an array of known shape, have {source.shape}; call compute_chunk_sizes() first"
-        )
+    check_extents(source)
     found = Sliced(source, dtype)
     if is_a(source, "h5py", "Dataset"):
         found.path = Path(source.file.filename)

@@ -12,7 +12,6 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -24,10 +23,10 @@ from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.array_version import settle, version_of
 from outcore.copy_plan import Cuts, Side
-from outcore.elements import refuse_masked
-from outcore.errors import DiskError, InvalidError, OutcoreError
+from outcore.errors import InvalidError
 from outcore.flat_file import FlatFile
 from outcore.row_blocks import RowBlocks
+from outcore.slicing import order_of, part_of, reading
 from outcore.streams import Box
 from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, check_dtype, check_shape
@@ -211,7 +210,7 @@ class Flat(Source):
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
         into = np.empty_like(out, self._given) if self.converts else out
-        with _reading(self.path):
+        with reading(self.path):
             self._file.read(box, into)
         if into is not out:
             np.copyto(out, into, casting="same_kind")
@@ -298,9 +297,7 @@ class Sliced(Source):
             yield from itertools.product(*(c.inside(s) for c, s in zip(cuts, box, strict=True)))
 
     def _read(self, box: Box, out: npt.NDArray[Any]) -> None:
-        with _reading(self.path or type(self._array).__name__):
-            part = np.asanyarray(self._array[box])
-        refuse_masked(part)
+        part = part_of(self._array, box, self.path or type(self._array).__name__)
         if part.shape != out.shape:
             raise InvalidError(
                 f"need a block of shape {out.shape} from {type(self._array).__name__}, have "
@@ -364,24 +361,6 @@ def _state(found: os.stat_result) -> dict[str, int]:
         "inode": found.st_ino, "bytes": found.st_size,
         "modified_ns": found.st_mtime_ns, "changed_ns": found.st_ctime_ns,
     }  # fmt: skip
-
-
-@contextmanager
-def _reading(name: object) -> Iterator[None]:
-    """Say in outcore's terms what the system, or a library for it, failed to read."""
-    try:
-        yield
-    except OutcoreError:
-        raise
-    except OSError as error:
-        raise DiskError(f"cannot read {name}: {error}; check that it is whole") from error
-
-
-def order_of(array: Any) -> str:
-    """Order of the elements of anything like an array."""
-    flags = getattr(array, "flags", None)
-    fortran = flags is not None and flags.f_contiguous and not flags.c_contiguous
-    return "F" if fortran or getattr(array, "order", "C") == "F" else "C"
 
 
 def _run(source: Source) -> int:

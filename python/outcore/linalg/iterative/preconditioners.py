@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from outcore.elements import array_of
 from outcore.errors import InvalidError
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.cholesky.solve import Passes
@@ -154,7 +155,7 @@ class Function(Preconditioner):
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- f(R)."""
-        found = np.asarray(self._function(R.copy(order="F")))
+        found = array_of(self._function(R.copy(order="F")), "an array from preconditioner")
         if found.shape != R.shape or not np.can_cast(found.dtype, R.dtype, "same_kind"):
             raise InvalidError(
                 f"the preconditioner must return {R.dtype} of shape {R.shape}, as it is given, "

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.blas_calls import Trans
+from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.grains import cut
@@ -220,7 +221,7 @@ class _Product:
         self._alpha, self._shift, self._transform = float(alpha), shift, transform
         self._is_right, self._is_full = side == "right", triangle == "both"
         if transform is not None and self._is_right:
-            self._transform = lambda block: np.asarray(transform(block.T)).T
+            self._transform = lambda block: array_of(transform(block.T), "a block of transform").T
         self._kernels = kernels(geometry.dtype)
         self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)
         self._read = self._wrote = self._rows = 0

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from outcore.array import Array
+from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.columns import norms
 from outcore.linalg.kept_state import KeptState
@@ -268,7 +269,7 @@ class _Problem:
 
     def solve_by_slabs(self, g: SlabQrGeometry, **options: Any) -> tuple[Any, LeastSquaresReport]:
         assert isinstance(self.A, StoredRows), "slabs are of an array on disk"
-        b = self.b.array if isinstance(self.b, StoredRows) else np.asarray(self.given_b)
+        b = self.b.array if isinstance(self.b, StoredRows) else array_of(self.given_b)
         found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
         more = {

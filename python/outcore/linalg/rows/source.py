@@ -9,20 +9,21 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore.array import Array, open_array
-from outcore.elements import array_of, refuse_masked
+from outcore.elements import array_of, computed, refuse_masked
 from outcore.errors import InvalidError
 from outcore.linalg.grains import Grains
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.rows.plan import RowLayout
 from outcore.longcall import LongCall
+from outcore.slicing import check_extents, is_sliced, part_of
 from outcore.volumes import PathLike
 
 RowsLike: TypeAlias = Array | PathLike | npt.ArrayLike | Iterable[npt.ArrayLike] | Iterator[Any]
@@ -135,8 +136,7 @@ class SlicedRows(RowSource):
 
     def __init__(self, name: str, array: Any, *, transposed: bool = False) -> None:
         rows, columns = (*array.shape, 1)[:2]
-        flags = getattr(array, "flags", None)
-        by_row = not (flags is not None and flags.f_contiguous)
+        by_row = not getattr(getattr(array, "flags", None), "f_contiguous", False)
         if transposed:
             rows, columns, by_row = columns, rows, not by_row
         super().__init__(name, RowLayout(int(rows), int(columns), np.dtype(array.dtype), by_row))
@@ -150,8 +150,7 @@ class SlicedRows(RowSource):
         count = max(min(len(target), self.rows - first), 0)
         if count:
             rows = slice(first, first + count)
-            part = np.asanyarray(self._array[self._box(rows)])
-            refuse_masked(part)
+            part = part_of(self._array, self._box(rows), self.name)
             part = part.reshape(count, -1) if part.ndim == 1 else part
             part = part.T if self._transposed else part
             if part.shape != (count, self.columns):
@@ -294,17 +293,20 @@ def row_source(
     """
     if isinstance(given, str | os.PathLike):
         given = open_array(given)
-    refuse_masked(given)
     found: Any = given
-    if not isinstance(given, Array) and not _is_sliced(given):
-        if isinstance(given, Iterable) and not isinstance(given, list | tuple):
+    if not isinstance(given, Array) and not is_sliced(given):
+        if _is_iterated(given):
             return IteratedRows(name, iter(given), is_column=is_column, transposed=transposed)
+        found = computed(given)
+    refuse_masked(found)
+    if not isinstance(found, Array) and not is_sliced(found):
         try:
-            found = np.asarray(given)
-        except ValueError as error:
+            found = np.asarray(found)
+        except (ValueError, TypeError) as error:
             raise InvalidError(
                 f"{name} is no matrix ({error}); for blocks of rows pass an iterator, iter(blocks)"
             ) from None
+    check_extents(found, name)
     shape: tuple[int, ...] = tuple(found.shape)
     if len(shape) not in (1, 2) or 0 in shape:
         raise InvalidError(
@@ -315,8 +317,10 @@ def row_source(
     return kind(name, found, transposed=transposed)
 
 
-def _is_sliced(given: Any) -> bool:
-    return all(hasattr(given, attribute) for attribute in ("shape", "dtype", "__getitem__"))
+def _is_iterated(given: Any) -> TypeGuard[Iterable[Any]]:
+    """Whether it gives blocks; what is itself an array, such as a table of pandas, does not."""
+    is_array = hasattr(given, "__array__") or (hasattr(given, "shape") and hasattr(given, "ndim"))
+    return isinstance(given, Iterable) and not isinstance(given, list | tuple) and not is_array
 
 
 def known_operands(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Ticket, Trace, column_extremes
+from outcore.elements import array_of
 from outcore.errors import InvalidError, NonFiniteError, OutcoreError
 from outcore.linalg.grains import pages
 from outcore.linalg.matrix import Matrix
@@ -153,7 +154,7 @@ class RowStream:
     def _converted(self, first: int, data: Matrix) -> Matrix:
         rows: npt.NDArray[Any] = data
         if self._transform is not None:
-            rows = np.asarray(self._transform(data))
+            rows = array_of(self._transform(data), "an array from transform")
             if rows.shape != data.shape:
                 raise InvalidError(
                     f"transform made {rows.shape} of a block of {data.shape}; "
