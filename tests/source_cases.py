@@ -1,6 +1,6 @@
 """Arrays in the formats of others, and copies of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +68,36 @@ def in_outcore(model: Values, path: Path) -> Path:
         oc.from_array(model, path / "stored", chunks=(3,) * model.ndim, overwrite=True)
     )
     return path / "stored"
+
+
+class Column:
+    """A column as pandas has it: its flags are not NumPy's, and it may be sliced by names."""
+
+    def __init__(self, model: Values, *, named: bool) -> None:
+        self._model, self.shape, self.ndim, self.dtype = model, model.shape, 1, model.dtype
+        self.flags = {"allows_duplicate_labels": True}
+        if named:
+            self.iloc = model
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        return self._model.astype(dtype or self.dtype)
+
+    def __getitem__(self, rows: Any) -> Values:
+        assert not hasattr(self, "iloc"), "names are none of rows"
+        return self._model[rows]
+
+
+class Table:
+    """Columns with names, over which it is iterated, as pandas has them."""
+
+    def __init__(self, model: Values) -> None:
+        self._model, self.shape, self.ndim, self.iloc = model, model.shape, 2, model
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        return self._model.astype(dtype or self._model.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abcdefgh"[: self.shape[1]])
+
+    def __getitem__(self, name: str) -> Values:
+        return self._model[:, "abcdefgh".index(name)]

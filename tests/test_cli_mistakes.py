@@ -75,6 +75,9 @@ def test_addresses_are_not_directories_of_daemons(verb: str) -> None:
         (["serve", "io", "--config", "none"], "not_found"),
         (["serve", "io", "--config", "latin-\udce9"], "invalid"),
         (["mkdir", "text/below"], "not_found"),
+        (["convert", "b.npy", "C", "--offset", "8"], "invalid"),
+        (["convert", "b.npy", "C", "--source-order", "F"], "invalid"),
+        (["convert", "text", "C", "--shape", "2", "--dtype", "nonsense"], "invalid"),
     ],
 )
 def test_an_error_is_one_document(here: Path, arguments: list[str], kind: str) -> None:

@@ -404,3 +404,10 @@ def test_short_solves_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = names_below(tmp_path)
     estimate(lu)
     assert names_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("wrong", ["x", [1.0], -1, np.inf, True])
+def test_what_is_no_norm_is_refused(tmp_path: Path, wrong: Any) -> None:
+    lu = factored(tmp_path / "Z", random_matrix(20, "f8"))
+    with pytest.raises(InvalidError, match="norm_a must be a norm"):
+        estimate(lu, norm_a=wrong)

@@ -213,6 +213,15 @@ def test_alpha_and_shift(tmp_path: Path) -> None:
     assert np.allclose(want @ x, 1)
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    a = tall(20, 3, "f8")
+    expected = gram(a, alpha=2.0, shift=0.5, progress=False)[0]
+    numbers: Any = {"alpha": np.int64(2), "shift": np.float32(0.5)}
+    np.testing.assert_array_equal(gram(a, progress=False, **numbers)[0], expected)
+    G = gram(a, out=tmp_path / "G", progress=False, **numbers)[0]
+    np.testing.assert_array_equal(G[...], expected)
+
+
 @pytest.mark.parametrize("source", ["disk", "memory", "iterator"])
 def test_relationship_matrix_of_genotypes(tmp_path: Path, source: str) -> None:
     """Z Zᵀ / p with columns centred and scaled (VanRaden 2008), from bytes with missing values."""
@@ -265,6 +274,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ({"triangle": "upper"}, "triangle must be"),
         ({"alpha": 1j}, "alpha must be a real number"),
         ({"shift": np.nan}, "shift must be a real number"),
+        ({"shift": 10**400}, "shift must be a real number"),
+        ({"dtype": "nonsense"}, "'nonsense' is not a NumPy type"),
         ({"dtype": "f8"}, "cannot hold what A has, complex128"),
         ({"dtype": "i4"}, "dtype must be float32"),
         ({"transform": lambda block: block[:1]}, "must keep the shape"),

@@ -12,6 +12,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linpack import one_thread
+from source_cases import Column, Table
 from tall import DTYPES, RATES, Counting, ragged, tall
 
 import outcore as oc
@@ -239,6 +240,21 @@ def test_nan_and_infinity_are_refused_with_their_index(tmp_path: Path, order: st
         solve(np.full((100, 2), 1e38, "f4"), np.ones(100))
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    a, b = tall(20, 3, "f8"), np.ones(20)
+    expected, _ = solve(a, b, damp=2.0, cond=0.25)
+    x, _ = solve(a, b, damp=np.int64(2), cond=np.float32(0.25))
+    np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_tables_and_their_columns_are_matrices_and_vectors(named: bool) -> None:
+    a, b = tall(20, 3, "f8"), np.arange(20.0)
+    for matrix, right in [(a, b), (a.T[:, :3].copy(), b[:3])]:
+        x, _ = solve(Table(matrix), Column(right, named=named))
+        np.testing.assert_array_equal(x, solve(matrix, right)[0])
+
+
 def test_bad_input_is_refused() -> None:
     a, b = tall(20, 3, "f8"), np.ones(20)
     for problem, message in [
@@ -263,6 +279,8 @@ def test_bad_input_is_refused() -> None:
         ({"damp": -1}, "damp must be"),
         ({"damp": np.nan}, "damp must be"),
         ({"cond": 2}, "cond must be"),
+        ({"cond": "x"}, "cond must be"),
+        ({"damp": True}, "damp must be"),
         ({"threads": 0}, "threads must be"),
     ]:
         with pytest.raises(InvalidError, match=message):

@@ -217,6 +217,10 @@ def test_alpha_is_a_factor(tmp_path: Path) -> None:
     np.testing.assert_allclose(C, (2 - 3j) * (a @ b), rtol=0, atol=1e-12)
     with pytest.raises(oc.OutcoreError, match="alpha must be real"):
         matmul(np.ones((2, 2)), np.ones((2, 2)), alpha=1j)
+    wrong: Any
+    for wrong in ("x", "1", None, [2]):
+        with pytest.raises(oc.errors.InvalidError, match="alpha must be a number"):
+            matmul(np.ones((2, 2)), np.ones((2, 2)), alpha=wrong)
 
 
 # Larger than the budget, and known.

@@ -140,6 +140,8 @@ def test_dask_arrays_of_unknown_shape_are_refused(tmp_path: Path) -> None:
     array = dask.array.arange(10, chunks=5)
     with pytest.raises(InvalidError, match="compute_chunk_sizes"):
         oc.from_array(array[array > 3], tmp_path / "A")
+    with pytest.raises(InvalidError, match="compute_chunk_sizes"):
+        oc.linalg.gram(array[array > 3], progress=False)
 
 
 # Rows from an iterator.

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_pools import some_pool
 from source_cases import (
+    Column,
     Values,
     copied,
     in_contiguous_hdf5,
@@ -33,6 +34,7 @@ import outcore as oc
 from outcore.copying import copy_to_array
 from outcore.errors import (
     BusyError,
+    CorruptError,
     DiskError,
     IncompleteError,
     Interrupted,
@@ -144,6 +146,9 @@ def test_raw_files_that_cannot_be(tmp_path: Path) -> None:
         ({"shape": 10}, "give shape= and dtype="),
         ({"shape": 10, "dtype": "f8", "source_order": "A"}, "'C' or 'F'"),
         ({"shape": 10, "dtype": "f8", "offset": -1}, "offset"),
+        ({"shape": 10, "dtype": "f8", "offset": "x"}, "offset"),
+        ({"shape": 10, "dtype": "f8", "offset": 1.5}, "offset"),
+        ({"shape": 10, "dtype": "nonsense"}, "'nonsense' is not a NumPy type"),
         ({"shape": 10, "dtype": "O"}, "number type"),
         ({"shape": (0, 3), "dtype": "f8"}, "at least 1"),
     ]:
@@ -154,6 +159,24 @@ def test_raw_files_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         oc.from_array(tmp_path / "none.bin", tmp_path / "A", shape=10, dtype="f8")
     assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("options", [{"offset": 8}, {"source_order": "F"}])
+def test_order_and_offset_are_of_raw_files_only(tmp_path: Path, options: dict[str, Any]) -> None:
+    model = values((6, 5), "f8")
+    for name, source in [
+        ("npy", in_npy(model, tmp_path)),
+        ("hdf5", in_hdf5(model, tmp_path)),
+        ("zarr", in_zarr()(model, tmp_path)),
+        ("outcore", in_outcore(model, tmp_path)),
+        ("array", model),
+        ("rows", iter([model])),
+    ]:
+        with pytest.raises(InvalidError, match="need a raw file for source_order= or offset="):
+            oc.from_array(source, tmp_path / "A", shape=(6, 5), **options)
+        assert not (tmp_path / "A").exists(), name
+    with pytest.raises(InvalidError, match="'C' or 'F'"):
+        oc.from_array(model, tmp_path / "A", source_order="Q")  # type: ignore[call-overload]
 
 
 def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
@@ -253,6 +276,7 @@ def test_hdf5_by_name(tmp_path: Path) -> None:
         made["deep/two"] = two
         made["text"] = "text"
         made["scalar"] = 3.0
+        made["empty"] = h5py.Empty("f8")
     for name in (f"{file}::deep/two", Path(f"{file}::/deep/two")):
         found, _ = copied(name, tmp_path / "A")
         np.testing.assert_array_equal(found, two)
@@ -260,14 +284,15 @@ def test_hdf5_by_name(tmp_path: Path) -> None:
     found, _ = copied(f"{tmp_path}/b.mat::only", tmp_path / "A")
     np.testing.assert_array_equal(found, one)
     for name, message in [
-        (file, r"deep/two, only, .*write .*a\.h5::NAME"),
+        (file, r"deep/two, empty, only, .*write .*a\.h5::NAME"),
         (f"{file}::text", "number type|dimension"),
         (f"{file}::scalar", "dimension"),
+        (f"{file}::empty", "need a shape .* empty dataset"),
     ]:
         with pytest.raises(InvalidError, match=message):
             oc.from_array(name, tmp_path / "B")
     for name, message in [
-        (f"{file}::none", "no dataset none .* it has deep/two, only"),
+        (f"{file}::none", "no dataset none .* it has deep/two, empty, only"),
         (f"{file}::deep", "no dataset deep"),
         (f"{tmp_path}/none.h5::a", "no file"),
         (tmp_path / "none.h5", "no file"),
@@ -310,6 +335,25 @@ def test_a_damaged_chunk_is_said_and_leaves_an_incomplete_array(tmp_path: Path) 
         oc.from_array(tmp_path / "a.h5", tmp_path / "A")
     with pytest.raises(IncompleteError):
         oc.open_array(tmp_path / "A")
+
+
+def test_a_damaged_chunk_of_zarr_is_corrupt(tmp_path: Path) -> None:
+    in_zarr()(values((300, 200), "f8"), tmp_path)
+    chunk = tmp_path / "a.zarr/c/0/0"
+    chunk.write_bytes(chunk.read_bytes()[:4] + b"nonsense" * 20)
+    for read in (
+        lambda: oc.from_array(tmp_path / "a.zarr", tmp_path / "A"),
+        lambda: oc.linalg.gram(zarr.open_array(tmp_path / "a.zarr", mode="r"), progress=False),
+    ):
+        with pytest.raises(CorruptError, match=r"cannot decode .*; restore it from a copy"):
+            read()
+
+
+def test_a_column_of_a_table_is_an_array(tmp_path: Path) -> None:
+    for named in (False, True):
+        model = values(20, "f8")
+        column = Column(model, named=named)
+        np.testing.assert_array_equal(oc.from_array(column, tmp_path / f"A{named}")[...], model)
 
 
 def test_names_of_dimensions_and_attributes_come_along(tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ((a, 2.0), {}, "k must be an integer"),
         ((a, 2), {"power": 0}, "power must be an integer of at least 1"),
         ((a, 2), {"oversample": -1}, "oversample must be"),
+        ((a, 2), {"seed": "x"}, "seed must be an integer of at least 0.* have 'x'"),
+        ((a, 2), {"seed": -1}, "seed must be an integer of at least 0.* have -1"),
         ((ragged(a, [7]), 2), {"power": 4}, "only once, and svd needs 5 passes"),
         ((np.full((50, 10), 3e38, "f4"), 2), {}, "overflow float32"),
     ]

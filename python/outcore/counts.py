@@ -1,5 +1,6 @@
 """Counts that users give: rows, threads, buffers, steps; and other numbers."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,3 +30,11 @@ def is_count(value: Any, least: int = 1) -> bool:
 def is_number(value: Any) -> bool:
     """Whether it is a real number, and no truth value."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a real number, as `is_number` says, that a double can hold."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:
+        return False

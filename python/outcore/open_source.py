@@ -1,9 +1,9 @@
 """From what a user names or passes as a source to the `Source` that it is."""
 
 import json
-import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array, open_array
+from outcore.counts import is_count
 from outcore.elements import computed, refuse_masked
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
 from outcore.packages import is_a, load
@@ -50,12 +51,18 @@ def open_source(
         If reading it needs a package that is not installed.
     """
     extents = None if shape is None else _extents(shape)
-    if isinstance(source, str | os.PathLike):
-        path = as_path(source)
-        if isinstance(path, PoolPath):
-            found = (_open_directory if path.is_dir() else _open_array)(path, dtype)
-        else:
-            found = _named(os.fspath(source), extents, dtype, source_order, offset)
+    _check_raw(source_order, offset)
+    is_named = isinstance(source, str | os.PathLike)
+    opener = _opener(source, extents) if is_named else None
+    if is_named and opener is None:
+        return _open_raw(Path(source), extents, dtype, source_order, offset)
+    if source_order != "C" or offset != 0:
+        what = str(source) if is_named else f"one in memory, {type(source).__name__}"
+        raise InvalidError(
+            f"need a raw file for source_order= or offset=, have {what}; leave them out"
+        )
+    if opener is not None:
+        found = opener(dtype)
     elif (blocks := _iterator(source)) is not None:
         if extents is None:
             raise InvalidError("need shape= for blocks of rows from an iterator: give the number")
@@ -133,35 +140,41 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
     source.attributes = attributes
 
 
-def _named(
-    name: str,
-    shape: tuple[int, ...] | None,
-    dtype: npt.DTypeLike | None,
-    source_order: str,
-    offset: int,
-) -> Source:
-    path = Path(name)
+def _check_raw(order: str, offset: int) -> None:
+    """Refuse what cannot be said of any raw file."""
+    if order not in ("C", "F"):
+        raise InvalidError(f"the order of a raw file must be 'C' or 'F', have {order!r}")
+    if not is_count(offset, 0):
+        raise InvalidError(
+            f"an offset is bytes before the first element, an integer of at least 0, have "
+            f"{offset!r}"
+        )
+
+
+def _opener(
+    source: PathLike, shape: tuple[int, ...] | None
+) -> Callable[[npt.DTypeLike | None], Source] | None:
+    """Find what opens a file or directory, for elements of a type; `None` for a raw file."""
+    where = as_path(source)
+    if isinstance(where, PoolPath):
+        return partial(_open_directory if where.is_dir() else _open_array, where)
+    name, path = os.fspath(source), Path(source)
     file, separator, dataset = name.rpartition(SEPARATOR)
     if separator and not path.exists():
         _refuse_special(Path(file))
-        return _open_hdf5(Path(file), dataset, dtype)
+        return partial(_open_hdf5, Path(file), dataset)
     if path.is_dir():
-        return _open_directory(path, dtype)
+        return partial(_open_directory, path)
     if not path.exists():
         raise NotFoundError(f"there is no file {path}; check the path")
     _refuse_special(path)
     suffix = path.suffix.lower()
     magic = b"" if shape is not None else _beginning(path)
     if suffix == ".npy" or magic.startswith(_NPY_MAGIC):
-        return _open_npy(path, dtype)
+        return partial(_open_npy, path)
     if suffix in HDF5_SUFFIXES or magic.startswith(_HDF5_MAGIC):
-        return _open_hdf5(path, "", dtype)
-    if shape is None or dtype is None:
-        raise InvalidError(
-            f"{path} is no .npy or HDF5 file and no Zarr directory; "
-            "if it is a raw file, give shape= and dtype="
-        )
-    return _open_raw(path, shape, np.dtype(dtype), source_order, offset)
+        return partial(_open_hdf5, path, "")
+    return None
 
 
 def _refuse_special(path: Path) -> None:
@@ -273,12 +286,19 @@ def _open_npy(path: Path, dtype: npt.DTypeLike | None) -> Source:
 
 
 def _open_raw(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], order: str, offset: int
+    path: Path,
+    shape: tuple[int, ...] | None,
+    wanted: npt.DTypeLike | None,
+    order: str,
+    offset: int,
 ) -> Source:
-    if order not in ("C", "F"):
-        raise InvalidError(f"the order of a raw file must be 'C' or 'F', have {order!r}")
-    if operator.index(offset) < 0:
-        raise InvalidError(f"an offset is bytes before the first element, have {offset}")
+    if shape is None or wanted is None:
+        raise InvalidError(
+            f"{path} is no .npy or HDF5 file and no Zarr directory; "
+            "if it is a raw file, give shape= and dtype="
+        )
+    check_dtype(wanted)
+    dtype = np.dtype(wanted)
     need = offset + int(np.prod(shape, dtype=object)) * dtype.itemsize
     have = path.stat().st_size
     if have < need:
@@ -286,4 +306,4 @@ def _open_raw(
             f"need {need} bytes in {path} for shape {shape} of {dtype} from byte {offset} on, have "
             f"{have}; check shape=, dtype= and offset="
         )
-    return Flat(path, shape, dtype, order, offset)
+    return Flat(path, shape, dtype, order, int(offset))

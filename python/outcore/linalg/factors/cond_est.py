@@ -17,6 +17,7 @@ import numpy as np
 from outcore import blas_choice, budget
 from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
+from outcore.counts import is_finite
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.cholesky.solve import Passes
@@ -97,7 +98,7 @@ def cond_est(
     if not isinstance(norm, int | float | str) or norm not in names:
         raise InvalidError(f"norm must be 1 or numpy.inf, have {norm!r}")
     is_inf = names[norm] == "inf"
-    if norm_a is not None and not 0 <= norm_a < np.inf:
+    if norm_a is not None and not (is_finite(norm_a) and norm_a >= 0):
         raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
     memory_bytes = budget.resolve(memory)
     vectors = vectors_bytes(factor.n, factor.dtype)

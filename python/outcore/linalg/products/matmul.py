@@ -146,8 +146,7 @@ def matmul_and_report(
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
     dtype = common_dtype(arrays)
-    if dtype.kind == "f" and complex(alpha).imag:
-        raise InvalidError(f"alpha must be real for matrices of {dtype}, have {alpha!r}")
+    alpha = _factor(alpha, dtype)
     op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
     left, right = _operand("A", arrays["A"], op_a, dtype), _operand("B", arrays["B"], op_b, dtype)
     product = _product(left, right, arrays, dtype, is_stored=out is not None)
@@ -180,6 +179,20 @@ def matmul_and_report(
             return result, report
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("the product", "matmul")) from None
+
+
+def _factor(alpha: Any, dtype: np.dtype[Any]) -> complex:
+    try:
+        if isinstance(alpha, str | bytes):
+            raise TypeError
+        factor = complex(alpha)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidError(f"alpha must be a number, have {alpha!r}") from None
+    if dtype.kind == "c":
+        return factor
+    if factor.imag:
+        raise InvalidError(f"alpha must be real for matrices of {dtype}, have {alpha!r}")
+    return factor.real
 
 
 def _operand(

@@ -6,7 +6,6 @@ with a pass over A for each (`outcore.linalg.rows.gram_plan`). A Aᴴ is the sam
 of A taken as rows, and conjugated.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.blas_calls import Trans
+from outcore.counts import is_finite
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
@@ -47,7 +47,7 @@ from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.streams import wait
 from outcore.volumes import PathLike
-from outcore.zarr_format import Metadata
+from outcore.zarr_format import Metadata, check_dtype
 
 Triangle: TypeAlias = Literal["both", "lower"]
 
@@ -141,8 +141,9 @@ def gram(
     if triangle not in ("both", "lower"):
         raise InvalidError(f"triangle must be 'both' or 'lower', have {triangle!r}")
     for name, number in (("alpha", alpha), ("shift", shift)):
-        if not (isinstance(number, int | float) and math.isfinite(number)):
+        if not is_finite(number):
             raise InvalidError(f"{name} must be a real number, have {number!r}")
+    alpha, shift = float(alpha), float(shift)
     source = row_source("A", A, transposed=side == "right")
     kind = _result_dtype(source, dtype, transform)
     if transform is None:
@@ -188,7 +189,7 @@ def _result_dtype(
 ) -> np.dtype[Any]:
     if dtype is None:
         return work_dtype("A", source.layout.dtype)
-    kind = np.dtype(dtype)
+    kind = check_dtype(dtype)
     if work_dtype("the result", kind) != kind:
         raise InvalidError(f"dtype must be float32, float64, complex64 or complex128, have {kind}")
     if transform is None and not np.can_cast(source.layout.dtype, kind, "same_kind"):
@@ -218,7 +219,7 @@ class _Product:
         triangle: str,
     ) -> None:
         self._source, self._g, self._call = source, geometry, call
-        self._alpha, self._shift, self._transform = float(alpha), shift, transform
+        self._alpha, self._shift, self._transform = alpha, shift, transform
         self._is_right, self._is_full = side == "right", triangle == "both"
         if transform is not None and self._is_right:
             self._transform = lambda block: array_of(transform(block.T), "a block of transform").T

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from outcore.array import Array
+from outcore.counts import is_finite, is_number
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.columns import norms
@@ -233,9 +234,9 @@ class _Problem:
             raise InvalidError(
                 f"A has {A.rows} rows, b has {b.rows}; a right-hand side has as many rows as A"
             )
-        if not (isinstance(damp, int | float) and 0 <= damp < math.inf):
+        if not (is_finite(damp) and damp >= 0):
             raise InvalidError(f"damp must be a number of at least 0, have {damp!r}")
-        if cond is not None and not 0 <= cond < 1:
+        if cond is not None and not (is_number(cond) and 0 <= cond < 1):
             raise InvalidError(f"cond must be at least 0 and below 1, have {cond!r}")
         self.dtype = work_dtype("A", A.layout.dtype)
         if work_dtype("b", b.layout.dtype).kind == "c":

@@ -154,7 +154,7 @@ def svd(
     source = row_source("A", A)
     dtype = work_dtype("A", source.layout.dtype)
     source.deliver(dtype)
-    draw = np.random.default_rng(seed)
+    draw = _generator(seed)
     known = known_operands({"A": (source, A)})
     arguments = {
         "k": repr(k), "oversample": repr(oversample), "power": repr(power),
@@ -180,6 +180,16 @@ def svd(
                 return _Svd(source, g, call, draw, target, steps).solve()
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("svd", "svd")) from None
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InvalidError(
+            f"seed must be an integer of at least 0, a numpy.random.Generator or None, have "
+            f"{seed!r}"
+        ) from None
 
 
 def _seed_of(seed: object, draw: np.random.Generator) -> object:
