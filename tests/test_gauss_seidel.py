@@ -33,7 +33,7 @@ from outcore.errors import (
     NonFiniteError,
     SingularMatrixError,
 )
-from outcore.linalg import gauss_seidel, jacobi, lu_factor
+from outcore.linalg import cg, gauss_seidel, jacobi, lu_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
 N = 150
@@ -224,6 +224,23 @@ def test_numbers_too_large_for_single_precision(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="in rows 64 to 79 that is too large for float32"):
         gauss_seidel(on_disk(tmp_path / "A", a), np.ones(N), storage="f4", progress=False)
     assert list(tmp_path.iterdir()) == [tmp_path / "A"]
+
+
+@pytest.mark.parametrize("method", [gauss_seidel, cg])
+def test_numbers_too_small_for_single_precision(tmp_path: Path, method: Any) -> None:
+    a = random((N, N), "f8")
+    a = a + a.T + 10 * N * np.eye(N)
+    with pytest.raises(InvalidError, match="row 0 of A are too small for float32"):
+        method(on_disk(tmp_path / "A", a * 1e-50), np.ones(N), storage="f4", progress=False)
+    scales = np.ones(N)
+    scales[7] = 1e-30
+    with pytest.raises(InvalidError, match="row 7 of A are too small for float32"):
+        lost = a * scales * scales[:, None] * 1e-20
+        method(on_disk(tmp_path / "A", lost), np.ones(N), storage="f4", progress=False)
+    # One that becomes zero is as good as zero beside the others of its row.
+    a[3, 5] = a[5, 3] = 1e-60
+    x, _ = method(on_disk(tmp_path / "A", a), np.ones(N), storage="f4", progress=False)
+    assert residual(a, x, np.ones(N)) < 1e-4
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -12,6 +12,7 @@ from outcore._core import ArrayFile
 from outcore.errors import InvalidError
 from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.plan import IterativeGeometry, MatrixLayout
+from outcore.linalg.iterative.strips import Tile
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.temporary_array import temporary_array
 from outcore.longcall import LongCall
@@ -40,7 +41,7 @@ def narrow_copy(
     Raises
     ------
     InvalidError
-        If an element is too large for single precision.
+        If an element is too large for single precision, or all of a row are too small.
     """
     with temporary_array(where, copy_metadata(geometry)) as array:
         file = array.open_file(call.arena, 1, writable=True, trace=call.trace, trace_number=2)
@@ -55,6 +56,7 @@ def _copy(
     """Write all tiles; the memory for that is free again at the end."""
     layout, first = geometry.layout, geometry.first_line
     elements = layout.slot_bytes // layout.stored.itemsize
+    rows = _Rows(layout.n, is_half=geometry.demands.is_half)
     with WriteBehind(file, most=_BUFFERS - 1, trace=call.trace) as writer:
         slots = [
             np.ndarray(
@@ -67,20 +69,50 @@ def _copy(
         for number, (tile, data) in enumerate(source.go(geometry.tiles_of("all"))):
             slot = slots[number % _BUFFERS]
             chunk = _as_chunk(slot, layout)
-            with np.errstate(over="raise"):
-                try:
-                    np.copyto(chunk[: data.shape[0], : data.shape[1]], data, "same_kind")
-                except FloatingPointError:
-                    raise InvalidError(
-                        f"A has an element in rows {tile.rows.start} to {tile.rows.stop - 1} "
-                        f"that is too large for {layout.stored}; leave out storage="
-                    ) from None
+            rows.copy(tile, data, chunk[: data.shape[0], : data.shape[1]])
             line, at = tile.chunk
             box = tuple(
                 slice(number * size, (number + 1) * size)
                 for number, size in zip((line - first, at), layout.chunks, strict=True)
             )
             writer.write(box, chunk)
+    rows.check(layout.stored)
+
+
+class _Rows:
+    """What of each row is left in single precision."""
+
+    def __init__(self, n: int, *, is_half: bool) -> None:
+        self._is_left, self._is_rounded = np.zeros(n, bool), np.zeros(n, bool)
+        self._is_half = is_half
+
+    def copy(self, tile: Tile, data: Matrix, target: Matrix) -> None:
+        """Copy a tile."""
+        underflows: list[str] = []
+        here = tile.rows
+        with np.errstate(over="raise", under="call", call=lambda kind, _: underflows.append(kind)):
+            try:
+                np.copyto(target, data, "same_kind")
+            except FloatingPointError:
+                raise InvalidError(
+                    f"A has an element in rows {here.start} to {here.stop - 1} that is too large "
+                    f"for {target.dtype}; leave out storage="
+                ) from None
+        if underflows:
+            self._is_rounded[here] |= data.any(axis=1)
+        if not self._is_left[here].all():
+            self._is_left[here] |= target.any(axis=1)
+        if self._is_half and not self._is_left[tile.cols].all():
+            self._is_left[tile.cols] |= target.any(axis=0)
+
+    def check(self, stored: np.dtype[Any]) -> None:
+        """Refuse rows of which nothing is left: A would be singular."""
+        lost = np.flatnonzero(self._is_rounded & ~self._is_left)
+        if len(lost):
+            raise InvalidError(
+                f"all elements of row {lost[0]} of A are too small for {stored}, in which they are "
+                "zero; leave out storage="
+            )
 
 
 def _as_chunk(slot: npt.NDArray[Any], layout: MatrixLayout) -> Matrix:
