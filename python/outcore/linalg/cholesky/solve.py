@@ -68,8 +68,8 @@ def cho_solve(
     -------
     numpy.ndarray or Array
         x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
-        its ``report``, which ``c.solve_report`` is in any case. Of the factor's type; complex for a
-        complex `b`.
+        its ``report``, which `outcore.last_report` is in any case. Of the factor's type; complex
+        for a complex `b`.
 
     Raises
     ------

@@ -30,7 +30,8 @@ class Determinant:
     Attributes
     ----------
     sign
-        A number of absolute value 1, or 0 if the matrix is singular; complex for complex types.
+        A number of absolute value 1, or 0 if the matrix is singular; of LU, complex for complex
+        types; of Cholesky, 1.0.
     logabsdet
         Natural logarithm of the absolute value; -inf if the matrix is singular.
     report

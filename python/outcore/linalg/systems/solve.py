@@ -67,7 +67,8 @@ def solve(
     memory
         Budget; by default half of the available memory.
     out
-        Directory of the solution, to have it on disk.
+        Directory of the solution, to have it on disk; by default that of an on-disk `b` with ``.x``
+        appended.
     factors
         Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended,
         ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision.
