@@ -116,6 +116,31 @@ def test_a_resumed_solve_begins_where_it_was(tmp_path: Path) -> None:
     assert told[0] > 0.1
 
 
+ITERATED: dict[str, Callable[..., object]] = {
+    "gram": lambda blocks, **options: linalg.gram(blocks, **options),
+    "qr": lambda blocks, **options: linalg.qr(blocks, **options),
+    "lstsq": lambda blocks, **options: linalg.lstsq(
+        ((block, np.ones(10)) for block in blocks), **options
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", ITERATED)
+def test_of_an_iterator_the_end_is_told_and_that_it_goes_on(verb: str) -> None:
+    block = random_matrix(10, "f8")
+    told: list[tuple[float, float]] = []
+
+    def tell(fraction: float, seconds_left: float) -> None:
+        told.append((fraction, seconds_left))
+
+    ITERATED[verb](iter([block] * 2000), memory=300_000, progress=tell)
+    assert told[-1] == (1.0, 0.0)
+    assert len(told) > 2
+    assert all(fraction == 0 and np.isnan(left) for fraction, left in told[:-1])
+    with pytest.raises(InvalidError, match="progress must be"):
+        ITERATED[verb](iter([block] * 12), progress="bad")
+
+
 @pytest.mark.parametrize("given", ["yes", 1, None])
 def test_what_is_no_choice_is_refused(tmp_path: Path, given: Any) -> None:
     a = random_matrix(20, "f8")

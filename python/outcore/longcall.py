@@ -53,7 +53,7 @@ def long_call(
     title: str,
     *,
     memory_bytes: int,
-    work: float,
+    work: float | None,
     work_done: float = 0.0,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -67,7 +67,7 @@ def long_call(
     memory_bytes
         Budget of the arena.
     work, work_done
-        All the work, and what an earlier call did of it, in flops.
+        All the work, `None` if that is not known, and what an earlier call did of it, in flops.
     threads
         Threads of the BLAS meanwhile; `None` leaves them as they are.
     progress

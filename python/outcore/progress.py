@@ -1,5 +1,6 @@
 """Progress with an honest estimate of the time left, on the standard error of a terminal."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -56,18 +57,21 @@ class Meter:
     """Progress of one long call, in units of work of the caller's choice.
 
     The bar appears after two seconds. The time left is the elapsed time scaled by the work left, so
-    the caller should count work that takes time (flops), not steps.
+    the caller should count work that takes time (flops), not steps. Of a total that is not known,
+    `None`, no bar is shown, and a function gets (0.0, NaN) until the end.
     """
 
-    def __init__(self, title: str, total: float, progress: ProgressLike, done: float = 0.0) -> None:
+    def __init__(
+        self, title: str, total: float | None, progress: ProgressLike, done: float = 0.0
+    ) -> None:
         check_progress(progress)
-        self._total = max(total, 1e-300)
+        self._total = math.inf if total is None else max(total, 1e-300)
         self._first = self._done = done
         self._report = progress if callable(progress) else None
         self._started = self._told = time.monotonic()
         self._bar: Progress | None = None
         self._title = title
-        self._shown = progress is True and sys.stderr.isatty()
+        self._shown = progress is True and sys.stderr.isatty() and total is not None
         if isinstance(progress, Part):
             progress.begin(done / self._total)
 
@@ -90,7 +94,8 @@ class Meter:
         elapsed = time.monotonic() - self._started
         # More may be done than was foreseen.
         work_left = max(self._total - self._done, 0.0)
-        return elapsed * work_left / fresh if fresh > 0 else float("nan")
+        is_known = fresh > 0 and work_left < math.inf
+        return elapsed * work_left / fresh if is_known else math.nan
 
     def advance(self, work: float) -> None:
         """Note that `work` units are done."""

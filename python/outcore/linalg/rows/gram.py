@@ -108,6 +108,7 @@ def gram(
         Threads of the BLAS; by default as it is set.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
+        Of an iterator the end is not known: the function gets (0.0, NaN) before it, nothing is shown.
 
     Returns
     -------
@@ -164,8 +165,8 @@ def gram(
             claimed(out, read, overwrite=overwrite, why=_WHY) as where,
             long_call(
                 "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=steps.memory_bytes,
-                work=geometry.flops(source.rows or 0), threads=threads,
-                progress=progress if source.rows else False,
+                work=geometry.flops(source.rows) if source.rows else None, threads=threads,
+                progress=progress,
             ) as call,
         ):  # fmt: skip
             product = _Product(source, geometry, call, alpha, shift, transform, side, triangle)

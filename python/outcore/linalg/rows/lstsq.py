@@ -133,6 +133,8 @@ def lstsq(
         Threads of the BLAS; by default as it is set.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
+        If `A` is an iterator and `b` no array, the end is not known: the function gets (0.0, NaN)
+        before it, nothing is shown.
 
     Returns
     -------
@@ -194,7 +196,7 @@ def lstsq(
             claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
             long_call(
                 "least squares", memory_bytes=memory_bytes, work=problem.work(way),
-                threads=threads, progress=progress if problem.rows else False,
+                threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
             x, report = problem.solve_going_by(call, way, where, steps)
@@ -249,11 +251,11 @@ class _Problem:
         self.rows = A.rows if A.rows is not None else b.rows
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
 
-    def work(self, way: list[RowPlan] | LeastNormGeometry) -> float:
-        """Operations, for progress."""
+    def work(self, way: list[RowPlan] | LeastNormGeometry) -> float | None:
+        """Operations, for progress; `None` if it is known only at the end how many."""
         if isinstance(way, LeastNormGeometry):
             return way.flops
-        return self.flops(self.rows or 0)
+        return self.flops(self.rows) if self.rows else None
 
     def flops(self, rows: int) -> float:
         """Operations for so many rows."""

@@ -116,6 +116,7 @@ def qr(
         Threads of the BLAS; by default as it is set.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
+        Of an iterator the end is not known: the function gets (0.0, NaN) before it, nothing is shown.
 
     Returns
     -------
@@ -162,7 +163,7 @@ def qr(
     steps = StepsDone(out if known else None, "qr", {"mode": mode}, known, memory, resume=resume)
     if mode == "r":
         plan = r_blocks(source.layout, dtype, steps.memory_bytes, is_stored=out is not None)
-        work = tsqr_flops(source.rows or 0, source.columns, 0, dtype)
+        work = tsqr_flops(source.rows, source.columns, 0, dtype) if source.rows else None
     else:
         g = qr_geometry(source.layout, dtype, steps.memory_bytes)
         work = g.flops
@@ -172,7 +173,7 @@ def qr(
             claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
             long_call(
                 f"QR of {_name(source)}", memory_bytes=steps.memory_bytes, work=work,
-                threads=threads, progress=progress if source.rows else False,
+                threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
             if where is None:
