@@ -234,9 +234,9 @@ def test_numbers_too_small_for_single_precision(tmp_path: Path, method: Any) -> 
         method(on_disk(tmp_path / "A", a * 1e-50), np.ones(N), storage="f4", progress=False)
     scales = np.ones(N)
     scales[7] = 1e-30
+    lost = on_disk(tmp_path / "A", a * scales * scales[:, None] * 1e-20)
     with pytest.raises(InvalidError, match="row 7 of A are too small for float32"):
-        lost = a * scales * scales[:, None] * 1e-20
-        method(on_disk(tmp_path / "A", lost), np.ones(N), storage="f4", progress=False)
+        method(lost, np.ones(N), storage="f4", progress=False)
     # One that becomes zero is as good as zero beside the others of its row.
     a[3, 5] = a[5, 3] = 1e-60
     x, _ = method(on_disk(tmp_path / "A", a), np.ones(N), storage="f4", progress=False)

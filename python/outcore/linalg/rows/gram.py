@@ -108,7 +108,8 @@ def gram(
         Threads of the BLAS; by default as it is set.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
-        Of an iterator the end is not known: the function gets (0.0, NaN) before it, nothing is shown.
+        Of an iterator the end is not known: the function gets (0.0, NaN) before it, and nothing
+        is shown.
 
     Returns
     -------
