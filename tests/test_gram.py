@@ -25,6 +25,7 @@ from outcore.errors import (
 from outcore.linalg import gram
 from outcore.linalg.grains import Grains
 from outcore.linalg.rows import gram_plan
+from outcore.linalg.rows.gram_parts import slabs, tiles
 from outcore.linalg.rows.gram_plan import GramProblem, gram_geometry
 from outcore.linalg.rows.plan import RowLayout, RowPlan
 
@@ -119,11 +120,14 @@ def test_parts_cover_the_triangle_once(
     """And their boxes every chunk on disk that must be written, once."""
     across = data.draw(st.sampled_from([d for d in range(1, unit + 1) if unit % d == 0]))
     layout = RowLayout(7, n, np.dtype("f8"), True)
-    for parts in (gram_plan._slabs(n, words, unit), gram_plan._tiles(n, words, unit)):
+    for parts in (slabs(n, words, unit), tiles(n, words, unit)):
         if not parts:
             continue
         rows = RowPlan(layout, 4, layout.dtype, "C", 1)
         g = gram_plan.GramGeometry(n, layout.dtype, rows, (unit, across), parts, 1 << 20)
+        assert len(parts) == len(list(parts))
+        assert list(parts[1:3]) == list(parts)[1:3]
+        assert parts[-1] == list(parts)[-1]
         assert g.part_words <= max(words, unit**2) or g.part_words <= words
         seen = np.zeros((n, n), int)
         chunks = np.zeros((n + unit, n + unit), int)

@@ -23,7 +23,8 @@ from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
-from outcore.linalg.rows.gram_plan import GramGeometry, GramProblem, Part, gram_geometry
+from outcore.linalg.rows.gram_parts import Part
+from outcore.linalg.rows.gram_plan import GramGeometry, GramProblem, gram_geometry
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     RowsLike,

@@ -6,6 +6,7 @@ a slab of columns from the diagonal down, or a square tile, whichever reads less
 """
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
-from outcore.linalg.grains import BOUNCE_BYTES, cut, pages
+from outcore.linalg.grains import BOUNCE_BYTES, pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
+from outcore.linalg.rows.gram_parts import Part, Parts, largest_shape, layouts_of, slabs, tiles
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
 from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import stored_layout
@@ -23,24 +25,6 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 
 _SHARES = (15 / 16, 7 / 8, 3 / 4, 1 / 2, 1 / 4, 1 / 8)
 """Shares of the budget that are tried for a part: the rest is for blocks of rows."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows and columns of AᴴA that are computed together."""
-
-    rows: slice
-    columns: slice
-
-    @property
-    def is_on_diagonal(self) -> bool:
-        """Whether it begins on the diagonal; otherwise it lies below."""
-        return bool(self.rows.start == self.columns.start)
-
-    def layouts(self, A: RowLayout) -> list[RowLayout]:
-        """Columns of A that it needs: the ones, or two groups of them."""
-        groups = [self.rows] if self.is_on_diagonal else [self.rows, self.columns]
-        return [A.narrowed(group.start, group.stop) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,7 @@ class GramGeometry:
     dtype: np.dtype[Any]
     rows: RowPlan
     tile: tuple[int, int] | None
-    parts: tuple[Part, ...]
+    parts: Parts
     budget_bytes: int
 
     @property
@@ -79,14 +63,16 @@ class GramGeometry:
 
     def part_shape(self, part: Part) -> tuple[int, int]:
         """Rows and columns of a part in memory: whole chunks of G, if it goes to the disk."""
-        rows, columns = (s.stop - s.start for s in (part.rows, part.columns))
-        unit = self.tile[0] if self.tile else 1
-        return -(-rows // unit) * unit, -(-columns // unit) * unit
+        return part.shape(self._unit)
+
+    @property
+    def _unit(self) -> int:
+        return self.tile[0] if self.tile else 1
 
     @property
     def part_words(self) -> int:
         """Elements of the largest part in memory."""
-        return max(math.prod(self.part_shape(part)) for part in self.parts)
+        return math.prod(largest_shape(self.parts, self._unit))
 
     @property
     def target_bounce_bytes(self) -> int:
@@ -114,21 +100,34 @@ class GramGeometry:
     @property
     def memory_bytes(self) -> int:
         """The most that is taken from the budget."""
-        blocks = max(blocks_bytes(self.plans(part)) for part in self.parts)
         own = pages(self.part_words * self.dtype.itemsize)
         beside = STATE_MEMORY_BYTES if self.tile else 0
-        return own + blocks + self.target_bounce_bytes + beside
+        return own + self._blocks_bytes() + self.target_bounce_bytes + beside
+
+    def _blocks_bytes(self) -> int:
+        if not self.parts.is_tiled:
+            # The first part has the most columns, and begins with whole grains of them.
+            return blocks_bytes(self.plans(self.parts[0]))
+        # Each two groups of columns are side by side in some part.
+        sizes: list[int] = []
+        for layout, groups in layouts_of(self.parts, self.A).items():
+            plan = dataclasses.replace(self.rows, layout=layout)
+            sizes += [plan.memory_bytes] * min(groups, 2)
+        return sum(heapq.nlargest(2, sizes))
 
     def bytes_read(self) -> int:
         """Bytes of A that all parts read. Exact if its chunks are whole pages."""
-        return sum(layout.bytes_read() for part in self.parts for layout in part.layouts(self.A))
+        # The columns of a tile are in as many parts as there are groups of them.
+        times = len(self.parts.groups) if self.parts.is_tiled else 1
+        layouts = layouts_of(self.parts, self.A)
+        return times * sum(count * layout.bytes_read() for layout, count in layouts.items())
 
     def bytes_written(self, *, is_full: bool) -> int:
         """Bytes of G, in whole chunks. Exact."""
         if self.tile is None:
             return 0
-        words = 0
-        for part in self.parts:
+        words = self.parts.words_below(*self.tile, is_full=is_full)
+        for part in self.parts.on_diagonal:
             for _, rows, columns in self.boxes(part, is_full=is_full):
                 words += (rows.stop - rows.start) * (columns.stop - columns.start)
         return words * self.dtype.itemsize
@@ -176,7 +175,7 @@ class GramGeometry:
         """How it is done, for people."""
         if len(self.parts) == 1:
             return f"one pass, {self.rows.height} rows at once"
-        kind = "slabs" if all(part.is_on_diagonal for part in self.parts) else "tiles"
+        kind = "tiles" if self.parts.is_tiled else "slabs"
         return f"{len(self.parts)} {kind}, a pass for each, {self.rows.height} rows at once"
 
 
@@ -241,14 +240,14 @@ def _cut(problem: GramProblem, memory_bytes: int) -> tuple[GramGeometry | None, 
     """Cut so that least is read, if any parts fit, and tell what the smallest need."""
     n, itemsize = problem.A.columns, problem.dtype.itemsize
     tile = _tile(n, problem.dtype, memory_bytes) if problem.is_stored else None
-    whole = (Part(slice(0, n), slice(0, n)),)
+    whole = Parts((0, n))
     found, need = _fit(problem, whole, tile, memory_bytes)
     if found is not None or tile is None or not problem.can_be_cut:
         return found, need
-    ways: list[tuple[tuple[Part, ...], int]] = [(whole, need)]
+    ways: list[tuple[Parts, int]] = [(whole, need)]
     best: GramGeometry | None = None
     for words in [int(memory_bytes * share) // itemsize for share in _SHARES] + [tile[0] ** 2]:
-        for parts in (_slabs(n, words, tile[0]), _tiles(n, words, tile[0])):
+        for parts in (slabs(n, words, tile[0]), tiles(n, words, tile[0])):
             if parts and parts not in [way for way, _ in ways]:
                 found, need = _fit(problem, parts, tile, memory_bytes)
                 ways.append((parts, need))
@@ -259,7 +258,7 @@ def _cut(problem: GramProblem, memory_bytes: int) -> tuple[GramGeometry | None, 
 
 def _fit(
     problem: GramProblem,
-    parts: tuple[Part, ...],
+    parts: Parts,
     tile: tuple[int, int] | None,
     memory_bytes: int,
 ) -> tuple[GramGeometry | None, int]:
@@ -270,7 +269,7 @@ def _fit(
         rows = dataclasses.replace(plan, layout=A)
         return GramGeometry(n, problem.dtype, rows, tile, parts, memory_bytes)
 
-    widest = max(part.rows.stop - part.rows.start for part in parts)
+    widest = parts[0].rows.stop
     found, need = fit_rows(
         [A.narrowed(n - widest, n)], dtype=problem.dtype, order=None, budget_bytes=memory_bytes,
         memory=lambda plans: geometry(plans[0]).memory_bytes, converts=problem.converts,
@@ -283,28 +282,6 @@ def _tile(n: int, dtype: np.dtype[Any], memory_bytes: int) -> tuple[int, int]:
     sizes = [TILE_BYTES >> shift for shift in range(11)]
     fits = [size for size in sizes if size <= max(memory_bytes // 24, SLOT_ALIGN_BYTES)]
     return tile_shape(n, dtype.itemsize, fits[0])
-
-
-def _slabs(n: int, words: int, unit: int) -> tuple[Part, ...]:
-    """Cut into slabs of columns from the diagonal down; none if not even a narrow one fits."""
-    parts, first = [], 0
-    while first < n:
-        height = -(-(n - first) // unit) * unit
-        width = words // height // unit * unit
-        if width == 0:
-            return ()
-        end = min(first + width, n)
-        parts.append(Part(slice(first, n), slice(first, end)))
-        first = end
-    return tuple(parts)
-
-
-def _tiles(n: int, words: int, unit: int) -> tuple[Part, ...]:
-    """Cut into square tiles on and below the diagonal."""
-    side = math.isqrt(words) // unit * unit
-    if side == 0:
-        return ()
-    return tuple(Part(i, j) for j in cut(0, n, side) for i in cut(j.start, n, side))
 
 
 def gram_cost(problem: Problem) -> Cost:
