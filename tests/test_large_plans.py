@@ -37,6 +37,8 @@ CASES = [
     ("solve", "1 GB", {"assume_a": "pos"}),
     ("qr_factor", "1 GB", {"order": "C"}),
     ("lstsq", "64 GB", {"order": "F"}),
+    ("cholesky", "4 GB", {"n": 1_000_000}),
+    ("cholesky", "16 GB", {"n": 1_000_000}),
     ("gram", "8 MB", {"n": 50_000}),
     ("gram", "8 MB", {"n": 50_000, "dtype": "f8", "order": "F", "side": "right", "m": 50_000}),
 ]

@@ -90,9 +90,11 @@ def cut_slabs(
     # Tiles that the slabs from a panel on read.
     reads = np.zeros(t.panels + 1, np.int64)
     largest = 0
+    if not widths and most_words < t.tiles * t.rows * t.columns:
+        return None  # the first panel is the highest
     for first in range(t.panels)[::-1]:
-        candidates = [*search.whole(first, reads)]
-        candidates += (found for width in widths for found in search.in_parts(first, width))
+        tried = search.whole(first, reads), *(search.in_parts(first, width) for width in widths)
+        candidates = [found for found in tried if found]
         if not candidates:
             return None
         best = min(candidates, key=lambda c: c.reads + reads[c.cut.end])
@@ -114,7 +116,7 @@ class _Search:
         # Tiles above the diagonal blocks of the panels before each one.
         self.above = [0, *accumulate(map(t.first_tile, range(t.panels)))]
 
-    def whole(self, first: int, reads: np.ndarray) -> Iterator[_Candidate]:
+    def whole(self, first: int, reads: np.ndarray) -> _Candidate | None:
         """Find the best slab that is in memory as a whole."""
         t = self.t
         most_tiles = self.most_words // self.panel_words
@@ -129,11 +131,11 @@ class _Search:
         if last > reach and t.tiles - t.first_tile(first) > self.most_blocks * t.block_tiles:
             last, self.is_short_of_blocks = reach, True
         if last <= first:
-            return
+            return None
         # Of cuts that are as good, the last.
-        end = last - int(np.argmin(reads[last:first:-1]))
+        end = last - int(np.argmin(reads[last:first:-1])) if last > first + 1 else last
         words = ((end - first) * t.tiles - self.above_groups(first, end)) * self.panel_words
-        yield _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
+        return _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
 
     def groups(self, first: int, last: int) -> Iterator[tuple[range, int]]:
         """Cut a slab's panels into groups, each with the tile that it begins with."""
@@ -161,7 +163,7 @@ class _Search:
         """Find the panel after the last whose rows lie in a slab's first `blocks` blocks."""
         return (self.t.first_tile(first) + blocks * self.t.block_tiles) * self.per_tile
 
-    def in_parts(self, first: int, width: int) -> Iterator[_Candidate]:
+    def in_parts(self, first: int, width: int) -> _Candidate | None:
         """Cut a slab of so many tiles into as few parts as can be, if several are needed."""
         t = self.t
         end = first // self.per_tile * self.per_tile + t.panels_beside(width)
@@ -170,13 +172,13 @@ class _Search:
         if end > reach:
             end, self.is_short_of_blocks = reach, True
         if end <= first or end >= t.panels:
-            return
+            return None
         panels, above = end - first, self.above_groups(first, end)
         words = self.most_words // self.panel_words
         top, beside = t.first_tile(first), end // self.per_tile
         edges = self.edges(beside, (words + above) // panels, words // panels)
         if len(edges) < 2:
-            return
+            return None
         below = len(edges) - 1
         reads = first * (t.tiles - top + below * (beside - top))
         reads += below * (panels * beside - (self.above[end] - self.above[first]))
@@ -184,7 +186,7 @@ class _Search:
         reads += panels * split * self.chunk_tiles
         tallest = max(b - a for a, b in pairwise(edges))
         most = max(panels * edges[0] - above, panels * tallest)
-        yield _Candidate(SlabCut(end, edges), most * self.panel_words, reads)
+        return _Candidate(SlabCut(end, edges), most * self.panel_words, reads)
 
     def edges(self, beside: int, lowest: int, height: int) -> tuple[int, ...]:
         """Cut rows into parts: the first one ends at tile `lowest` at most.

@@ -112,7 +112,7 @@ class CholeskyGeometry(Tiled):
         """How the matrix is factored, for people."""
         slabs = self.slabs()
         widths = [(slab.last - slab.first) * self.columns for slab in slabs]
-        in_parts = [len(self.parts(slab)) > 1 for slab in slabs]
+        in_parts = [len(self.cuts[slab.first].edges) > 1 for slab in slabs]
         whole = [width for width, divided in zip(widths, in_parts, strict=True) if not divided]
         square = [width for width, divided in zip(widths, in_parts, strict=True) if divided]
         tiles = f"tiles of {self.rows} x {self.columns}"
@@ -140,10 +140,14 @@ class CholeskyGeometry(Tiled):
 
         From where one of these begins on, a resumed run cuts as an undisturbed one would have done.
         """
-        found = []
-        while first_panel < self.panels:
-            found.append(Slab(first_panel, self.cuts[first_panel].end))
-            first_panel = found[-1].last
+        edges = self._slab_edges(first_panel)
+        return [Slab(first, end) for first, end in itertools.pairwise(edges)]
+
+    def _slab_edges(self, first_panel: int) -> list[int]:
+        """Panels with which slabs begin, and the one after the last."""
+        found, panels = [first_panel], self.panels
+        while found[-1] < panels:
+            found.append(self.cuts[found[-1]].end)
         return found
 
     def parts(self, slab: Slab) -> list[Part]:
@@ -222,37 +226,39 @@ class CholeskyGeometry(Tiled):
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of L read back while factoring from `first_panel` on. Exact."""
-        tiles = 0
-        for slab in self.slabs(first_panel):
-            below, beside = len(self.parts(slab)) - 1, self.last_tile(slab)
-            tiles += slab.first * (self.tiles - self.first_tile(slab.first))
-            tiles += below * slab.first * (beside - self.first_tile(slab.first))
-            if below:
-                panels = range(slab.first, slab.last)
-                tiles += below * sum(beside - self.first_tile(panel) for panel in panels)
-        return tiles * self.tile_bytes
+        edges = np.array(self._slab_edges(first_panel))
+        first, last = edges[:-1], edges[1:]
+        top, beside = first * self.columns // self.rows, -(-last * self.columns // self.rows)
+        below = np.array([len(self.cuts[panel].edges) - 1 for panel in first.tolist()], np.int64)
+        tiles = first * (self.tiles - top) + below * first * (beside - top)
+        above = np.cumsum([0, *self._first_tiles(0)])
+        tiles += below * ((last - first) * beside - (above[last] - above[first]))
+        return int(tiles.sum()) * self.tile_bytes
+
+    def _first_tiles(self, first_panel: int) -> np.ndarray:
+        """Tiles with the diagonal blocks of the panels from one on."""
+        return np.arange(first_panel, self.panels) * self.columns // self.rows
 
     def stored_tiles(self, first_panel: int = 0) -> int:
         """Tiles of L from `first_panel` on."""
-        panels = range(first_panel, self.panels)
-        return sum(self.tiles - self.first_tile(panel) for panel in panels)
+        return int((self.tiles - self._first_tiles(first_panel)).sum())
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of L written while factoring from `first_panel` on. Exact."""
         return self.stored_tiles(first_panel) * self.tile_bytes
 
-    def matrix_boxes(
+    def matrix_strips(
         self, tiles: range, panels: range, chunk_rows: int
-    ) -> Iterator[tuple[slice, slice]]:
-        """Cut what panels need of the matrix, in some tiles, into boxes, each to be read at once.
+    ) -> Iterator[tuple[slice, slice, int]]:
+        """Cut what panels need of the matrix, in some tiles, into strips of boxes side by side.
 
-        Of chunks of which not all rows are read, the columns are read with gaps between them, in
-        boxes that fit a bounce buffer.
+        Their rows, all of their columns, and how many of these are to be read at once: of chunks of
+        which not all rows are read, the columns are read with gaps between them, as many as fit a
+        bounce buffer.
         """
-        left, right = self.extent(panels[0])[0], self.extent(panels[-1])[1]
+        columns = slice(self.extent(panels[0])[0], self.extent(panels[-1])[1])
         for rows, step in self._matrix_rows(tiles, panels[0], chunk_rows):
-            for at in range(left, right, step):
-                yield rows, slice(at, min(at + step, right))
+            yield rows, columns, step
 
     def whole_box(self, tiles: range, panels: range, *, is_padded: bool) -> tuple[slice, slice]:
         """Give what panels need in some tiles as one box, in a file of whole tiles with padding."""
@@ -269,8 +275,7 @@ class CholeskyGeometry(Tiled):
         """Rows that a panel and those right of it need, and how many of their columns a box has."""
         top = max(self.first_tile(panel), tiles.start) * self.rows
         bottom = min(tiles.stop * self.rows, self.n)
-        most = self.bounce_bytes - ROUNDING_BYTES
-        step = max(most // (chunk_rows * self.dtype.itemsize), 1)
+        step = self._columns_at_once(chunk_rows)
         whole = min(-(-top // chunk_rows) * chunk_rows, bottom)
         ragged = max(bottom // chunk_rows * chunk_rows, whole)
         if whole < ragged:
@@ -285,26 +290,36 @@ class CholeskyGeometry(Tiled):
         `TriangleLoads` says what is read of any A.
         """
         chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
-        total = 0
-        for slab in self.slabs(first_panel):
-            first, *below = self.parts(slab)
-            total += sum(self._panel_bytes_read(first, panel, chunk_rows) for panel in first.panels)
-            # Of parts below the diagonal, all panels have the same rows.
-            total += sum(
-                len(part.panels) * self._panel_bytes_read(part, slab.first, chunk_rows)
-                for part in below
-            )
-        return total
+        edges = itertools.pairwise(self._slab_edges(first_panel))
+        slabs = [(last - first, self.cuts[first].edges) for first, last in edges]
+        # Of first parts, each panel has its own rows.
+        bottom = np.repeat([tiles[0] for _, tiles in slabs], [panels for panels, _ in slabs])
+        k = np.minimum(self.n - np.arange(first_panel, self.panels) * self.columns, self.columns)
+        total = self._columns_read(self._first_tiles(first_panel), bottom, k, chunk_rows).sum()
+        # Of parts below the diagonal, all panels have the same rows.
+        below = [(*tiles, panels) for panels, cut in slabs for tiles in itertools.pairwise(cut)]
+        top, bottom, panels = np.array(below, np.int64).reshape(-1, 3).T
+        k = np.full(len(panels), self.columns)
+        total += panels @ self._columns_read(top, bottom, k, chunk_rows)
+        return int(total) * self.dtype.itemsize
 
-    def _panel_bytes_read(self, part: Part, panel: int, chunk_rows: int) -> int:
-        left, right = self.extent(panel)
-        k, itemsize = right - left, self.dtype.itemsize
-        total = 0
-        for rows, step in self._matrix_rows(part.tiles, panel, chunk_rows):
-            gap = -(rows.stop - rows.start) % chunk_rows
-            # In each box, what lies between its columns.
-            gaps = k - math.ceil(k / step) if gap * itemsize <= _MOST_GAP_BYTES else 0
-            total += ((rows.stop - rows.start) * k + gap * gaps) * itemsize
+    def _columns_at_once(self, chunk_rows: int) -> int:
+        """Columns of a box that goes over the gaps between them."""
+        return max((self.bounce_bytes - ROUNDING_BYTES) // (chunk_rows * self.dtype.itemsize), 1)
+
+    def _columns_read(
+        self, top: np.ndarray, bottom: np.ndarray, k: np.ndarray, chunk_rows: int
+    ) -> np.ndarray:
+        """Elements read for `k` columns from one tile to another, as `matrix_strips` cuts them."""
+        top, bottom = top * self.rows, np.minimum(bottom * self.rows, self.n)
+        whole = np.minimum(-(-top // chunk_rows) * chunk_rows, bottom)
+        ragged = np.maximum(bottom // chunk_rows * chunk_rows, whole)
+        # In each box, what lies between its columns.
+        gaps = k - -(-k // self._columns_at_once(chunk_rows))
+        total: np.ndarray = (bottom - top) * k
+        for rows in (whole - top, bottom - ragged):
+            gap = -rows % chunk_rows
+            total += gap * gaps * (gap * self.dtype.itemsize <= _MOST_GAP_BYTES)
         return total
 
     def words_moved(self) -> int:

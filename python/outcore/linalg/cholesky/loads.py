@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from outcore.linalg.box_reads import BoxReads
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
@@ -60,37 +60,60 @@ class TriangleLoads(Loads[CholeskyGeometry]):
         ]
 
 
+Strip: TypeAlias = tuple[slice, slice, int]
+"""Boxes side by side: their rows, all of their columns, and how many of these each has."""
+
+
 def _part_loads(
     g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
 ) -> Iterator[Load]:
     """Cut what a part needs of a matrix in some layout into what is read together."""
+    for panels, piece, strips in _part_strips(g, part, layout, is_copy=is_copy):
+        boxes = [(rows, part) for rows, columns, step in strips for part in _cut(columns, step)]
+        yield Load(panels, piece, boxes)
+
+
+def _part_strips(
+    g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
+) -> Iterator[tuple[range, tuple[range, range], list[Strip]]]:
     # Columns of a chunk that has them side by side are read together, lest the chunk be read for
     # each of them.
     at_once = 1 if layout.order == "F" else max(layout.chunks[1] // g.columns, 1)
     for panels, tiles in g.pieces(part, layout.chunks[0]):
         for i in range(0, len(panels), at_once):
             some = panels[i : i + at_once]
-            boxes = [g.whole_box(tiles, some, is_padded=is_copy)]
             if layout.order == "F" and not is_copy:
-                boxes = list(g.matrix_boxes(tiles, some, layout.chunks[0]))
-            yield Load(some, (panels, tiles), boxes)
+                strips = list(g.matrix_strips(tiles, some, layout.chunks[0]))
+            else:
+                rows, columns = g.whole_box(tiles, some, is_padded=is_copy)
+                strips = [(rows, columns, columns.stop - columns.start)]
+            yield some, (panels, tiles), strips
+
+
+def _cut(columns: slice, step: int) -> Iterator[slice]:
+    for at in range(columns.start, columns.stop, step):
+        yield slice(at, min(at + step, columns.stop))
 
 
 @functools.lru_cache(1 << 8)
 def _load_bytes(g: CholeskyGeometry, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
     high, wide = reads.layout.chunks
-    # Of hundreds of thousands of boxes, most are alike: as large, and at the same place of a chunk.
-    alike = Counter(
+    # Of millions of boxes, most are alike: as large, and at the same place of a chunk.
+    strips = Counter(
         (
             rows.start % high, rows.stop - rows.start,
-            columns.start % wide, columns.stop - columns.start, len(load.piece[1]) * g.rows,
+            columns.start % wide, columns.stop - columns.start, step, len(piece[1]) * g.rows,
         )
         for slab in g.slabs(first_panel)
         for part in g.parts(slab)
-        for load in _part_loads(g, part, reads.layout, is_copy=is_copy)
-        for rows, columns in load.boxes
+        for _, piece, strips in _part_strips(g, part, reads.layout, is_copy=is_copy)
+        for rows, columns, step in strips
     )  # fmt: skip
+    boxes: Counter[tuple[int, int, int, int, int]] = Counter()
+    for (top, down, left, across, step, height), times in strips.items():
+        for columns in _cut(slice(left, left + across), step):
+            boxes[top, down, columns.start % wide, columns.stop - columns.start, height] += times
     return sum(
         times * reads.bytes_of_box(slice(top, top + down), slice(left, left + across), height)
-        for (top, down, left, across, height), times in alike.items()
+        for (top, down, left, across, height), times in boxes.items()
     )
