@@ -108,3 +108,10 @@ def test_what_cannot_be_done_is_refused() -> None:
         oc.plan("lu_solve", n=N, memory=60_000, tile=(512, 512), rates=RATES)
     with pytest.raises(InvalidError, match="no option 'order'"):
         plan("lu_solve", "f8", tile=(128, 16), order="C")
+
+
+@pytest.mark.parametrize("verb", ["lu_solve", "cho_solve", "qr_solve", "cond_est", "form_q"])
+@pytest.mark.parametrize("tile", [3, (0, 0), "x", (3,), (64, -1), 1.5])
+def test_tiles_that_cannot_be_are_refused(verb: str, tile: Any) -> None:
+    with pytest.raises(InvalidError, match="need tile= as rows and columns of at least 1"):
+        plan(verb, "f8", tile=tile)

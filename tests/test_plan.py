@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +174,23 @@ def test_bad_plans_are_refused() -> None:
         oc.plan("lu", n=10, dtype="i4", rates=RATES)
     with pytest.raises(InvalidError, match="at least 1"):
         oc.plan("lu", n=0, rates=RATES)
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "why"),
+    [
+        ("gram", {"side": "up"}, "side must be 'left' or 'right', have 'up'"),
+        ("gram", {"triangle": "upper"}, "triangle must be 'both' or 'lower', have 'upper'"),
+        ("qr", {"mode": "full"}, "mode must be 'r' or 'economic', have 'full'"),
+    ],
+)
+def test_plans_refuse_what_their_functions_refuse(
+    verb: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidError, match=why):
+        oc.plan(verb, m=100, n=10, memory="4 MiB", rates=RATES, **options)
+    with pytest.raises(InvalidError, match=why):
+        getattr(oc.linalg, verb)(np.ones((100, 10)), memory="4 MiB", **options)
 
 
 def test_the_command_line_plans_too(tmp_path: Path) -> None:

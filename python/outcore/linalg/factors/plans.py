@@ -13,6 +13,7 @@ from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.cond_est import USUAL_SOLVES, vectors_bytes
 from outcore.linalg.factors.factor import CHOLESKY, LU, QR
 from outcore.linalg.grains import pages
+from outcore.linalg.layouts import tile_of
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.export_plan import ExportGeometry
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
@@ -46,13 +47,13 @@ def cho_solve_cost(problem: Problem) -> Cost:
 
 def qr_solve_cost(problem: Problem) -> Cost:
     """Plan `qr_solve`."""
-    m, n, tile = problem.m or problem.n, problem.n, problem.option("tile", None)
+    m, n, tile = problem.m or problem.n, problem.n, tile_of(problem)
     # With more columns than rows the factors are those of the transpose.
     shape = max(m, n), min(m, n)
     if tile is None:
         g = slab_qr_geometry(shape, problem.dtype, problem.memory_bytes)
         tile = g.rows, g.columns
-    tiles = Tiles(shape, problem.dtype, tuple(tile))
+    tiles = Tiles(shape, problem.dtype, tile)
     probes, group = with_probes(
         PROBES, lambda probes: tiles.group(problem.memory_bytes, problem.rhs, 1, 0, probes)
     )
@@ -119,18 +120,18 @@ def slogdet_cost(problem: Problem) -> Cost:
 
 
 def _lu_factors(problem: Problem) -> _Factors:
-    tile = problem.option("tile", None)
+    tile = tile_of(problem)
     if tile is None:
         _, tile = planned_lu(problem)
-    return _Factors(problem.n, problem.dtype, tuple(tile))
+    return _Factors(problem.n, problem.dtype, tile)
 
 
 def _cholesky_factors(problem: Problem) -> _Factors:
-    tile = problem.option("tile", None)
+    tile = tile_of(problem)
     if tile is None:
         g = cholesky_geometry_of(problem)
         tile = g.rows, g.columns
-    return _Factors(problem.n, problem.dtype, tuple(tile))
+    return _Factors(problem.n, problem.dtype, tile)
 
 
 def _solving(

@@ -24,7 +24,12 @@ from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
 from outcore.linalg.rows.gram_parts import Part
-from outcore.linalg.rows.gram_plan import GramGeometry, GramProblem, gram_geometry
+from outcore.linalg.rows.gram_plan import (
+    GramGeometry,
+    GramProblem,
+    check_arguments,
+    gram_geometry,
+)
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     RowsLike,
@@ -139,10 +144,7 @@ def gram(
     squared: for least squares use `lstsq`. Source: Beaumont, Eyraud-Dubois, Vérité & Langou 2022,
     *I/O-optimal algorithms for symmetric linear algebra kernels*, for the lower bound.
     """
-    if side not in ("left", "right"):
-        raise InvalidError(f"side must be 'left' or 'right', have {side!r}")
-    if triangle not in ("both", "lower"):
-        raise InvalidError(f"triangle must be 'both' or 'lower', have {triangle!r}")
+    check_arguments(side, triangle)
     for name, number in (("alpha", alpha), ("shift", shift)):
         if not is_finite(number):
             raise InvalidError(f"{name} must be a real number, have {number!r}")

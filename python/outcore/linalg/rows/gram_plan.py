@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import BOUNCE_BYTES, pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
@@ -284,9 +285,24 @@ def _tile(n: int, dtype: np.dtype[Any], memory_bytes: int) -> tuple[int, int]:
     return tile_shape(n, dtype.itemsize, fits[0])
 
 
+def check_arguments(side: object, triangle: object) -> None:
+    """Refuse what `gram` does not have.
+
+    Raises
+    ------
+    InvalidError
+        If there is no such side, or triangle.
+    """
+    if side not in ("left", "right"):
+        raise InvalidError(f"side must be 'left' or 'right', have {side!r}")
+    if triangle not in ("both", "lower"):
+        raise InvalidError(f"triangle must be 'both' or 'lower', have {triangle!r}")
+
+
 def gram_cost(problem: Problem) -> Cost:
     """Plan `gram`."""
     side, triangle = problem.option("side", "left"), problem.option("triangle", "both")
+    check_arguments(side, triangle)
     is_stored = bool(problem.option("out", False))
     stored = stored_layout(problem)
     A = stored if side == "left" else stored.transposed()

@@ -17,7 +17,13 @@ from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, columns_of, put, working_array, written
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowPlan
-from outcore.linalg.rows.qr_plan import QrGeometry, WideQrGeometry, qr_geometry, r_blocks
+from outcore.linalg.rows.qr_plan import (
+    QrGeometry,
+    WideQrGeometry,
+    check_mode,
+    qr_geometry,
+    r_blocks,
+)
 from outcore.linalg.rows.report import figures_of, written_too
 from outcore.linalg.rows.source import (
     RowsLike,
@@ -151,8 +157,7 @@ def qr(
     *Communication-optimal parallel and sequential QR and LU factorizations*, SIAM J. Sci. Comput.
     34 (2012), section 4.2.
     """
-    if mode not in ("r", "economic"):
-        raise InvalidError(f"mode must be 'r' or 'economic', have {mode!r}")
+    check_mode(mode)
     source = row_source("A", A)
     dtype = work_dtype("A", source.layout.dtype)
     source.deliver(dtype)

@@ -166,11 +166,25 @@ def qr_geometry(
     return QrGeometry.of(m, n, dtype, plan)
 
 
+def check_mode(mode: object) -> None:
+    """Refuse a mode that `qr` does not have.
+
+    Raises
+    ------
+    InvalidError
+        If it is one.
+    """
+    if mode not in ("r", "economic"):
+        raise InvalidError(f"mode must be 'r' or 'economic', have {mode!r}")
+
+
 def qr_cost(problem: Problem) -> Cost:
     """Plan `qr`."""
+    mode = problem.option("mode", "r")
+    check_mode(mode)
     layout, dtype = stored_layout(problem), work_dtype("A", problem.dtype)
     m, n = problem.needed("m"), problem.n
-    if problem.option("mode", "r") == "r":
+    if mode == "r":
         is_stored = bool(problem.option("out", False))
         plan = r_blocks(layout, dtype, problem.memory_bytes, is_stored=is_stored)
         sizes = state_sizes(n, 0, dtype, m, lanes_of(plan))

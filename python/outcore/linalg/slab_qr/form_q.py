@@ -17,6 +17,7 @@ from outcore.array import Array
 from outcore.errors import Interrupted
 from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.factor import QRFactor, refuse_others
+from outcore.linalg.layouts import tile_of
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.products.operand import open_whole_chunks
@@ -130,11 +131,11 @@ def words_lower_bound(g: SlabQrGeometry) -> float:
 def form_q_cost(problem: Problem) -> Cost:
     """Plan `form_q`, for factors that `qr_factor` makes with the same budget."""
     m, n = problem.m or problem.n, problem.n
-    tile = problem.option("tile", None)
+    tile = tile_of(problem)
     if tile is None:
         whole = slab_qr_geometry((m, n), problem.dtype, problem.memory_bytes)
         tile = whole.rows, whole.columns
-    g = slab_qr_geometry((m, min(m, n)), problem.dtype, problem.memory_bytes, tuple(tile))
+    g = slab_qr_geometry((m, min(m, n)), problem.dtype, problem.memory_bytes, tile)
     slab_bytes = g.height * g.slab_panels * g.columns * g.dtype.itemsize
     phase = Phase(
         dtype=g.dtype,
