@@ -16,6 +16,7 @@ from outcore.cli import main
 from outcore.errors import BudgetError, DiskFullError, InvalidError
 from outcore.linalg.lu.plan import Slab, lu_geometry, panel_flops, update_flops
 from outcore.rates import Rates
+from outcore.sizes import format_seconds
 
 RATES = Rates(
     read_bytes_s=1e9,
@@ -191,6 +192,20 @@ def test_plans_refuse_what_their_functions_refuse(
         oc.plan(verb, m=100, n=10, memory="4 MiB", rates=RATES, **options)
     with pytest.raises(InvalidError, match=why):
         getattr(oc.linalg, verb)(np.ones((100, 10)), memory="4 MiB", **options)
+
+
+def test_a_plan_that_cannot_see_the_matrix_says_what_it_may_be() -> None:
+    given: dict[str, Any] = {"n": 3000, "memory": "20 MB", "rates": RATES}
+    auto, gen = (oc.plan("solve", assume_a=kind, **given) for kind in ("auto", "gen"))
+    positive = oc.plan("solve", assume_a="pos", **given)
+    assert replace(auto, notes=[]) == gen
+    (note,) = auto.notes
+    assert f"positive definite, it takes {format_seconds(positive.seconds)}, by Cholesky" in note
+
+
+def test_a_plan_of_solve_has_no_method() -> None:
+    with pytest.raises(InvalidError, match="no method=, have 'tournament'; leave it out"):
+        oc.plan("solve", n=100, memory="1 MiB", rates=RATES, method="tournament")
 
 
 def test_the_command_line_plans_too(tmp_path: Path) -> None:

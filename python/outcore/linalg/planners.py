@@ -20,7 +20,7 @@ from outcore.linalg.rows.qr_plan import qr_cost
 from outcore.linalg.rows.svd_plan import svd_cost
 from outcore.linalg.slab_qr.cost import slab_qr_cost
 from outcore.linalg.slab_qr.form_q import form_q_cost
-from outcore.linalg.systems.plan import solve_cost
+from outcore.linalg.systems.plan import solve_plan
 
 PLANNERS: dict[str, Planner] = {
     "lu": lu_plan,
@@ -37,7 +37,7 @@ PLANNERS: dict[str, Planner] = {
     "lstsq": lstsq_cost,
     "gram": gram_cost,
     "svd": svd_cost,
-    "solve": solve_cost,
+    "solve": solve_plan,
     "gauss_seidel": gauss_seidel_cost,
     "jacobi": jacobi_cost,
     "cg": cg_cost,

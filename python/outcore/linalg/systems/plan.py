@@ -37,6 +37,22 @@ _COPY_S_PER_BYTE = 4 * SCAN_S_PER_BYTE
 """Rounding an element, and looking at it: of the bytes of the copy."""
 
 
+def solve_plan(problem: Problem) -> Cost:
+    """Plan `solve`, with the arguments that it has.
+
+    Raises
+    ------
+    InvalidError
+        If a method of LU is named: `solve` chooses it.
+    """
+    if "method" in problem.options:
+        raise InvalidError(
+            f"the plan of 'solve' has no method=, have {problem.options['method']!r}; leave it "
+            "out, or plan 'lu' with it"
+        )
+    return solve_cost(problem)
+
+
 def solve_cost(problem: Problem) -> Cost:
     """Plan `solve`: factors, passes over them, then one over A for the residual.
 
@@ -187,11 +203,12 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
 def solve_notes(problem: Problem, seconds: Callable[[Cost], float]) -> list[str]:
     """Compare with LU in the type of the matrix, if ``factor_dtype`` was given.
 
-    `seconds` is the time of a cost on the machine that is planned for.
+    Or with Cholesky, if the matrix is to be looked at, which a plan cannot do. `seconds` is the
+    time of a cost on the machine that is planned for.
     """
     low = lower(problem.dtype, problem.option("factor_dtype", None))
     if low is None:
-        return []
+        return _if_positive(problem, seconds) if problem.option("assume_a", "gen") == "auto" else []
     try:
         text = f"{format_seconds(seconds(solve_cost(_in_full(problem))))} in {problem.dtype}"
     except BudgetError:
@@ -200,6 +217,19 @@ def solve_notes(problem: Problem, seconds: Callable[[Cost], float]) -> list[str]
     memory = format_bytes(problem.memory_bytes)
     pays = "does not pay with" if least is None else f"pays from n = {least} on, with"
     return [f"{text}; {low} {pays} {memory} of memory"]
+
+
+def _if_positive(problem: Problem, seconds: Callable[[Cost], float]) -> list[str]:
+    options = {**problem.options, "assume_a": "pos"}
+    try:
+        cost = solve_cost(dataclasses.replace(problem, options=options))
+        text = f"it takes {format_seconds(seconds(cost))}, by Cholesky"
+    except BudgetError:
+        text = "Cholesky needs more memory"
+    return [
+        "assume_a='auto' depends on the matrix, which a plan does not see: this is LU, as for "
+        f"'gen'; if it is Hermitian positive definite, {text}; the look at it is not counted"
+    ]
 
 
 def pays_from(
