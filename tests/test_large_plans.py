@@ -9,6 +9,7 @@ from lu_by_method import RATES
 from plan_work import LARGE, MOST_BYTES, MOST_CALLS, bytes_of, calls_of
 
 import outcore as oc
+from outcore.errors import BudgetError
 from outcore.linalg.planners import PLANNERS
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -58,6 +59,14 @@ def name(value: object) -> str:
 @pytest.mark.parametrize(("verb", "memory", "options"), CASES, ids=name)
 def test_they_enumerate_little(verb: str, memory: str, options: dict[str, Any]) -> None:
     assert calls_of(made(verb, memory, options)) < MOST_CALLS
+
+
+def test_tiles_of_any_width_are_refused_at_once() -> None:
+    def refused() -> None:
+        with pytest.raises(BudgetError, match="for two panels of a QR"):
+            oc.plan("form_q", n=700, memory="40 MB", tile=(1, 10**7), rates=RATES)
+
+    assert calls_of(refused) < 10_000
 
 
 @pytest.mark.parametrize(

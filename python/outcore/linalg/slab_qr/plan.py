@@ -286,8 +286,9 @@ def _fit(
     bounce = pages(min(most, max(least, memory_bytes // 32)))
     bare = SlabQrGeometry(*shape, dtype, *tile, 0, bounce, memory_bytes)
     panel_bytes = bare.pitch * bare.columns * dtype.itemsize
-    for panels in range((memory_bytes - bare.memory_bytes) // panel_bytes, 0, -1):
-        g = dataclasses.replace(bare, slab_panels=min(panels, bare.panels))
+    most_panels = min((memory_bytes - bare.memory_bytes) // panel_bytes, bare.panels)
+    for panels in range(most_panels, 0, -1):
+        g = dataclasses.replace(bare, slab_panels=panels)
         if g.memory_bytes <= memory_bytes:
             return g
     return bare
