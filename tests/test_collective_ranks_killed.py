@@ -143,6 +143,9 @@ def again(pool: oc.Pool, call: str) -> None:
     assert names == {"zarr.json", "00000000", *["00000001"] * (call == "checkpoint")}
     names = {path.name for path in (pool / "u").iterdir()}
     assert names == {"zarr.json", "outcore.generation", "c"}
+    # What a client that was killed was removing just then is known as that, and finished.
+    assert {finding.kind for finding in fsck(pool).findings} <= {"unfinished removal"}
+    fsck(pool, repair=True)
     assert fsck(pool).findings == ()
 
 
