@@ -172,7 +172,8 @@ where
     /// Renames over a file, or a directory with all that is in it.
     pub(crate) fn replace(&self, from: &str, to: &str) -> Result<()> {
         let reply = self.manager(ManagerRequest::Replace { from: from.into(), to: to.into() })?;
-        // That is done. What cannot be removed now is removed by who removes something later.
+        // That is done. What cannot be removed now, for a server that does not answer in time, stays listed until who
+        // removes a directory, or checks the pool, finishes it.
         let _ = self.remove_orphans(reply, true);
         Ok(())
     }
