@@ -110,3 +110,29 @@ def test_the_method_depends_on_the_disk() -> None:
     assert method(2e8, 25e-6) == "block columns"
     assert method(2e8, 1e-3) == "slabs"
     assert method(2e8, 1e-9) == "block columns"
+
+
+def test_slabs_take_as_long_as_was_measured() -> None:
+    """Medians of seven rounds in docs/performance.md, and the rates that were measured before."""
+    found = rates(
+        read_bytes_s=2.43e9, write_bytes_s=3.5e9, request_s=7e-6,
+        gemm_flops_s=dict.fromkeys(RATES.gemm_flops_s, 1.64e11),
+    )  # fmt: skip
+
+    def seconds(memory: str, order: str, **options: str) -> float:
+        return oc.plan("lu", n=16384, memory=memory, order=order, rates=found, **options).seconds
+
+    assert seconds("256 MiB", "F") == pytest.approx(21.3, rel=0.05)
+    assert seconds("64 MiB", "C", method="slabs") == pytest.approx(28.9, rel=0.1)
+    chosen = oc.plan("lu", n=16384, memory="64 MiB", order="C", rates=found)
+    assert "block columns" in chosen.method
+
+
+def test_neither_disk_nor_arithmetic_is_hidden_for_nothing() -> None:
+    phase = Phase(np.dtype("f8"), 1_000_000_000, flops=4e12, slowdown=0.25)
+    alone = dataclasses.replace(phase, slowdown=0.0)
+    slow, fast = rates(read_bytes_s=1e8), rates(read_bytes_s=1e9)
+    assert phase.seconds(slow) == pytest.approx(
+        alone.seconds(slow) + alone.compute_seconds(slow) / 4, rel=0.01
+    )
+    assert phase.seconds(fast) == pytest.approx(alone.seconds(fast) + alone.io_seconds(fast) / 4)

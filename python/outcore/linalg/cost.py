@@ -103,7 +103,8 @@ class Phase:
     workers
         Threads that compute at most; `None` for as many as there are.
     slowdown
-        Share by which the disk is slower than alone while all cores compute all the time.
+        Share of the shorter of disk and arithmetic that is not hidden behind the longer: the disk
+        gives less while all cores compute, and these compute less while it moves bytes.
     """
 
     dtype: np.dtype[Any]
@@ -136,7 +137,7 @@ class Phase:
         ends = self.ends_read_bytes / rates.read_bytes_s
         ends += self.ends_written_bytes / rates.write_bytes_s
         compute, io = self.compute_seconds(rates) + io_cpu, self.io_seconds(rates)
-        return max(compute, io + self.slowdown * min(compute, io)) + ends
+        return max(compute, io) + self.slowdown * min(compute, io) + ends
 
 
 @dataclass(frozen=True)
