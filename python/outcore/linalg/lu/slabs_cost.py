@@ -15,7 +15,7 @@ TRIANGLE_SHARE = 0.35
 
 # Narrow slabs need the disk all the time, which gives less while all cores compute, and these
 # compute less: at n = 16384 and 1/32, 25.3 s for 20.5 s of the disk alone, and on another machine
-# 27 s for 21 s of arithmetic and 15 s of the disk.
+# 27 s for what is 21 s of arithmetic and 15 s of the disk at their own rates.
 _SLOWDOWN = 0.25
 
 # Seconds per byte: a row swap moves each element of a slab once per row of L, at random.
