@@ -138,7 +138,7 @@ def test_anew_where_the_matrix_has_changed(
 
 def stop_in_refinement(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Refinement, "measure", lambda self: interrupt())
+        patched.setattr(Refinement, "_measure", lambda self, X, R: interrupt())
         with pytest.raises(Interrupted, match="call solve again"):
             mixed(path)
 

@@ -20,7 +20,9 @@ from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg.lu.slabs_cost import lu_cost
 from outcore.linalg.stream_reads import StreamReads, pass_ring_bytes
+from outcore.linalg.systems.condition import PROBES, probe_bytes, with_probes
 from outcore.linalg.systems.refine_plan import (
+    RefineGeometry,
     copy_bounce_bytes,
     copy_boxes,
     copy_height,
@@ -157,14 +159,16 @@ def planned_refining(
     tile: tuple[int, int],
     columns: int,
     most: int,
+    deflated: int,
     bytes_of_pass: int,
 ) -> Phase:
     """Plan `PLANNED_STEPS` of refinement of some columns, in groups of at most so many.
 
-    `bytes_of_pass` are those that a pass over A reads.
+    So many `deflated` vectors go along with two steps. `bytes_of_pass` are those that a pass over A
+    reads.
     """
     steps = PLANNED_STEPS + 1
-    planned = Passes(steps * -(-columns // most), steps * columns)
+    planned = Passes(steps * -(-columns // most), steps * columns + 2 * deflated)
     return refining_phase(n, dtype, low, tile, planned, planned, bytes_of_pass)
 
 
@@ -184,9 +188,18 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
         bytes_written=copy_bytes,
         other_seconds=_COPY_S_PER_BYTE * copy_bytes,
     )
-    refined = refine_geometry(n, dtype, low, tile, problem.memory_bytes, problem.rhs)
+
+    def cut(probes: int) -> RefineGeometry:
+        return refine_geometry(
+            n, dtype, low, tile, problem.memory_bytes, problem.rhs,
+            beside_bytes=probe_bytes(n, dtype, probes),
+        )  # fmt: skip
+
+    refined = with_probes(PROBES, cut)[1]
     pass_bytes = _reads(problem, refined.ring_bytes // 4).bytes_of_pass()
-    refining = planned_refining(n, dtype, low, tile, problem.rhs, refined.columns, pass_bytes)
+    refining = planned_refining(
+        n, dtype, low, tile, problem.rhs, refined.columns, refined.deflated, pass_bytes
+    )
     # The factors take the room of the copy, which grows by a slab.
     panels = g.panels + g.slab_panels
     return dataclasses.replace(

@@ -6,6 +6,7 @@ With M ≈ A, of which the factors are, and X in memory:
     GMRES-IR      X <- X + D,  where D solves M⁻¹A D = M⁻¹ (B - A X) by GMRES
 
 Refinement gains about log₁₀(1/(κ(A) ε_low)) digits a step, so it fails where κ(A) nears 1/ε_low.
+Deflation makes it gain more, where few directions hold it up (`outcore.linalg.systems.deflation`).
 GMRES still works for many such matrices, if M⁻¹ is applied in the higher precision: M⁻¹A is far
 better conditioned than A (E. Carson, N. J. Higham, SIAM J. Sci. Comput. 39 (2017), A2834-A2856, and
 40 (2018), A817-A847).
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg.columns import power_of_two
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.systems.deflation import Deflation
 
 MOST_STEPS = 10
 """Steps of refinement at most; it is given up earlier when a step gains less than a factor of 2."""
@@ -32,10 +33,10 @@ KRYLOV = 20
 LEAST_KRYLOV = 5
 
 _FAST_GAIN = 0.1
-"""While steps gain a digit, refinement goes on to `_GOAL`, where LU in the type of A ends too."""
+"""While steps gain a digit, refinement goes on to where LU in the type of A ends too."""
 
 _GOAL = 2.0
-"""Backward error that need not be improved, in units of the roundoff of the type of A."""
+"""Backward error that never needs to be improved, in units of the roundoff of the type of A."""
 
 _MOST_CORRECTIONS = 5
 _GMRES_TOLERANCE = 1e-6
@@ -57,19 +58,21 @@ class Refinement:
     ----------
     X, R
         (n, k) solutions and residuals, in the type of A.
-    D
-        (n, k) room for corrections, in the type of the factors.
     load_b
         Puts the right-hand sides into a matrix like R.
     subtract_product
         ``subtract_product(X, R)`` is R <- R - A X.
     solve
-        ``solve(D)`` is D <- M⁻¹ D, in the type of D.
+        ``solve(D)`` is D <- M⁻¹ D, in the type of D, which is that of A.
     norm_a
         ‖A‖₁.
+    low
+        Type of the factors.
     tolerance
         Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) that is small enough. Better is had if it costs
         few steps.
+    deflation
+        Vectors before the columns of X and R, if there is room for them.
     errors
         Backward errors of the columns.
     history
@@ -80,12 +83,13 @@ class Refinement:
 
     X: Matrix
     R: Matrix
-    D: Matrix
     load_b: Callable[[Matrix], None]
     subtract_product: Callable[[Matrix, Matrix], None]
     solve: Callable[[Matrix], None]
     norm_a: float
+    low: np.dtype[Any]
     tolerance: float
+    deflation: Deflation | None = None
     errors: Errors = field(default_factory=lambda: np.empty(0))
     history: list[float] = field(default_factory=list)
     steps: int = 0
@@ -102,48 +106,75 @@ class Refinement:
         self._norms_b = _norms1(self.R)
         # Zero as a solution has a backward error of 1, if b is not zero.
         self.errors = np.where(self._norms_b > 0, 1.0, 0.0)
-        goal = _GOAL * float(np.finfo(self.X.dtype).eps)
         stalled: list[int] = []
         active = np.flatnonzero(self.errors)
         for step in range(MOST_STEPS + 1):
             if not len(active):
                 break
-            self._correct(active)
             before = self.errors
-            self.measure()
+            self._measure(*self._correct(active))
+            if not step:
+                goal = self._goal()
             self.history.append(float(self.errors.max(initial=0)))
             self.steps = step
             now, gain = self.errors[active], self.errors[active] / before[active]
-            for j in active[(now > self.tolerance) & (gain > 0.5)]:
+            gains = gain <= 0.5
+            if self.deflation and self.deflation.goes_along:
+                # What holds a step up may be what deflation takes away.
+                gains |= np.isfinite(now)
+            for j in active[(now > self.tolerance) & ~gains]:
                 stalled.append(int(j))
                 if not self.errors[j] < before[j]:
                     self.X[:, j] = 0
-            going_on = np.where(now > self.tolerance, gain <= 0.5, gain <= _FAST_GAIN)
-            active = active[going_on & (now > goal)]
+            going_on = np.where(now > self.tolerance, gains, gain <= _FAST_GAIN)
+            active = active[going_on & (now > goal[active])]
+            self._deflate(active, goal[active])
         late = active[self.errors[active] > self.tolerance]
         return np.array(sorted({*stalled, *map(int, late)}), np.intp)
 
+    def _goal(self) -> Errors:
+        """Find the backward errors that LU in the type of A would leave, from the first ones.
+
+        Those are what LU leaves in the type of the factors; the roundoff is all that differs.
+        """
+        eps, low = (float(np.finfo(dtype).eps) for dtype in (self.X.dtype, self.low))
+        return np.clip(self.errors * (eps / low), _GOAL * eps, max(self.tolerance, _GOAL * eps))
+
     def measure(self) -> None:
         """Form the residuals of all columns, and their backward errors."""
+        self._measure(self.X, self.R)
+
+    def _measure(self, X: Matrix, R: Matrix) -> None:
+        """Do so by a product with all of X, of which `self.X` are the last columns."""
         self.load_b(self.R)
-        self.subtract_product(self.X, self.R)
+        self.subtract_product(X, R)
         scale = self.norm_a * _norms1(self.X) + self._norms_b
         errors = _norms1(self.R) / np.where(scale > 0, scale, 1)
         # What is not finite is no solution at all.
         self.errors = np.where(np.isfinite(errors), errors, np.inf)
 
-    def _correct(self, columns: Columns) -> None:
-        """X <- X + M⁻¹ R, in the type of the factors.
+    def _correct(self, columns: Columns) -> tuple[Matrix, Matrix]:
+        """X <- X + M⁻¹ R for some columns, over R; return what a product is to be formed with."""
+        for i, j in enumerate(columns):
+            if i != j:
+                self.R[:, i] = self.R[:, j]
+        D = self.R[:, : len(columns)]
+        along = self.deflation if self.deflation and self.deflation.goes_along else None
+        self.solve(along.corrections(len(columns)) if along else D)
+        for i, j in enumerate(columns):
+            self.X[:, j] += D[:, i]
+        k = self.X.shape[1]
+        return along.solutions_and_residuals(k) if along else (self.X, self.R)
 
-        Residuals are scaled by powers of two, since theirs may be beyond the range of that type.
-        """
-        D = self.D[:, : len(columns)]
-        scales = [_scale_of(self.R[:, j]) for j in columns]
-        for i, (j, scale) in enumerate(zip(columns, scales, strict=True)):
-            np.multiply(self.R[:, j], 1 / scale, out=D[:, i], casting="same_kind")
-        self.solve(D)
-        for i, (j, scale) in enumerate(zip(columns, scales, strict=True)):
-            self.X[:, j] += D[:, i].astype(self.X.dtype) * scale
+    def _deflate(self, columns: Columns, goal: Errors) -> None:
+        """Let the vectors be what they are to be next, and correct some columns with them."""
+        deflation = self.deflation
+        if not deflation:
+            return
+        if deflation.goes_along:
+            deflation.look(lambda left: bool((self.errors[columns] * left**2 > goal).any()))
+        for j in columns:
+            deflation.reduce(self.X[:, j : j + 1], self.R[:, j : j + 1])
 
     def refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
         """Correct some columns by GMRES until all are converged; tell whether they are.
@@ -205,11 +236,6 @@ class Refinement:
 def _norms1(X: Matrix) -> Errors:
     """1-norm of each column; NaN or infinite if an element is."""
     return np.array([np.abs(X[:, j]).sum() for j in range(X.shape[1])], np.float64)
-
-
-def _scale_of(x: npt.NDArray[Any]) -> float:
-    """Find a power of two near the largest element; 1 if there is none."""
-    return power_of_two(float(np.abs(x).max(initial=0)))
 
 
 def _normalise(x: npt.NDArray[Any]) -> float:

@@ -9,6 +9,7 @@ from outcore.errors import BudgetError
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES, tall_block
 from outcore.linalg.lu.segments import Layout
+from outcore.linalg.systems.deflation import vectors_for
 from outcore.linalg.systems.refine import KRYLOV, LEAST_KRYLOV
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
@@ -67,6 +68,8 @@ class RefineGeometry:
         For blocks of A and of the factors, which come in turn.
     columns
         Right-hand sides in a group.
+    deflated
+        Vectors for deflation.
     vector_bytes
         A column in the type of A.
     memory_bytes
@@ -74,12 +77,13 @@ class RefineGeometry:
     budget_bytes
         What may be taken.
     group_bytes
-        For the columns of a group.
+        For the columns of a group, and these vectors.
     """
 
     block_tiles: int
     ring_bytes: int
     columns: int
+    deflated: int
     vector_bytes: int
     group_bytes: int
     memory_bytes: int
@@ -104,7 +108,7 @@ def refine_geometry(
     parts: int = 1,
     beside_bytes: int = 0,
 ) -> RefineGeometry:
-    """Share a budget between blocks, columns, and what GMRES needs for one column.
+    """Share a budget between blocks, columns, what GMRES needs for one column, and deflation.
 
     Parameters
     ----------
@@ -124,9 +128,9 @@ def refine_geometry(
     """
     tile_bytes = tile[0] * tile[1] * low.itemsize
     vector = n * dtype.itemsize
-    column_bytes = n * parts * (2 * dtype.itemsize + low.itemsize)
-    # X, R and D begin on pages.
-    rounding = 3 * SLOT_ALIGN_BYTES + beside_bytes
+    column_bytes = n * parts * 2 * dtype.itemsize
+    # X and R begin on pages.
+    rounding = 2 * SLOT_ALIGN_BYTES + beside_bytes
     for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
         # Two blocks of the factors, and one of them in the type of A, twice as large.
         sweep = (RING_BLOCKS + 2) * block_tiles * tile_bytes + TILE_BOUNCE_BYTES
@@ -138,9 +142,14 @@ def refine_geometry(
             group = min((memory_bytes - ring - rounding - reserve) // column_bytes, max(columns, 1))
             if group >= 1:
                 of_group = rounding + group * column_bytes
+                # Only what neither columns nor GMRES for all of them could use.
+                gmres = max(reserve, pages(group * parts * vector) * (KRYLOV + 2))
+                left = memory_bytes - ring - of_group - gmres
+                deflated = vectors_for(n, left // (column_bytes // parts))
+                of_group += deflated * (column_bytes // parts)
                 return RefineGeometry(
-                    block_tiles, ring, group, vector, of_group, ring + of_group + reserve,
-                    memory_bytes,
+                    block_tiles, ring, group, deflated, vector, of_group,
+                    ring + of_group + reserve, memory_bytes,
                 )  # fmt: skip
     need = sweep + rounding + column_bytes
     need = max(need, (rounding + column_bytes) * 4 // 3 + SLOT_ALIGN_BYTES)

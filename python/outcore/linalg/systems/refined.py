@@ -29,6 +29,7 @@ from outcore.linalg.systems.condition import (
     probe_bytes,
     with_probes,
 )
+from outcore.linalg.systems.deflation import Deflation
 from outcore.linalg.systems.direct import BY_LU, solve_directly
 from outcore.linalg.systems.groups import gone_on_at
 from outcore.linalg.systems.low_copy import TooLowError
@@ -120,7 +121,7 @@ def _fitted(
     def cut(room: ColumnRoom) -> RefineGeometry:
         return refine_geometry(
             job.n, job.dtype, low, tile, job.memory_bytes, rhs.columns, parts=rhs.parts,
-            beside_bytes=room.beside_bytes + probe_bytes(job.n, low, probes),
+            beside_bytes=room.beside_bytes + probe_bytes(job.n, job.dtype, probes),
         )  # fmt: skip
 
     return fitted(rhs, job.memory_bytes, cut)
@@ -129,7 +130,9 @@ def _fitted(
 def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
     most = g.columns * job.rhs.parts
     matrix_bytes = job.n**2 * job.dtype.itemsize
-    return planned_refining(job.n, job.dtype, lu.dtype, lu.tile, job.columns, most, matrix_bytes)
+    return planned_refining(
+        job.n, job.dtype, lu.dtype, lu.tile, job.columns, most, g.deflated, matrix_bytes
+    )
 
 
 class _Passes:
@@ -139,7 +142,7 @@ class _Passes:
         self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry, probes: int
     ) -> None:
         self.call, self.A, self.lu = call, A, lu
-        self.probes = Probes(lu.n, probes, lu.dtype, call)
+        self.probes = Probes(lu.n, probes, A.dtype, call)
         self.of_a = MatrixPasses(A, call, g.ring_bytes)
         self.sweeps = Sweeps(lu, call, g.block_tiles)
         self.multiplied: list[int] = []
@@ -152,7 +155,6 @@ class _Passes:
 
     def solve(self, D: Matrix) -> None:
         self.solved.append(D.shape[1])
-        # The probes are as the first correction: of the type of the factors.
         self.sweeps.solve(D, beside=self.probes.take())
 
     def planned(self, n: int) -> Phase:
@@ -179,7 +181,8 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
         ) as call,
     ):  # fmt: skip
         passes = _Passes(A, lu, call, g, probes)
-        room = _room(call, job, lu, g)
+        room = _room(call, job, g)
+        deflation = Deflation(*room, g.deflated)
         moved = Columns(rhs, call, columns_room)
         refined: list[Refinement] = []
         condition: float | None = None
@@ -189,7 +192,7 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
                 begun = into.done
                 for first in range(begun, rhs.columns, g.columns):
                     columns = slice(first, min(first + g.columns, rhs.columns))
-                    refined.append(_begin(job, passes, moved, room, columns))
+                    refined.append(_begin(job, passes, moved, room, deflation, columns))
                     _refine_group(refined[-1], passes, g)
                     moved.store(into.x, columns, refined[-1].X)
                     if rhs.out is not None:
@@ -204,29 +207,27 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
     return into.x
 
 
-def _room(
-    call: LongCall, job: Solving, lu: LUFactor, g: RefineGeometry
-) -> tuple[Matrix, Matrix, Matrix]:
-    """Take X, R and D for a group of columns from the budget."""
-    X, R, D = (
-        matrix_in(call, job.n, min(g.columns * job.rhs.parts, job.columns), dtype)
-        for dtype in (job.dtype, job.dtype, lu.dtype)
-    )
-    return X, R, D
+def _room(call: LongCall, job: Solving, g: RefineGeometry) -> tuple[Matrix, Matrix]:
+    """Take X and R for a group of columns from the budget, the vectors of deflation first."""
+    columns = g.deflated + min(g.columns * job.rhs.parts, job.columns)
+    X, R = (matrix_in(call, job.n, columns, job.dtype) for _ in range(2))
+    return X, R
 
 
 def _begin(
     job: Solving,
     passes: _Passes,
     moved: Columns,
-    room: tuple[Matrix, Matrix, Matrix],
+    room: tuple[Matrix, Matrix],
+    deflation: Deflation,
     columns: slice,
 ) -> Refinement:
     rhs = job.rhs
-    X, R, D = (matrix[:, : (columns.stop - columns.start) * rhs.parts] for matrix in room)
+    end = deflation.count + (columns.stop - columns.start) * rhs.parts
+    X, R = (matrix[:, deflation.count : end] for matrix in room)
     moved.load(rhs.b, columns, R)
     rhs.refuse_non_finite(R)
-    return _refinement(job, passes, X, R, D, lambda R: moved.load(rhs.b, columns, R))
+    return _refinement(job, passes, X, R, lambda R: moved.load(rhs.b, columns, R), deflation)
 
 
 def _refinement(
@@ -234,18 +235,19 @@ def _refinement(
     passes: _Passes,
     X: Matrix,
     R: Matrix,
-    D: Matrix,
     load_b: Callable[[Matrix], None],
+    deflation: Deflation | None = None,
 ) -> Refinement:
     return Refinement(
         X=X,
         R=R,
-        D=D,
         load_b=load_b,
         subtract_product=passes.subtract_product,
         solve=passes.solve,
         norm_a=passes.lu.norm1,
+        low=passes.lu.dtype,
         tolerance=job.n * float(np.finfo(job.dtype).eps),
+        deflation=deflation,
     )
 
 
@@ -265,7 +267,7 @@ def _refine_group(group: Refinement, passes: _Passes, g: RefineGeometry) -> None
 
 
 def _condition(
-    job: Solving, passes: _Passes, g: RefineGeometry, room: tuple[Matrix, Matrix, Matrix]
+    job: Solving, passes: _Passes, g: RefineGeometry, room: tuple[Matrix, Matrix]
 ) -> float | None:
     """Estimate the condition of A.
 
@@ -282,12 +284,12 @@ def _condition(
     found = passes.probes.condition(lu.norm1)
     if not is_singular(found, lu.dtype):
         return found
-    X, R, D = (matrix[:, :1] for matrix in room)
+    X, R = (matrix[:, :1] for matrix in room)
 
     def load(R: Matrix) -> None:
         R[:, 0] = np.random.default_rng(1).standard_normal(job.n)
 
-    probe = _refinement(job, passes, X, R, D, load)
+    probe = _refinement(job, passes, X, R, load)
     _refine_group(probe, passes, g)
     return condition_of(lu.norm1, X)
 

@@ -1,0 +1,142 @@
+"""Deflation: a few directions in which refinement is slow, solved for at once.
+
+A step of refinement multiplies the residual by E = I - A M⁻¹. Where some singular values of A are
+small, E is large in some directions, and these make the steps many. The range of E on random
+vectors finds them (N. Halko, P. G. Martinsson, J. A. Tropp, SIAM Review 53 (2011), 217-288):
+
+    with the first correction     Z = M⁻¹ Ω,  G = Ω - A Z = E Ω,  orthonormalised
+    with the second               Z = M⁻¹ G,  Q = -A Z,  orthonormalised, and Z with it
+    after that and each later     r <- r - Q c,  x <- x - Z c,  with c = Qᴴ r
+
+so that r loses what is in the space of A Z, as methods with augmented subspaces do it (A. Chapman,
+Y. Saad, Numer. Linear Algebra Appl. 4 (1997), 43-66). The vectors go along in passes over A and
+the factors that are made anyway: it costs two of them arithmetic, and no words.
+"""
+
+import enum
+from collections.abc import Callable
+
+import numpy as np
+
+from outcore.lapack import kernels
+from outcore.linalg.columns import norms
+from outcore.linalg.matrix import Matrix
+
+MOST_VECTORS = 16
+_ROWS_PER_VECTOR = 128
+"""Rows of the matrix for each vector, at least: of small matrices they would take too long."""
+
+_LEAST_LEFT = 1e-10
+"""A vector of which less than this is left beside those before it is dropped."""
+
+_TWO_PASSES = range(2)
+"""Of Gram-Schmidt: the second makes up for the rounding of the first."""
+
+
+class _Stage(enum.Enum):
+    """What the vectors are."""
+
+    RANDOM = enum.auto()
+    RANGE = enum.auto()
+    READY = enum.auto()
+    USELESS = enum.auto()
+
+
+class Deflation:
+    """The first columns of the matrices that refinement works on.
+
+    Parameters
+    ----------
+    X, R
+        (n, count + k) matrices of which the last columns are what is refined: solutions and
+        residuals.
+    count
+        How many vectors there are.
+    """
+
+    def __init__(self, X: Matrix, R: Matrix, count: int) -> None:
+        self._X, self._R, self.count = X, R, count
+        self._stage = _Stage.RANDOM if count else _Stage.USELESS
+
+    @property
+    def goes_along(self) -> bool:
+        """Whether the vectors go along with the next correction and its residual."""
+        return self._stage in (_Stage.RANDOM, _Stage.RANGE)
+
+    def corrections(self, columns: int) -> Matrix:
+        """Put the vectors before so many residuals: what is to be solved for, in place."""
+        if self._stage is _Stage.RANDOM:
+            self._draw()
+        return self._R[:, : self.count + columns]
+
+    def solutions_and_residuals(self, columns: int) -> tuple[Matrix, Matrix]:
+        """Put what the vectors became before so many solutions, and what is left of them."""
+        X, R = (each[:, : self.count] for each in (self._X, self._R))
+        X[...] = R
+        if self._stage is _Stage.RANDOM:
+            self._draw()
+        else:
+            R[...] = 0
+        return self._X[:, : self.count + columns], self._R[:, : self.count + columns]
+
+    def _draw(self) -> None:
+        """Draw random vectors, always the same ones."""
+        normal = np.random.default_rng(2)
+        for j in range(self.count):
+            self._R[:, j] = normal.standard_normal(len(self._R))
+
+    def look(self, pays: Callable[[float], bool]) -> None:
+        """Take the residuals of the vectors, after the pass over A that they went along with.
+
+        Parameters
+        ----------
+        pays
+            Whether deflation does, if a step leaves that much of a random residual.
+        """
+        X, R = (each[:, : self.count] for each in (self._X, self._R))
+        left = norms(R)
+        if not np.isfinite(left).all():
+            self._stage = _Stage.USELESS
+        elif self._stage is _Stage.RANGE:
+            _orthonormalise(R, X)
+            self._stage = _Stage.READY
+        elif pays(float(np.sqrt(np.mean(left**2) / len(R)))):
+            _orthonormalise(R)
+            self._stage = _Stage.RANGE
+        else:
+            self._stage = _Stage.USELESS
+
+    def reduce(self, X: Matrix, R: Matrix) -> None:
+        """Take from some residuals what is in the space, and correct their solutions."""
+        if self._stage is not _Stage.READY:
+            return
+        Z, Q = (each[:, : self.count] for each in (self._X, self._R))
+        product = kernels(X.dtype)
+        c: Matrix = np.zeros((self.count, X.shape[1]), X.dtype, order="F")
+        product.gemm(Q, R, c, alpha=1, beta=0, trans_a="C")
+        product.gemm(Q, c, R, alpha=-1, beta=1)
+        product.gemm(Z, c, X, alpha=-1, beta=1)
+
+
+def vectors_for(n: int, room: int) -> int:
+    """How many vectors deflation has for a matrix of order n, where there is room for so many."""
+    return max(min(MOST_VECTORS, n // _ROWS_PER_VECTOR, room), 0)
+
+
+def _orthonormalise(Q: Matrix, Z: Matrix | None = None) -> None:
+    """Orthonormalise the columns of Q, zero where they depend on others; the same to those of Z."""
+    product = kernels(Q.dtype)
+    both = [Q] if Z is None else [Q, Z]
+    c: Matrix = np.zeros((Q.shape[1], 1), Q.dtype, order="F")
+    for j in range(Q.shape[1]):
+        before = norms(Q[:, j : j + 1])[0]
+        for _ in _TWO_PASSES if j else ():
+            product.gemm(Q[:, :j], Q[:, j : j + 1], c[:j], alpha=1, beta=0, trans_a="C")
+            for each in both:
+                product.gemm(each[:, :j], c[:j], each[:, j : j + 1], alpha=-1, beta=1)
+        left = norms(Q[:, j : j + 1])[0]
+        for each in both:
+            if left > _LEAST_LEFT * before:
+                each[:, j] /= left
+            else:
+                each[:, j] = 0
