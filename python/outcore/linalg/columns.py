@@ -54,6 +54,13 @@ def norms(X: Matrix) -> npt.NDArray[np.float64]:
     return found
 
 
+def draw_normal(X: Matrix, seed: int) -> None:
+    """Fill columns with independent normal numbers, real ones, the same for the same seed."""
+    normal = np.random.default_rng(seed)
+    for j in range(X.shape[1]):
+        X[:, j] = normal.standard_normal(len(X))
+
+
 def power_of_two(x: float) -> float:
     """Find a power of two near a number, whose inverse is finite too; 1 for zero or infinity."""
     return math.ldexp(1.0, min(max(math.frexp(x)[1], -1000), 1000)) if 0 < x < math.inf else 1.0

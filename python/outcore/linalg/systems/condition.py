@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore.errors import BudgetError
-from outcore.linalg.columns import largest, squares
+from outcore.linalg.columns import draw_normal, largest, squares
 from outcore.linalg.grains import pages
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
@@ -57,9 +57,7 @@ def draw(n: int, probes: int, dtype: np.dtype[Any], call: LongCall) -> Matrix:
         return np.empty(shape, dtype, order="F")
     memory = memoryview(call.arena.allocate(n * probes * dtype.itemsize))
     drawn: Matrix = np.ndarray(shape, dtype, buffer=memory, order="F")
-    normal = np.random.default_rng(0)
-    for j in range(probes):
-        drawn[:, j] = normal.standard_normal(n)
+    draw_normal(drawn, seed=0)
     return drawn
 
 

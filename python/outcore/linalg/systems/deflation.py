@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from outcore.lapack import kernels
-from outcore.linalg.columns import norms
+from outcore.linalg.columns import draw_normal, norms
 from outcore.linalg.matrix import Matrix
 
 MOST_VECTORS = 16
@@ -29,8 +29,8 @@ _ROWS_PER_VECTOR = 128
 _LEAST_LEFT = 1e-10
 """A vector of which less than this is left beside those before it is dropped."""
 
-_TWO_PASSES = range(2)
-"""Of Gram-Schmidt: the second makes up for the rounding of the first."""
+_SEED = 2
+"""Of the random vectors: they are drawn again when what is left of them is formed."""
 
 
 class _Stage(enum.Enum):
@@ -66,7 +66,7 @@ class Deflation:
     def corrections(self, columns: int) -> Matrix:
         """Put the vectors before so many residuals: what is to be solved for, in place."""
         if self._stage is _Stage.RANDOM:
-            self._draw()
+            draw_normal(self._R[:, : self.count], _SEED)
         return self._R[:, : self.count + columns]
 
     def solutions_and_residuals(self, columns: int) -> tuple[Matrix, Matrix]:
@@ -74,16 +74,10 @@ class Deflation:
         X, R = (each[:, : self.count] for each in (self._X, self._R))
         X[...] = R
         if self._stage is _Stage.RANDOM:
-            self._draw()
+            draw_normal(R, _SEED)
         else:
             R[...] = 0
         return self._X[:, : self.count + columns], self._R[:, : self.count + columns]
-
-    def _draw(self) -> None:
-        """Draw random vectors, always the same ones."""
-        normal = np.random.default_rng(2)
-        for j in range(self.count):
-            self._R[:, j] = normal.standard_normal(len(self._R))
 
     def look(self, pays: Callable[[float], bool]) -> None:
         """Take the residuals of the vectors, after the pass over A that they went along with.
@@ -124,13 +118,16 @@ def vectors_for(n: int, room: int) -> int:
 
 
 def _orthonormalise(Q: Matrix, Z: Matrix | None = None) -> None:
-    """Orthonormalise the columns of Q, zero where they depend on others; the same to those of Z."""
+    """Orthonormalise the columns of Q, zero where they depend on others; the same to those of Z.
+
+    By classical Gram-Schmidt, twice: the second pass makes up for the rounding of the first.
+    """
     product = kernels(Q.dtype)
     both = [Q] if Z is None else [Q, Z]
     c: Matrix = np.zeros((Q.shape[1], 1), Q.dtype, order="F")
     for j in range(Q.shape[1]):
         before = norms(Q[:, j : j + 1])[0]
-        for _ in _TWO_PASSES if j else ():
+        for _ in range(2 if j else 0):
             product.gemm(Q[:, :j], Q[:, j : j + 1], c[:j], alpha=1, beta=0, trans_a="C")
             for each in both:
                 product.gemm(each[:, :j], c[:j], each[:, j : j + 1], alpha=-1, beta=1)

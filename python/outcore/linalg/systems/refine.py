@@ -119,7 +119,7 @@ class Refinement:
             self.steps = step
             now, gain = self.errors[active], self.errors[active] / before[active]
             gains = gain <= 0.5
-            if self.deflation and self.deflation.goes_along:
+            if self._along:
                 # What holds a step up may be what deflation takes away.
                 gains |= np.isfinite(now)
             for j in active[(now > self.tolerance) & ~gains]:
@@ -131,6 +131,11 @@ class Refinement:
             self._deflate(active, goal[active])
         late = active[self.errors[active] > self.tolerance]
         return np.array(sorted({*stalled, *map(int, late)}), np.intp)
+
+    @property
+    def _along(self) -> Deflation | None:
+        """What goes along with the next correction and its residual, if anything."""
+        return self.deflation if self.deflation and self.deflation.goes_along else None
 
     def _goal(self) -> Errors:
         """Find the backward errors that LU in the type of A would leave, from the first ones.
@@ -159,7 +164,7 @@ class Refinement:
             if i != j:
                 self.R[:, i] = self.R[:, j]
         D = self.R[:, : len(columns)]
-        along = self.deflation if self.deflation and self.deflation.goes_along else None
+        along = self._along
         self.solve(along.corrections(len(columns)) if along else D)
         for i, j in enumerate(columns):
             self.X[:, j] += D[:, i]
@@ -168,13 +173,11 @@ class Refinement:
 
     def _deflate(self, columns: Columns, goal: Errors) -> None:
         """Let the vectors be what they are to be next, and correct some columns with them."""
-        deflation = self.deflation
-        if not deflation:
-            return
-        if deflation.goes_along:
-            deflation.look(lambda left: bool((self.errors[columns] * left**2 > goal).any()))
-        for j in columns:
-            deflation.reduce(self.X[:, j : j + 1], self.R[:, j : j + 1])
+        if self._along:
+            self._along.look(lambda left: bool((self.errors[columns] * left**2 > goal).any()))
+        if self.deflation:
+            for j in columns:
+                self.deflation.reduce(self.X[:, j : j + 1], self.R[:, j : j + 1])
 
     def refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
         """Correct some columns by GMRES until all are converged; tell whether they are.

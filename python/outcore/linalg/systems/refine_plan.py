@@ -128,8 +128,9 @@ def refine_geometry(
     """
     tile_bytes = tile[0] * tile[1] * low.itemsize
     vector = n * dtype.itemsize
-    column_bytes = n * parts * 2 * dtype.itemsize
-    # X and R begin on pages.
+    # X and R, which begin on pages.
+    pair = 2 * vector
+    column_bytes = parts * pair
     rounding = 2 * SLOT_ALIGN_BYTES + beside_bytes
     for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
         # Two blocks of the factors, and one of them in the type of A, twice as large.
@@ -145,8 +146,8 @@ def refine_geometry(
                 # Only what neither columns nor GMRES for all of them could use.
                 gmres = max(reserve, pages(group * parts * vector) * (KRYLOV + 2))
                 left = memory_bytes - ring - of_group - gmres
-                deflated = vectors_for(n, left // (column_bytes // parts))
-                of_group += deflated * (column_bytes // parts)
+                deflated = vectors_for(n, left // pair)
+                of_group += deflated * pair
                 return RefineGeometry(
                     block_tiles, ring, group, deflated, vector, of_group,
                     ring + of_group + reserve, memory_bytes,

@@ -13,6 +13,7 @@ import numpy as np
 
 from outcore import blas_choice
 from outcore.array import Array, open_array
+from outcore.linalg.columns import draw_normal
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.factors.own import are_begun
@@ -286,10 +287,7 @@ def _condition(
         return found
     X, R = (matrix[:, :1] for matrix in room)
 
-    def load(R: Matrix) -> None:
-        R[:, 0] = np.random.default_rng(1).standard_normal(job.n)
-
-    probe = _refinement(job, passes, X, R, load)
+    probe = _refinement(job, passes, X, R, functools.partial(draw_normal, seed=1))
     _refine_group(probe, passes, g)
     return condition_of(lu.norm1, X)
 
