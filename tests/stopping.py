@@ -208,7 +208,8 @@ def interrupted_again_and_again(
     for stops in itertools.count(1):
         try:
             with at_line(step * stops, interrupt, pages):
-                found = run()
+                # What is stopped after its last step is whole.
+                found = whole_or_again(run, out)
             break
         except KeyboardInterrupt:
             assert not (out / "lock").exists()

@@ -179,7 +179,13 @@ def test_below_the_diagonal_a_slab_is_one_matrix() -> None:
         assert tiles.stop == g.tiles
         assert 0 <= tiles.start * g.rows - slab.last * g.columns < 2048, "a chunk of the matrix"
     (part,) = g.parts(last)
-    assert max(len(panels) for panels, _ in g.pieces(part)) >= len(part.panels) // 2
+    chunk, groups = 2048 // g.rows, g.groups(part)
+    alone = [tiles for panels, tiles in g.pieces(part) if panels in groups]
+    assert len(alone) == len(groups) > 4
+    for tiles in alone:
+        assert tiles.start // chunk == tiles[-1] // chunk, "only in the chunk of its diagonal"
+    tall = [len(panels) for panels, tiles in g.pieces(part) if len(tiles) > chunk]
+    assert max(tall) >= len(part.panels) // 3
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])

@@ -52,11 +52,17 @@ def timed(items: Iterable[T], trace: Trace) -> Iterator[T]:
         trace.record("compute", start_ns)
 
 
-def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterator[T]:
-    """Go through what is to be used again, and keep it; poll before each, for what comes in."""
+def polled(items: Iterable[T], poll: Callable[[], None]) -> Iterator[T]:
+    """Go through items, and poll before each, for what comes in."""
     for item in items:
-        held.append(item)
         poll()
+        yield item
+
+
+def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterator[T]:
+    """Do the same with what is to be used again, and keep it."""
+    for item in polled(items, poll):
+        held.append(item)
         yield item
 
 

@@ -8,7 +8,7 @@ found by dynamic programming, from the right: what the slabs from a panel on rea
 those before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -93,11 +93,13 @@ def cut_slabs(
     if not widths and most_words < t.tiles * t.rows * t.columns:
         return None  # the first panel is the highest
     for first in range(t.panels)[::-1]:
-        tried = search.whole(first, reads), *(search.in_parts(first, width) for width in widths)
-        candidates = [found for found in tried if found]
-        if not candidates:
+        best = search.whole(first, reads)
+        if widths:
+            tried = best, *(search.in_parts(first, width) for width in widths)
+            candidates = [found for found in tried if found]
+            best = min(candidates, key=lambda c: c.reads + reads[c.cut.end], default=None)
+        if best is None:
             return None
-        best = min(candidates, key=lambda c: c.reads + reads[c.cut.end])
         cuts[first] = best.cut
         reads[first] = best.reads + reads[best.cut.end]
         largest = max(largest, best.words)
@@ -115,17 +117,18 @@ class _Search:
         self.per_tile = t.panels_beside(1)
         # Tiles above the diagonal blocks of the panels before each one.
         self.above = [0, *accumulate(map(t.first_tile, range(t.panels)))]
+        # The panel after the last of those that fit; most often about where that was before.
+        self.last = t.panels
 
     def whole(self, first: int, reads: np.ndarray) -> _Candidate | None:
         """Find the best slab that is in memory as a whole."""
-        t = self.t
+        t, last = self.t, self.last
         most_tiles = self.most_words // self.panel_words
-        last = first
-        for panels, top in self.groups(first, t.panels):
-            fit = min(len(panels), most_tiles // (t.tiles - top))
-            last, most_tiles = last + fit, most_tiles - fit * (t.tiles - top)
-            if fit < len(panels):
-                break
+        while last < t.panels and self.tiles_of(first, last + 1) <= most_tiles:
+            last += 1
+        while last > first and self.tiles_of(first, last) > most_tiles:
+            last -= 1
+        self.last = last
         # Below the last block there is none that could be in use beside it.
         reach = self.reach(first, self.most_blocks - 1)
         if last > reach and t.tiles - t.first_tile(first) > self.most_blocks * t.block_tiles:
@@ -134,17 +137,12 @@ class _Search:
             return None
         # Of cuts that are as good, the last.
         end = last - int(np.argmin(reads[last:first:-1])) if last > first + 1 else last
-        words = ((end - first) * t.tiles - self.above_groups(first, end)) * self.panel_words
+        words = self.tiles_of(first, end) * self.panel_words
         return _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
 
-    def groups(self, first: int, last: int) -> Iterator[tuple[range, int]]:
-        """Cut a slab's panels into groups, each with the tile that it begins with."""
-        t = self.t
-        top = t.first_tile(first)
-        while first < last:
-            end = min((top + t.group_tiles) * self.per_tile, last)
-            yield range(first, end), top
-            first, top = end, top + t.group_tiles
+    def tiles_of(self, first: int, last: int) -> int:
+        """Tiles of a slab's panels in memory, each group's from its first row down."""
+        return (last - first) * self.t.tiles - self.above_groups(first, last)
 
     def above_groups(self, first: int, last: int) -> int:
         """Tiles above the groups of a slab's panels, in closed form: there are many candidates."""

@@ -21,7 +21,7 @@ Their words are about n³/(3 √M) + n² (`docs/numerics-cholesky.md`).
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from outcore.linalg.matrix import Matrix
 from outcore.linalg.team import Team
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
-from outcore.streams import BlockStream, kept, timed
+from outcore.streams import BlockStream, kept, polled, timed
 from outcore.volumes import PathLike
 
 
@@ -218,41 +218,54 @@ class _Factorization:
             self.storage.commit_if_durable()
 
         self.read_ahead(range(slab.first), following)
-        begin = slab.first
+        begin = final = slab.first
         for K in part.panels:
             if here == K:
                 # Only in the first slab: its panels are factored while later ones still come in.
-                here = max(itertools.islice(arrivals, max(K, 1)))
+                # The sooner all are there, the sooner those that are final leave and make room.
+                is_rest = slab.last - K <= 2 * K
+                here = max(arrivals if is_rest else itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
                     self.update_in_memory(range(J, J + 1), part, range(K, here), pieces)
+            if here == slab.last and begin == K:
+                conveyor.poll()
             self.factor(K, part)
-            conveyor.panel_done(K)
-            self.read_ahead(range(K, K + 1), following)
+            if here == slab.last:
+                self.let_go(range(final, K + 1), following)
+                final = K + 1
             if here == slab.last and begin == K and conveyor.is_beside_next(K):
                 # Two panels are applied at once, which goes through C once instead of twice.
                 self.update_in_memory(range(K, K + 1), part, range(K + 1, K + 2), pieces)
                 continue
             self.update_in_memory(range(begin, K + 1), part, range(K + 1, here), pieces)
             begin = K + 1
-            if here == slab.last:
-                conveyor.poll()
+
+    def let_go(self, panels: range, following: Part | None) -> None:
+        """Have panels leave that are final, and be read again for the part that follows."""
+        for K in panels:
+            self.conveyor.panel_done(K)
+            self.read_ahead(range(K, K + 1), following)
 
     def update_as_they_come(self, part: Part, arrivals: Iterator[int], pieces: list[Piece]) -> None:
-        """C <- C - L_0 L_0[C]ᴴ, half of the panels of C first: the others are still coming in.
+        """C <- C - L_0 L_0[C]ᴴ, a quarter of C's panels first: the others are still coming in.
 
         Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
         many as there is memory for.
         """
-        blocks, columns = self.taken(0, part), self.columns_of(part.panels)
-        end = max(itertools.islice(arrivals, (len(part.panels) + 1) // 2))
-        early = slice(columns.start, self.g.extent(end - 1)[1])
-        late = slice(early.stop, columns.stop)
+        blocks, poll = self.taken(0, part), self.conveyor.poll
         held: list[tuple[int, Matrix]] = []
-        L = kept(itertools.islice(blocks, self.g.ring_blocks), held, self.conveyor.poll)
-        apply_blocks(self.team, timed(L, self.call.trace), pieces, early)
-        if late.start < late.stop:
-            max(arrivals)
-            apply_blocks(self.team, timed(held, self.call.trace), pieces, late)
+        L: Iterable[tuple[int, Matrix]] = kept(
+            itertools.islice(blocks, self.g.ring_blocks), held, poll
+        )
+        columns = self.columns_of(part.panels)
+        done = columns.start
+        for share in (4, 2, 1):
+            end = -(-len(part.panels) // share) + part.slab.first
+            some = slice(done, self.g.extent(end - 1)[1])
+            if some.start < some.stop:
+                next(here for here in arrivals if here >= end)
+                apply_blocks(self.team, timed(L, self.call.trace), pieces, some)
+                done, L = some.stop, polled(held, poll)
         # The memory of those that are not needed any more is for those that come.
         held[:] = [block for block in held if block[0] < columns.stop]
         apply_blocks(self.team, timed(blocks, self.call.trace), pieces, columns, held)
@@ -272,8 +285,7 @@ class _Factorization:
             o, e = self.g.extent(K)
             L = self.blocks_of(K, part)
             for _ in solve_panel(self.kernels, L, columns.start, slice(o, e), C):
-                self.conveyor.panel_done(K)
-                self.read_ahead(range(K, K + 1), following)
+                self.let_go(range(K, K + 1), following)
             self.call.meter.advance(panel_flops(self.g, K, part))
             self.advance(K, part, range(K + 1, slab.last))
             self.conveyor.poll()

@@ -10,7 +10,7 @@ import numpy as np
 
 from outcore.linalg.cholesky.cuts import SlabCut
 from outcore.linalg.factors.geometry import Tiled
-from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
+from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab, even_blocks
 from outcore.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 
 ROUNDING_BYTES = 8 << 10
@@ -188,7 +188,10 @@ class CholeskyGeometry(Tiled):
     def _pieces(
         self, part: Part, groups: list[range], stop: int, chunk_rows: int
     ) -> Iterator[tuple[range, range]]:
-        """Cut groups, down to tile `stop`: in halves, and what lies below a diagonal at once."""
+        """Cut groups, down to tile `stop`: in halves, and what lies below a diagonal at once.
+
+        Halves meet between chunks where they can, lest rows below them must wait for a chunk's end.
+        """
         first, last = groups[0][0], groups[-1][-1] + 1
         if len(groups) == 1:
             yield groups[0], range(self.group_top(part, groups[0]), stop)
@@ -199,7 +202,11 @@ class CholeskyGeometry(Tiled):
             yield from self._pieces(part, groups, below, chunk_rows)
             yield range(first, last), range(below, stop)
             return
-        half = len(groups) // 2
+        tops = [self.group_top(part, group) * self.rows for group in groups]
+        half = min(
+            range(1, len(groups)),
+            key=lambda i: (tops[i] % chunk_rows > 0, abs(2 * i - len(groups))),
+        )
         yield from self._pieces(part, groups[:half], stop, chunk_rows)
         yield from self._pieces(part, groups[half:], stop, chunk_rows)
 
@@ -212,9 +219,14 @@ class CholeskyGeometry(Tiled):
         """
         if panel >= part.slab.first:
             return self._blocks(range(self.first_tile(panel), self.last_tile(part.slab)))
-        if part.is_first:
-            return self._blocks(part.tiles)
-        return [*self._blocks(self.beside(part)), *self._blocks(part.tiles)]
+        beside = self.beside(part)
+        if not part.is_first:
+            return [*self._blocks(beside), *even_blocks(part.tiles, self.block_tiles)]
+        # Those beside the columns are full, so that they are few.
+        whole = len(self._blocks(beside)) * self.block_tiles
+        return [
+            *self._blocks(part.tiles[:whole]), *even_blocks(part.tiles[whole:], self.block_tiles)
+        ]  # fmt: skip
 
     def beside(self, part: Part) -> range:
         """Tiles of an earlier panel with the rows that stand beside a slab's columns."""

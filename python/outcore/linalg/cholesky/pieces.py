@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from outcore.lapack import Kernels
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.team import Team
-from outcore.linalg.triangles import solve_lower
+from outcore.linalg.triangles import solve_each, solve_lower
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
     L = first[:k]
     info = kernels.potrf(L, lower=True)
     if not info:
-        for M in (first[k:], *below):
-            solve_lower(kernels, L, M, "R", trans="C", unit=False)
+        several = [M for M in (first[k:], *below) if M.size]
+        solve_each(kernels, L, several, "R", trans="C", unit=False)
     return info
 
 
