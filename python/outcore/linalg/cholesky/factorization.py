@@ -225,6 +225,9 @@ class _Factorization:
                 # The sooner all are there, the sooner those that are final leave and make room.
                 is_rest = slab.last - K <= 2 * K
                 here = max(arrivals if is_rest else itertools.islice(arrivals, max(K, 1)))
+                if here == slab.last:
+                    self.let_go(range(K), following)
+                    final = K
                 for J in range(slab.first, K):
                     self.update_in_memory(range(J, J + 1), part, range(K, here), pieces)
             if here == slab.last and begin == K:
