@@ -175,7 +175,7 @@ def test_where_x_finds_no_room_the_same_command_goes_on(here: Path, small_disk: 
         (["-o", "X", "--report", "b.npy"], "is B in b.npy"),
         (["-o", "X", "--report", "A/report"], "A in A"),
         (["-o", "X", "--report", "mine"], "mine exists and is no report"),
-        (["-o", "X", "--report", "pipe"], "pipe is a directory or device"),
+        (["-o", "X", "--report", "pipe"], "pipe is a device, pipe or socket"),
     ],
 )
 def test_places_are_looked_at_before_any_work(arguments: list[str], said: str, here: Path) -> None:

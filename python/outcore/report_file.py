@@ -50,11 +50,8 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
 def replace(path: PathLike, content: bytes) -> None:
     """Write a report or its page, in place of the file that is there, or that a link leads to."""
     where = as_path(path)
+    _check_file(where)
     if isinstance(where, Path):
-        if where.is_dir():
-            raise InvalidError(f"{where} is a directory; name a file for the report")
-        if where.exists() and not where.is_file():
-            raise InvalidError(f"{where} is a device, pipe or socket; name a file for the report")
         where = where.resolve()
     found = place(where)
     found.volume.replace_small(found.name, content)
@@ -66,18 +63,25 @@ def check_replaceable(path: AnyPath) -> None:
     Raises
     ------
     InvalidError
-        If `path` is a directory or device.
+        If `path` is a directory, device, pipe or socket.
     ExistsError
         If there is a file that is no report.
     """
+    _check_file(path)
     if not path.exists():
         return
-    if not path.is_file():
-        raise InvalidError(f"{path} is a directory or device; name a file for the report")
     try:
         _unpacked(path)
     except (InvalidError, CorruptError):
         raise ExistsError(f"{path} exists and is no report; choose another name") from None
+
+
+def _check_file(path: AnyPath) -> None:
+    """Refuse what is there and no file."""
+    if path.is_dir():
+        raise InvalidError(f"{path} is a directory; name a file for the report")
+    if path.exists() and not path.is_file():
+        raise InvalidError(f"{path} is a device, pipe or socket; name a file for the report")
 
 
 def read(path: PathLike, report: type[_Report]) -> _Report:
