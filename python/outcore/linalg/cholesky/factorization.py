@@ -218,7 +218,7 @@ class _Factorization:
             self.storage.commit_if_durable()
 
         self.read_ahead(range(slab.first), following)
-        begin = final = slab.first
+        begin = slab.first
         for K in part.panels:
             if here == K:
                 # Only in the first slab: its panels are factored while later ones still come in.
@@ -226,16 +226,14 @@ class _Factorization:
                 is_rest = slab.last - K <= 2 * K
                 here = max(arrivals if is_rest else itertools.islice(arrivals, max(K, 1)))
                 if here == slab.last:
-                    self.let_go(range(K), following)
-                    final = K
+                    self.let_go(range(slab.first, K), following)
                 for J in range(slab.first, K):
                     self.update_in_memory(range(J, J + 1), part, range(K, here), pieces)
             if here == slab.last and begin == K:
                 conveyor.poll()
             self.factor(K, part)
             if here == slab.last:
-                self.let_go(range(final, K + 1), following)
-                final = K + 1
+                self.let_go(range(K, K + 1), following)
             if here == slab.last and begin == K and conveyor.is_beside_next(K):
                 # Two panels are applied at once, which goes through C once instead of twice.
                 self.update_in_memory(range(K, K + 1), part, range(K + 1, K + 2), pieces)

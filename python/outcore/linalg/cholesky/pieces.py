@@ -65,8 +65,7 @@ def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
     L = first[:k]
     info = kernels.potrf(L, lower=True)
     if not info:
-        several = [M for M in (first[k:], *below) if M.size]
-        solve_each(kernels, L, several, "R", trans="C", unit=False)
+        solve_each(kernels, L, [first[k:], *below], "R", trans="C", unit=False)
     return info
 
 
