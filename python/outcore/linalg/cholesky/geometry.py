@@ -188,9 +188,10 @@ class CholeskyGeometry(Tiled):
     def _pieces(
         self, part: Part, groups: list[range], stop: int, chunk_rows: int
     ) -> Iterator[tuple[range, range]]:
-        """Cut groups, down to tile `stop`: in halves, and what lies below a diagonal at once.
+        """Cut groups, down to tile `stop`: in two, and what lies below a diagonal at once.
 
-        Halves meet between chunks where they can, lest rows below them must wait for a chunk's end.
+        The two meet between chunks where they can, since what lies below begins with a chunk: as
+        near the middle as that is, and rather right of it, so that it is wide.
         """
         first, last = groups[0][0], groups[-1][-1] + 1
         if len(groups) == 1:
@@ -205,7 +206,7 @@ class CholeskyGeometry(Tiled):
         tops = [self.group_top(part, group) * self.rows for group in groups]
         half = min(
             range(1, len(groups)),
-            key=lambda i: (tops[i] % chunk_rows > 0, abs(2 * i - len(groups))),
+            key=lambda i: (tops[i] % chunk_rows > 0, 2 * i < len(groups), abs(2 * i - len(groups))),
         )
         yield from self._pieces(part, groups[:half], stop, chunk_rows)
         yield from self._pieces(part, groups[half:], stop, chunk_rows)
