@@ -159,6 +159,23 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix
         assert_finished(found, expected)
 
 
+def test_a_journal_left_beside_whole_factors_does_no_harm(tmp_path: Path, matrix: Matrix) -> None:
+    """Ctrl-C between the last two steps: the factors are whole, and their journal is there."""
+    path, out = put(tmp_path / "Z", matrix), tmp_path / "Z.cho"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "remove", lambda self: interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            factor(path)
+    assert sorted(p.name for p in out.iterdir()) == ["journal", "l", "zarr.json"]
+    found = open_factor(out)
+    assert isinstance(found, CholeskyFactor)
+    assert cholesky_ratio(matrix, found) < 30
+    expected = factor_of(found)
+    with pytest.raises(oc.errors.ExistsError, match="complete factors"):
+        factor(path)
+    assert_finished(factor(path, overwrite=True), expected)
+
+
 def test_a_slab_is_durable_before_its_note(
     tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]
 ) -> None:
