@@ -334,11 +334,11 @@ def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
     waits = [K for K in (1, 2, 4, 8, 16, 32) if first > K and (K == 1 or first > 3 * K // 2)]
     caught_up, none_there = sum(waits), len(waits)
     steps = (found.report.spans[:, 0] == Trace.kinds().index("compute")).sum()
-    # The first blocks of a slab are used for a quarter of its panels, then, as they come in, for
-    # another, and for those that came in late.
+    # The first blocks of a slab are used for an eighth of its panels, then, as they come in, for as
+    # many more, again so, and for those that came in late.
     again = sum(
         min(len(g.blocks(part, 0)), g.ring_blocks)
-        * (len({math.ceil(len(part.panels) / share) for share in (4, 2, 1)}) - 1)
+        * (len({math.ceil(len(part.panels) / share) for share in (8, 4, 2, 1)}) - 1)
         for part in parts
         if part.slab.first
     )

@@ -187,6 +187,20 @@ def test_below_the_diagonal_a_slab_is_one_matrix() -> None:
     assert max(len(panels) for panels, _ in g.pieces(part)) >= len(part.panels) // 2
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(16384, "f8"), (8192, "c16")])
+def test_blocks_of_the_last_slab_meet_where_its_pieces_do(n: int, dtype: str) -> None:
+    """So that products are not cut in two: blocks begin with chunks of the matrix."""
+    g = geometry(n, dtype, n * n * np.dtype(dtype).itemsize // 8)
+    (part,) = g.parts(g.slabs()[-1])
+    first, *others = g.blocks(part, 0)
+    assert first.start == part.tiles.start
+    assert len(others) >= 1
+    assert all(len(block) == g.block_tiles for block in others)
+    meet = {tiles.start for _, tiles in g.pieces(part)}
+    assert all(block.start in meet for block in others)
+    assert all(block.start * g.rows % 2048 == 0 for block in others)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> None:
     draw = np.random.default_rng(8)

@@ -248,7 +248,7 @@ class _Factorization:
             self.read_ahead(range(K, K + 1), following)
 
     def update_as_they_come(self, part: Part, arrivals: Iterator[int], pieces: list[Piece]) -> None:
-        """C <- C - L_0 L_0[C]ᴴ, a quarter of C's panels first: the others are still coming in.
+        """C <- C - L_0 L_0[C]ᴴ, an eighth of C's panels first: the others are still coming in.
 
         Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
         many as there is memory for.
@@ -260,7 +260,7 @@ class _Factorization:
         )
         columns = self.columns_of(part.panels)
         done = columns.start
-        for share in (4, 2, 1):
+        for share in (8, 4, 2, 1):
             end = -(-len(part.panels) // share) + part.slab.first
             some = slice(done, self.g.extent(end - 1)[1])
             if some.start < some.stop:

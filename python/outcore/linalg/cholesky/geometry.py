@@ -225,9 +225,14 @@ class CholeskyGeometry(Tiled):
             return [*self._blocks(beside), *even_blocks(part.tiles, self.block_tiles)]
         # Those beside the columns are full, so that they are few.
         whole = len(self._blocks(beside)) * self.block_tiles
-        return [
-            *self._blocks(part.tiles[:whole]), *even_blocks(part.tiles[whole:], self.block_tiles)
-        ]  # fmt: skip
+        if whole < len(part.tiles):
+            below = even_blocks(part.tiles[whole:], self.block_tiles)
+            return [*self._blocks(part.tiles[:whole]), *below]
+        # All are. Those after the first are full, so that they begin with chunks of A, where pieces
+        # meet, if they can; but no group is in two of them.
+        first = (len(part.tiles) - 1) % self.block_tiles + 1
+        first = -(-first // self.group_tiles) * self.group_tiles
+        return [part.tiles[:first], *self._blocks(part.tiles[first:])]
 
     def beside(self, part: Part) -> range:
         """Tiles of an earlier panel with the rows that stand beside a slab's columns."""
