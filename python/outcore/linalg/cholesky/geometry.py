@@ -228,8 +228,8 @@ class CholeskyGeometry(Tiled):
         if whole < len(part.tiles):
             below = even_blocks(part.tiles[whole:], self.block_tiles)
             return [*self._blocks(part.tiles[:whole]), *below]
-        # All are. Those after the first are full, so that they begin with chunks of A, where pieces
-        # meet, if they can; but no group is in two of them.
+        # All are beside them: those after the first are full, so that they begin with chunks of A,
+        # where pieces meet, if they can; but no group is in two of them.
         first = (len(part.tiles) - 1) % self.block_tiles + 1
         first = -(-first // self.group_tiles) * self.group_tiles
         return [part.tiles[:first], *self._blocks(part.tiles[first:])]
