@@ -1,6 +1,8 @@
 """LU goes on: killed in its loops, with two threads, of every type, with another BLAS."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,16 @@ import pytest
 import scipy.linalg
 from linpack import lapack_ratio, on_disk, one_thread, random_matrix
 from lu_by_method import assert_finished, some_lines
-from stopping import bits, killed_at_lines, stop_after
+from stopping import bits, in_a_fork, killed_at_lines, stop_after
 
+import outcore as oc
 from outcore import blas_choice
+from outcore._core import Grid
 from outcore.linalg import LUFactor, lu_factor
 from outcore.linalg.factors.journal import read_journal
-from outcore.volumes import place
+from outcore.linalg.lu import block_columns_storage, phases
+from outcore.linalg.lu.phases import make_workspace
+from outcore.volumes import Place, place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -45,6 +51,69 @@ def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None
         assert_finished(lu, expected, where)
         killed += 1
     assert killed > 35
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
+def test_files_half_written_at_a_kill_are_gone_in_the_end(
+    tmp_path: Path, overwrite_a: bool
+) -> None:
+    """What is written anew has a name of its own until it is whole: killed before it is renamed."""
+    a = random_matrix(N, "f8")
+    on_disk(tmp_path / "Z", a, CHUNKS).close()
+    stop_after(2, tmp_path / "Z", memory=MEMORY, overwrite_a=overwrite_a)
+    half_written = ("zarr.json.77.new", "journal.78.new", "lu/zarr.json.79.new")
+    for name in half_written:
+        (tmp_path / "Z.lu" / name).write_text("{")
+    lu = lu_factor(tmp_path / "Z", memory=MEMORY, overwrite_a=overwrite_a, progress=False)
+    assert lapack_ratio(a, lu) < 30
+    assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
+    assert not list(lu.path.rglob("*.new"))
+
+
+@pytest.mark.parametrize(
+    ("method", "order", "n", "memory"),
+    [
+        ("block-columns", "C", 320, 160_000),
+        ("block-columns", "F", 512, 200_000),
+        ("tournament", "C", 320, 165_000),
+        ("tournament", "F", 320, 165_000),
+    ],
+)
+def test_killed_while_a_workspace_is_made(
+    tmp_path: Path, method: str, order: str, n: int, memory: int
+) -> None:
+    """Its directory is there, and its file is not."""
+    path, out = tmp_path / "Z", tmp_path / "F"
+    a = random_matrix(n, "f8")
+    oc.from_array(a, path, order=order, chunks=(64, 32), progress=False).close()
+    made: list[str] = []
+
+    def making(where: Place, grid: Grid, **options: Any) -> None:
+        made.append(where.path.name)
+        if len(made) == doomed:
+            (tmp_path / "F" / made[-1] / "c" / "0").mkdir(parents=True, exist_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        make_workspace(where, grid, **options)
+
+    def factor() -> LUFactor:
+        return lu_factor(
+            path, out=out, memory=memory, method=method, threads=1, progress=False
+        )  # fmt: skip
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (phases, block_columns_storage):
+            patch.setattr(module, "make_workspace", making)
+        doomed = 0
+        expected = bits(factor())
+        names, count = set(made), len(made)
+        assert names == {"lower", "spill"} | ({"rest-0"} if order == "F" else set())
+        for number in range(1, count + 1):
+            shutil.rmtree(out)
+            made.clear()
+            doomed = number
+            assert in_a_fork(factor) == -signal.SIGKILL
+            doomed = 0
+            assert_finished(factor(), expected, f"killed at {number} of {count}")
 
 
 @pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import re
 from dataclasses import dataclass, field
 
 from outcore.array_metadata import is_half_made, read_metadata
@@ -120,9 +119,7 @@ class BlocksDone:
                     "pass overwrite=True to begin anew"
                 )
         if stopped:
-            for name, is_directory, _ in self.where.volume.list(self.where.name):
-                if not is_directory and re.fullmatch(r".+\.[0-9]+\.new", name):
-                    self.where.volume.remove(self.where.inside(name))
+            self.where.remove_half_written()
         return stopped
 
 

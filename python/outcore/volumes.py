@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ from outcore.pool_path import PoolPath, check_plain, is_url, named
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
 """A path as the user knows it, in a file system or in a pool."""
+
+_FRESH = re.compile(r".+\.[0-9]+\.new")
+"""Names of small files that are written anew, before they are renamed to their own."""
 
 
 class Place(NamedTuple):
@@ -56,6 +60,12 @@ class Place(NamedTuple):
     def exists(self, name: str = "zarr.json") -> bool:
         """Whether there is something of this name below this."""
         return self.volume.exists(self.inside(name))
+
+    def remove_half_written(self) -> None:
+        """Remove what a killed process left right below this of files it was about to replace."""
+        for name, is_directory, _ in self.names():
+            if not is_directory and _FRESH.fullmatch(name):
+                self.volume.remove(self.inside(name))
 
 
 def as_path(path: PathLike) -> AnyPath:

@@ -116,10 +116,14 @@ class StepsDone:
         return self._system
 
     def find(self, where: Place, begun: Metadata) -> bool:
-        """Tell whether the array that a call begins with is there, and is to be gone on with."""
+        """Tell whether the array that a call begins with is there, and is to be gone on with.
+
+        What a killed process left of files that it was about to replace is removed.
+        """
         if self.done:
             with contextlib.suppress(OutcoreError):
                 if where.exists() and read_metadata(where) == begun:
+                    where.remove_half_written()
                     return True
         self.forget()
         return False

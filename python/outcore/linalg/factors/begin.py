@@ -156,6 +156,9 @@ def open_storage(
             journal = _begin(
                 method, source, metadata, target, fresh, overwrite_a=overwrite_a, threads=threads
             )
+        else:
+            for half_written in (target, target.below(kind.array)):
+                half_written.remove_half_written()
         mark_as_made(target)
         if method.again is not None:
             g = method.again(n, metadata.dtype, memory_bytes, journal.header)

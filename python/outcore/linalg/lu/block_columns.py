@@ -50,6 +50,8 @@ class BlockColumnFactorization(ABC, Generic[G]):
         g, storage = self.g, self.storage
         begin = storage.journal.trailing
         storage.keep_only(begin)
+        if g.widths and not storage.journal.records:
+            storage.make_lower()
         if begin is None and g.is_copied:
             with storage.phase():
                 storage.commit_trailing(0, copy_to_segments(storage, self.call))

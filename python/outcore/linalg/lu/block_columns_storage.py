@@ -11,7 +11,7 @@ from outcore.linalg.lu.block_columns_cost import TITLE
 from outcore.linalg.lu.block_columns_geometry import BlockColumn, BlockColumnGeometry
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.partial_geometry import PartialGeometry
-from outcore.linalg.lu.phases import COPY, PhasedFiles
+from outcore.linalg.lu.phases import COPY, PhasedFiles, make_workspace
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 
@@ -42,14 +42,15 @@ class BlockColumnStorage(PhasedFiles[G]):
             bounce_bytes = g.spill_bounce_bytes
         return self.open_beside(SPILL, SPILL, g.spill_grid(s), anew=anew, bounce_bytes=bounce_bytes)
 
+    def make_lower(self) -> None:
+        """Make the file of L by rows: before the first note, since with one it is whole."""
+        # It is as large as a square, with room for a triangle.
+        make_workspace(self.target.below(LOWER), self.geometry.lower_grid(), reserve=False)
+
     def open_lower(self, bounce_bytes: int) -> ArrayFile:
         """Open L by rows."""
         grid: Grid = self.geometry.lower_grid()
-        anew = not self.target.volume.exists(self.target.inside(LOWER))
-        # It is as large as a square, with room for a triangle.
-        return self.open_beside(
-            LOWER, LOWER, grid, anew=anew, reserve=False, bounce_bytes=bounce_bytes
-        )
+        return self.open_beside(LOWER, LOWER, grid, bounce_bytes=bounce_bytes)
 
     def swaps_of(self, s: BlockColumn) -> npt.NDArray[np.int32]:
         """Row swaps of a block column that is done, as row numbers of the whole matrix."""

@@ -96,12 +96,11 @@ class PhasedFiles(LuFiles[G]):
         *,
         bounce_bytes: int = TILE_BOUNCE_BYTES,
         anew: bool = False,
-        reserve: bool = True,
     ) -> ArrayFile:
         """Open a workspace, one of `arrays`; `anew`: make it first, with room for all of it."""
         where = self.target.below(name)
         if anew:
-            make_workspace(where, grid, reserve=reserve)
+            make_workspace(where, grid)
         file = ArrayFile(
             where.volume, where.name, grid, True, self._call.arena, bounce_bytes, self._trace,
             self.arrays.index(what),
@@ -137,7 +136,7 @@ class PhasedFiles(LuFiles[G]):
         return {"arrays": list(self.arrays)}
 
 
-def make_workspace(where: Place, grid: Grid, *, reserve: bool) -> None:
+def make_workspace(where: Place, grid: Grid, *, reserve: bool = True) -> None:
     """Make a workspace, in the room of the one before, if any: to give that back takes time."""
     try:
         ArrayFile.adopt(where.volume, where.name, grid)
