@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Callable
@@ -17,8 +18,14 @@ from linpack import Matrix, one_thread
 from stopping import in_a_fork
 
 import outcore as oc
-from outcore.errors import DivergenceError, IncompleteError, Interrupted, InvalidError
-from outcore.linalg import cg, gauss_seidel, gmres, jacobi
+from outcore.errors import (
+    DivergenceError,
+    ExistsError,
+    IncompleteError,
+    Interrupted,
+    InvalidError,
+)
+from outcore.linalg import cg, gauss_seidel, gmres, jacobi, lu_factor, lu_solve
 from outcore.linalg.systems.solutions import NOTE
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -80,6 +87,8 @@ def test_a_killed_call_goes_on_with_its_iterate(
     kill_at(step, lambda: method(A, b, out=out, **options))
     with pytest.raises(IncompleteError):
         oc.open_array(out)
+    # What a kill leaves that comes while a small file is written anew.
+    (out / "zarr.json.77.new").write_text("{")
     left = note_of(out)["iterate"]
     last = (step - 1) // options.get("restart", 1) * options.get("restart", 1)
     assert left == {"end": 2, "steps": last, "residual": pytest.approx(whole.history[last - 1])}
@@ -90,6 +99,31 @@ def test_a_killed_call_goes_on_with_its_iterate(
     assert any(f"left it after {last} steps" in note for note in report.notes)
     assert report.bytes_read == report.planned_bytes_read
     assert not (out / NOTE).exists()
+    assert not list(out.glob("*.new"))
+
+
+@pytest.mark.parametrize("left", [[], ["zarr.json.77.new"]], ids=["nothing", "half a file"])
+def test_what_is_killed_at_its_start_begins_anew(tmp_path: Path, left: list[str]) -> None:
+    """Its directory is there, and no array yet."""
+    a, b = poisson(SIDE), random(SIDE**2, "f8")
+    A, out = on_disk(tmp_path / "A", a), tmp_path / "x"
+    factors = lu_factor(A, progress=False)
+    for call in (
+        lambda: gauss_seidel(A, b, out=out, **OPTIONS)[0],
+        lambda: lu_solve(factors, b, out=out),
+    ):
+        out.mkdir()
+        for name in left:
+            (out / name).write_text("{")
+        assert residual(a, call()[...][:, None], b[:, None]) < 1e-9
+        assert sorted(p.name for p in out.iterdir()) == ["c", "outcore.generation", "zarr.json"]
+        shutil.rmtree(out)
+        out.mkdir()
+        (out / "zarr.json.77.new").touch()
+        (out / "mine").touch()
+        with pytest.raises(ExistsError):
+            call()
+        shutil.rmtree(out)
 
 
 @pytest.mark.usefixtures("at_each_step")

@@ -16,11 +16,14 @@ from stopping import bits, in_a_fork, killed_at_lines, stop_after
 import outcore as oc
 from outcore import blas_choice
 from outcore._core import Grid
+from outcore.array_metadata import write_metadata
 from outcore.linalg import LUFactor, lu_factor
+from outcore.linalg.factors import begin
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.lu import block_columns_storage, phases
 from outcore.linalg.lu.phases import make_workspace
 from outcore.volumes import Place, place
+from outcore.zarr_format import Metadata
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -34,7 +37,7 @@ def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None
     source, path = tmp_path / "A", tmp_path / "Z"
     on_disk(source, random_matrix(N, "f8"), CHUNKS).close()
 
-    def begin() -> None:
+    def start() -> None:
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
 
@@ -43,11 +46,11 @@ def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None
             path, overwrite_a=overwrite_a, memory=MEMORY, threads=1, progress=False
         )  # fmt: skip
 
-    begin()
+    start()
     expected = bits(factor())
     shutil.rmtree(tmp_path / "Z.lu")
     killed = 0
-    for lu, where in killed_at_lines(begin, factor, tmp_path / "Z.lu", LOOPS, some_lines(40)):
+    for lu, where in killed_at_lines(start, factor, tmp_path / "Z.lu", LOOPS, some_lines(40)):
         assert_finished(lu, expected, where)
         killed += 1
     assert killed > 35
@@ -68,6 +71,28 @@ def test_files_half_written_at_a_kill_are_gone_in_the_end(
     assert lapack_ratio(a, lu) < 30
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
     assert not list(lu.path.rglob("*.new"))
+
+
+def test_a_matrix_that_is_given_up_at_a_kill_keeps_no_half_of_a_file(tmp_path: Path) -> None:
+    """Killed while the word is written that its content is given up."""
+    a = random_matrix(N, "f8")
+    path = on_disk(tmp_path / "Z", a, CHUNKS).path
+
+    def killed(where: Place, metadata: Metadata) -> None:
+        if metadata.state == "consumed":
+            (path / "zarr.json.77.new").write_text("{")
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_metadata(where, metadata)
+
+    def factor() -> LUFactor:
+        return lu_factor(path, overwrite_a=True, memory=MEMORY, progress=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(begin, "write_metadata", killed)
+        assert in_a_fork(factor) == -signal.SIGKILL
+    assert (path / "zarr.json.77.new").exists()
+    assert lapack_ratio(a, factor()) < 30
+    assert not list(tmp_path.rglob("*.new"))
 
 
 @pytest.mark.parametrize(

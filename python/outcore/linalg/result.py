@@ -13,10 +13,11 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
-from outcore.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.array_metadata import bump_generation, write_metadata
 from outcore.blocks_done import WORKING
 from outcore.create import remove_array
-from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
+from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.linalg.result_place import refuse_there
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 from outcore.pool_path import PoolPath
@@ -67,22 +68,8 @@ def claimed(
             what = "is an operand itself" if meet == SAME else f"{meet} {path.name}"
             raise InvalidError(f"out= {what}, {where.path}; choose another directory")
     with being_made(where, f"writing {where.path.name}"):
-        is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
-        if is_there and (not overwrite or not where.exists()):
-            raise ExistsError(
-                f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
-                "array that may go"
-            )
+        refuse_there(where, why, overwrite=overwrite)
         yield where
-
-
-def _is_stopped(where: Place, why: str) -> bool:
-    """Whether this is what a call that was killed left of its result."""
-    with contextlib.suppress(OutcoreError):
-        metadata = read_metadata(where)
-        return (metadata.state, metadata.why) == ("incomplete", why)
-    names = [name for name, *_ in where.volume.list(where.name)] if where.path.is_dir() else ["?"]
-    return all(name.startswith("zarr.json.") and name.endswith(".new") for name in names)
 
 
 @contextmanager

@@ -434,6 +434,7 @@ def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> 
     key = metadata.grid().shard_key(0)
     if metadata.state != "consumed":
         why = f"overwrite_a=True gave its disk space to the factors in {target.path}"
+        source.remove_half_written()
         write_metadata(source, dataclasses.replace(metadata, state="consumed", why=why))
     if not source.exists(key):
         return

@@ -1,6 +1,5 @@
 """Right-hand sides, in memory or on disk, and where their solutions go."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -8,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
-from outcore.array_metadata import read_metadata
 from outcore.blas_calls import Trans
 from outcore.elements import array_of
-from outcore.errors import ExistsError, InvalidError, OutcoreError
+from outcore.errors import InvalidError
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.result_place import refuse_there
 from outcore.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_meet, place
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -89,7 +88,7 @@ class RightHandSide(NamedTuple):
                     f"out= {how} {path}, which the call needs; choose another directory"
                 )
         if where is not None:
-            refuse_there(where, overwrite=overwrite)
+            refuse_there(where, WHY, overwrite=overwrite)
         return cls(given, letters[trans], n, dtype, where, unknowns, overwrite)
 
     @property
@@ -218,27 +217,3 @@ def row_not_finite(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
             if len(bad):
                 return first + int(bad[0])
     return None
-
-
-def refuse_there(where: Place, *, overwrite: bool) -> None:
-    """Refuse to write a solution where something else is.
-
-    Raises
-    ------
-    ExistsError
-        If it is no array, or one that may not be overwritten.
-    """
-    is_there = where.volume.exists(where.name) and not _is_stopped(where)
-    if is_there and (not overwrite or not where.exists()):
-        raise ExistsError(
-            f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
-            "array that may go"
-        )
-
-
-def _is_stopped(where: Place) -> bool:
-    """Whether this is what a solve that was killed left of its solution."""
-    with contextlib.suppress(OutcoreError):
-        metadata = read_metadata(where)
-        return (metadata.state, metadata.why) == ("incomplete", WHY)
-    return False

@@ -21,8 +21,9 @@ from outcore.array_metadata import bump_generation, read_metadata, write_metadat
 from outcore.counts import is_count
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.factor import Factor
+from outcore.linalg.result_place import refuse_there
 from outcore.linalg.steps_done import version_of_operand
-from outcore.linalg.systems.right_hand_side import WHY, RightHandSide, refuse_there
+from outcore.linalg.systems.right_hand_side import WHY, RightHandSide
 from outcore.volumes import Place, being_made
 from outcore.zarr_format import Metadata, default_chunks
 
@@ -124,12 +125,13 @@ def solution(
     metadata = Metadata(shape, dtype, chunks, "F", "column-major").on(where.volume)
     begun = dataclasses.replace(metadata, state="incomplete", why=WHY)
     with being_made(where, "solving"):
-        refuse_there(where, overwrite=rhs.overwrite)
+        refuse_there(where, WHY, overwrite=rhs.overwrite)
         done, iterate = _noted(where, begun, system) if resume else (0, None)
         solving = Solution(None, done, system, iterate)
         try:
             if not solving.has_begun:
                 _make(where, begun)
+            where.remove_half_written()
             solving.x = open_array(where.path, "r+", allow_incomplete=True)
             yield solving
             solving.x.mark(None)
