@@ -1,0 +1,157 @@
+"""kill -9 before calls of the system that change names or lengths of files, or make them durable.
+
+A line of Python makes several of them: a directory without its file, a file that is written and
+not renamed.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linpack import names_below, one_thread, random_matrix
+from stopping import bits
+
+import outcore as oc
+from outcore.linalg import (
+    cho_factor,
+    cho_solve,
+    gauss_seidel,
+    lu_factor,
+    matmul,
+    open_factor,
+    qr,
+    steps_done,
+)
+
+__all__ = ["one_thread"]  # a fixture for every test here
+
+HERE = Path(__file__).parent
+N, MOMENTS = 256, 9
+B = np.arange(N, dtype="f8")
+HARMLESS = {
+    *("F/lock", "F/journal", "F/outcore.steps", "F/outcore.solving"),
+    *(".F.filling", ".F.filling/lock"),
+}
+"""What a kill leaves that comes after the result is whole."""
+
+OPTIONS: dict[str, Any] = {"threads": 1, "progress": False}
+
+
+def put(home: Path) -> None:
+    """Write the matrix of each case."""
+    a = random_matrix(N, "f8")
+    for name, matrix in (("A", a), ("S", a @ a.T + N * np.eye(N)), ("D", a + 4 * N * np.eye(N))):
+        oc.from_array(
+            matrix, home / name, order="F", chunks=(64, 32), overwrite=True, progress=False
+        ).close()  # fmt: skip
+
+
+def tournament(home: Path) -> None:
+    lu_factor(home / "A", out=home / "F", memory=150_000, method="tournament", **OPTIONS)
+
+
+def block_columns(home: Path) -> None:
+    lu_factor(home / "A", out=home / "F", memory=150_000, method="block-columns", **OPTIONS)
+
+
+def cholesky(home: Path) -> None:
+    cho_factor(home / "S", out=home / "F", memory=200_000, overwrite_a=True, **OPTIONS)
+
+
+def product(home: Path) -> None:
+    matmul(home / "A", home / "S", out=home / "F", memory=300_000, **OPTIONS)
+
+
+def reflections(home: Path) -> None:
+    qr(home / "A", mode="economic", out=home / "F", memory=2_000_000, **OPTIONS)
+
+
+def sweeps(home: Path) -> None:
+    gauss_seidel(home / "D", B, out=home / "F", memory=300_000, **OPTIONS)
+
+
+def of_factors(home: Path) -> list[Any]:
+    return list(bits(open_factor(home / "F")))  # type: ignore[arg-type]
+
+
+def of_cholesky(home: Path) -> list[Any]:
+    return [cho_solve(open_factor(home / "F"), B)]  # type: ignore[arg-type]
+
+
+def of_array(home: Path) -> list[Any]:
+    with oc.open_array(home / "F") as array:
+        return [array[...]]
+
+
+CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
+    (tournament, of_factors),
+    (block_columns, of_factors),
+    (cholesky, of_cholesky),
+    (product, of_array),
+    (reflections, of_array),
+    (sweeps, of_array),
+]
+
+
+def at_each_step() -> None:
+    """Note each step, however short."""
+    steps_done.NOTE_S, steps_done.MOST_SHARE = 0, 1e9
+
+
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("preloaded") / "kill_at_call.so"
+    source = HERE / "kill_at_call.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.parametrize(("case", "result"), CASES, ids=[case.__name__ for case, _ in CASES])
+def test_killed_before_calls(
+    tmp_path: Path, preloaded: Path, case: Callable[[Path], None],
+    result: Callable[[Path], list[Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(steps_done, "NOTE_S", 0)
+    monkeypatch.setattr(steps_done, "MOST_SHARE", 1e9)
+    script = (
+        f"from {Path(__file__).stem} import at_each_step, {case.__name__} as case\n"
+        "import pathlib, sys\n"
+        "at_each_step()\ncase(pathlib.Path(sys.argv[1]))"
+    )
+
+    def run(**more: str) -> "subprocess.CompletedProcess[str]":
+        home.mkdir()
+        put(home)
+        environment = {**os.environ, "LD_PRELOAD": str(preloaded), "PYTHONPATH": str(HERE)}
+        return subprocess.run(
+            [sys.executable, "-c", script, str(home)],
+            env=environment | more, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    home = tmp_path / "whole"
+    done = run()
+    assert done.returncode == 0, done.stderr
+    count = int(done.stderr.split("calls:")[1])
+    assert count > 2 * MOMENTS
+    expected, names = result(home), set(names_below(home))
+    home = tmp_path / "killed"
+    for number in np.linspace(1, 0.9 * count, MOMENTS).round().astype(int):
+        killed = run(KILL_AT=str(number))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        try:
+            found = result(home)
+        except oc.OutcoreError:
+            case(home)
+            found = result(home)
+        for have, want in zip(found, expected, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-12, atol=1e-12)
+        left = set(names_below(home)) - HARMLESS
+        assert left == names, f"killed before call {number} of {count}"
+        shutil.rmtree(home)
