@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import names_below, one_thread, random_matrix
-from stopping import bits
+from stopping import bits, noted_at_once
 
 import outcore as oc
 from outcore.linalg import (
@@ -27,10 +27,9 @@ from outcore.linalg import (
     matmul,
     open_factor,
     qr,
-    steps_done,
 )
 
-__all__ = ["one_thread"]  # a fixture for every test here
+__all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
 HERE = Path(__file__).parent
 N, MOMENTS = 256, 9
@@ -100,11 +99,6 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
 ]
 
 
-def at_each_step() -> None:
-    """Note each step, however short."""
-    steps_done.NOTE_S, steps_done.MOST_SHARE = 0, 1e9
-
-
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("preloaded") / "kill_at_call.so"
@@ -115,15 +109,16 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("case", "result"), CASES, ids=[case.__name__ for case, _ in CASES])
 def test_killed_before_calls(
-    tmp_path: Path, preloaded: Path, case: Callable[[Path], None],
-    result: Callable[[Path], list[Any]], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(steps_done, "NOTE_S", 0)
-    monkeypatch.setattr(steps_done, "MOST_SHARE", 1e9)
+    tmp_path: Path,
+    preloaded: Path,
+    case: Callable[[Path], None],
+    result: Callable[[Path], list[Any]],
+) -> None:
     script = (
-        f"from {Path(__file__).stem} import at_each_step, {case.__name__} as case\n"
-        "import pathlib, sys\n"
-        "at_each_step()\ncase(pathlib.Path(sys.argv[1]))"
+        f"from {Path(__file__).stem} import {case.__name__} as case\n"
+        "import pathlib, pytest, stopping, sys\n"
+        "stopping.note_each_step(pytest.MonkeyPatch())\n"
+        "case(pathlib.Path(sys.argv[1]))"
     )
 
     def run(**more: str) -> "subprocess.CompletedProcess[str]":
