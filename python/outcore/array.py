@@ -1,5 +1,6 @@
 """An array on disk."""
 
+import copy
 import dataclasses
 import math
 import threading
@@ -111,7 +112,7 @@ class Array:
     @property
     def attrs(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
-        return dict(self.metadata.attributes)
+        return copy.deepcopy(self.metadata.attributes)
 
     @property
     def ndim(self) -> int:

@@ -1,5 +1,6 @@
 """Groups of arrays that a program writes again and again: steps to look at, states to go on."""
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -8,12 +9,13 @@ from typing import Any, Literal, overload
 from outcore import checkpoints, growing, time_steps
 from outcore.array import Array, open_array
 from outcore.array_spec import CHECKPOINTS, ArraySpec, group_metadata
+from outcore.attributes import checkpoint_attributes, plain_attributes
 from outcore.background import BackgroundCheckpoint, check_budget, copies
 from outcore.checkpoints import Restart, State
 from outcore.collective_call import patience_of, seconds_of
 from outcore.communicator import TIMEOUT_S
 from outcore.counts import count_of
-from outcore.create import attributes_of, make_array
+from outcore.create import make_array
 from outcore.elements import array_of, elements
 from outcore.errors import ClosedError, InvalidError, NotFoundError
 from outcore.group_transfer import Own, Ranks, has_boxes
@@ -42,7 +44,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     time_attributes
         Attributes of that coordinate, such as ``{"units": "s"}``.
     attributes
-        The user's attributes of the group.
+        The user's attributes of the group, as of `create_array`.
     keep
         How many checkpoints are kept, the newest.
     comm
@@ -91,8 +93,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             self._place = place(path)
             self._checkpoints = self._place.below(CHECKPOINTS)
             self._keep = count_of("keep", keep)
-            self._time_attributes = attributes_of(time_attributes)
-            more = attributes_of(attributes)
+            self._time_attributes = plain_attributes(time_attributes)
+            more = plain_attributes(attributes)
             return None if arrays is None else group_metadata(arrays, time), more
 
         def begin() -> None:
@@ -172,7 +174,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     @property
     def attrs(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
-        return dict(self._disk.attributes)
+        return copy.deepcopy(self._disk.attributes)
 
     def timestep(
         self,
@@ -331,8 +333,10 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         local
             As of `timestep`.
         attributes
-            What else the program needs to go on, such as the number of its step: what JSON can
-            hold. Of several ranks those of the first are kept.
+            What else the program needs to resume, such as the number of its step; a copy is taken
+            before the call returns. Values may be text, bytes, numbers, `None`, NumPy scalars and
+            arrays of numbers, text, bytes or dates, and tuples, lists and dictionaries of these;
+            `restart` returns the same. The attributes of the first rank are kept.
         background
             Copy the arrays, return, and write the copies while the program goes on. One is written
             at a time: the next call waits for it.
@@ -355,7 +359,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         BudgetError
             If `memory` does not hold the copies. Nothing was written.
         InvalidError
-            If the arrays are not those of the group, or JSON cannot hold the attributes.
+            If the arrays are not those of the group, or attributes cannot be restored.
         BusyError
             If another process writes a checkpoint of the group.
         DiskFullError
@@ -374,7 +378,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                 is_collective = isinstance(self._place.path, PoolPath)
                 left = check_budget(given, metadata, memory, is_collective=is_collective)
             # What is converted is a copy, so not before.
-            return attributes_of(attributes), schemas, self._converted(given), left
+            more = checkpoint_attributes(attributes)
+            return more, schemas, self._converted(given), left
 
         doing = "checkpoint in the background" if background else "checkpoint"
         more, schemas, arrays, left = ranks.each(check, doing)

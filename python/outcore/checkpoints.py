@@ -15,6 +15,7 @@ from outcore import group_transfer
 from outcore._core import crc32c
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.attributes import restored
 from outcore.create import make_array
 from outcore.errors import (
     CorruptError,
@@ -33,7 +34,9 @@ from outcore.verify import LEAST_BYTES, verify
 from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata, consolidated_json, group_json, parse
 
-_FORMAT = 1
+_FORMAT = 2
+_TAGGED = 2
+"""From this format on, attributes may have a tagged form."""
 LOCK = ".writing"
 """Below the directory of the checkpoints: held by who writes one."""
 
@@ -76,6 +79,7 @@ class State:
     local: Mapping[str, Own]
     schema: Mapping[str, Any]
     attributes: dict[str, Any]
+    """As `checkpoint_attributes` encodes them."""
     memory: int | None = None
     """What may hold its parts on their way, in a pool; see `Array.write_all`."""
 
@@ -293,6 +297,8 @@ def _read_group(where: Place) -> tuple[dict[str, Metadata], dict[str, Any]]:
             members[name] = metadata
         if own["crc32c"] != _content_sum(attributes, members):
             raise ValueError("its checksum is wrong")
+        if own["format"] >= _TAGGED:
+            attributes = {name: restored(value) for name, value in attributes.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(
             f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"

@@ -1,9 +1,8 @@
 """Making arrays, and groups of them."""
 
 import contextlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from outcore.array_metadata import (
     read_metadata,
     write_metadata,
 )
+from outcore.attributes import plain_attributes
 from outcore.blocks_done import RECORDS
 from outcore.counts import is_count
 from outcore.disk_chunks import with_disk_schema
@@ -93,7 +93,8 @@ def create_array(
     dims
         Names of the dimensions, for xarray.
     attributes
-        The user's attributes, stored in ``zarr.json``.
+        The user's attributes, stored in ``zarr.json`` for other software too: text, finite numbers,
+        booleans, `None`, and lists and dictionaries of these, whose keys are text.
     growing
         Make an array of time steps, to which `Array.append` appends along the first dimension. Each
         step has a shard file of its own, so a chunk has one step: `chunks` are those of a step, or
@@ -125,7 +126,8 @@ def create_array(
     DiskFullError
         If the disk has no room for it.
     InvalidError
-        For an unusable shape, type, order or chunk shape; if `fill` returns what does not fit.
+        For an unusable shape, type, order or chunk shape; for attributes that JSON would change; if
+        `fill` returns what does not fit.
     BudgetError
         If `memory` does not hold the blocks of `fill`.
     BusyError
@@ -259,7 +261,7 @@ def array_metadata(
         order=order,
         chunk_order=chunk_order or ("column-major" if order == "F" else "row-major"),
         dims=None if dims is None else tuple(dims),
-        attributes=attributes_of(attributes),
+        attributes=plain_attributes(attributes),
         growing=growing,
     )
 
@@ -280,29 +282,6 @@ def _is_alike(found: Metadata, wanted: Metadata) -> bool:
     return (found.growing, found.shape[fixed:], found.dtype) == (
         wanted.growing, wanted.shape[fixed:], wanted.dtype,
     )  # fmt: skip
-
-
-def attributes_of(given: Any) -> dict[str, Any]:
-    """Take a user's attributes, or none of them.
-
-    Raises
-    ------
-    InvalidError
-        If they are not by name, or cannot be stored.
-    """
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidError(
-            f"attributes are a dictionary by their names, have {type(given).__name__}; give such "
-            'as {"units": "m"}'
-        )
-    found = dict(given or {})
-    if "outcore" in found:
-        raise InvalidError("the attribute 'outcore' is outcore's own; choose another name")
-    try:
-        json.dumps(found, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidError(f"attributes must be what JSON can hold: {error}") from None
-    return found
 
 
 def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
@@ -380,7 +359,7 @@ def create_group(
     path
         Directory of the group, also in a pool; directories above it are made.
     attributes
-        The user's attributes, stored in ``zarr.json``.
+        The user's attributes, stored in ``zarr.json``; as of `create_array`.
     overwrite
         Of a group that is there, write the ``zarr.json`` anew; nothing else in it is touched. An
         array that is there is removed.
@@ -395,11 +374,11 @@ def create_group(
     ExistsError
         If there is something at `path`.
     InvalidError
-        If JSON cannot hold the attributes.
+        If JSON would change the attributes.
     BusyError
         If another call makes an array, or factors, at `path`.
     """
-    document = group_json(attributes_of(attributes))
+    document = group_json(plain_attributes(attributes))
     where = place(path)
     if where.exists() and not overwrite:
         raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
