@@ -113,6 +113,13 @@ def test_factors_stay_where_they_are_asked_for(here: Path) -> None:
     assert close(oc.open_array("X")[...])
 
 
+def test_the_condition_number_is_told_when_asked_for() -> None:
+    assert "  condition " not in solved("A", "b.npy", "-o", "x.npy").stdout
+    said = solved("A", "b.npy", "-o", "x.npy", "--overwrite", "--condition", "--json").stdout
+    truth = np.linalg.cond(random_matrix(N, "f8"), 1)
+    assert truth / 3 <= json.loads(said)["report"]["condition"] <= truth * (1 + 1e-9)
+
+
 def test_options_reach_the_solver() -> None:
     a = random_matrix(N, "f8")
     on_disk(Path("P").absolute(), a @ a.T + N * np.eye(N))

@@ -54,8 +54,12 @@ class Report:
     backward_error
         ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), largest over the right-hand sides.
     condition
-        Condition number of A, as it was estimated while solving: ‖A‖₁ ‖A⁻¹‖, with A⁻¹ in the
-        Frobenius norm.
+        Estimated condition number of A in the 1-norm, by functions that are asked for it; else
+        `None`.
+    probed_condition
+        ‖A‖ ‖A⁻¹‖ with A⁻¹ in the Frobenius norm, by random vectors that are solved for beside the
+        right-hand sides. It may exceed the condition number √n times or more, so it decides on
+        warnings only: it is neither printed nor saved.
     history
         Residuals of an iterative method, one for each sweep or step: the largest of all right-hand
         sides; see its function.
@@ -100,6 +104,7 @@ class Report:
     arrays: list[str] = field(default_factory=list)
     spans: npt.NDArray[np.uint64] | None = field(default=None, repr=False, compare=False)
     condition: float | None = None
+    probed_condition: float | None = field(default=None, repr=False, compare=False)
     residuals: list[float] = field(default_factory=list)
     rank: int | None = None
     residual_norms: list[float] = field(default_factory=list)
@@ -161,6 +166,9 @@ class Report:
             growth=self.growth if self.growth is not None else later.growth,
             backward_error=later.backward_error,
             condition=later.condition if later.condition is not None else self.condition,
+            probed_condition=self.probed_condition
+            if later.probed_condition is None
+            else later.probed_condition,
             history=[*self.history, *later.history],
             residuals=[*self.residuals, *later.residuals],
             kernels=with_blas.kernels,
@@ -173,7 +181,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, for JSON."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del values["spans"]
+        del values["spans"], values["probed_condition"]
         return values | {"gflops_per_s": self.gflops_per_s, "overlap": self.overlap}
 
     def to_json(self) -> str:

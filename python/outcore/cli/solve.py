@@ -42,6 +42,7 @@ from outcore.volumes import AnyPath, as_path, how_they_meet, place
 @click.option(
     "--factor-dtype", metavar="f4|c8", help="Factor in single precision, and refine in double."
 )
+@click.option("--condition", is_flag=True, help="Estimate the condition number of A, too.")
 @click.option(
     "--factors", type=ANY_PATH,
     help="Directory for the factors.  [default: A's name with a suffix]",
@@ -63,6 +64,7 @@ def command(
     memory: str | None,
     assume_a: Any,
     factor_dtype: str | None,
+    condition: bool,
     factors: AnyPath | None,
     keep_factors: bool,
     overwrite: bool,
@@ -84,8 +86,9 @@ def command(
     is_plain = output.suffix == ".npy"
     rhs = _right_hand_side(b, in_memory=is_plain)
     planned = _planned(
-        a, rhs, factors, memory, options | {"assume_a": assume_a, "overwrite_a": overwrite_a}
-    )
+        a, rhs, factors, memory,
+        options | {"assume_a": assume_a, "overwrite_a": overwrite_a, "condition": condition},
+    )  # fmt: skip
     if planned and not as_json:
         click.echo(planned.summary)
     try:
@@ -94,7 +97,8 @@ def command(
             x, report = solve(
                 a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
                 factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
-                overwrite=overwrite, threads=threads, progress=not as_json, **options,
+                overwrite=overwrite, threads=threads, progress=not as_json, condition=condition,
+                **options,
             )  # fmt: skip
             if is_plain:
                 export_array(x, output, overwrite=overwrite, progress=False)

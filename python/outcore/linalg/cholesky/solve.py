@@ -124,7 +124,7 @@ def solve_and_report(
             moved = solve_groups(rhs, into, groups, solve, call, room)
             report = report_on(
                 "cho_solve", c, rhs, groups, file.counters()[:2], planned, moved, call,
-                condition=probing.condition(c.norm1),
+                probed_condition=probing.condition(c.norm1),
             )  # fmt: skip
     return into.x, report
 

@@ -116,7 +116,7 @@ def solve_and_report(
             )  # fmt: skip
             report = report_on(
                 "lu_solve", lu, rhs, groups, sweeps.counters()[:2], planned, moved, call,
-                growth=lu.growth, condition=probing.condition(lu.norm1),
+                growth=lu.growth, probed_condition=probing.condition(lu.norm1),
             )  # fmt: skip
     return into.x, report
 

@@ -7,7 +7,6 @@ triangle R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c
 singular values if R is near a matrix of lower rank.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -62,14 +61,13 @@ class LeastSquaresReport(Report):
     rank
         Number of singular values of A above ``cond`` times the largest.
     condition
-        Estimate of the condition number of A's triangle in the 1-norm, by slabs of columns in the
-        Frobenius norm; infinite if R is singular.
+        Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular,
+        `None` by slabs of columns.
     residual_norms
         ‖b - A x‖₂ of each right-hand side; by slabs without what rounding adds, so 0 with m <= n.
     """
 
     rank: int = 0
-    condition: float = math.inf
     residual_norms: list[float] = field(default_factory=list)
 
 
@@ -277,7 +275,6 @@ class _Problem:
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
         more = {
             "verb": "lstsq",
-            "condition": found.report.condition or math.inf,
             "rank": g.n,
             "residual_norms": [float(norm) for norm in found.residual_norms],
         }

@@ -146,7 +146,7 @@ def _refuse_deficient(
 
 def _note_ill_conditioned(report: Report, cond: float, *, is_wide: bool) -> None:
     """Note if a matrix may not be of full rank, at `cond` or to working precision."""
-    condition, eps = report.condition or 0.0, float(np.finfo(report.dtype).eps)
+    condition, eps = report.probed_condition or 0.0, float(np.finfo(report.dtype).eps)
     if max(cond, eps) * condition >= 1:
         rest = ", nor is ‖b - A x‖ zero, as it is without rounding" if is_wide else ""
         report.notes.append(

@@ -109,7 +109,7 @@ def qr_solve(
         qr, rhs, memory_bytes, threads, progress, probes, is_noted=True, resume=resume
     )
     keep(found.report, found.x)
-    warn_if_singular(found.report.condition, qr.dtype)
+    warn_if_singular(found.report.probed_condition, qr.dtype)
     return found.x
 
 
@@ -216,7 +216,7 @@ def solve_and_report(
             flops = solve_flops(qr.shape, qr.dtype, left * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
-                flops=flops, condition=condition,
+                flops=flops, probed_condition=condition,
             )  # fmt: skip
             report.m, report.n = qr.kind.shape_of(qr.shape)
     return Solved(into.x, report, residuals)

@@ -4,7 +4,8 @@ For a vector z of independent normal numbers the mean of ‖A⁻¹z‖₂² is �
 (C. S. Kenney, A. J. Laub, SIAM J. Sci. Comput. 15 (1994), 36-61). With four of them the estimate is
 less than a tenth of the truth in one of 5000 cases. It costs no pass over the factors, while
 Hager's method (`cond_est`) costs several. The Frobenius norm of A⁻¹ is within √n of its 1-norm,
-from below and from above.
+from below and from above. So the estimate is good enough to warn of matrices that are singular to
+working precision, but not to be shown: of an identity it is √n.
 """
 
 import math
@@ -23,7 +24,7 @@ from outcore.longcall import LongCall
 
 T = TypeVar("T")
 
-UNKNOWN = "the condition of A is not known: memory= has no room for the vectors that tell it"
+UNKNOWN = "near-singularity of A was not checked: memory= has no room for the random vectors"
 
 PROBES = 4
 """Vectors that go along."""
@@ -110,9 +111,9 @@ def warn_if_singular(condition: float | None, dtype: np.dtype[Any], stacklevel: 
     """Warn as SciPy does if a matrix is singular to working precision."""
     if is_singular(condition, dtype):
         warnings.warn(
-            f"A is ill-conditioned, singular to the precision of {dtype}, or badly scaled: its "
-            f"condition number is about {condition:.1e}, so x may have no correct digits, however "
-            "small the backward error; use lstsq, or correct the matrix",
+            f"A is ill-conditioned, singular to the precision of {dtype}, or badly scaled: "
+            f"‖A‖ ‖A⁻¹‖ in the Frobenius norm is about {condition:.1e}, so x may have no correct "
+            "digits, however small the backward error; use lstsq, or correct the matrix",
             LinAlgWarning,
             stacklevel=stacklevel,
         )

@@ -12,15 +12,17 @@ from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.factorization import cho_factor
 from outcore.linalg.cholesky.solve import solve_and_report as solve_with_cholesky
 from outcore.linalg.cost import Phase
+from outcore.linalg.factors.cond_est import cond_est
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
 from outcore.linalg.factors.journal import read_journal
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.solve import solve_and_report as solve_with_lu
 from outcore.linalg.systems.condition import PROBES, UNKNOWN
-from outcore.linalg.systems.plan import passes, solve_cost
+from outcore.linalg.systems.plan import condition_phases, passes, solve_cost
 from outcore.linalg.systems.residual import check
 from outcore.linalg.systems.solving import Solving
+from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import Place
 
@@ -51,8 +53,10 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     kind = way.kind.kind
     where = job.factors_at(kind.suffix)
     ready = ready_factors(where, job.source, job.dtype, way.kind, overwrite=job.overwrite)
-    *made, solved, checked = _phases(job, kind, ready)
-    factoring, substituting, checking = job.parts(made, [solved], [checked])
+    phases = list(_phases(job, kind, ready))
+    estimated = [phases.pop()] if job.condition else []
+    *made, solved, checked = phases
+    factoring, substituting, checking, estimating = job.parts(made, [solved], [checked], estimated)
     make = way.factor
     if kind is CHOLESKY:
         make = functools.partial(make, lower=_lower(job, where, overwrite_a=overwrite_a))
@@ -65,7 +69,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
             factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
             probes=PROBES,
         )  # fmt: skip
-        if report.condition is None and job.columns:
+        if report.probed_condition is None and job.columns:
             report.notes.append(UNKNOWN)
         if factors.report:
             report = factors.report.followed_by(report)
@@ -78,7 +82,24 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
         else:
             look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking)
             report = report.followed_by(look)
+        if job.condition:
+            report = with_condition(report, job, factors, estimating)
     return x, dataclasses.replace(report, verb="solve", method=_method_of(factors))
+
+
+def with_condition(
+    report: Report, job: Solving, factors: LUFactor | CholeskyFactor, progress: ProgressLike
+) -> Report:
+    """Estimate the condition number from the factors, and add it to a report on a solution."""
+    condition, estimate = cond_est(
+        factors, memory=job.memory_bytes, resume=job.resume, threads=job.threads, progress=progress
+    )
+    estimate.notes = [f"condition number by {note}" for note in estimate.notes]
+    backward_error, bound = report.backward_error, report.words_lower_bound
+    whole = report.followed_by(estimate)
+    return dataclasses.replace(
+        whole, condition=condition, backward_error=backward_error, words_lower_bound=bound
+    )
 
 
 def _method_of(factors: LUFactor | CholeskyFactor) -> str:
@@ -107,4 +128,4 @@ def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -
     problem = job.problem(assume_a="pos" if kind is CHOLESKY else "gen")
     if ready is None:
         return solve_cost(problem).phases
-    return passes(problem, ready.tile)
+    return *passes(problem, ready.tile), *condition_phases(problem, job.dtype, ready.tile)

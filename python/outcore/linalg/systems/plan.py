@@ -15,6 +15,7 @@ from outcore.linalg.cholesky.plan import (
     cholesky_solve_bytes_read,
 )
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
+from outcore.linalg.factors.cond_est import USUAL_SOLVES
 from outcore.linalg.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
@@ -59,7 +60,8 @@ def solve_cost(problem: Problem) -> Cost:
     """Plan `solve`: factors, passes over them, then one over A for the residual.
 
     The factors are those of LU, or with the option ``assume_a="pos"`` of Cholesky. With the option
-    ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of refinement.
+    ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of refinement. With the
+    option ``condition=True``, the solves of `cond_est` come last.
     """
     assume_a = problem.option("assume_a", "gen")
     if assume_a not in ASSUMPTIONS:
@@ -82,7 +84,26 @@ def solve_cost(problem: Problem) -> Cost:
     solving, checking = passes(problem, tile)
     # A matrix that gave its space to the factors is not there to form the residual with.
     last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
-    return dataclasses.replace(factoring, phases=(*factoring.phases, *last))
+    estimating = condition_phases(problem, problem.dtype, tile)
+    return dataclasses.replace(factoring, phases=(*factoring.phases, *last, *estimating))
+
+
+def condition_phases(
+    problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int]
+) -> tuple[Phase, ...]:
+    """Plan `cond_est` with factors of this type in such tiles, if the problem asks for it."""
+    if not problem.option("condition", False):
+        return ()
+    n = problem.n
+    each = _bytes_of_solve(problem)(n, dtype, tile)
+    flops = solve_flops(n, dtype, USUAL_SOLVES)
+    return (Phase(dtype=dtype, bytes_read=USUAL_SOLVES * each, flops=flops),)
+
+
+def _bytes_of_solve(problem: Problem) -> Callable[[int, np.dtype[Any], tuple[int, int]], int]:
+    """Give the function that counts the bytes of one solve with the factors of a problem."""
+    is_pos = problem.option("assume_a", "gen") == "pos"
+    return cholesky_solve_bytes_read if is_pos else solve_bytes_read
 
 
 def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | None:
@@ -111,8 +132,7 @@ def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | 
 def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
     """Plan two passes over factors in such tiles, forward and backward; and one over A."""
     n, dtype = problem.n, problem.dtype
-    is_pos = problem.option("assume_a", "gen") == "pos"
-    read = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(n, dtype, tile)
+    read = _bytes_of_solve(problem)(n, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
     whole = _reads(problem, 0)
     ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes)
@@ -209,7 +229,7 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
         peak_memory_bytes=max(factoring.peak_memory_bytes, refined.memory_bytes),
         disk_bytes=panels * g.tiles * g.tile_bytes,
         words_lower_bound=None,
-        phases=(copying, *factoring.phases, refining),
+        phases=(copying, *factoring.phases, refining, *condition_phases(problem, low, tile)),
     )
 
 

@@ -31,11 +31,17 @@ from outcore.linalg.systems.condition import (
     with_probes,
 )
 from outcore.linalg.systems.deflation import Deflation
-from outcore.linalg.systems.direct import BY_LU, solve_directly
+from outcore.linalg.systems.direct import BY_LU, solve_directly, with_condition
 from outcore.linalg.systems.groups import gone_on_at
 from outcore.linalg.systems.low_copy import TooLowError
 from outcore.linalg.systems.low_factors import find_low_factors, low_factors
-from outcore.linalg.systems.plan import Passes, planned_refining, refining_phase, solve_cost
+from outcore.linalg.systems.plan import (
+    Passes,
+    condition_phases,
+    planned_refining,
+    refining_phase,
+    solve_cost,
+)
 from outcore.linalg.systems.refine import Refinement
 from outcore.linalg.systems.refine_plan import RefineGeometry, refine_geometry
 from outcore.linalg.systems.residual import MatrixPasses, matrix_in
@@ -95,19 +101,36 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
     phases: Sequence[Phase]
     if ready:
         nothing = Phase(dtype=low, bytes_read=0)
-        phases = (nothing, nothing, _planned(job, ready, _geometry(job, low, ready.tile)))
+        refined = _planned(job, ready, _geometry(job, low, ready.tile))
+        estimated = condition_phases(job.problem(), low, ready.tile)
+        phases = nothing, nothing, refined, *estimated
     else:
         g = lu_geometry(job.n, low, job.memory_bytes)
         # Refused now rather than after hours of factoring.
         _geometry(job, low, (g.rows, g.columns))
         phases = solve_cost(job.problem(factor_dtype=low)).phases
-    first, *between, last = phases
-    copying, factoring, refining = job.parts([first], between, [last])
+    ahead = len(phases) - 1 - job.condition
+    copying, factoring, refining, estimating = job.parts(
+        phases[:1], phases[1:ahead], phases[ahead : ahead + 1], phases[ahead + 1 :]
+    )
     with low_factors(job, where, low, ready, (copying, factoring), done) as lu:
         x = _refine(job, lu, refining, done)
+        if job.condition:
+            done[-1] = with_condition(done[-1], job, lu, estimating)
+            _refuse_beyond(done[-1], low)
     if ready:
         done[-1].notes.append(f"used the factors in {where.path}")
     return x
+
+
+def _refuse_beyond(report: Report, low: np.dtype[Any]) -> None:
+    """Note instead of a condition number that factors in lower precision cannot resolve it."""
+    if is_singular(report.condition, low):
+        report.condition = None
+        report.notes.append(
+            f"the condition number is above {1 / np.finfo(low).eps:.0e}, and factors in {low} "
+            "cannot tell it; call solve without factor_dtype for it"
+        )
 
 
 def _geometry(job: Solving, low: np.dtype[Any], tile: tuple[int, int]) -> RefineGeometry:
@@ -325,7 +348,7 @@ def _report(
         planned_bytes_written=moved.asked[1],
         growth=passes.lu.growth,
         backward_error=float(max((group.errors.max() for group in refined), default=0.0)),
-        condition=condition,
+        probed_condition=condition,
         notes=[UNKNOWN] if refined and not passes.probes.count else [],
         method=method,
         history=history,

@@ -34,6 +34,7 @@ def solve(
     *,
     assume_a: AssumeA = "gen",
     factor_dtype: npt.DTypeLike | None = None,
+    condition: bool = False,
     memory: int | str | None = None,
     out: PathLike | None = None,
     factors: PathLike | None = None,
@@ -64,6 +65,9 @@ def solve(
         factors. If refinement stalls, GMRES with the factors as a preconditioner goes on; if that
         stalls too, LU in double follows. The report says which was needed; its ``history`` has the
         backward errors. Needs room on disk for a copy of A in single precision.
+    condition
+        Estimate the condition number of A in the 1-norm from the factors, as `cond_est` does, and
+        report it as ``report.condition``. It takes about five more passes over the factors.
     memory
         Budget; by default half of the available memory.
     out
@@ -87,13 +91,12 @@ def solve(
     report : Report
         Of the whole call; ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the largest
         of the columns looked at. It is `None` after ``overwrite_a``, when A is gone.
-        ``report.condition`` is an estimate of the condition number, ‖A‖₁ times ‖A⁻¹‖ in the
-        Frobenius norm, which takes no pass of its own.
 
     Warns
     -----
     scipy.linalg.LinAlgWarning
-        If A is singular to working precision: its condition number is above 1/ε.
+        If A is singular to working precision: random vectors that are solved for beside `b`
+        estimate a condition number above 1/ε.
 
     Raises
     ------
@@ -135,6 +138,7 @@ def solve(
             # A wrong right-hand side is found before the hours of factoring, not after.
             rhs=RightHandSide.read(n, dtype, b, "N", out, overwrite=overwrite, reads=reads),
             factors=factors,
+            condition=condition,
             keep=keep_factors,
             memory_bytes=budget.resolve(memory),
             overwrite=overwrite,
@@ -167,7 +171,7 @@ def solve(
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
     if isinstance(x, Array):
         x.report = report
-    warn_if_singular(report.condition, dtype)
+    warn_if_singular(report.probed_condition, dtype)
     return x, report
 
 

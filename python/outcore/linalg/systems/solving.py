@@ -31,7 +31,7 @@ class Solving:
         Where the user wants the factors; `None` for beside the matrix.
     bar
         Progress of the whole call, in seconds as they are expected.
-    keep, memory_bytes, overwrite, resume, threads
+    condition, keep, memory_bytes, overwrite, resume, threads
         As for `solve`.
     """
 
@@ -41,6 +41,7 @@ class Solving:
     dtype: np.dtype[Any]
     rhs: RightHandSide
     factors: PathLike | None
+    condition: bool
     keep: bool
     memory_bytes: int
     overwrite: bool
@@ -63,7 +64,10 @@ class Solving:
         known, metadata = self.rates, read_metadata(self.source)
         return Problem(
             self.n, self.dtype, self.memory_bytes, rhs=self.columns,
-            options={**options, "order": metadata.order, "chunks": metadata.chunks},
+            options={
+                **options, "condition": self.condition,
+                "order": metadata.order, "chunks": metadata.chunks,
+            },
             seconds=lambda cost: cost.seconds(known), disk=lambda: known.reads,
         )  # fmt: skip
 
