@@ -1,8 +1,8 @@
 //! A directory tree as a namespace: names checked, small files read, replaced and appended to durably.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,10 +14,18 @@ use crate::system::{check_kind, describe, free_bytes};
 /// Large files of a directory whose room is given back in the background.
 const MOST_LARGE: usize = 16;
 
+/// Permission bits of other users.
+const OTHERS: u32 = 0o077;
+/// Permission bits of files and directories that only their owner may use.
+const PRIVATE_FILE: u32 = 0o600;
+const PRIVATE_DIRECTORY: u32 = 0o700;
+
 /// A directory tree. Paths are relative to its root; they cannot leave it.
 #[derive(Clone)]
 pub struct Directory {
     root: PathBuf,
+    /// Whether other users are kept out of the files and directories that are made.
+    is_private: bool,
     freeing: Arc<Freeing>,
 }
 
@@ -35,7 +43,27 @@ impl Directory {
         if !status.is_dir() {
             return Err(Error::invalid(format!("{} is not a directory; give a directory", root.display())));
         }
-        Ok(Self { root, freeing: Freeing::shared(status.dev()) })
+        Ok(Self { root, is_private: false, freeing: Freeing::shared(status.dev()) })
+    }
+
+    /// The tree below `root`, which only its owner may use: files get mode 0600 and directories 0700, whatever the umask
+    /// of the process grants. Files and directories that are there by one of `names`, and all below, get these modes now. A disk
+    /// that refuses to change a mode is used as it is.
+    pub fn private(root: impl Into<PathBuf>, names: &[&str]) -> Result<Self> {
+        let directory = Self::new(root)?;
+        for name in names {
+            keep_others_out(&directory.resolve(name)?);
+        }
+        Ok(Self { is_private: true, ..directory })
+    }
+
+    /// How a file is made here.
+    pub(crate) fn making(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        if self.is_private {
+            options.mode(PRIVATE_FILE);
+        }
+        options
     }
 
     /// The root.
@@ -60,7 +88,11 @@ impl Directory {
         let full = self.resolve(path)?;
         if let Some(above) = full.parent() {
             let fresh: Vec<&Path> = above.ancestors().take_while(|a| !a.exists()).collect();
-            fs::create_dir_all(above).map_err(|e| describe("make the directory", above, &e))?;
+            let mut builder = DirBuilder::new();
+            if self.is_private {
+                builder.mode(PRIVATE_DIRECTORY);
+            }
+            builder.recursive(true).create(above).map_err(|e| describe("make the directory", above, &e))?;
             // A file is only as durable as every name on the way to it.
             for directory in fresh {
                 self.sync_above(directory)?;
@@ -86,7 +118,7 @@ impl Directory {
         name.push(format!(".{}.new", std::process::id()));
         let fresh = full.with_file_name(name);
         let written = (|| {
-            let mut file = File::create(&fresh)?;
+            let mut file = self.making().write(true).create(true).truncate(true).open(&fresh)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&fresh, &full)
@@ -103,7 +135,7 @@ impl Directory {
         let full = self.resolve_new(path)?;
         let is_new = !full.exists();
         let appended = (|| {
-            let mut file = OpenOptions::new().append(true).create(true).open(&full)?;
+            let mut file = self.making().append(true).create(true).open(&full)?;
             file.write_all(bytes)?;
             file.sync_data()
         })();
@@ -219,6 +251,22 @@ impl Directory {
         let synced = File::open(above).and_then(|directory| directory.sync_all());
         synced.map_err(|e| describe("sync the directory", above, &e))
     }
+}
+
+/// Takes the rights of other users to a file, or to a directory with all below it. A directory is closed after its
+/// entries, so that the next call finds it open if this one was stopped. Links are left alone, but for `path` itself.
+fn keep_others_out(path: &Path) {
+    let Ok(status) = fs::metadata(path) else { return };
+    if status.mode() & OTHERS == 0 {
+        return;
+    }
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_file()) {
+            keep_others_out(&entry.path());
+        }
+    }
+    let mode = if status.is_dir() { PRIVATE_DIRECTORY } else { PRIVATE_FILE };
+    let _ = fs::set_permissions(path, Permissions::from_mode(mode));
 }
 
 /// Opens large files: this one, or those in this directory. What cannot be opened, or is more than are worth it, gives

@@ -78,7 +78,7 @@ impl LocalDisk {
             OpenMode::Create { .. } => self.directory.resolve_new(path)?,
             _ => self.directory.resolve(path)?,
         };
-        let mut options = OpenOptions::new();
+        let mut options = self.directory.making();
         options.read(true).write(writable).create_new(matches!(mode, OpenMode::Create { .. }));
         let opened = check_kind(&full).and_then(|()| options.open(&full));
         let buffered = opened.map_err(|e| describe("open", &full, &e))?;

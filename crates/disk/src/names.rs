@@ -1,7 +1,7 @@
 //! A directory tree as [`Names`].
 
 use std::any::Any;
-use std::fs::{OpenOptions, TryLockError};
+use std::fs::TryLockError;
 
 use outcore_core::{Entry, Error, ErrorKind, Names, Result};
 
@@ -31,7 +31,7 @@ impl Names for Directory {
 
     fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {
         let full = self.resolve_new(path)?;
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&full);
+        let opened = self.making().read(true).write(true).create(true).truncate(false).open(&full);
         let file = opened.map_err(|e| describe("open", &full, &e))?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(file)),

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -323,4 +324,35 @@ fn who_reads_a_large_file_in_a_directory_that_is_removed_can_go_on() {
         assert!(began.elapsed() < PATIENCE, "it stays open");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_private_directory_keeps_other_users_out_of_all_that_is_made_and_was_there() {
+    let root = tempfile::tempdir().unwrap();
+    for open in ["old/below", "other"] {
+        std::fs::create_dir_all(root.path().join(open)).unwrap();
+        std::fs::write(root.path().join(open).join("file"), "x").unwrap();
+        std::fs::set_permissions(root.path().join(open).join("file"), Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(root.path().join(open), Permissions::from_mode(0o755)).unwrap();
+    }
+    std::os::unix::fs::symlink(root.path().join("other/file"), root.path().join("old/link")).unwrap();
+    let directory = Directory::private(root.path(), &["old", "absent"]).unwrap();
+    let disk = LocalDisk::new(directory.clone(), 2).unwrap();
+    directory.replace_small("new/small", b"x").unwrap();
+    directory.append_small("new/appended", b"x").unwrap();
+    let _lock = Names::lock(&directory, "new/lock").unwrap();
+    disk.open("new/below/data", OpenMode::Create { length: 10, reserve: false }).unwrap();
+    for file in ["old/below/file", "new/small", "new/appended", "new/lock", "new/below/data"] {
+        assert_eq!(mode(&root.path().join(file)), 0o600, "{file}");
+    }
+    for directory in ["old", "old/below", "new", "new/below"] {
+        assert_eq!(mode(&root.path().join(directory)), 0o700, "{directory}");
+    }
+    // Names that were not given, and targets of links, keep their modes.
+    assert_eq!(mode(&root.path().join("other")), 0o755);
+    assert_eq!(mode(&root.path().join("other/file")), 0o644);
 }

@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,8 +19,8 @@ use outcore_server::io_server::{self, Runner};
 use outcore_server::manager::{self, Manager, Now, User};
 use outcore_server::store::SqliteStore;
 
-/// What a pool keeps in its first directory, beside that server's files.
-const MANAGER: &str = "manager";
+use crate::manager::MANAGER;
+
 const METADATA: &str = "metadata.sqlite";
 
 /// The manager and the servers of a pool, in this process.
@@ -62,7 +64,7 @@ impl EmbeddedLink {
             ));
         }
         for (id, path) in assigned {
-            let directory = Directory::new(&path)?;
+            let directory = Directory::private(&path, &io_server::NAMES)?;
             let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
             let config = io_server::Config {
                 pool: manager.pool(),
@@ -207,7 +209,8 @@ type Held = Mutex<Box<dyn Any + Send>>;
 
 /// The manager whose files are in a directory, or a new one.
 fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
-    let lock = Mutex::new(Directory::new(directory)?.lock(&format!("{MANAGER}/lock"))?);
+    let root = Directory::private(directory, &[MANAGER])?;
+    let lock = Mutex::new(root.lock(&format!("{MANAGER}/lock"))?);
     let store = SqliteStore::open(directory.join(MANAGER).join(METADATA))?;
     let key = Key::new(*outcore_net::Key::random()?.bytes());
     let user = this_user();
@@ -223,7 +226,8 @@ fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
 fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = Vec::new();
     for given in directories {
-        let made = std::fs::create_dir_all(given).and_then(|()| std::fs::canonicalize(given));
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(given);
+        let made = made.and_then(|()| std::fs::canonicalize(given));
         let path = made.map_err(|error| {
             let text = format!("cannot make the directory {given}: {error}; choose another one");
             Error::new(ErrorKind::ReadOnly, text)

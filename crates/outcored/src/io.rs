@@ -151,7 +151,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let credentials = Credentials::Pool { key: settings.key.clone(), user: User::own() };
     let manager = Arc::new(NetLink::connect(&settings.manager, Options::new(credentials))?);
     let pool = manager.pool();
-    let directory = Directory::new(&settings.directory)?;
+    let directory = Directory::private(&settings.directory, &io_server::NAMES)?;
     let server = which(settings, &directory, &manager)?;
     let disk = Arc::new(LocalDisk::new(directory.clone(), settings.threads)?);
     let config = io_server::Config {

@@ -20,6 +20,7 @@ use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
 
 /// Where a pool keeps what the manager knows, below the manager's directory.
+pub(crate) const MANAGER: &str = "manager";
 const LOCK: &str = "manager/lock";
 const METADATA: &str = "manager/metadata.sqlite";
 
@@ -115,7 +116,7 @@ impl ManagerDaemon {
 
 /// Starts the manager of the pool in a directory, or makes a new pool.
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
-    let root = Directory::new(&settings.directory)?;
+    let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
     let store = SqliteStore::open(settings.directory.join(METADATA))?;
     let owner = User::own();

@@ -28,6 +28,9 @@ pub(super) const DATA: &str = "data";
 /// The two files of the log, of which one is in use.
 pub(super) const LOGS: [&str; 2] = ["log.0", "log.1"];
 
+/// What an I/O server makes in its directory.
+pub const NAMES: [&str; 5] = [MARKER, LOCK, DATA, LOGS[0], LOGS[1]];
+
 /// Zeros to copy from.
 pub(super) static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 

@@ -35,7 +35,7 @@ mod wait;
 pub use config::{Config, Factory, Limits, ManagerTime, Verify};
 pub use event::{Effect, Event, NameAnswer, NameOperation, perform};
 pub use fetch::{Caller, Fetch, Fetched, fetch};
-pub use format::{BLOCK_BYTES, REGION_BYTES, data_path, marked, sums_path};
+pub use format::{BLOCK_BYTES, NAMES, REGION_BYTES, data_path, marked, sums_path};
 pub use outcore_core::Names;
 pub use runner::Runner;
 pub use server::IoServer;

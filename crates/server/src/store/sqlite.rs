@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +92,8 @@ impl SqliteStore {
             path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         )?;
         let name = path.display().to_string();
+        // SQLite gives the files beside a database its mode, and reports what keeps it from making one.
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let connect = || Connection::open(path).map_err(|e| describe("open", &name, &e));
         let mut connection = connect()?;
         match set_up(&connection, &name) {
