@@ -22,7 +22,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.pool_client import PoolClient
 from benchmarks.rounds import Rounds, alternate
 from benchmarks.streaming import rate
-from outcore import local_pool
+from outcore import local_pool, pool_state
 
 SIDE = {"full": 512, "quick": 256, "tiny": 32}
 MESH = (2, 2, 2)
@@ -46,7 +46,7 @@ def measure(setting: Setting) -> Outcome:
     list(local_pool.start(directories, "127.0.0.1:0"))
     try:
         url = local_pool.url_of(directories[0])
-        key = directories[0] / local_pool.STATE / local_pool.KEY
+        key = directories[0] / pool_state.STATE / pool_state.KEY
         with oc.connect(url, key=key) as pool:
             for order in ORDERS:
                 oc.create_array(pool / order, (side,) * 3, "f8", **on_disk(order)).close()

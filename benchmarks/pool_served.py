@@ -10,7 +10,7 @@ import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Target
 from benchmarks.pool_embedded import PLAIN, POOL, factored
-from outcore import local_pool
+from outcore import local_pool, pool_state
 
 
 def measure(setting: Setting) -> Outcome:
@@ -21,7 +21,7 @@ def measure(setting: Setting) -> Outcome:
         # The name of a socket must be short; below a long directory there is none.
         unix = [name for name in daemons[0].addresses if name.startswith("unix:")]
         url = (unix or [f"//{daemons[0].addresses[0].removeprefix('tcp:')}"])[0]
-        key = directories[0] / local_pool.STATE / local_pool.KEY
+        key = directories[0] / pool_state.STATE / pool_state.KEY
         with oc.connect(f"outcore:{url.removeprefix('unix:')}", key=key) as pool:
             places: dict[str, Path | oc.Pool] = {PLAIN: setting.scratch, POOL: pool}
             way = "UNIX sockets" if unix else "TCP"

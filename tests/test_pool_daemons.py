@@ -16,43 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import outcore
+from started_pools import connect, directories, kill, up
 
 import outcore as oc
-from outcore import _core, local_pool
+from outcore import _core, local_pool, pool_state
 from outcore.daemon_process import DaemonProcess
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
 
+__all__ = ["directories"]
+
 SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a pool, whose daemons are gone at the end whatever happens."""
-    places = [tmp_path / "a", tmp_path / "b"]
-    yield places
-    for daemon in local_pool.running(places[0]):
-        if daemon.is_alive:
-            os.kill(daemon.pid, signal.SIGKILL)
-
-
-def up(directories: list[Path]) -> list[dict[str, Any]]:
-    """Start them by the command line, on any free port."""
-    result = outcore("pool", "up", "--json", "--listen", "127.0.0.1:0", "--dirs", *directories)
-    assert result.exit_code == 0, result.output
-    daemons: list[dict[str, Any]] = json.loads(result.stdout)["daemons"]
-    return daemons
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    # Until all threads of this child have ended; it stays there as one that nobody has waited for.
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextlib.contextmanager
 def started_again(directories: list[Path], server: int) -> Iterator[subprocess.Popen[str]]:
     """An I/O server that was killed; in the end it is told to stop."""
-    config = directories[0] / local_pool.STATE / f"io{server}.conf"
+    config = directories[0] / pool_state.STATE / f"io{server}.conf"
     command = [sys.executable, "-c", SERVE, "serve", "io", "--config", config]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
@@ -61,12 +40,6 @@ def started_again(directories: list[Path], server: int) -> Iterator[subprocess.P
             yield daemon
         finally:
             daemon.terminate()
-
-
-def connect(directories: list[Path]) -> oc.Pool:
-    return oc.connect(
-        local_pool.url_of(directories[0]), key=directories[0] / local_pool.STATE / "key"
-    )
 
 
 def test_a_pool_is_started_used_stopped_and_started_again(directories: list[Path]) -> None:
@@ -302,10 +275,10 @@ def test_a_new_disk_where_a_dead_one_was_has_a_number_of_its_own(directories: li
     up(directories)
     dead = local_pool.running(directories[0])[2]
     kill(dead.pid)
-    state = directories[0] / local_pool.STATE
+    state = directories[0] / pool_state.STATE
     # Nobody waits for long for the dead one.
     core = _core.Pool.connect(
-        [f"unix:{state}/manager.sock"], key_file=str(state / local_pool.KEY), patience_s=0
+        [f"unix:{state}/manager.sock"], key_file=str(state / pool_state.KEY), patience_s=0
     )
     core.retire(1)
     core.close()
@@ -409,19 +382,20 @@ def test_who_cannot_start_a_pool_leaves_the_sockets_of_one_that_runs(
     directories: list[Path],
 ) -> None:
     up(directories)
-    known = directories[0] / local_pool.STATE / "running.json"
-    document = known.read_bytes()
-    known.unlink()
+    state = directories[0] / pool_state.STATE
+    # As after `mv`: nothing tells that the daemons run.
+    state.rename(state.with_name("hidden"))
     with pytest.raises(OutcoreError, match="lock is locked"):
         list(local_pool.start(directories, "127.0.0.1:0"))
-    known.write_bytes(document)
-    with oc.connect(f"outcore:{known.with_name('manager.sock')}") as pool:
+    shutil.rmtree(state)
+    state.with_name("hidden").rename(state)
+    with oc.connect(f"outcore:{state / 'manager.sock'}") as pool:
         assert pool.ls() == []
 
 
 def test_only_the_owner_reads_the_key(directories: list[Path]) -> None:
     up(directories)
-    key = directories[0] / local_pool.STATE / "key"
+    key = directories[0] / pool_state.STATE / "key"
     assert key.stat().st_mode & 0o777 == 0o600
     assert key.parent.stat().st_mode & 0o777 == 0o700
     key.chmod(0o644)

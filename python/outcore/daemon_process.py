@@ -5,6 +5,8 @@ import os
 import signal
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from outcore.processes import process_fields, started_ticks
@@ -59,6 +61,24 @@ class DaemonProcess:
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, and whether it is alive."""
         return asdict(self) | {"is_alive": self.is_alive}
+
+
+def process_with(config: Path) -> int | None:
+    """Find the process of a daemon that was started with a file of settings, whoever started it."""
+    wanted = os.fsencode(os.path.realpath(config))
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            named = next((word for flag, word in pairwise(words) if flag == b"--config"), None)
+            if named is None or not {b"manager", b"io"} & set(words):
+                continue
+            # A relative name counts from where the process was started; those of `up` are absolute.
+            above = b"" if named.startswith(b"/") else os.readlink(os.fsencode(entry / "cwd"))
+            if os.path.realpath(os.path.join(above, named)) == wanted:
+                return int(entry.name)
+    return None
 
 
 def stop_one(daemon: DaemonProcess) -> None:

@@ -1,39 +1,28 @@
-"""The daemons of a pool on this machine: started, found again, and stopped.
-
-All of it is in a directory ``pool`` in the first of the pool's directories: the key, a file of
-settings and a log for each daemon, and who runs.
-"""
+"""The daemons of a pool on this machine: started, found again, and stopped."""
 
 import contextlib
 import json
 import os
-import secrets
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from outcore import _core
 from outcore.daemon_process import DaemonProcess, stop_one
-from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError, OutcoreError
+from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool_directories import check_directories
+from outcore.pool_state import STATE, Config, PoolSettings, PoolState, make_directory
 from outcore.processes import started_ticks
 from outcore.volumes import exclusive, place
-
-STATE = "pool"
-"""Name of the directory in the pool's first one."""
-
-KEY = "key"
-"""Name of the pool's key in that directory."""
 
 PORT = 7171
 """Of the manager, where none is given; the I/O servers take the ones after it."""
 
-_RUNNING = "running.json"
 _MARK = "server.json"
 _START_S = 120.0
 _LOOK_S = 10
@@ -44,24 +33,28 @@ def start(
     listen: str | None = None,
     metrics: int | None = None,
     *,
-    tls: bool = False,
+    tls: bool | None = None,
+    new: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories, a new one where there is none.
 
     If some run already, those that are missing are started: where they were, if they ran before.
+    Options that are not given are those of the last start.
 
     Parameters
     ----------
     directories
         One for each I/O server. The first has the manager's files as well.
     listen
-        ``HOST`` or ``HOST:PORT`` that other machines reach this one by; by default the daemons
-        listen on this machine only.
+        ``HOST`` or ``HOST:PORT`` that other machines reach this one by; at first the daemons listen
+        on this machine only.
     metrics
         Port of this machine at which the manager's metrics are; those of the I/O servers are at the
-        ports after it. With 0, each is at any free port; by default there are none.
+        ports after it. With 0, each is at any free port; at first there are none.
     tls
-        Whether what goes over a network is encrypted.
+        Whether connections over a network are encrypted; at first they are not.
+    new
+        Whether an empty directory becomes a new server though a server of the pool is missing.
 
     Yields
     ------
@@ -73,6 +66,9 @@ def start(
     BusyError
         If all of them run already, one was stopped by a signal, or another call starts or stops
         them now.
+    NotFoundError
+        If a directory is empty and a server of the pool is missing, unless `new`: the disk of that
+        server may not be mounted.
     OutcoreError
         If one does not start, with what it said, or does not say within two minutes that it
         listens. Those that were started are stopped again.
@@ -81,78 +77,179 @@ def start(
     if not places:
         raise InvalidError("need at least one directory for the pool")
     check_directories(places)
-    state = places[0] / STATE
-    for directory in (state, *places):
-        directory.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)
-    with _alone(state):
-        yield from _start_all(state, places, listen, metrics, "tls" if tls else "tcp")
+    yield from _start(places, {"listen": listen, "metrics": metrics, "tls": tls}, is_new=new)
 
 
-def _start_all(
-    state: Path, places: list[Path], listen: str | None, metrics: int | None, way: str
+def start_again(
+    first: Path,
+    listen: str | None = None,
+    metrics: int | None = None,
+    *,
+    tls: bool | None = None,
 ) -> Iterator[DaemonProcess]:
-    known = running(places[0])
-    alive = [daemon for daemon in known if daemon.is_alive]
-    wanted = [("manager", places[0]), *(("io", place) for place in places)]
-    missing = [each for each in wanted if _found(alive, *each) is None]
-    if not missing:
-        raise BusyError(
-            f"the pool in {places[0]} runs already ({len(alive)} daemons); "
-            f"stop it with: outcore pool down {places[0]}"
-        )
-    for daemon in alive:
-        if daemon.is_stopped:
-            raise BusyError(
-                f"the {daemon.name} in {daemon.directory} was stopped by a signal; let it go on "
-                f"with: kill -CONT {daemon.pid}, or end it with: kill -KILL {daemon.pid}"
-            )
-    with contextlib.suppress(ExistsError):
-        make_key(state / KEY)
-    host, port = _host_and_port(listen)
-    started: list[DaemonProcess] = []
+    """Start the daemons of the pool whose first directory this is, in all of its directories.
 
-    def start_one(role: str, directory: Path, number: int | None, *, is_new: bool) -> DaemonProcess:
-        name = "manager" if number is None else f"io{number}"
-        its_port = (
-            port if number is None else (None if listen is None else port and port + 1 + number)
+    Those of servers that were retired are left out. Parameters and errors are as of `start`.
+
+    Raises
+    ------
+    NotFoundError
+        If no pool was started there.
+    """
+    first = Path(os.path.abspath(first))
+    known = list(map(Path, PoolState(first).numbers()))
+    if not known or not (first / "manager").is_dir():
+        raise NotFoundError(
+            f"no pool was started in {first}: its disk may not be mounted; mount it, or make a "
+            f"pool there with: outcore pool up --dirs {first}"
         )
-        settings: dict[str, Any] = {
+    places = list(dict.fromkeys([first, *known]))
+    check_directories(places)
+    given = {"listen": listen, "metrics": metrics, "tls": tls}
+    yield from _start(places, given, skips_retired=True)
+
+
+def _start(
+    places: list[Path],
+    given: dict[str, Any],
+    *,
+    is_new: bool = False,
+    skips_retired: bool = False,
+) -> Iterator[DaemonProcess]:
+    make_directory(places[0])
+    state = PoolState(places[0])
+    state.make()
+    with _alone(state):
+        settings = state.settings().updated(**given)
+        _host_and_port(settings.listen)
+        yield from _Start(state, places, settings).run(is_new, skips_retired)
+        state.keep_settings(settings)
+
+
+class _Start:
+    """One start of the daemons of a pool."""
+
+    def __init__(self, state: PoolState, places: list[Path], settings: PoolSettings) -> None:
+        self._state, self._places, self._settings = state, places, settings
+        self._known = state.daemons()
+        self._alive = [daemon for daemon in self._known if daemon.is_alive]
+        self._started: list[DaemonProcess] = []
+
+    def run(self, is_new: bool, skips_retired: bool) -> Iterator[DaemonProcess]:
+        """Start those that are missing; stop them again if one fails."""
+        first = self._places[0]
+        for daemon in self._alive:
+            if daemon.is_stopped:
+                raise BusyError(
+                    f"the {daemon.name} in {daemon.directory} was stopped by a signal; let it go "
+                    f"on with: kill -CONT {daemon.pid}, or end it with: kill -KILL {daemon.pid}"
+                )
+        missing = [each for each in self._places if _found(self._alive, "io", each) is None]
+        try:
+            if _found(self._alive, "manager", first) is None:
+                yield self._start_one("manager", first, None)
+            elif not missing:
+                raise self._all_run()
+            seats = self._seats(missing, is_new, skips_retired)
+            if not seats and not self._started:
+                raise self._all_run()
+            for directory, number in seats:
+                make_directory(directory)
+                if number is None:
+                    with contextlib.closing(self._connected()) as pool:
+                        yield self._start_one("io", directory, pool.new_server(), is_new=True)
+                else:
+                    yield self._start_one("io", directory, number)
+        except BaseException:
+            for daemon in reversed(self._started):
+                stop_one(daemon)
+            self._state.record(self._known if self._alive else [])
+            raise
+
+    def _all_run(self) -> BusyError:
+        first = self._places[0]
+        return BusyError(
+            f"the pool in {first} runs already ({len(self._alive)} daemons); stop it with: "
+            f"outcore pool down {first}"
+        )
+
+    def _seats(
+        self, missing: list[Path], is_new: bool, skips_retired: bool
+    ) -> list[tuple[Path, int | None]]:
+        """List the directories to start servers in, with their numbers if they have one."""
+        with contextlib.closing(self._connected()) as pool:
+            retired = pool.retired_ids
+            numbers = {place: number_in(place) for place in missing}
+            seats = [
+                (place, number)
+                for place, number in numbers.items()
+                # The manager needs the first directory in any case.
+                if number not in retired or not (skips_retired or place == self._places[0])
+            ]
+            if skips_retired:
+                last = self._state.numbers()
+                seats = [
+                    (place, number)
+                    for place, number in seats
+                    if number is not None or last.get(str(place)) not in retired
+                ]
+            fresh = [place for place, number in seats if number is None]
+            if fresh and not is_new:
+                self._check_all_there(pool, fresh[0])
+        return seats
+
+    def _check_all_there(self, pool: _core.Pool, fresh: Path) -> None:
+        """Refuse a new server in a directory that may be the empty one below a disk."""
+        used = self._state.numbers()
+        there = {number_in(place) for place in (*self._places, *map(Path, used))}
+        there.update(each.server for each in self._alive)
+        away = set(pool.server_ids) - set(pool.retired_ids) - there
+        if away - set(used.values()):
+            # Those that were never here may run on other machines.
+            away -= {number for number, *_, error in pool.servers(True) if error is None}
+        if not away:
+            return
+        was_here = used.get(str(fresh))
+        number = was_here if was_here in away else min(away)
+        place = next((place for place, each in used.items() if each == number), None)
+        where = "" if place is None else f", which was in {place}"
+        raise NotFoundError(
+            f"{fresh} has nothing of this pool, and its I/O server {number} is missing{where}: a "
+            "disk may not be mounted; mount it, or make a new server there with --new"
+        )
+
+    def _connected(self) -> _core.Pool:
+        (manager,) = (each for each in (*self._started, *self._alive) if each.role == "manager")
+        return _connected(manager, self._state)
+
+    def _start_one(
+        self, role: str, directory: Path, number: int | None, *, is_new: bool = False
+    ) -> DaemonProcess:
+        name = "manager" if number is None else f"io{number}"
+        given = self._settings
+        host, port = _host_and_port(given.listen)
+        if number is not None:
+            port = port and port + 1 + number
+        its_port = None if number is not None and given.listen is None else port
+        way = "tls" if given.tls else "tcp"
+        config: Config = {
             "directory": str(directory),
-            "listen": _addresses(state / f"{name}.sock", way, host, its_port),
-            "key_file": str(state / KEY),
-        } | _metrics(metrics, 0 if number is None else 1 + number)
-        before = _found(known, role, directory) if alive else None
+            "listen": _addresses(self._state.path / f"{name}.sock", way, host, its_port),
+            "key_file": str(self._state.key),
+        } | _metrics(given.metrics, 0 if number is None else 1 + number)
+        before = _found(self._known, role, directory) if self._alive else None
         if before is not None and before.server == number:
             # Where those that run, and clients, look for it.
-            settings["listen"] = list(before.addresses)
-            settings |= {} if before.metrics is None else {"metrics": before.metrics}
+            config["listen"] = list(before.addresses)
+            config |= _metrics_of(before)
         if role == "io":
-            settings["manager"] = list(manager_of().addresses[:1])
-            settings |= {"server": number} if is_new else {}
-        started.append(_start_one(state, name, role, settings))
-        # What is stopped by kill -9 from here on can be found, and stopped.
-        _write(state, _joined(known if alive else [], started))
-        return started[-1]
-
-    def manager_of() -> DaemonProcess:
-        (manager,) = (each for each in (*started, *alive) if each.role == "manager")
-        return manager
-
-    try:
-        for role, directory in missing:
-            if role == "manager":
-                yield start_one(role, directory, None, is_new=False)
-                continue
-            number, is_new, is_retired = _number_of(directory, manager_of(), state)
-            if not (is_retired and directory == places[0]):
-                # That one is needed for the manager, all the same.
-                yield start_one(role, directory, number, is_new=is_new)
-    except BaseException:
-        for daemon in reversed(started):
-            stop_one(daemon)
-        _write(state, known if alive else [])
-        raise
+            (manager,) = (each for each in (*self._started, *self._alive) if each.server is None)
+            config["manager"] = list(manager.addresses[:1])
+            config |= {"server": number} if is_new else {}
+        self._started.append(_start_one(self._state, name, role, config))
+        # The next call finds the daemons of a call that kill -9 stops from here on.
+        self._state.record(_joined(self._known if self._alive else [], self._started))
+        return self._started[-1]
 
 
 def _found(daemons: Sequence[DaemonProcess], role: str, directory: Path) -> DaemonProcess | None:
@@ -167,30 +264,21 @@ def _joined(known: list[DaemonProcess], started: list[DaemonProcess]) -> list[Da
     return list(each.values())
 
 
-def _numbers(state: Path) -> dict[str, int]:
-    """Tell by which numbers the files of the directories' servers are named here."""
-    found = {}
-    for config in sorted(state.glob("io*.conf")):
-        number = config.stem.removeprefix("io")
-        for line in config.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(" = ")
-            if name == "directory" and number.isdigit():
-                found[json.loads(value)] = int(number)
-    return found
+def number_in(directory: Path) -> int | None:
+    """Read the number of the I/O server whose directory this is; `None` if there is none.
+
+    Raises
+    ------
+    CorruptError
+        If the file that has it is damaged.
+    """
+    mark = _core.server_mark(str(directory)) if directory.is_dir() else None
+    return None if mark is None else mark[1]
 
 
-def _number_of(directory: Path, manager: DaemonProcess, state: Path) -> tuple[int, bool, bool]:
-    """Find the number of a directory's server, whether it is new, and whether it was retired."""
-    mark = _core.server_mark(str(directory))
-    with contextlib.closing(_connected(manager, state)) as pool:
-        if mark is None:
-            return pool.new_server(), True, False
-        return mark[1], False, mark[1] in pool.retired_ids
-
-
-def _connected(manager: DaemonProcess, state: Path) -> _core.Pool:
+def _connected(manager: DaemonProcess, state: PoolState) -> _core.Pool:
     addresses = list(manager.addresses[:1])
-    return _core.Pool.connect(addresses, key_file=str(state / KEY), patience_s=_LOOK_S)
+    return _core.Pool.connect(addresses, key_file=str(state.key), patience_s=_LOOK_S)
 
 
 def retired(first: Path) -> list[int]:
@@ -202,7 +290,7 @@ def retired(first: Path) -> list[int]:
         if daemon.role == "manager" and daemon.is_alive and not daemon.is_stopped:
             with (
                 contextlib.suppress(OutcoreError),
-                contextlib.closing(_connected(daemon, first / STATE)) as pool,
+                contextlib.closing(_connected(daemon, PoolState(first))) as pool,
             ):
                 return pool.retired_ids
     return []
@@ -210,26 +298,14 @@ def retired(first: Path) -> list[int]:
 
 def running(directory: Path) -> list[DaemonProcess]:
     """List the daemons that were started in a pool's first directory, alive or not."""
-    try:
-        documents = json.loads((directory / STATE / _RUNNING).read_bytes())
-        return [
-            DaemonProcess(**document | {"addresses": tuple(document["addresses"])})
-            for document in documents
-        ]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError, KeyError):
-        raise InvalidError(
-            f"{directory / STATE / _RUNNING} is damaged; stop the daemons by hand, and remove it"
-        ) from None
+    return PoolState(Path(os.path.abspath(directory))).daemons()
 
 
 def directories(first: Path) -> list[Path]:
     """List the directories of the pool whose first this is, as its daemons were last started."""
-    numbers = _numbers(first / STATE)
-    others = map(Path, sorted(numbers, key=lambda directory: numbers[directory]))
     # One that is empty is that of a disk which is not there: it would become a new server.
-    return list(dict.fromkeys([first, *(each for each in others if (each / _MARK).is_file())]))
+    known = map(Path, PoolState(first).numbers())
+    return list(dict.fromkeys([first, *(each for each in known if (each / _MARK).is_file())]))
 
 
 def left_out(given: Sequence[Path]) -> list[Path]:
@@ -268,13 +344,14 @@ def stop(directory: Path) -> list[DaemonProcess]:
     """
     directory = Path(os.path.abspath(directory))
     check_started(directory)
-    with _alone(directory / STATE):
-        alive = [daemon for daemon in running(directory) if daemon.is_alive]
+    state = PoolState(directory)
+    with _alone(state):
+        alive = [daemon for daemon in state.daemons() if daemon.is_alive]
         # The I/O servers before the manager: a server that starts needs it, one that stops does
         # not.
         for daemon in reversed(alive):
             stop_one(daemon)
-        _write(directory / STATE, [])
+        state.record([])
     return alive
 
 
@@ -286,37 +363,36 @@ def url_of(directory: Path) -> str:
     NotFoundError
         If none runs there.
     """
-    for daemon in running(Path(os.path.abspath(directory))):
+    for daemon in running(directory):
         if daemon.role == "manager" and daemon.is_alive:
             for address in daemon.addresses:
                 way, _, place = address.partition(":")
                 if way in ("tcp", "tls"):
                     return f"{'outcore' if way == 'tcp' else 'outcore+tls'}://{place}"
-    raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up --dirs ...")
+    raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up {directory}")
 
 
 @contextlib.contextmanager
-def _alone(state: Path) -> Iterator[None]:
+def _alone(state: PoolState) -> Iterator[None]:
     """Be the only one who starts or stops the daemons of a pool."""
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(exclusive(place(state), "starting or stopping daemons"))
+            held.enter_context(exclusive(place(state.path), "starting or stopping daemons"))
         except BusyError:
             raise BusyError(
-                f"the pool in {state.parent} is being started or stopped by another call; wait "
-                "for it to end"
+                f"the pool in {state.path.parent} is being started or stopped by another call; "
+                "wait for it to end"
             ) from None
         yield
 
 
-def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> DaemonProcess:
+def _start_one(state: PoolState, name: str, role: str, config: Config) -> DaemonProcess:
     """Start a daemon, and wait until it listens."""
-    config, log = state / f"{name}.conf", state / f"{name}.log"
-    lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
-    config.write_text("".join(lines))
+    state.keep_config(name, config)
+    file, log = state.config_file(name), state.log_file(name)
     main = "import sys; from outcore.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "serve", role, "--config", str(config), "--json"]
-    with log.open("ab") as errors:
+    command = [sys.executable, "-c", main, "serve", role, "--config", str(file), "--json"]
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
             start_new_session=True, cwd="/",
@@ -329,9 +405,16 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
             said = {"error": {"message": f"{error}; see {log}"}}
         if said is None or "error" in said:
             why = said["error"]["message"] if said else _last_line(log)
-            raise OutcoreError(
-                f"the {role} daemon in {settings['directory']} does not start: {why}"
-            )
+            raise OutcoreError(f"the {role} daemon in {config['directory']} does not start: {why}")
+        ticks = started_ticks(process.pid)
+        daemon = DaemonProcess(
+            role, said["server"], config["directory"], process.pid, ticks or 0,
+            tuple(said["listen"]), said["metrics"],
+        )  # fmt: skip
+        # With the ports that it took: by this file the daemon is found again.
+        taken = {"listen": list(daemon.addresses)} | _metrics_of(daemon)
+        if config != config | taken:
+            state.keep_config(name, config | taken)
     except BaseException:
         # Nobody would know of it, and it would hold its directory.
         with contextlib.suppress(ProcessLookupError):
@@ -342,11 +425,7 @@ def _start_one(state: Path, name: str, role: str, settings: dict[str, Any]) -> D
         process.stdout.close()
     # It goes on by itself; nobody waits for it here.
     process.returncode = 0
-    ticks = started_ticks(process.pid)
-    return DaemonProcess(
-        role, said["server"], settings["directory"], process.pid, ticks or 0,
-        tuple(said["listen"]), said["metrics"],
-    )  # fmt: skip
+    return daemon
 
 
 def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
@@ -371,22 +450,6 @@ def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None
     raise OutcoreError(f"it did not say within {_START_S:g} s that it listens")
 
 
-def _write(state: Path, daemons: list[DaemonProcess]) -> None:
-    fresh = state / f"{_RUNNING}.new"
-    fresh.write_text(json.dumps([asdict(daemon) for daemon in daemons], indent=2) + "\n")
-    fresh.replace(state / _RUNNING)
-
-
-def make_key(path: Path) -> None:
-    """Make the key of a pool, 32 random bytes in hexadecimal digits, in a new file."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise ExistsError(f"{path} exists; give another name for the key") from None
-    with open(handle, "w") as file:
-        file.write(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
-
-
 def _host_and_port(listen: str | None) -> tuple[str, int]:
     if listen is None:
         return "127.0.0.1", PORT
@@ -408,6 +471,11 @@ def _addresses(socket: Path, way: str, host: str, port: int | None) -> list[str]
 def _metrics(first: int | None, number: int) -> dict[str, str]:
     """Say where the metrics of a daemon are."""
     return {} if first is None else {"metrics": f"127.0.0.1:{first and first + number}"}
+
+
+def _metrics_of(daemon: DaemonProcess) -> dict[str, str]:
+    """Say where the metrics of a daemon that was started are."""
+    return {} if daemon.metrics is None else {"metrics": urlsplit(daemon.metrics).netloc}
 
 
 def _last_line(log: Path) -> str:

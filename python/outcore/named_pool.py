@@ -8,6 +8,7 @@ from outcore.errors import NotFoundError
 from outcore.pool import Pool
 from outcore.pool_connect import connect
 from outcore.pool_path import PoolPath, root_and_name
+from outcore.pool_state import KEY, STATE
 from outcore.volumes import PathLike
 
 
@@ -81,7 +82,7 @@ def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None
     """
     for daemon in local_pool.running(directory):
         if daemon.role == "manager" and daemon.is_alive:
-            own = directory / local_pool.STATE / local_pool.KEY if key is None else key
+            own = directory / STATE / KEY if key is None else key
             if daemon.addresses[0].startswith("unix:"):
                 return connect(f"outcore:{daemon.addresses[0].removeprefix('unix:')}", key=own)
             return connect(local_pool.url_of(directory), key=own)

@@ -231,7 +231,7 @@ def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
 
 def _take_seat(directory: str, host: str | None) -> _Seat:
     try:
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, 0o700, exist_ok=True)
     except OSError as error:
         raise ReadOnlyError(
             f"cannot make the directory {directory}: {error.strerror}; choose another one"

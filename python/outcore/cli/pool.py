@@ -13,6 +13,7 @@ from outcore.cli.invocation import json_option, print_json
 from outcore.daemon_process import DaemonProcess
 from outcore.errors import InvalidError, OutcoreError
 from outcore.pool_path import is_url
+from outcore.pool_state import PoolState, make_key
 
 MOST_ID = 2**32 - 2
 """Of users and groups; the last number means nobody."""
@@ -42,14 +43,14 @@ command.add_command(pool_retire.retire)
 
 
 @command.command("up", short_help="Start the daemons of a pool.")
-@click.option("--dirs", is_flag=True, expose_value=False, help="Says that directories follow.")
+@click.option("--dirs", is_flag=True, help="Says that these are all directories of the pool.")
 @click.argument(
     "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
     "--listen",
     metavar="HOST[:PORT]",
-    help="Where other machines reach this one; by default only this machine does.",
+    help="Where other machines reach this one; at first only this machine does.",
 )
 @click.option(
     "--metrics",
@@ -57,24 +58,40 @@ command.add_command(pool_retire.retire)
     type=click.IntRange(0, 65535),
     help="Where Prometheus finds the manager's metrics; those of the I/O servers are at the next.",
 )
-@click.option("--tls", is_flag=True, help="Encrypt what goes over a network.")
+@click.option("--tls/--no-tls", default=None, help="Encrypt what goes over a network, or not.")
+@click.option(
+    "--new",
+    is_flag=True,
+    help="Make a new server in an empty DIR though one is missing.",
+)
 @json_option
 def up(
     directories: tuple[Path, ...],
+    dirs: bool,
     listen: str | None,
     metrics: int | None,
-    tls: bool,
+    tls: bool | None,
+    new: bool,
     as_json: bool,
 ) -> None:
     """Start a manager and an I/O server for each DIR, best each on a disk of its own.
 
     The first DIR has the manager's files too, and in its directory "pool" the key, the settings and
-    the logs. What was a pool is the same pool again; new directories become new servers. If some
-    daemons of the pool run, those that are missing are started.
+    the logs. A pool that was started before needs only its first DIR: the others, --listen,
+    --metrics and --tls are those of the last start. To add or leave out directories, name all of
+    them after --dirs; new ones become new servers. If some daemons of the pool run, those that are
+    missing are started.
+
+    An empty DIR is refused while a server of the pool is missing, since its disk may not be
+    mounted; with --new it becomes a new server all the same.
     """
     started = []
-    left_out = local_pool.left_out(directories)
-    for daemon in local_pool.start(directories, listen, metrics, tls=tls):
+    if len(directories) == 1 and not dirs and not new:
+        left_out, starting = [], local_pool.start_again(directories[0], listen, metrics, tls=tls)
+    else:
+        left_out = local_pool.left_out(directories)
+        starting = local_pool.start(directories, listen, metrics, tls=tls, new=new)
+    for daemon in starting:
         started.append(daemon)
         if not as_json:
             click.echo(_as_line(daemon))
@@ -82,7 +99,7 @@ def up(
         gone = local_pool.retired(Path(directories[0]).absolute())
         left_out = [each for each in left_out if _server_of(each) not in gone]
     url = local_pool.url_of(directories[0])
-    key = str(Path(directories[0]).absolute() / local_pool.STATE / "key")
+    key = str(PoolState(Path(directories[0]).absolute()).key)
     if as_json:
         daemons = [daemon.to_dict() for daemon in started]
         missing = [str(each) for each in left_out]
@@ -181,7 +198,7 @@ def key(
         raise click.UsageError("need either USER or --new")
     if user is None:
         path = output or Path("pool.key")
-        local_pool.make_key(path)
+        make_key(path)
         if as_json:
             print_json({"key": str(path)})
         else:
@@ -213,10 +230,9 @@ def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, l
 
 
 def _server_of(directory: Path) -> int | None:
-    mark = None
     with contextlib.suppress(OutcoreError):
-        mark = _core.server_mark(str(directory))
-    return None if mark is None else mark[1]
+        return local_pool.number_in(directory)
+    return None
 
 
 def _as_line(daemon: DaemonProcess, *, is_retired: bool = False) -> str:

@@ -1,0 +1,44 @@
+"""Pools whose daemons are processes of this machine, started by the command line."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import outcore
+
+import outcore as oc
+from outcore import local_pool, pool_state
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[list[Path]]:
+    """Directories of a pool, whose daemons are gone at the end whatever happens."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    yield places
+    for daemon in local_pool.running(places[0]):
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+
+
+def up(directories: list[Path]) -> list[dict[str, Any]]:
+    """Start them by the command line, on any free port."""
+    result = outcore("pool", "up", "--json", "--listen", "127.0.0.1:0", "--dirs", *directories)
+    assert result.exit_code == 0, result.output
+    daemons: list[dict[str, Any]] = json.loads(result.stdout)["daemons"]
+    return daemons
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    # Until all threads of this child have ended; it stays there as one that nobody has waited for.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def connect(directories: list[Path]) -> oc.Pool:
+    return oc.connect(
+        local_pool.url_of(directories[0]), key=directories[0] / pool_state.STATE / "key"
+    )
