@@ -84,7 +84,7 @@ def test_an_error_is_one_document(here: Path, arguments: list[str], kind: str) -
     result = outcore(*arguments, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
-    found = document["error"] if "error" in document else document["errors"][0]
+    (found,) = [document["error"]] if "error" in document else document["errors"]
     assert found["kind"] == kind
     assert found["message"] in result.stderr
 
@@ -96,7 +96,9 @@ def test_ctrl_c_is_a_document_too(here: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(verify, "verify", stopped)
     result = outcore("verify", "A", "--json")
     assert result.exit_code == 130
-    assert json.loads(result.stdout) == {"error": {"kind": "interrupted", "message": "stopped"}}
+    assert json.loads(result.stdout) == {
+        "verified": [], "errors": [], "error": {"kind": "interrupted", "message": "stopped"}
+    }  # fmt: skip
     assert outcore("verify", "A").stdout == ""
 
 
@@ -118,4 +120,5 @@ def test_a_link_to_itself_is_one_clear_error(here: Path) -> None:
     for arguments in (["cp", "loop", "copy"], ["cp", "-r", "loop", "copy"]):
         result = outcore(*arguments, "--json")
         assert result.exit_code == 1
-        assert "leads back to itself" in json.loads(result.stdout)["error"]["message"]
+        (error,) = json.loads(result.stdout)["errors"]
+        assert "leads back to itself" in error["message"]

@@ -30,7 +30,8 @@ def refusal(*arguments: object) -> str:
     assert result.exit_code == 1, (result.stdout, result.stderr)
     assert result.stderr.count("\n") == 1, result.stderr
     document = json.loads(result.stdout)
-    assert "error: " + document["error"]["message"] + "\n" == result.stderr
+    (error,) = document.get("errors") or [document["error"]]
+    assert "error: " + error["message"] + "\n" == result.stderr
     return result.stderr
 
 

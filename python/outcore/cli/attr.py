@@ -16,7 +16,6 @@ from outcore.files.attributes import (
     remove_attribute,
     set_attribute,
 )
-from outcore.files.globbing import expanded
 from outcore.volumes import AnyPath
 
 PATH = click.argument("path", type=ANY_PATH)
@@ -74,9 +73,9 @@ def set_one(
 @json_option
 def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) -> None:
     """List the names of the attributes of each PATH."""
-    failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
-    given = expanded(paths)
+    failures = Failures({"entries": documents}, as_json=as_json)
+    given = failures.expanded(paths)
     for path in given:
         with failures.noted(path):
             names = attribute_names(path)
@@ -89,7 +88,7 @@ def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) ->
             for name in names:
                 line = f"{name}={_as_text(values[name])}" if is_long else name
                 click.echo(f"{path}: {line}" if len(given) > 1 else line)
-    failures.end({"entries": documents})
+    failures.end()
 
 
 @command.command("rm", short_help="Remove an attribute.")

@@ -6,7 +6,6 @@ from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
 from outcore.files.attributes import set_mode
-from outcore.files.globbing import expanded
 from outcore.files.modes import changed_mode, check_mode, current_umask
 from outcore.files.status import FileStatus, children_of, status_of
 from outcore.volumes import AnyPath
@@ -30,8 +29,8 @@ def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: boo
         check_mode(mode)
     except InvalidError as error:
         raise click.UsageError(str(error)) from None
-    failures, umask = Failures(as_json=as_json), current_umask()
     changed: list[dict[str, str]] = []
+    failures, umask = Failures({"changed": changed}, as_json=as_json), current_umask()
 
     def change(status: FileStatus) -> None:
         with failures.noted(status.path):
@@ -46,7 +45,7 @@ def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: boo
                     if child.kind != "link":
                         change(child)
 
-    for path in expanded(paths):
+    for path in failures.expanded(paths):
         with failures.noted(path):
             change(status_of(path, follow=True))
-    failures.end({"changed": changed})
+    failures.end()

@@ -9,7 +9,6 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.files.attributes import set_owner
-from outcore.files.globbing import expanded
 from outcore.files.status import children_of, status_of
 from outcore.volumes import AnyPath
 
@@ -66,8 +65,8 @@ def command(
     USER and GROUP are names that this machine knows, or numbers; :GROUP changes the group only,
     USER: takes the user's own. Only who has the pool's key gives files in a pool to other users.
     """
-    failures = Failures(as_json=as_json)
     changed: list[str] = []
+    failures = Failures({"changed": changed}, as_json=as_json)
 
     def change(path: AnyPath, is_directory: bool) -> None:
         with failures.noted(path):
@@ -78,7 +77,7 @@ def command(
                 for child in children_of(path):
                     change(child.path, child.is_directory)
 
-    for path in expanded(paths):
+    for path in failures.expanded(paths):
         with failures.noted(path):
             change(path, status_of(path).is_directory)
-    failures.end({"changed": changed})
+    failures.end()

@@ -1,13 +1,14 @@
 """``outcore cp``."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import ANY_PATH, TARGET, key_option, read_hints
-from outcore.files.copy import copy_files
+from outcore.cli.invocation import json_option
+from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
+from outcore.files.copy import FileCopyReport, copy_files
 from outcore.volumes import AnyPath, PathLike
 
 
@@ -55,6 +56,8 @@ def command(
 
     Both are plain paths or URLs of names in pools; a SOURCE in a pool may be a pattern. A copy is
     made under a hidden name beside its place, and gets its own when all of it is there and durable.
+    After an error the other sources are copied all the same, and the exit code is 1. No SOURCE
+    replaces what the same call copied.
 
     Verified means: bytes that go to a pool carry a CRC-32C of what was read; its servers check it
     on arrival, keep it, and check it at each reading. A plain copy is read back from the disk, and
@@ -67,17 +70,20 @@ def command(
     A copy that was stopped, by Ctrl-C, an error or kill -9, goes on with --resume: what it wrote is
     read and compared with the checksums in its journal, and what differs is copied again.
     """
-    reports = copy_files(
-        sources, target, recursive=recursive, preserve=preserve, overwrite=overwrite,
-        resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
-        links="follow" if follow else "leave",
-    )  # fmt: skip
-    if as_json:
-        print_json({"copied": [asdict(report) for report in reports]})
-    for report in reports:
+    copied: list[dict[str, Any]] = []
+    failures = Failures({"copied": copied}, as_json=as_json)
+
+    def done(report: FileCopyReport) -> None:
+        copied.append(asdict(report))
         if not as_json:
             click.echo(str(report))
         for link in report.left_out:
-            click.echo(f"error: {link} is a link and was left out; pass -L to follow it", err=True)
-    if any(report.left_out for report in reports):
-        raise click.exceptions.Exit(1)
+            said = f"{link} is a link and was left out; pass -L to follow it"
+            failures.note(Path(link), said, "invalid")
+
+    copy_files(
+        sources, target, recursive=recursive, preserve=preserve, overwrite=overwrite,
+        resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
+        links="follow" if follow else "leave", done=done, failed=failures.failed,
+    )  # fmt: skip
+    failures.end()

@@ -27,8 +27,9 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
     pool and each disk counted once. A server that does not answer is counted nowhere, and the exit
     code is 1 then. Those that were retired are named below.
     """
-    failures = Failures(as_json=as_json)
     documents: list[dict[str, Any]] = []
+    document: dict[str, Any] = {"places": documents}
+    failures = Failures(document, as_json=as_json)
     for path in paths:
         with failures.noted(path):
             found = _pool(path) if isinstance(path, PoolPath) else _disk(path)
@@ -41,7 +42,8 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
     free_bytes = sum({_identity(each): each["free_bytes"] for each in documents}.values())
     if len(documents) > 1 and not as_json:
         click.echo(f"\nall places: {size_of(free_bytes, exact=exact)} free")
-    failures.end({"places": documents, "total": {"free_bytes": free_bytes}})
+    document["total"] = {"free_bytes": free_bytes}
+    failures.end()
 
 
 def _identity(found: dict[str, Any]) -> Any:

@@ -9,10 +9,9 @@ import click
 
 from outcore import catalog
 from outcore.catalog import Entry
-from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import key_option, paths_argument
+from outcore.cli.invocation import json_option
+from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
-from outcore.files.globbing import expanded
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath
 
@@ -26,34 +25,42 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
 
     Also of what is half made, consumed or damaged, and how a stopped call goes on.
     """
-    entries: list[Entry] = []
-    said: list[str] = []
-    complete = True
-    for path in expanded(paths):
-        entry = catalog.recognise(path)
-        if entry is not None:
-            entries.append(entry)
-            said.append(_as_text(entry))
-        elif path.is_symlink():
-            raise InvalidError(
-                f"{path} is a link to {os.path.realpath(path)}, and links are not followed; "
-                "name that"
-            )
-        elif not path.is_dir() or (path / "zarr.json").exists():
-            raise InvalidError(
-                f"{path} is nothing of outcore's; give an array, a group, a factor, or a directory"
-            )
-        if entry is None or entry.kind == "group":
-            below, all_of_it = catalog.find(path)
-            entries += below
-            said.append(_as_list(below) or f"{path} holds nothing of outcore's")
-            complete = complete and all_of_it
-    if as_json:
-        print_json({"complete": complete, "entries": [asdict(entry) for entry in entries]})
-        return
-    click.echo("\n\n".join(said))
-    if not complete:
+    entries: list[dict[str, Any]] = []
+    document = {"complete": True, "entries": entries}
+    failures = Failures(document, as_json=as_json)
+    said = 0
+    for path in failures.expanded(paths):
+        with failures.noted(path):
+            found, text, is_complete = _about(path)
+            document["complete"] = document["complete"] and is_complete
+            entries += map(asdict, found)
+            if not as_json:
+                click.echo(("\n" if said else "") + text)
+                said += 1
+    if not document["complete"] and not as_json:
         click.echo("and more: the directory is very large; name a part of it", err=True)
+    failures.end()
+
+
+def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
+    """Find what is at a path and below; return also the text, and whether that is all."""
+    entry = catalog.recognise(path)
+    if entry is None and path.is_symlink():
+        raise InvalidError(
+            f"{path} is a link to {os.path.realpath(path)}, and links are not followed; name that"
+        )
+    if entry is None and (not path.is_dir() or (path / "zarr.json").exists()):
+        raise InvalidError(
+            f"{path} is nothing of outcore's; give an array, a group, a factor, or a directory"
+        )
+    found = [] if entry is None else [entry]
+    said = [_as_text(each) for each in found]
+    is_complete = True
+    if entry is None or entry.kind == "group":
+        below, is_complete = catalog.find(path)
+        found += below
+        said.append(_as_list(below) or f"{path} holds nothing of outcore's")
+    return found, "\n\n".join(said), is_complete
 
 
 def _as_text(entry: Entry) -> str:

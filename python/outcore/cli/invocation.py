@@ -19,6 +19,7 @@ from outcore.signals import stop_on_signals
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _JSON = "outcore.json"
+_DOCUMENT = "outcore.document"
 INTERRUPTED = 130
 
 
@@ -33,8 +34,13 @@ def print_json(document: Any) -> None:
     click.echo(strict_json.dumps(document, indent=2, default=str))
 
 
-def _print_error(kind: str, message: str) -> None:
-    print_json({"error": {"kind": kind, "message": message}})
+def keep_document(document: dict[str, Any]) -> None:
+    """Have what a verb did before it was ended by an error in the document of that error."""
+    click.get_current_context().meta[_DOCUMENT] = document
+
+
+def _print_error(kind: str, message: str, document: dict[str, Any]) -> None:
+    print_json(document | {"error": {"kind": kind, "message": message}})
 
 
 class Failure(click.ClickException):
@@ -42,14 +48,15 @@ class Failure(click.ClickException):
 
     exit_code = 1
 
-    def __init__(self, message: str, kind: str, as_json: bool) -> None:
+    def __init__(self, message: str, kind: str, context: click.Context) -> None:
         super().__init__(message)
-        self.kind, self.as_json = kind, as_json
+        self.kind, self.as_json = kind, context.meta[_JSON]
+        self._document = context.meta.get(_DOCUMENT, {})
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it on standard error, and with ``--json`` as the document too."""
         if self.as_json:
-            _print_error(self.kind, self.message)
+            _print_error(self.kind, self.message, self._document)
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
@@ -72,18 +79,18 @@ class Verbs(click.Group):
                 return super().invoke(ctx)
         except click.UsageError as error:
             if as_json:
-                _print_error("usage", error.format_message())
+                _print_error("usage", error.format_message(), {})
             raise
         except OutcoreError as error:
-            raise Failure(str(error), error.kind, as_json) from error
+            raise Failure(str(error), error.kind, ctx) from error
         except BrokenPipeError:
             raise
         except OSError as error:
             said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise Failure(said, "io", as_json) from error
+            raise Failure(said, "io", ctx) from error
         except (KeyboardInterrupt, click.Abort) as stop:
             said = str(stop)
             if as_json:
-                _print_error("interrupted", said or "stopped")
+                _print_error("interrupted", said or "stopped", ctx.meta.get(_DOCUMENT, {}))
             click.echo(f"stopped: {said}" if said else "stopped", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

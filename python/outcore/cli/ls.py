@@ -8,7 +8,6 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
-from outcore.files.globbing import expanded
 from outcore.files.status import FileStatus, children_of, names_in, status_of
 from outcore.pool_stat import Silent
 from outcore.volumes import AnyPath
@@ -38,10 +37,10 @@ def command(
     is asked for a thousand names at a time. The exit code is 1 if anything could not be listed, or
     the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
     """
-    failures, silent = Failures(as_json=as_json), Silent()
     # With --json everything is told.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
-    given = expanded(paths or [ANY_PATH.convert(".", None, None)])
+    failures, silent = Failures({"entries": printer.entries}, as_json=as_json), Silent()
+    given = failures.expanded(paths or [ANY_PATH.convert(".", None, None)])
     directories: list[AnyPath] = []
     files: list[FileStatus] = []
     for path in given:
@@ -64,7 +63,7 @@ def command(
             found, below = _one(path, printer, silent, titled, recursive, hidden)
             _note_unknown(failures, path, found)
             directories = below + directories
-    failures.end({"entries": printer.entries})
+    failures.end()
 
 
 def _one(

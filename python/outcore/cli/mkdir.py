@@ -41,8 +41,8 @@ def command(
     if mode is not None:
         check_mode(mode)
     layout = hints_of(hints)
-    failures = Failures(as_json=as_json)
     made: list[str] = []
+    failures = Failures({"made": made}, as_json=as_json)
     for path in paths:
         with failures.noted(path):
             if is_there(path) and not (parents and path.is_dir()):
@@ -59,7 +59,7 @@ def command(
                 made.append(os.fspath(path))
             if hints and isinstance(path, PoolPath):
                 path.root.core.set_default_layout(path.inside, **layout)
-    failures.end({"made": made})
+    failures.end()
 
 
 def _make(path: AnyPath, parents: bool) -> None:

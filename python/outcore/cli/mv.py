@@ -2,8 +2,8 @@
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import ANY_PATH, TARGET, key_option
+from outcore.cli.invocation import json_option
+from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option
 from outcore.files.move import move_files
 from outcore.volumes import AnyPath, PathLike
 
@@ -27,10 +27,17 @@ def command(
     """Rename SOURCE to TARGET, or move each SOURCE into it if it is a directory.
 
     Within a pool or a file system that is one step, whatever is below. Elsewhere SOURCE is copied
-    as by `outcore cp -rp --verify`, and then removed.
+    as by `outcore cp -rp --verify`, and then removed. After an error the other sources are moved
+    all the same, and the exit code is 1. No SOURCE replaces what the same call moved.
     """
-    moved = move_files(
-        sources, target, overwrite=overwrite, resume=resume, memory=memory, progress=not as_json
-    )
-    if as_json:
-        print_json({"moved": [{"source": str(a), "target": str(b)} for a, b in moved]})
+    moved: list[dict[str, str]] = []
+    failures = Failures({"moved": moved}, as_json=as_json)
+
+    def done(source: AnyPath, new: AnyPath) -> None:
+        moved.append({"source": str(source), "target": str(new)})
+
+    move_files(
+        sources, target, overwrite=overwrite, resume=resume, memory=memory,
+        progress=not as_json, done=done, failed=failures.failed,
+    )  # fmt: skip
+    failures.end()

@@ -1,15 +1,17 @@
 """Paths on the command line: plain ones, and URLs of pools, which are opened for the verb."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from outcore.cli.invocation import print_json
+from outcore.cli.invocation import keep_document, print_json
 from outcore.errors import OutcoreError
+from outcore.files.globbing import expanded
+from outcore.files.several import tried
 from outcore.named_pool import NamedPools
 from outcore.pool_path import check_plain, is_url
 from outcore.volumes import AnyPath
@@ -84,35 +86,51 @@ def paths_argument(command: _Command) -> _Command:
 
 
 class Failures:
-    """What went wrong with some of the paths that a verb is for, while it went on with others."""
+    """What a verb did, and what went wrong with some of its paths while it went on with others.
 
-    def __init__(self, *, as_json: bool) -> None:
+    Parameters
+    ----------
+    document
+        What the verb has done so far. The verb adds to it, and ``--json`` prints it however the
+        verb ends, with the errors.
+    """
+
+    def __init__(self, document: dict[str, Any], *, as_json: bool) -> None:
         self._as_json = as_json
         self._found: list[dict[str, str]] = []
+        self._document = document
+        document["errors"] = self._found
+        keep_document(document)
 
-    @contextmanager
-    def noted(self, path: AnyPath) -> Iterator[None]:
+    @property
+    def are_there(self) -> bool:
+        """Whether anything went wrong."""
+        return bool(self._found)
+
+    def expanded(self, paths: Iterable[AnyPath]) -> list[AnyPath]:
+        """Replace patterns in pools by what they match; note those that match nothing."""
+        return expanded(paths, self.failed)
+
+    def noted(self, path: AnyPath) -> AbstractContextManager[None]:
         """Note and print an error, and go on."""
-        try:
-            yield
-        except (OutcoreError, OSError) as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            kind = error.kind if isinstance(error, OutcoreError) else "io"
-            said = str(error)
-            if not isinstance(error, OutcoreError):
-                said = f"{error.filename or path}: {error.strerror or error}"
-            self.note(path, said, kind)
+        return tried(path, self.failed)
+
+    def failed(self, path: AnyPath, error: OutcoreError | OSError) -> None:
+        """Note and print an error."""
+        if isinstance(error, OutcoreError):
+            self.note(path, str(error), error.kind)
+        else:
+            self.note(path, f"{error.filename or path}: {error.strerror or error}")
 
     def note(self, path: AnyPath, said: str, kind: str = "io") -> None:
         """Note and print what went wrong."""
         self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
         click.echo(f"error: {said}", err=True)
 
-    def end(self, document: dict[str, Any]) -> None:
-        """Print the document of a verb with ``--json``, and end with 1 if anything went wrong."""
+    def end(self) -> None:
+        """Print the document with ``--json``, and end with 1 if anything went wrong."""
         if self._as_json:
-            print_json(document | {"errors": self._found})
+            print_json(self._document)
         if self._found:
             raise click.exceptions.Exit(1)
 

@@ -3,16 +3,15 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from outcore import catalog
 from outcore.catalog import Entry
-from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import key_option, paths_argument
+from outcore.cli.invocation import json_option
+from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import DiskError, InvalidError
-from outcore.files.globbing import expanded
 from outcore.pool_path import PoolPath
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
@@ -37,30 +36,45 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
     """Remove arrays, groups, factors, and what stopped calls left; in a pool, files too.
 
     In a pool, PATH may be a pattern, and with -r any directory. Of plain files nothing else is ever
-    removed: if one PATH is nothing of outcore's, none is.
+    removed: if one PATH is nothing of outcore's, none is. After any other error the rest is removed
+    all the same, and the exit code is 1.
     """
-    doomed = {str(each.path): each for each in map(_recognised, expanded(paths))}
-    for each in doomed.values():
-        if each.entry is not None:
-            catalog.check_removable(each.entry)
-        elif each.kind == "directory" and not recursive:
-            raise InvalidError(f"{each.path} is a directory; pass -r to remove it with all in it")
+    removed: list[dict[str, Any]] = []
+    failures = Failures({"removed": removed}, as_json=as_json)
+    doomed: dict[str, _Doomed] = {}
+    is_all_ours = True
+    for path in failures.expanded(paths):
+        with failures.noted(path):
+            try:
+                found = _recognised(path)
+                _check_removable(found, recursive)
+            except InvalidError:
+                is_all_ours = is_all_ours and isinstance(path, PoolPath)
+                raise
+            doomed[str(found.path)] = found
+    if not is_all_ours:
+        failures.end()
     sizes = {name: _bytes_of(each.path) for name, each in doomed.items()}
-    if not yes:
+    if doomed and not yes:
         _ask([_as_line(each, sizes[name]) for name, each in doomed.items()])
-    for each in doomed.values():
-        # One that lay within another is gone already, or somebody else removes it as well.
-        with contextlib.suppress(FileNotFoundError):
-            if is_there(each.path):
-                _remove(each)
-    removed = [
-        {"path": name, "kind": each.kind, "bytes": sizes[name]} for name, each in doomed.items()
-    ]
-    if as_json:
-        print_json({"removed": removed})
-        return
-    for one in removed:
-        click.echo(f"removed {one['kind']} {one['path']}")
+    for name, each in doomed.items():
+        with failures.noted(each.path):
+            # One that lay within another is gone already, or somebody else removes it as well.
+            with contextlib.suppress(FileNotFoundError):
+                if is_there(each.path):
+                    _remove(each)
+            removed.append({"path": name, "kind": each.kind, "bytes": sizes[name]})
+            if not as_json:
+                click.echo(f"removed {each.kind} {name}")
+    failures.end()
+
+
+def _check_removable(doomed: _Doomed, recursive: bool) -> None:
+    """Find out, before anything is removed, what cannot be."""
+    if doomed.entry is not None:
+        catalog.check_removable(doomed.entry)
+    elif doomed.kind == "directory" and not recursive:
+        raise InvalidError(f"{doomed.path} is a directory; pass -r to remove it with all in it")
 
 
 def _recognised(path: AnyPath) -> _Doomed:

@@ -8,7 +8,6 @@ from outcore.cli.invocation import json_option
 from outcore.cli.listing import group_name, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.files.attributes import attribute_names
-from outcore.files.globbing import expanded
 from outcore.files.modes import as_letters
 from outcore.files.status import FileStatus, status_of
 from outcore.pool_stat import Silent
@@ -26,9 +25,9 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
     If a server of a pool does not say what it has of a file, the size is not known, and the exit
     code is 1.
     """
-    failures, silent = Failures(as_json=as_json), Silent()
     documents: list[dict[str, Any]] = []
-    for path in expanded(paths):
+    failures, silent = Failures({"entries": documents}, as_json=as_json), Silent()
+    for path in failures.expanded(paths):
         with failures.noted(path):
             status = status_of(path, silent=silent)
             names = attribute_names(path) if status.kind != "link" else []
@@ -37,7 +36,7 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
             documents.append(to_dict(status) | {"attributes": names})
             if status.unknown is not None:
                 failures.note(path, f"{path}: its size is not known: {status.unknown}")
-    failures.end({"entries": documents})
+    failures.end()
 
 
 def _as_text(status: FileStatus, names: list[str]) -> str:

@@ -1,12 +1,12 @@
 """``outcore verify``."""
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
-from outcore.cli.places import key_option, paths_argument
-from outcore.files.globbing import expanded
+from outcore.cli.invocation import json_option
+from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.verify import verify
 from outcore.volumes import AnyPath
 
@@ -19,12 +19,14 @@ from outcore.volumes import AnyPath
 def command(paths: tuple[AnyPath, ...], record: bool, as_json: bool) -> None:
     """Read arrays through, and compare every chunk with its checksum where there is one.
 
-    The exit code is 1 at the first array that cannot be read or is not what it was.
+    The exit code is 1 if an array cannot be read or is not what it was; the others are read too.
     """
-    found = []
-    for path in expanded(paths):
-        found.append(verify(path, record, progress=not as_json))
-        if not as_json:
-            click.echo(str(found[-1]))
-    if as_json:
-        print_json({"verified": [asdict(each) for each in found]})
+    verified: list[dict[str, Any]] = []
+    failures = Failures({"verified": verified}, as_json=as_json)
+    for path in failures.expanded(paths):
+        with failures.noted(path):
+            found = verify(path, record, progress=not as_json)
+            verified.append(asdict(found))
+            if not as_json:
+                click.echo(str(found))
+    failures.end()

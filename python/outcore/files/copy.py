@@ -2,12 +2,12 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from outcore import budget, catalog
+from outcore import budget
 from outcore.errors import (
     ExistsError,
     Interrupted,
@@ -17,7 +17,15 @@ from outcore.errors import (
     from_kind,
 )
 from outcore.files.copy_job import CopyJob
+from outcore.files.destinations import (
+    is_whole_by_itself,
+    refuse_just_made,
+    refuse_special,
+    targets_of,
+)
 from outcore.files.globbing import expanded
+from outcore.files.pieces import workers_in
+from outcore.files.several import Failed, tried, without_repeats
 from outcore.files.status import FileStatus, status_of, walk
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
@@ -70,6 +78,26 @@ class FileCopyReport:
         )
 
 
+@dataclass(frozen=True)
+class CopyOptions:
+    """How `copy_one` copies: the arguments of `copy_files` of the same names."""
+
+    recursive: bool = False
+    preserve: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    verify: bool | None = None
+    hints: dict[str, Any] | None = None
+    links: Links = "refuse"
+    memory: int | str | None = None
+    progress: ProgressLike = True
+
+    def memory_bytes(self) -> int:
+        """Tell the budget, at most what is available."""
+        given = DEFAULT_MEMORY_BYTES if self.memory is None else parse_bytes(self.memory)
+        return min(given, max(budget.available_bytes(), 1))
+
+
 def copy_files(
     sources: PathLike | Sequence[PathLike],
     target: PathLike,
@@ -84,6 +112,8 @@ def copy_files(
     links: Links = "refuse",
     memory: int | str | None = None,
     progress: ProgressLike = True,
+    done: Callable[[FileCopyReport], None] | None = None,
+    failed: Failed | None = None,
 ) -> list[FileCopyReport]:
     """Copy files and directories to or from a pool, or within one.
 
@@ -94,7 +124,8 @@ def copy_files(
     Parameters
     ----------
     sources
-        Paths; in pools patterns as well, see `outcore.files.globbing`.
+        Paths; in pools patterns as well, see `outcore.files.globbing`. A source that is given
+        twice is copied once.
     target
         The copy; or a directory that is there, for copies under their own names. A slash at the
         end of text says that it is a directory: no file is given that name.
@@ -105,7 +136,7 @@ def copy_files(
         mode only, less what the umask says.
     overwrite
         Replace files, arrays, factors and groups, once the copy is whole. Other directories are
-        never replaced.
+        never replaced, and neither is a copy that the same call made from another source.
     resume
         Go on with a copy that was stopped. What it wrote is read and compared with the checksums
         that it noted, and copied again where they differ or the source has changed.
@@ -127,16 +158,22 @@ def copy_files(
         Bytes for the pieces that are under way at once: 64 MiB if nothing is said, 4 MiB at least.
     progress
         See `outcore.progress.ProgressLike`.
+    done
+        Called with each report as soon as its copy is whole.
+    failed
+        Called with each source that could not be copied, and with the error; the other sources
+        are copied all the same. Without it the first error is raised, and ends the call.
 
     Returns
     -------
     list of FileCopyReport
-        One for each source.
+        One for each source that was copied.
 
     Raises
     ------
     ExistsError
-        If there is something of the name, or a copy to it was stopped before.
+        If there is something of the name, or a copy to it was stopped before; or if two sources
+        would have one target.
     InvalidError
         If a source is a directory and `recursive` is not given; if it holds devices or the like, or
         links, unless `links` says otherwise; if a link leads to a directory that it is in; if it
@@ -144,84 +181,58 @@ def copy_files(
     CorruptError
         If what was read back is not what was written.
     """
+    options = CopyOptions(
+        recursive, preserve, overwrite, resume, verify, hints, links, memory, progress
+    )
+    workers_in(options.memory_bytes())
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
-    found = expanded(given) if patterns else given
-    places = targets_of(found, target, several=len(given) > 1)
-    memory_bytes = DEFAULT_MEMORY_BYTES if memory is None else parse_bytes(memory)
-    memory_bytes = min(memory_bytes, max(budget.available_bytes(), 1))
-    reports = []
+    found = without_repeats(expanded(given, failed) if patterns else given)
+    reports: list[FileCopyReport] = []
+    made: set[AnyPath] = set()
     with stop_on_signals():
-        for source, place in places:
-            started = time.perf_counter()
-            below, left_out = _found(source, recursive, links)
-            _check_target(below[0], place, overwrite, resume)
-            job = CopyJob(
-                below, place, preserve=preserve, overwrite=overwrite, verify=verify,
-                hints=hints or {}, memory_bytes=memory_bytes, progress=progress,
-            )  # fmt: skip
-            try:
-                job.run()
-            except KeyboardInterrupt:
-                raise Interrupted(_how_to_go_on(job)) from None
-            except OutcoreError as error:
-                if not job.can_resume:
-                    raise
-                kept = "what was copied is kept, and resume=True (--resume) goes on from there"
-                raise from_kind(error.kind, f"{error}; {kept}") from error
-            files = [each for each in below if not each.is_directory]
-            reports.append(
-                FileCopyReport(
-                    str(source), str(place), len(files), len(below) - len(files),
-                    sum(each.nbytes for each in files), job.resumed_bytes, job.is_read_back,
-                    time.perf_counter() - started, left_out,
-                )
-            )  # fmt: skip
+        for source, place in targets_of(found, target, several=len(given) > 1):
+            with tried(source, failed):
+                reports.append(copy_one(source, place, options, made))
+                if done is not None:
+                    done(reports[-1])
     return reports
 
 
-def targets_of(
-    sources: list[AnyPath], given: PathLike, *, several: bool
-) -> list[tuple[AnyPath, AnyPath]]:
-    """Give each source its target: below a directory that is there, or the target itself.
+def copy_one(
+    source: AnyPath, target: AnyPath, options: CopyOptions, made: set[AnyPath]
+) -> FileCopyReport:
+    """Copy a source to its target, and add that to what this call `made`.
 
-    Arrays and factors are directories too, but nothing is put into them.
+    Raises what `copy_files` does.
     """
-    target = as_path(given)
-    if target.is_dir() and not _is_one_thing(target):
-        if unnamed := [source for source in sources if not source.name]:
-            raise InvalidError(f"{unnamed[0]} has no name of its own; name a new target for it")
-        return [(source, target / source.name) for source in sources]
-    if several or len(sources) != 1:
-        raise InvalidError(f"need a directory for {len(sources)} sources, {target} is none")
-    is_named_one = isinstance(given, str) and given.endswith("/")
-    if is_named_one and not target.is_dir() and not status_of(sources[0], follow=True).is_directory:
-        raise NotFoundError(
-            f"there is no directory {target}; make it first, or leave out the slash at the end"
-        )
-    return [(sources[0], target)]
-
-
-def refuse_special(target: AnyPath) -> None:
-    """Refuse to replace a device, or what else is neither a file, a directory nor a link."""
-    if status_of(target).kind == "other":
-        raise ExistsError(
-            f"{target} is a device, a socket or the like, which is not replaced; choose another "
-            "name"
-        )
-
-
-def is_whole_by_itself(path: AnyPath) -> bool:
-    """Whether a directory is an array, a factor or a group."""
-    entry = catalog.recognise(path)
-    return entry is not None and entry.kind in ("array", "factor", "group")
-
-
-def _is_one_thing(path: AnyPath) -> bool:
-    if isinstance(path, PoolPath) and not path.inside:
-        return False
-    entry = catalog.recognise(path)
-    return entry is not None and entry.kind in ("array", "factor")
+    started = time.perf_counter()
+    refuse_just_made(target, source, made)
+    below, left_out = _found(source, options.recursive, options.links)
+    _check_target(below[0], target, options.overwrite, options.resume)
+    job = CopyJob(
+        below, target, preserve=options.preserve, overwrite=options.overwrite,
+        verify=options.verify, hints=options.hints or {}, memory_bytes=options.memory_bytes(),
+        progress=options.progress,
+    )  # fmt: skip
+    try:
+        job.run()
+    except KeyboardInterrupt:
+        raise Interrupted(_how_to_go_on(job)) from None
+    except OutcoreError as error:
+        if not job.can_resume:
+            raise
+        kept = "what was copied is kept, and resume=True (--resume) goes on from there"
+        raise from_kind(error.kind, f"{error}; {kept}") from error
+    finally:
+        if job.is_placed or job.can_resume:
+            made.add(target)
+    files = [each for each in below if not each.is_directory]
+    return FileCopyReport(
+        str(source), str(target), len(files), len(below) - len(files),
+        sum(each.nbytes for each in files), job.resumed_bytes, job.is_read_back,
+        time.perf_counter() - started, left_out,
+    )  # fmt: skip
 
 
 def _found(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from outcore.errors import DeniedError, InvalidError, NotFoundError
+from outcore.files.several import Failed, tried
 from outcore.files.status import names_in
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath
@@ -17,24 +18,31 @@ from outcore.volumes import AnyPath
 _MAGIC = re.compile(r"[*?[]")
 
 
-def expanded(paths: Iterable[AnyPath]) -> list[AnyPath]:
+def expanded(paths: Iterable[AnyPath], failed: Failed | None = None) -> list[AnyPath]:
     """Replace each pattern in a pool by what it matches, sorted; other paths stay.
+
+    A pattern that matches nothing is passed to `failed`, with the error.
 
     Raises
     ------
     NotFoundError
-        If a pattern matches nothing.
+        If a pattern matches nothing, and there is no `failed`.
     """
     found: list[AnyPath] = []
     for path in paths:
         if not isinstance(path, PoolPath) or not _MAGIC.search(path.inside):
             found.append(path)
             continue
-        matches = sorted(glob(path))
-        if not matches:
-            raise NotFoundError(f"nothing matches {path}; look with: outcore ls {path.root.url}")
-        found += matches
+        with tried(path, failed):
+            found += _matches(path)
     return found
+
+
+def _matches(pattern: PoolPath) -> list[PoolPath]:
+    matches = sorted(glob(pattern))
+    if not matches:
+        raise NotFoundError(f"nothing matches {pattern}; look with: outcore ls {pattern.root.url}")
+    return matches
 
 
 def glob(pattern: PoolPath) -> set[PoolPath]:

@@ -1,15 +1,23 @@
 """Files and directories renamed, or copied elsewhere and then removed."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.files.copy import copy_files, is_whole_by_itself, refuse_special, targets_of
+from outcore.files.copy import CopyOptions, copy_one
 from outcore.files.copy_job import CopyJob
+from outcore.files.destinations import (
+    is_whole_by_itself,
+    refuse_just_made,
+    refuse_special,
+    targets_of,
+)
 from outcore.files.globbing import expanded
-from outcore.files.status import status_of
+from outcore.files.several import Failed, tried
+from outcore.files.status import FileStatus, status_of
 from outcore.progress import ProgressLike
+from outcore.signals import stop_on_signals
 from outcore.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
 
 
@@ -21,55 +29,69 @@ def move_files(
     resume: bool = False,
     memory: int | str | None = None,
     progress: ProgressLike = True,
+    done: Callable[[AnyPath, AnyPath], None] | None = None,
+    failed: Failed | None = None,
 ) -> list[tuple[AnyPath, AnyPath]]:
     """Rename files and directories, or move them to another pool or disk.
 
     Parameters
     ----------
-    sources, target, overwrite, memory, progress
+    sources, target, overwrite, memory, progress, failed
         As for `copy_files`; directories are moved with all that they hold.
     resume
         Of moves to another disk: go on with one that was stopped.
+    done
+        Called with each source and its target as soon as it is moved.
 
     Returns
     -------
     list
-        (source, target) of each.
+        (source, target) of each that was moved.
 
     Raises
     ------
     ExistsError
-        If there is something at the target, and it may not or cannot be replaced.
+        If there is something at the target, and it may not or cannot be replaced; or if two
+        sources would have one target.
     InvalidError
-        If a directory would be moved into itself.
+        If a directory would be moved into itself, or a file to another name of its own.
     """
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
-    moved = targets_of(expanded(given), target, several=len(given) > 1)
-    for source, new in moved:
-        status = status_of(source)
-        if not source.name:
-            raise InvalidError(
-                f"{source} is the pool itself, and cannot be moved; name what is in it"
-            )
-        if new == source or source in new.parents:
-            raise InvalidError(f"{source} cannot be moved into itself; choose another target")
-        if not _is_on_one_disk(source, new):
-            copy_files(
-                source, new, patterns=False, recursive=True, preserve=True, overwrite=overwrite,
-                resume=resume, verify=True, memory=memory, progress=progress,
-            )  # fmt: skip
-        elif not is_there(new):
-            if isinstance(new, Path) and not new.parent.is_dir():
-                raise NotFoundError(f"there is no directory {new.parent}; make it first")
-            move(place(source), place(new))
-            continue
-        else:
-            _replace(source, new, status.is_directory, overwrite)
-            continue
+    options = CopyOptions(
+        recursive=True, preserve=True, overwrite=overwrite, resume=resume, verify=True,
+        memory=memory, progress=progress,
+    )  # fmt: skip
+    moved: list[tuple[AnyPath, AnyPath]] = []
+    made: set[AnyPath] = set()
+    with stop_on_signals():
+        for source, new in targets_of(expanded(given, failed), target, several=len(given) > 1):
+            with tried(source, failed):
+                _move_one(source, new, options, made)
+                moved.append((source, new))
+                if done is not None:
+                    done(source, new)
+    return moved
+
+
+def _move_one(source: AnyPath, new: AnyPath, options: CopyOptions, made: set[AnyPath]) -> None:
+    status = status_of(source)
+    if not source.name:
+        raise InvalidError(f"{source} is the pool itself, and cannot be moved; name what is in it")
+    if new == source or source in new.parents:
+        raise InvalidError(f"{source} cannot be moved into itself; choose another target")
+    refuse_just_made(new, source, made)
+    if not _is_on_one_disk(source, new):
+        copy_one(source, new, options, made)
         where = place(source)
         where.volume.remove(where.name)
-    return moved
+    elif is_there(new):
+        _replace(source, new, status, options.overwrite)
+    else:
+        if isinstance(new, Path) and not new.parent.is_dir():
+            raise NotFoundError(f"there is no directory {new.parent}; make it first")
+        move(place(source), place(new))
+    made.add(new)
 
 
 def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
@@ -82,11 +104,14 @@ def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
     return on_one_disk(source, above)
 
 
-def _replace(source: AnyPath, target: AnyPath, is_directory: bool, overwrite: bool) -> None:
+def _replace(source: AnyPath, target: AnyPath, status: FileStatus, overwrite: bool) -> None:
     refuse_special(target)
     if not overwrite:
         raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
-    if not is_directory and not target.is_dir():
+    if status.number and status.number == status_of(target).number:
+        # Renaming one of two hard links to the other does nothing.
+        raise InvalidError(f"{source} and {target} are the same file; remove one of the names")
+    if not status.is_directory and not target.is_dir():
         move(place(source), place(target))
         return
     if target.is_dir() and not is_whole_by_itself(target):

@@ -1,0 +1,68 @@
+"""Where the sources of a copy or a move go, and what is never replaced there."""
+
+from outcore import catalog
+from outcore.errors import ExistsError, InvalidError, NotFoundError
+from outcore.files.status import status_of
+from outcore.pool_path import PoolPath
+from outcore.volumes import AnyPath, PathLike, as_path
+
+
+def targets_of(
+    sources: list[AnyPath], given: PathLike, *, several: bool
+) -> list[tuple[AnyPath, AnyPath]]:
+    """Give each source its target: below a directory that is there, or the target itself.
+
+    Arrays and factors are directories too, but nothing is put into them.
+    """
+    if not sources:
+        return []
+    target = as_path(given)
+    if target.is_dir() and not _is_one_thing(target):
+        if unnamed := [source for source in sources if not source.name]:
+            raise InvalidError(f"{unnamed[0]} has no name of its own; name a new target for it")
+        return [(source, target / source.name) for source in sources]
+    if several or len(sources) != 1:
+        raise InvalidError(f"need a directory for {len(sources)} sources, {target} is none")
+    is_named_one = isinstance(given, str) and given.endswith("/")
+    if is_named_one and not target.is_dir() and not status_of(sources[0], follow=True).is_directory:
+        raise NotFoundError(
+            f"there is no directory {target}; make it first, or leave out the slash at the end"
+        )
+    return [(sources[0], target)]
+
+
+def refuse_just_made(target: AnyPath, source: AnyPath, made: set[AnyPath]) -> None:
+    """Refuse to replace what an earlier source of the same call made, as GNU ``cp`` does.
+
+    Raises
+    ------
+    ExistsError
+        If the target is in `made`.
+    """
+    if target in made:
+        raise ExistsError(
+            f"{target} was made by this very call, so {source} does not replace it; name another "
+            f"target for {source}"
+        )
+
+
+def refuse_special(target: AnyPath) -> None:
+    """Refuse to replace a device, or what else is neither a file, a directory nor a link."""
+    if status_of(target).kind == "other":
+        raise ExistsError(
+            f"{target} is a device, a socket or the like, which is not replaced; choose another "
+            "name"
+        )
+
+
+def is_whole_by_itself(path: AnyPath) -> bool:
+    """Whether a directory is an array, a factor or a group."""
+    entry = catalog.recognise(path)
+    return entry is not None and entry.kind in ("array", "factor", "group")
+
+
+def _is_one_thing(path: AnyPath) -> bool:
+    if isinstance(path, PoolPath) and not path.inside:
+        return False
+    entry = catalog.recognise(path)
+    return entry is not None and entry.kind in ("array", "factor")
