@@ -38,6 +38,8 @@ def test_patterns_match_what_they_match_in_a_directory(pool: oc.Pool, tmp_path: 
         (tmp_path / "plain" / name).touch()
     for pattern in PATTERNS:
         theirs = glob.glob(pattern, root_dir=tmp_path / "plain", recursive=True)
+        if (tmp_path / "plain" / pattern).exists():
+            theirs = [pattern]  # a name that is there is no pattern
         expected = {os.path.normpath(name) for name in theirs} - {"."}
         if expected:
             found = [path.inside for path in expanded([pool / pattern])]  # type: ignore[union-attr]
@@ -46,6 +48,15 @@ def test_patterns_match_what_they_match_in_a_directory(pool: oc.Pool, tmp_path: 
         else:
             with pytest.raises(NotFoundError, match="nothing matches"):
                 expanded([pool / pattern])
+
+
+def test_a_name_that_is_there_is_no_pattern(pool: oc.Pool) -> None:
+    for name in ("f[1]", "f1", "f*", "f?", "fx", "d[1]/[", "d1/["):
+        pool.open(name, "x").close()
+    for name in ("f[1]", "f*", "f?", "d[1]", "d[1]/["):
+        assert expanded([pool / name]) == [pool / name]
+    assert expanded([pool / "f[[]1]", pool / "f[*]"]) == [pool / "f[1]", pool / "f*"]
+    assert expanded([pool / "f[1-9]"]) == [pool / "f1"]
 
 
 def test_a_name_is_no_pattern(pool: oc.Pool) -> None:

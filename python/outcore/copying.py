@@ -159,8 +159,9 @@ def from_array(
         - an iterator of blocks of rows, of any heights, with ``shape=``; or of single rows, with
           the whole shape;
         - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset where
-          it has several (``"data.h5::run/u"``); of a Zarr array of any version and codec, or of
-          outcore's own layout; of any other file of plain elements, with ``shape=`` and ``dtype=``.
+          it has several (``"data.h5::run/u"``), unless a file has that very name; of a Zarr array
+          of any version and codec, or of outcore's own layout; of any other file of plain
+          elements, with ``shape=`` and ``dtype=``.
     path, chunks, chunk_order, overwrite
         As for `create_array`.
     dtype

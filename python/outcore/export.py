@@ -26,8 +26,9 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
+from outcore.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.longcall import long_call
-from outcore.open_source import HDF5_SUFFIXES, SEPARATOR, open_source
+from outcore.open_source import open_source
 from outcore.pool_path import is_url
 from outcore.progress import ProgressLike
 from outcore.sources import Source
@@ -75,8 +76,9 @@ def export_array(
     source, dtype, shape, source_order, offset
         As for `from_array`: an outcore array, or anything else.
     path
-        The new file, for Zarr a directory. For HDF5, ``::`` and a name after it are the dataset's
-        (``"out.h5::run/u"``); by default it is ``data``.
+        The new file, for Zarr a directory. After the suffix of HDF5, ``::`` and a name after it
+        are the dataset's (``"out.h5::run/u"``); by default it is ``data``. Elsewhere, and in the
+        name of what is there already, ``::`` is a part of the name.
     format
         ``"npy"``, ``"hdf5"``, ``"zarr"`` (version 3, by zarr-python) or ``"raw"``: the elements,
         little-endian, and nothing else. By default as the suffix of `path` says: ``.npy``, ``.h5``
@@ -124,12 +126,10 @@ def export_array(
             f"formats of others are written in plain directories only, have {path}; "
             "oc.from_array copies to a pool"
         )
-    name, dataset = os.fspath(path), DATASET
-    if SEPARATOR in name and format in (None, "hdf5"):
-        name, _, dataset = name.rpartition(SEPARATOR)
-        dataset = dataset or DATASET
-        format = "hdf5"  # noqa: A001
+    name, dataset = os.fspath(path), ""
     kind = format_of(name) if format is None else format
+    if kind == "hdf5" and (found := dataset_to_write(name, is_hdf5=format == "hdf5")):
+        name, dataset = found
     if kind is None or kind not in CODECS:
         raise InvalidError(
             f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
@@ -137,17 +137,17 @@ def export_array(
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
     ) as opened:
-        made = _Export(opened, Path(os.path.abspath(name)), kind, dataset, codec, chunks, order)
+        where = Path(os.path.abspath(name))
+        made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order)
         return made.run(memory, overwrite, progress)
 
 
 def format_of(path: PathLike) -> str | None:
     """Tell the format by the suffix of a name; `None` if that says none."""
     name = os.fspath(path)
-    suffix = Path(name.rpartition(SEPARATOR)[0] or name).suffix.lower()
-    if suffix in HDF5_SUFFIXES:
+    if dataset_to_write(name) or is_named_hdf5(name):
         return "hdf5"
-    return {".npy": "npy", ".zarr": "zarr"}.get(suffix)
+    return {".npy": "npy", ".zarr": "zarr"}.get(Path(name).suffix.lower())
 
 
 class _Export:

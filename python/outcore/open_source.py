@@ -14,6 +14,14 @@ from outcore.array import Array, open_array
 from outcore.counts import is_count
 from outcore.elements import computed, refuse_masked
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
+from outcore.hdf5_names import (
+    SEPARATOR,
+    beginning_of,
+    dataset_to_read,
+    has_hdf5,
+    is_named_hdf5,
+    refuse_special,
+)
 from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
@@ -22,11 +30,7 @@ from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
 from outcore.volumes import AnyPath, PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
 
-SEPARATOR = "::"
-"""Between the name of an HDF5 file and that of a dataset in it."""
-
-HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
-_NPY_MAGIC, _HDF5_MAGIC = b"\x93NUMPY", b"\x89HDF\r\n\x1a\n"
+_NPY_MAGIC = b"\x93NUMPY"
 
 
 def open_source(
@@ -159,36 +163,19 @@ def _opener(
     if isinstance(where, PoolPath):
         return partial(_open_directory if where.is_dir() else _open_array, where)
     name, path = os.fspath(source), Path(source)
-    file, separator, dataset = name.rpartition(SEPARATOR)
-    if separator and not path.exists():
-        _refuse_special(Path(file))
-        return partial(_open_hdf5, Path(file), dataset)
+    if found := dataset_to_read(name):
+        return partial(_open_hdf5, Path(found[0]), found[1])
     if path.is_dir():
         return partial(_open_directory, path)
     if not path.exists():
         raise NotFoundError(f"there is no file {path}; check the path")
-    _refuse_special(path)
-    suffix = path.suffix.lower()
-    magic = b"" if shape is not None else _beginning(path)
-    if suffix == ".npy" or magic.startswith(_NPY_MAGIC):
+    refuse_special(path)
+    magic = b"" if shape is not None else beginning_of(path)
+    if path.suffix.lower() == ".npy" or magic.startswith(_NPY_MAGIC):
         return partial(_open_npy, path)
-    if suffix in HDF5_SUFFIXES or magic.startswith(_HDF5_MAGIC):
+    if is_named_hdf5(name) or has_hdf5(magic):
         return partial(_open_hdf5, path, "")
     return None
-
-
-def _refuse_special(path: Path) -> None:
-    """Refuse what is neither a file nor a directory: opening it may wait for ever."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise InvalidError(
-            f"{path} is a pipe, a device or the like, and is not read; write what it gives to a "
-            "file, and name that"
-        )
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(8)
 
 
 def _open_array(path: PathLike, dtype: npt.DTypeLike | None) -> Source:

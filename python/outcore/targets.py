@@ -181,7 +181,7 @@ class ZarrTarget(Target):
         transpose = codecs.TransposeCodec(order=tuple(range(len(shape)))[::-1])
         self._path = path
         self._array = zarr.create_array(
-            str(path),
+            path,  # as text, a name with "::" in it would be a URL
             shape=shape,
             dtype=dtype,
             chunks=chunks,

@@ -101,7 +101,7 @@ def command(
                 **options,
             )  # fmt: skip
             if is_plain:
-                export_array(x, output, overwrite=overwrite, progress=False)
+                export_array(x, output, format="npy", overwrite=overwrite, progress=False)
     except KeyboardInterrupt:
         raise Interrupted(
             f"solving with {a.name}; the same command goes on from what is done"

@@ -2,7 +2,8 @@
 
 ``*``, ``?`` and ``[...]`` match within a name, ``**`` any number of directories, as those of
 Python's `glob` with ``recursive=True``. Names that begin with a dot are matched by patterns that
-do. A character between brackets stands for itself: ``[*]`` is an asterisk.
+do. A character between brackets stands for itself: ``[*]`` is an asterisk. The name of a file or
+directory that is there is no pattern: it stands for that alone, whatever characters it has.
 """
 
 import re
@@ -30,7 +31,7 @@ def expanded(paths: Iterable[AnyPath], failed: Failed | None = None) -> list[Any
     """
     found: list[AnyPath] = []
     for path in paths:
-        if not isinstance(path, PoolPath) or not _MAGIC.search(path.inside):
+        if not isinstance(path, PoolPath) or not _MAGIC.search(path.inside) or _is_there(path):
             found.append(path)
             continue
         with tried(path, failed):
