@@ -167,9 +167,10 @@ def test_a_plain_copy_has_the_mode_that_cp_gives(pool: oc.Pool, tmp_path: Path) 
         expected = stat.S_IMODE((tmp_path / "theirs").stat().st_mode)
         copy(source, pool / source.name)
         assert pool.stat(source.name).mode == expected
-        copy(pool / source.name, tmp_path / "ours", overwrite=True)
+        copy(pool / source.name, tmp_path / "ours")
         assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == expected
         (tmp_path / "theirs").unlink()
+        (tmp_path / "ours").unlink()
 
 
 def test_holes_stay_holes(pool: oc.Pool, tmp_path: Path) -> None:
@@ -345,6 +346,7 @@ def test_what_was_not_written_as_it_was_read_is_found(
     assert not target.exists()
     (report,) = copy(tmp_path / "f", target, resume=True, verify=True)
     assert report.resumed_bytes == 4 * PIECE, "all but the piece that is wrong"
+    assert status_of(target).mode == 0o644
     assert target.read_bytes() == data
 
 

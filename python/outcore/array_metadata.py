@@ -65,7 +65,7 @@ def is_half_made(where: Place) -> bool:
 
 def write_metadata(where: Place, metadata: Metadata) -> None:
     """Replace the metadata of an array, atomically."""
-    where.volume.replace_small(where.inside("zarr.json"), metadata.to_json())
+    where.replace_small("zarr.json", metadata.to_json())
 
 
 def read_generation(where: Place) -> int:
@@ -85,4 +85,4 @@ def read_generation(where: Place) -> int:
 def bump_generation(where: Place) -> None:
     """Note that the array will be written to, so that resuming on changed input is noticed."""
     number = str(read_generation(where) + 1).encode()
-    where.volume.replace_small(where.inside(_GENERATION), number)
+    where.replace_small(_GENERATION, number)

@@ -50,7 +50,7 @@ class BlocksDone:
 
     def begin(self, done: int) -> None:
         """Write it anew: so many blocks are durable."""
-        self.where.volume.replace_small(self.where.inside(self.name), self.header + _record(done))
+        self.where.replace_small(self.name, self.header + _record(done))
 
     def note(self, done: int) -> None:
         """Add a line: on a full disk, the block that the file has is room enough."""

@@ -158,7 +158,7 @@ def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
     """Hold the checkpoints for one writer; choose a number, and a name until it is whole."""
     stack.enter_context(exclusive(where.below(LOCK), "a checkpoint"))
     if not where.exists():
-        where.volume.replace_small(where.inside("zarr.json"), group_json({}))
+        where.replace_small("zarr.json", group_json({}))
     number = max(numbers(where), default=-1) + 1
     name = f".{number:08}.{secrets.token_hex(4)}.part"
     stack.callback(_discard, where.below(name))
@@ -197,7 +197,7 @@ def _publish(where: Place, begun: Place, state: State, number: int) -> None:
         "crc32c": _content_sum(state.attributes, state.metadata),
     }
     document = consolidated_json({**state.attributes, "outcore": own}, state.metadata)
-    begun.volume.replace_small(begun.inside("zarr.json"), document)
+    begun.replace_small("zarr.json", document)
     where.volume.rename(begun.name, where.inside(f"{number:08}"))
 
 

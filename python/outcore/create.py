@@ -385,5 +385,5 @@ def create_group(
     refuse_being_made(where)
     if _is_array(where):
         remove_array(where)
-    where.volume.replace_small(where.inside("zarr.json"), document)
+    where.replace_small("zarr.json", document)
     return where.path

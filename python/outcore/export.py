@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget
+from outcore import budget, rights
 from outcore.copy_plan import Side, plan_copy
 from outcore.copy_report import CopyReport
 from outcore.copying import check_apart, copy_blocks, report_on
@@ -202,12 +202,16 @@ class _Export:
             _new(self._path, overwrite) as fresh,
             long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call,
         ):
+            kept = rights.rights_of(self._path)
             with writing(self._path):
                 target = self._target(fresh)
+                # Before there is anything in it to read; a directory is still written to.
+                rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
                 copy_blocks(self._source, target, plan, call, self._path)
                 with writing(self._path):
                     target.finish()
+                    rights.give(fresh, kept)
             except BaseException:
                 with contextlib.suppress(Exception):
                     target.abandon()

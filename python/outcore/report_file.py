@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
+from outcore import rights
 from outcore.errors import CorruptError, ExistsError, InvalidError, NotFoundError
 from outcore.volumes import AnyPath, PathLike, as_path, place
 
@@ -54,7 +55,8 @@ def replace(path: PathLike, content: bytes) -> None:
     if isinstance(where, Path):
         where = where.resolve()
     found = place(where)
-    found.volume.replace_small(found.name, content)
+    with rights.kept(found.path):
+        found.volume.replace_small(found.name, content)
 
 
 def check_replaceable(path: AnyPath) -> None:

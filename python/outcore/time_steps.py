@@ -60,7 +60,7 @@ def write_group(where: Place, group: GroupOnDisk) -> None:
     """Replace the group's ``zarr.json``, atomically."""
     own = {"format": _FORMAT, "kind": "timesteps", "time": group.time}
     document = consolidated_json({**group.attributes, "outcore": own}, group.members())
-    where.volume.replace_small(where.inside("zarr.json"), document)
+    where.replace_small("zarr.json", document)
 
 
 def read_group(where: Place) -> GroupOnDisk:

@@ -142,7 +142,7 @@ def _write(where: Place, generation: int, sums: npt.NDArray[np.uint32]) -> None:
     header = {
         "format": _FORMAT, "generation": generation, "chunks": len(sums), "crc32c": crc32c(data),
     }  # fmt: skip
-    where.volume.replace_small(where.inside(_NAME), json.dumps(header).encode() + b"\n" + data)
+    where.replace_small(_NAME, json.dumps(header).encode() + b"\n" + data)
 
 
 def _read(array: Array, generation: int) -> npt.NDArray[np.uint32] | Literal["none", "stale"]:

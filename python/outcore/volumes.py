@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from outcore import pool_locks
+from outcore import pool_locks, rights
 from outcore._core import Volume
 from outcore.errors import (
     BusyError,
@@ -60,6 +60,11 @@ class Place(NamedTuple):
     def exists(self, name: str = "zarr.json") -> bool:
         """Whether there is something of this name below this."""
         return self.volume.exists(self.inside(name))
+
+    def replace_small(self, name: str, data: bytes) -> None:
+        """Write a small file below this anew, atomically; it keeps its owner, group and mode."""
+        with rights.kept(self.path / name):
+            self.volume.replace_small(self.inside(name), data)
 
     def remove_half_written(self) -> None:
         """Remove what a killed process left right below this of files it was about to replace."""

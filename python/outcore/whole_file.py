@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore import rights
 from outcore._core import Regions
 from outcore.errors import ExistsError, IsDirectoryError, OutcoreError
 from outcore.pool_file import PoolFile
@@ -43,7 +44,7 @@ class WholeFile:
     Parameters
     ----------
     path
-        Its name. What has it already is replaced.
+        Its name. A file that has it already is replaced, and its owner, group and mode are kept.
     hints
         As of `outcore.Pool.open`.
     exclusive
@@ -61,7 +62,7 @@ class WholeFile:
         if not path.inside:
             raise IsDirectoryError(f"{path} is the pool itself; name a file in it")
         self.path = path
-        self._is_over = False
+        self._is_over, self._is_new = False, exclusive
         kept = path.name.encode()[:_NAME_BYTES].decode(errors="ignore")
         token = "new" if exclusive else secrets.token_hex(4)
         self._part = path.with_name(f".{kept}.{token}.part")
@@ -86,6 +87,8 @@ class WholeFile:
             If a directory has the name by now.
         """
         root = self.path.root
+        if not self._is_new:
+            rights.give(self._part, rights.rights_of(self.path))
         self.file.sync()
         # The manager learns when it was written while that is known here by this name.
         root.volume.modified_ns(self._part.inside)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from outcore import rights
 from outcore._core import Arena, Buffer, crc32c
 from outcore.errors import CorruptError, DeniedError, InvalidError, OutcoreError
 from outcore.files.attributes import (
@@ -31,6 +32,7 @@ from outcore.hints import hints_of
 from outcore.pool_locks import is_lock
 from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
+from outcore.rights import Rights
 from outcore.targets import sync_file, writing
 from outcore.volumes import AnyPath, exclusive, is_there, move, place
 
@@ -81,6 +83,7 @@ class CopyJob:
         self._arena = Arena(memory_bytes)
         self._progress = progress
         self._umask = current_umask()
+        self._replaced: Rights | None = None
         self._content = self.working / "content"
         self._lock = threading.Lock()
         self._counted = self._told = self._flushed = self._turns = 0
@@ -104,6 +107,8 @@ class CopyJob:
         """Make the copy."""
         header = {"source": str(self._top.path), "piece_bytes": PIECE_BYTES}
         self._where = place(self.working)
+        if self._overwrite and not self._preserve:
+            self._replaced = rights.rights_of(self.target)
         total = self.total_bytes * (2 if self.is_read_back else 1)
         try:
             with exclusive(self._where, f"copying to {self.target}"):
@@ -138,7 +143,7 @@ class CopyJob:
         finally:
             for file in files:
                 file.close()
-        self._through(iter(files), lambda file, _: self._mark(file.source, file.target))
+        self._through(iter(files), self._mark_file)
         for each in reversed(self._found):
             if each.is_directory:
                 path = self._path_of(each)
@@ -160,6 +165,8 @@ class CopyJob:
                 continue
             file = FileCopy(each, name, path)
             file.hints = self._hints_for(each)
+            if each is not self._top or self._replaced is None:
+                file.permissions = each.mode & 0o777 | 0o600
             content, known = self._journal.known.get(name, ([], {}))
             if is_there(path):
                 if content == each.content and known:
@@ -214,13 +221,24 @@ class CopyJob:
         with self._lock:
             self._counted += nbytes
 
-    def _mark(self, source: FileStatus, target: AnyPath) -> None:
-        """Give a copy the mode of its source, and the rest where that is wanted."""
+    def _mark_file(self, file: FileCopy, _: Buffer) -> None:
+        self._mark(file.source, file.target, fresh=file.fresh)
+
+    def _mark(self, source: FileStatus, target: AnyPath, *, fresh: bool = True) -> None:
+        """Give a copy the mode of its source, and the rest where that is wanted.
+
+        Unless the rest is wanted, what replaces a file or an array keeps the rights of that.
+        """
         in_pool = isinstance(target, PoolPath)
         mode = source.mode & (POOL_MODE if in_pool else 0o7777)
         if not self._preserve:
+            replaced = self._replaced if source is self._top else None
+            if replaced is not None and replaced.is_directory == source.is_directory:
+                rights.give(target, replaced)
+                return
             mode &= 0o777 & ~self._umask
-            if not in_pool or mode != (0o755 if source.is_directory else 0o644):
+            # A new one in a pool has this mode already.
+            if not (in_pool and fresh and mode == (0o755 if source.is_directory else 0o644)):
                 set_mode(target, mode)
             return
         for name in attribute_names(source.path):

@@ -46,9 +46,9 @@ class End(Protocol):
 class PlainEnd:
     """A plain file: by direct I/O where the file system can, else through the page cache."""
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, permissions: int = 0) -> None:
         self._path = path
-        self._file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        self._file = os.open(path, flags | os.O_CLOEXEC, permissions)
         self._direct: int | None = None
         self._is_direct = True
         try:
@@ -182,7 +182,7 @@ def open_source(path: AnyPath) -> PlainEnd | PoolEnd:
 
 
 def open_target(
-    path: AnyPath, nbytes: int, hints: dict[str, Any], *, fresh: bool
+    path: AnyPath, nbytes: int, hints: dict[str, Any], *, fresh: bool, permissions: int
 ) -> PlainEnd | PoolEnd:
     """Open a file to write it, and to read it again.
 
@@ -194,14 +194,18 @@ def open_target(
         How a new file in a pool is laid out.
     fresh
         Make it; else it is there.
+    permissions
+        Mode of a new file, as `os.open` takes it.
     """
     end: PlainEnd | PoolEnd
     if isinstance(path, PoolPath):
-        end = PoolEnd(path, path.open("x", hints) if fresh else path.open("r+"))
+        end = PoolEnd(
+            path, path.open("x", hints, permissions=permissions) if fresh else path.open("r+")
+        )
     else:
         with writing(path):
             flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if fresh else 0)
-            end = PlainEnd(path, flags)
+            end = PlainEnd(path, flags, permissions)
     try:
         if end.nbytes() != nbytes:
             end.set_length(nbytes)

@@ -21,6 +21,8 @@ class FileCopy:
         What is copied; its name below what is copied as a whole; the copy.
     hints
         How it is laid out in a pool.
+    permissions
+        Who may read and write it while it is copied.
     fresh
         Whether the copy is made anew; else it is there already.
     known
@@ -32,6 +34,7 @@ class FileCopy:
     def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
         self.source, self.name, self.target = source, name, target
         self.hints: dict[str, Any] = {}
+        self.permissions = 0o600
         self.fresh = True
         self.known: dict[int, tuple[int, int]] = {}
         self.sums: dict[int, int] = {}
@@ -61,8 +64,9 @@ class FileCopy:
                     if not self.fresh:
                         set_mode(self.target, 0o600)
                     target = open_target(
-                        self.target, self.source.nbytes, self.hints, fresh=self.fresh
-                    )
+                        self.target, self.source.nbytes, self.hints, fresh=self.fresh,
+                        permissions=self.permissions,
+                    )  # fmt: skip
                 except BaseException:
                     source.close()
                     raise

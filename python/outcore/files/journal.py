@@ -79,7 +79,7 @@ class CopyJournal:
         self._where.volume.append_small(self._where.inside(NAME), b"".join(lines))
 
     def _replace(self, lines: list[bytes]) -> None:
-        self._where.volume.replace_small(self._where.inside(NAME), b"".join(lines))
+        self._where.replace_small(NAME, b"".join(lines))
         self._is_there = True
 
     def _take(self, values: dict[str, Any]) -> None:

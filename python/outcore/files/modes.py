@@ -4,9 +4,8 @@ Source: POSIX.1-2017, Shell & Utilities, chmod, "Extended Description"; with wha
 set-ID bits of directories stay unless they are named.
 """
 
-import os
 import re
-import threading
+from pathlib import Path
 
 from outcore.errors import InvalidError
 
@@ -18,17 +17,16 @@ _CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)")
 _ACTION = re.compile(r"([-+=])([ugo]|[rwxXst]*)")
 _OF = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": 0o7777}
 _BITS = {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000}
+_UMASK = re.compile(r"^Umask:\t([0-7]+)$", re.MULTILINE)
 _SHIFT = {"u": 6, "g": 3, "o": 0}
-
-_umask_lock = threading.Lock()
 
 
 def current_umask() -> int:
     """Return the process's mask of permission bits that new files don't get."""
-    with _umask_lock:
-        mask = os.umask(0o077)
-        os.umask(mask)
-    return mask
+    # os.umask tells the mask only by setting another, which files of other threads would get.
+    found = _UMASK.search(Path("/proc/self/status").read_text())
+    assert found, "Linux 4.7 and later tell it"
+    return int(found[1], 8)
 
 
 def check_mode(text: str) -> None:

@@ -359,7 +359,7 @@ def open_tiles(
 def write_group(where: Place, kind: Kind, state: str, values: dict[str, Any]) -> None:
     """Write the group's ``zarr.json``."""
     document = group_json({"outcore": {"kind": kind.name, "state": state, **values}})
-    where.volume.replace_small(where.inside("zarr.json"), document)
+    where.replace_small("zarr.json", document)
 
 
 def read_any_group(where: Place) -> tuple[Kind, dict[str, Any]]:

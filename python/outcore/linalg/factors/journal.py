@@ -103,7 +103,7 @@ class Journal:
         if not self.header.is_mixed:
             del values["is_mixed"]
         lines = [_line(values), *map(_record_line, self.records)]
-        self.place.volume.replace_small(self.place.inside(NAME), b"".join(lines))
+        self.place.replace_small(NAME, b"".join(lines))
 
     def append(self, record: Record) -> None:
         """Note that a slab is durable; returns once the note is too."""

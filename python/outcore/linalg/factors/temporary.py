@@ -72,7 +72,7 @@ def is_marked(where: Place) -> bool:
 def mark(where: Place) -> None:
     """Mark factors as made by a call for itself."""
     if not is_marked(where):
-        where.volume.replace_small(where.inside(MARK), b"made by a call for itself\n")
+        where.replace_small(MARK, b"made by a call for itself\n")
 
 
 def unmark(where: Place) -> None:

@@ -90,7 +90,7 @@ class Solution:
             if iterate is not None:
                 note["iterate"] = iterate._asdict()
             where = self.x.place
-            where.volume.replace_small(where.inside(NOTE), json.dumps(note).encode() + b"\n")
+            where.replace_small(NOTE, json.dumps(note).encode() + b"\n")
 
 
 @contextmanager
