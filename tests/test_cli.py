@@ -76,7 +76,7 @@ def test_an_error_is_1_with_one_line_and_no_traceback(tmp_path: Path) -> None:
 def test_an_error_with_json_is_a_document_too(tmp_path: Path) -> None:
     result = outcore("info", tmp_path / "missing", "--json")
     assert result.exit_code == 1
-    error = json.loads(result.stdout)["error"]
+    (error,) = json.loads(result.stdout)["errors"]
     assert error["kind"] == "not_found"
     assert result.stderr == f"error: {error['message']}\n"
 

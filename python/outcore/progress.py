@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from outcore.errors import InvalidError
+from outcore.printable import as_line
 from outcore.sizes import format_seconds
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
@@ -125,11 +126,11 @@ class Meter:
     def _draw(self, fraction: float) -> None:
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+                TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
                 TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True,
                 auto_refresh=False,
             )  # fmt: skip
-            self._bar.add_task(self._title, total=1.0, left="")
+            self._bar.add_task(as_line(self._title), total=1.0, left="")
             self._bar.start()
         left = f"{format_seconds(self.seconds_left())} left"
         self._bar.update(self._bar.task_ids[0], completed=fraction, left=left, refresh=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
 from outcore.files.attributes import (
     attribute,
@@ -16,6 +16,7 @@ from outcore.files.attributes import (
     remove_attribute,
     set_attribute,
 )
+from outcore.printable import as_line
 from outcore.volumes import AnyPath
 
 PATH = click.argument("path", type=ANY_PATH)
@@ -87,7 +88,7 @@ def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) ->
                 continue
             for name in names:
                 line = f"{name}={_as_text(values[name])}" if is_long else name
-                click.echo(f"{path}: {line}" if len(given) > 1 else line)
+                say(as_line(f"{path}: {line}" if len(given) > 1 else line))
     failures.end()
 
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.copy_report import CopyReport
 from outcore.copying import copy_to_array
@@ -12,6 +12,7 @@ from outcore.errors import InvalidError
 from outcore.export import CODECS, export_array, format_of
 from outcore.open_source import open_source
 from outcore.pool_path import is_url
+from outcore.printable import as_line
 
 
 def _extents(
@@ -90,7 +91,7 @@ def command(
     if as_json:
         print_json(asdict(report))
     else:
-        click.echo(str(report))
+        say(as_line(str(report)))
 
 
 def _to_array(

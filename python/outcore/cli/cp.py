@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from outcore.cli.invocation import json_option
+from outcore.cli.invocation import json_option, say
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
 from outcore.files.copy import FileCopyReport, copy_files
+from outcore.printable import as_line
 from outcore.volumes import AnyPath, PathLike
 
 
@@ -76,7 +77,7 @@ def command(
     def done(report: FileCopyReport) -> None:
         copied.append(asdict(report))
         if not as_json:
-            click.echo(str(report))
+            say(as_line(str(report)))
         for link in report.left_out:
             said = f"{link} is a link and was left out; pass -L to follow it"
             failures.note(Path(link), said, "invalid")

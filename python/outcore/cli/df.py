@@ -11,6 +11,7 @@ from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.files.status import cannot
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import ServerStatus
+from outcore.printable import as_line
 from outcore.volumes import AnyPath
 
 
@@ -89,7 +90,7 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
 
     if "servers" not in found:
         total, used, free = (size(found[f"{name}_bytes"]) for name in ("total", "used", "free"))
-        return f"{found['path']}: {free} free of {total}, {used} used"
+        return f"{as_line(found['path'])}: {free} free of {total}, {used} used"
     rows: list[tuple[str, ...]] = [("server", "free", "written since it started")]
     rows += [
         (str(one["server"]), size(one["free_bytes"]), size(one["bytes_written"]))
@@ -103,4 +104,4 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
     tail = f"files that go round all servers: {size(found['striped_bytes'])}"
     if found["retired"]:
         tail += f"\nretired servers: {', '.join(map(str, found['retired']))}"
-    return "\n".join([f"{found['path']}, pool {found['pool']}", *lines, tail])
+    return "\n".join([f"{as_line(found['path'])}, pool {found['pool']}", *lines, tail])

@@ -9,9 +9,10 @@ import click
 
 from outcore import catalog
 from outcore.catalog import Entry
-from outcore.cli.invocation import json_option
+from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
+from outcore.printable import as_line
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath
 
@@ -35,7 +36,7 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
             document["complete"] = document["complete"] and is_complete
             entries += map(asdict, found)
             if not as_json:
-                click.echo(("\n" if said else "") + text)
+                say(("\n" if said else "") + text)
                 said += 1
     if not document["complete"] and not as_json:
         click.echo("and more: the directory is very large; name a part of it", err=True)
@@ -59,7 +60,7 @@ def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
     if entry is None or entry.kind == "group":
         below, is_complete = catalog.find(path)
         found += below
-        said.append(_as_list(below) or f"{path} holds nothing of outcore's")
+        said.append(_as_list(below) or f"{as_line(str(path))} holds nothing of outcore's")
     return found, "\n\n".join(said), is_complete
 
 
@@ -68,7 +69,7 @@ def _as_text(entry: Entry) -> str:
     rows += _rows(entry.details)
     rows.append(("state", _state(entry)))
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in rows)
+    return "\n".join(as_line(f"{name:<{width}}  {text}".rstrip()) for name, text in rows)
 
 
 def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
@@ -86,7 +87,7 @@ def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]
 
 
 def _as_list(entries: list[Entry]) -> str:
-    lines = [(entry.kind, entry.path, _size(entry), _state(entry)) for entry in entries]
+    lines = [(each.kind, as_line(each.path), _size(each), _state(each)) for each in entries]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -101,7 +102,7 @@ def _size(entry: Entry) -> str:
 
 
 def _state(entry: Entry) -> str:
-    return entry.state + (f": {entry.text}" if entry.text else "")
+    return entry.state + (f": {as_line(entry.text)}" if entry.text else "")
 
 
 def _value(name: str, value: Any) -> str:

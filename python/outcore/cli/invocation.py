@@ -14,6 +14,7 @@ import click
 
 from outcore import strict_json
 from outcore.errors import OutcoreError
+from outcore.printable import as_line, as_lines
 from outcore.signals import stop_on_signals
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -39,6 +40,11 @@ def keep_document(document: dict[str, Any]) -> None:
     click.get_current_context().meta[_DOCUMENT] = document
 
 
+def say(text: str) -> None:
+    """Print what a verb found, in one line or several, without commands to the terminal."""
+    click.echo(as_lines(text))
+
+
 def _print_error(kind: str, message: str, document: dict[str, Any]) -> None:
     print_json(document | {"error": {"kind": kind, "message": message}})
 
@@ -57,7 +63,7 @@ class Failure(click.ClickException):
         """Print it on standard error, and with ``--json`` as the document too."""
         if self.as_json:
             _print_error(self.kind, self.message, self._document)
-        click.echo(f"error: {self.message}", file=file, err=True)
+        click.echo(f"error: {as_line(self.message)}", file=file, err=True)
 
 
 class Verbs(click.Group):
@@ -80,7 +86,7 @@ class Verbs(click.Group):
         except click.UsageError as error:
             if as_json:
                 _print_error("usage", error.format_message(), {})
-            raise
+            raise click.UsageError(as_lines(error.format_message()), error.ctx) from None
         except OutcoreError as error:
             raise Failure(str(error), error.kind, ctx) from error
         except BrokenPipeError:
@@ -92,5 +98,5 @@ class Verbs(click.Group):
             said = str(stop)
             if as_json:
                 _print_error("interrupted", said or "stopped", ctx.meta.get(_DOCUMENT, {}))
-            click.echo(f"stopped: {said}" if said else "stopped", err=True)
+            click.echo(f"stopped: {as_line(said)}" if said else "stopped", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

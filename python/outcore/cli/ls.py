@@ -1,6 +1,7 @@
 """``outcore ls``."""
 
 import contextlib
+import sys
 from collections import Counter
 
 import click
@@ -10,6 +11,7 @@ from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
 from outcore.files.status import FileStatus, children_of, names_in, status_of
 from outcore.pool_stat import Silent
+from outcore.printable import as_shell_word, has_controls
 from outcore.volumes import AnyPath
 
 
@@ -34,8 +36,9 @@ def command(
     """List what is in each PATH (here, if none is given), or a file itself.
 
     In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. It
-    is asked for a thousand names at a time. The exit code is 1 if anything could not be listed, or
-    the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
+    is asked for a thousand names at a time. Names with control characters are quoted, as GNU ls
+    does: on a terminal, and with -l everywhere. The exit code is 1 if anything could not be listed,
+    or the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
     """
     # With --json everything is told.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
@@ -103,17 +106,24 @@ class _Printer:
     def __init__(self, *, is_long: bool, exact: bool, as_json: bool) -> None:
         self.is_long = is_long
         self._exact, self._as_json = exact, as_json
-        self._is_first = True
+        self._is_first, self._is_terminal = True, sys.stdout.isatty()
         self.entries: list[dict[str, object]] = []
+
+    def _shown(self, name: str) -> str:
+        """Write a name so that it is one line; only lists of names for programs have it raw."""
+        is_quoted = self._is_terminal or (self.is_long and has_controls(name))
+        return as_shell_word(name) if is_quoted else name
 
     def title(self, path: AnyPath) -> None:
         if not self._as_json:
-            click.echo(f"{path}:" if self._is_first else f"\n{path}:")
+            name = self._shown(str(path))
+            click.echo(f"{name}:" if self._is_first else f"\n{name}:", color=True)
         self._is_first = False
 
     def names(self, names: list[str]) -> None:
         for name in names:
-            click.echo(name)
+            # In color means that nothing is taken out of it.
+            click.echo(self._shown(name), color=True)
 
     def show(self, found: list[tuple[FileStatus, str]]) -> None:
         if not found:
@@ -122,7 +132,7 @@ class _Printer:
         if self._as_json:
             self.entries += [to_dict(status) for status, _ in found]
         elif self.is_long:
-            rows = [as_row(status, name, exact=self._exact) for status, name in found]
+            rows = [as_row(each, self._shown(name), exact=self._exact) for each, name in found]
             for line in in_columns(rows, right=(3,)):
                 click.echo(line)
         else:

@@ -14,6 +14,7 @@ from outcore.files.globbing import expanded
 from outcore.files.several import tried
 from outcore.named_pool import NamedPools
 from outcore.pool_path import check_plain, is_url
+from outcore.printable import as_line
 from outcore.volumes import AnyPath
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -125,7 +126,7 @@ class Failures:
     def note(self, path: AnyPath, said: str, kind: str = "io") -> None:
         """Note and print what went wrong."""
         self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
-        click.echo(f"error: {said}", err=True)
+        click.echo(f"error: {as_line(said)}", err=True)
 
     def end(self) -> None:
         """Print the document with ``--json``, and end with 1 if anything went wrong."""

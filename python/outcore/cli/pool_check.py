@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
 from outcore.named_pool import connect_named, is_address
 from outcore.pool import Pool
 from outcore.pool_fsck import fsck as check
 from outcore.pool_scrub import scrub as compare
+from outcore.printable import as_line
 
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
 
@@ -37,8 +38,8 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
         print_json(report.to_dict())
     else:
         for each in (*report.damage, *report.unchecked):
-            click.echo(str(each))
-        click.echo(str(report))
+            say(as_line(str(each)))
+        say(str(report))
     if report.damage or report.unchecked:
         raise click.exceptions.Exit(1)
 
@@ -61,8 +62,8 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
         print_json(report.to_dict())
     else:
         for each in (*report.findings, *report.unchecked):
-            click.echo(str(each))
-        click.echo(str(report))
+            say(as_line(str(each)))
+        say(str(report))
     if report.unrepaired or report.unchecked:
         raise click.exceptions.Exit(1)
 

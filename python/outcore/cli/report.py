@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.pool_path import PoolPath
 from outcore.report import Report
@@ -35,4 +35,4 @@ def command(path: AnyPath, output: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict() | {"page": page})
         return
-    click.echo(f"{report}\n\n{page} has the timeline and more; open it in a browser")
+    say(f"{report}\n\n{page} has the timeline and more; open it in a browser")

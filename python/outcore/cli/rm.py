@@ -9,10 +9,11 @@ import click
 
 from outcore import catalog
 from outcore.catalog import Entry
-from outcore.cli.invocation import json_option
+from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import DiskError, InvalidError
 from outcore.pool_path import PoolPath
+from outcore.printable import as_line
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
 
@@ -65,7 +66,7 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
                     _remove(each)
             removed.append({"path": name, "kind": each.kind, "bytes": sizes[name]})
             if not as_json:
-                click.echo(f"removed {each.kind} {name}")
+                say(f"removed {each.kind} {as_line(name)}")
     failures.end()
 
 
@@ -115,7 +116,7 @@ def _state(entry: Entry) -> str:
 
 def _as_line(doomed: _Doomed, nbytes: int | None) -> str:
     size = "size not known" if nbytes is None else format_bytes(nbytes)
-    return f"{doomed.kind} {doomed.path} ({size}){doomed.text}"
+    return as_line(f"{doomed.kind} {doomed.path} ({size}){doomed.text}")
 
 
 def _ask(what: list[str]) -> None:

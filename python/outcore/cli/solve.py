@@ -10,7 +10,7 @@ import numpy as np
 from outcore import report_file
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.errors import (
     ExistsError,
@@ -27,6 +27,7 @@ from outcore.linalg.systems.solve import solve
 from outcore.machine import nearest_directory
 from outcore.plan import Plan, plan
 from outcore.pool_path import PoolPath
+from outcore.printable import as_line
 from outcore.volumes import AnyPath, as_path, how_they_meet, place
 
 
@@ -112,7 +113,7 @@ def command(
         plan_values = planned.to_dict() if planned else None
         print_json({"x": output, "plan": plan_values, "report": report.to_dict()})
         return
-    click.echo(f"{report}\nx is in {output}")
+    say(f"{report}\nx is in {as_line(str(output))}")
 
 
 def _right_hand_side(path: AnyPath, *, in_memory: bool) -> Any:

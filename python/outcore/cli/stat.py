@@ -11,6 +11,7 @@ from outcore.files.attributes import attribute_names
 from outcore.files.modes import as_letters
 from outcore.files.status import FileStatus, status_of
 from outcore.pool_stat import Silent
+from outcore.printable import as_line
 from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath
 
@@ -61,4 +62,4 @@ def _as_text(status: FileStatus, names: list[str]) -> str:
     if names:
         rows.append(("attributes", " ".join(names)))
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+    return "\n".join(f"{name:<{width}}  {as_line(text)}" for name, text in rows)

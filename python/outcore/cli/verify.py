@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from outcore.cli.invocation import json_option
+from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.printable import as_line
 from outcore.verify import verify
 from outcore.volumes import AnyPath
 
@@ -28,5 +29,5 @@ def command(paths: tuple[AnyPath, ...], record: bool, as_json: bool) -> None:
             found = verify(path, record, progress=not as_json)
             verified.append(asdict(found))
             if not as_json:
-                click.echo(str(found))
+                say(as_line(str(found)))
     failures.end()
