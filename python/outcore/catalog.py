@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from outcore import atomic_write
+from outcore import atomic_write, pool_directories
 from outcore.array import Array
 from outcore.blocks_done import RECORDS, WORKING
 from outcore.checkpoints import LEFT_OVER, LOCK
@@ -19,7 +19,7 @@ from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError,
 from outcore.linalg.factors.factor import KINDS
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.pool_locks import is_lock
-from outcore.pool_path import is_text
+from outcore.pool_path import PoolPath, is_text
 from outcore.volumes import (
     AnyPath,
     Place,
@@ -32,7 +32,7 @@ from outcore.volumes import (
 )
 from outcore.zarr_format import parse
 
-Kind = Literal["array", "factor", "group", "left-over"]
+Kind = Literal["array", "factor", "group", "left-over", "pool directory", "part of a pool"]
 
 MOST_DIRECTORIES = 10_000
 """`find` looks into this many directories at most."""
@@ -59,7 +59,8 @@ class Entry:
     path : str
         Its directory; of a left-over journal, the file.
     kind : str
-        ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``.
+        ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``; ``"pool directory"`` for one in
+        which a pool keeps its files, ``"part of a pool"`` for what lies in it.
     state : str
         ``"whole"``, ``"incomplete"``, ``"consumed"``, ``"damaged"``, or ``"in use"`` by a call that
         makes it now.
@@ -118,6 +119,23 @@ def recognise(path: AnyPath) -> Entry | None:
     return None if own is None else _array(place(path))
 
 
+def of_a_pool(path: AnyPath) -> Entry | None:
+    """Tell what of a pool's own files a plain path is; `None` if it is none of them.
+
+    Nothing of this kind is ever removed by ``outcore rm``.
+    """
+    whole = None if isinstance(path, PoolPath) else pool_directories.pool_directory_of(path)
+    if whole is None:
+        return None
+    if whole != path:
+        text = f"belongs to the pool in {whole}; see: outcore info {whole}"
+        return Entry(str(path), "part of a pool", "whole", text)
+    text = "the pool's first directory has its manager; name that one"
+    if pool_directories.has_manager(whole):
+        text = f"see: outcore ls outcore:{whole}::, and: outcore pool status {whole}"
+    return Entry(str(path), "pool directory", "whole", text, pool_directories.about(whole))
+
+
 def find(directory: AnyPath) -> tuple[list[Entry], bool]:
     """List what lies in a directory and below, and whether the list is complete.
 
@@ -132,7 +150,7 @@ def find(directory: AnyPath) -> tuple[list[Entry], bool]:
         for path in _children(above):
             if not is_text(path.name):
                 continue  # nothing of outcore's has such a name
-            entry = None if path.is_symlink() else recognise(path)
+            entry = None if path.is_symlink() else recognise(path) or of_a_pool(path)
             if entry is not None and not _belongs_to_another(path):
                 found.append(entry)
             if path.is_dir() and not path.is_symlink() and (entry is None or entry.kind == "group"):

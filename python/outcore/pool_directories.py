@@ -1,8 +1,9 @@
-"""Directories of a pool on this machine, looked at before anything is written to them."""
+"""Directories of a pool on this machine: what they are, and whether they can be those of one."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from outcore.errors import InvalidError
 
@@ -46,9 +47,54 @@ def check_directories(directories: Sequence[Path]) -> None:
             )
 
 
+def pool_directory_of(path: Path) -> Path | None:
+    """Find the directory of a pool that a path is, or lies in; `None` if there is none."""
+    found = next((each for each in (path, *path.parents) if _is_one(each)), None)
+    is_below = found is not None and found.name == "manager" and _is_one(found.parent)
+    return found.parent if found is not None and is_below else found
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """Tell what a pool has in one of its directories, by name."""
+    found: dict[str, Any] = {"pool": _pool_of(directory)}
+    server = _mark_of(directory).get("server")
+    if server is not None:
+        found["I/O server"] = server
+    if manager := _manager_in(directory):
+        found["manager"] = str(manager)
+    key = directory / "pool" / "key"
+    if key.is_file():
+        found["key"] = str(key)
+    return found
+
+
+def has_manager(directory: Path) -> bool:
+    """Whether a directory of a pool has the files of its manager."""
+    return _manager_in(directory) is not None
+
+
+def _is_one(directory: Path) -> bool:
+    mark = _mark_of(directory)
+    return {"format", "pool", "server"} <= mark.keys() or _manager_in(directory) is not None
+
+
+def _manager_in(directory: Path) -> Path | None:
+    """Find the manager's files: below the first directory, or in one of its own."""
+    for each in (directory / "manager", directory):
+        if (each / "metadata.sqlite").is_file():
+            return each
+    return None
+
+
 def _pool_of(directory: Path) -> object:
     """Say of which pool an I/O server's directory is; `None` if it is of none that is known."""
+    return _mark_of(directory).get("pool")
+
+
+def _mark_of(directory: Path) -> dict[str, Any]:
+    """Read what an I/O server wrote of itself; nothing if that is not there."""
     try:
-        return json.loads((directory / "server.json").read_bytes())["pool"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        mark = json.loads((directory / "server.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return mark if isinstance(mark, dict) else {}

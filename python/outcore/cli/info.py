@@ -14,7 +14,7 @@ from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
 from outcore.printable import as_line
 from outcore.sizes import format_bytes
-from outcore.volumes import AnyPath
+from outcore.volumes import AnyPath, as_path
 
 
 @click.command("info", short_help="Tell what an array or factor is, or what lies in a directory.")
@@ -45,7 +45,7 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
 
 def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
     """Find what is at a path and below; return also the text, and whether that is all."""
-    entry = catalog.recognise(path)
+    entry = catalog.recognise(path) or catalog.of_a_pool(as_path(path))
     if entry is None and path.is_symlink():
         raise InvalidError(
             f"{path} is a link to {os.path.realpath(path)}, and links are not followed; name that"
