@@ -129,6 +129,10 @@ def test_checks_leave_it_out(url: str, tmp_path: Path) -> None:
         assert one.server == 1
         assert str(one).startswith("server 1 was not checked: no connection to ")
         assert str(report).endswith("; not checked: servers 1")
+        assert not report.is_well
+        assert "all is well" not in str(report)
+    assert "nothing is wrong on the others;" in str(whole)
+    assert "nothing that was read is damaged;" in str(compared)
     # What is wrong on the other is found, and mended.
     here.write_bytes(b"\1" + here.read_bytes()[1:])
     document = said("pool", "scrub", url)
@@ -141,6 +145,8 @@ def test_checks_leave_it_out(url: str, tmp_path: Path) -> None:
     ]
     assert [each["server"] for each in document["unchecked"]] == [1]
     assert not removed.exists()
+    assert not document["is_well"]
     result = outcore("pool", "fsck", url)
     assert result.exit_code == 1
+    assert "all is well" not in result.stdout
     assert "server 1 was not checked: no connection" in result.stdout

@@ -95,18 +95,25 @@ class FsckReport:
     retired: tuple[int, ...] = ()
 
     @property
+    def is_well(self) -> bool:
+        """Whether every server was looked at, and nothing is left that is not as it must be."""
+        return not self.unrepaired and not self.unchecked
+
+    @property
     def unrepaired(self) -> tuple[Finding, ...]:
         """The findings that are still so."""
         return tuple(finding for finding in self.findings if not finding.is_repaired)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
+        """All of it as plain values, and whether `is_well`."""
+        return asdict(self) | {"is_well": self.is_well}
 
     def __str__(self) -> str:
         count = len(self.findings)
         repaired = count - len(self.unrepaired)
-        found = f"{count} findings, {repaired} of them repaired" if count else "all is well"
+        found = f"{count} findings, {repaired} of them repaired"
+        if not count:
+            found = "nothing is wrong on the others" if self.unchecked else "all is well"
         return (
             f"{self.files} files, {self.data_files} data files on {self.servers} servers: {found}"
             f"{summary(self.unchecked, self.retired)}"

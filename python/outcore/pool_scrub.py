@@ -73,12 +73,19 @@ class ScrubReport:
     unchecked: tuple[Unchecked, ...] = ()
     retired: tuple[int, ...] = ()
 
+    @property
+    def is_well(self) -> bool:
+        """Whether every server was gone through, and nothing is damaged."""
+        return not self.damage and not self.unchecked
+
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
+        """All of it as plain values, and whether `is_well`."""
+        return asdict(self) | {"is_well": self.is_well}
 
     def __str__(self) -> str:
-        found = f"{len(self.damage)} places are damaged" if self.damage else "nothing is damaged"
+        found = f"{len(self.damage)} places are damaged"
+        if not self.damage:
+            found = f"nothing {'that was read ' if self.unchecked else ''}is damaged"
         return (
             f"{self.files} data files on {self.servers} servers, {format_bytes(self.nbytes)} in "
             f"{format_seconds(self.seconds)}: {found}{summary(self.unchecked, self.retired)}"

@@ -40,7 +40,7 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
         for each in (*report.damage, *report.unchecked):
             say(as_line(str(each)))
         say(str(report))
-    if report.damage or report.unchecked:
+    if not report.is_well:
         raise click.exceptions.Exit(1)
 
 
@@ -64,7 +64,7 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
         for each in (*report.findings, *report.unchecked):
             say(as_line(str(each)))
         say(str(report))
-    if report.unrepaired or report.unchecked:
+    if not report.is_well:
         raise click.exceptions.Exit(1)
 
 
