@@ -56,6 +56,17 @@ def test_what_a_call_reports_is_saved_and_drawn(tmp_path: Path) -> None:
     assert len(Page(page).all("image")) == 3, "reads of the matrix; reads and writes of the factors"
 
 
+def test_a_report_of_a_kind_is_loaded_as_that(tmp_path: Path) -> None:
+    A = np.random.default_rng(0).standard_normal((40, 4))
+    _, given = oc.linalg.lstsq(A, np.ones(40), progress=False)
+    given.save(tmp_path / "r")
+    assert oc.linalg.LeastSquaresReport.load(tmp_path / "r") == given
+    given.rank = 4.5  # type: ignore[assignment]
+    given.save(tmp_path / "r")
+    with pytest.raises(CorruptError, match=r"rank is 4\.5"):
+        oc.linalg.LeastSquaresReport.load(tmp_path / "r")
+
+
 @pytest.mark.parametrize("none", [None, np.zeros((0, 6), np.uint64)])
 def test_reports_without_spans_are_saved_and_drawn(none: Any, tmp_path: Path) -> None:
     report(spans=none).save(tmp_path / "r")

@@ -1,10 +1,13 @@
 """Reports as pages: what is measured is drawn."""
 
 import base64
+import importlib.metadata
 import io
 import json
 import re
+import socket
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from matplotlib import image
 from report_cases import A_FEW, Page, many, report, spans
 
 import outcore as oc
+from outcore import report_file
 from outcore.cli import main
 from outcore.linalg import lu_factor
+from outcore.report import Report
 from outcore.reporting.heat_map import SHAPE, png
 from outcore.reporting.lanes import BINS, FINE_BINS
 from outcore.reporting.page import html_page, write_page
@@ -292,10 +297,11 @@ def test_ticks_are_round_and_few() -> None:
 
 def test_the_command_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    report(n=77).save("run.report")
+    given = report(n=77, spans=A_FEW)
+    given.save("run.report")
     result = CliRunner().invoke(main, ["report", "run.report"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(str(report(n=77)))
+    assert result.stdout.startswith(str(given))
     assert "run.report.html has the timeline" in result.stdout
     assert "n = 77" in Page((tmp_path / "run.report.html").read_text()).words[0]
     result = CliRunner().invoke(main, ["report", "run.report", "-o", "there/page.html"])
@@ -321,6 +327,30 @@ def test_the_command_draws_factors_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["report", str(tmp_path / "A.lu"), "-o", str(page)])
     assert result.exit_code == 0, result.output
     assert "lu, n = 20, float64" in Page(page.read_text()).words
+    assert "has the figures, without a timeline; open it" in result.stdout
+
+
+def test_a_page_says_of_what_when_and_where_it_is(tmp_path: Path) -> None:
+    before = datetime.now().astimezone()
+    A = oc.from_array(np.eye(20) + 1, tmp_path / "stiffness", order="F", progress=False)
+    _, given = oc.linalg.solve(A, np.ones(20), memory="1 MB", progress=False)
+    given.save(tmp_path / "r")
+    found = Report.load(tmp_path / "r")
+    words = " ".join(Page(html_page(found)).words)
+    assert "solving with stiffness" in words
+    assert f"on {socket.gethostname()}, outcore {importlib.metadata.version('outcore')}" in words
+    ended = datetime.fromisoformat(found.finished)
+    assert before.replace(microsecond=0) <= ended <= datetime.now().astimezone()
+    assert found.finished.replace("T", " ") in words
+    factors = oc.linalg.lu_factor(A, memory="1 MB", progress=False)
+    assert "stiffness" in Report.load(factors.path).job
+    # A report that says nothing of it does not get what is true here.
+    values = {name: value for name, value in given.to_dict().items()
+              if name not in ("job", "finished", "host", "version")}  # fmt: skip
+    report_file.write(tmp_path / "old", values, None)
+    old = Report.load(tmp_path / "old")
+    assert (old.job, old.finished, old.host, old.version) == ("", "", "", "")
+    assert "outcore" not in str(old)
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:

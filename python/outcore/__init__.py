@@ -39,6 +39,7 @@ from outcore.pool_stat import PoolStat  # noqa: E402
 from outcore.report import Report, last_report  # noqa: E402
 from outcore.schema import Schema  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
+from outcore.version import VERSION  # noqa: E402
 
 __all__ = [
     "Array",
@@ -74,4 +75,4 @@ __all__ = [
     "plan",
     "verify",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION

@@ -23,6 +23,7 @@ class LongCall:
     arena: Arena
     trace: Trace
     meter: Meter
+    title: str
     started: float = field(default_factory=time.perf_counter)
 
     def seconds(self) -> float:
@@ -36,7 +37,7 @@ class LongCall:
             time.sleep(0.0005)
 
     def figures(self) -> dict[str, Any]:
-        """Measure what every `Report` says of its call: time, the disk's, memory, and the trace."""
+        """Tell what every `Report` says of its call: time, the disk's, memory, trace and job."""
         io_seconds, wait_seconds = io_and_wait_seconds(self.trace)
         return {
             "seconds": self.seconds(),
@@ -45,6 +46,7 @@ class LongCall:
             "memory_bytes": self.arena.budget_bytes,
             "peak_memory_bytes": self.arena.peak_bytes,
             "spans": self.trace.spans(),
+            "job": self.title,
         }
 
 
@@ -79,7 +81,7 @@ def long_call(
         blas_choice.threads(threads),
         Meter(title, work, progress, work_done) as meter,
     ):
-        yield LongCall(Arena(memory_bytes), Trace(), meter)
+        yield LongCall(Arena(memory_bytes), Trace(), meter, title)
 
 
 def check_threads(threads: int | None) -> None:

@@ -1,8 +1,10 @@
 """What a long call did, measured: the honest end of every job."""
 
 import dataclasses
+import platform
 import threading
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from outcore import report_file, strict_json
 from outcore._core import Trace
 from outcore.sizes import format_bytes, format_seconds
+from outcore.version import VERSION
 from outcore.volumes import PathLike
 
 MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS, GUESSES, KEPT = 0, 1, 8, 9, 10, 11
@@ -24,6 +27,14 @@ _ARRAYS = {
     GUESSES: "the solutions to begin with",
     KEPT: "what is kept to go on from",
 }
+
+
+PROVENANCE = ("finished", "host", "version")
+"""Figures that a report takes from where it is made, so one that lacks them gets none of here."""
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 @dataclass
@@ -77,6 +88,11 @@ class Report:
         Names of the arrays in the spans, by number, where they are not a matrix and its factors.
     spans
         Rows (kind, array, start_ns, end_ns, offset, bytes) of the trace, for the timeline.
+    job
+        What the call did to which array, as its progress bar says.
+    finished, host, version
+        When the call ended, as ISO 8601 writes it, with the offset from UTC; on which machine; by
+        which version of outcore. Empty in reports that say nothing of that.
     """
 
     verb: str
@@ -110,6 +126,10 @@ class Report:
     residual_norms: list[float] = field(default_factory=list)
     error_bound: float | None = None
     frobenius_error: float | None = None
+    job: str = ""
+    finished: str = field(default_factory=_now, compare=False)
+    host: str = field(default_factory=platform.node, compare=False)
+    version: str = field(default=VERSION, compare=False)
 
     def array_name(self, number: int) -> str:
         """Name an array in the spans."""
@@ -173,6 +193,7 @@ class Report:
             residuals=[*self.residuals, *later.residuals],
             kernels=with_blas.kernels,
             threads=with_blas.threads,
+            finished=later.finished,
             notes=[*self.notes, *(note for note in later.notes if note not in self.notes)],
             arrays=arrays,
             spans=spans,
@@ -210,7 +231,12 @@ class Report:
         CorruptError
             If it is damaged.
         """
-        return report_file.read(path, cls)
+        return report_file.read(path, cls, PROVENANCE)
+
+    @property
+    def has_timeline(self) -> bool:
+        """Whether it has spans to draw a timeline of."""
+        return self.spans is not None and len(self.spans) > 0
 
     @property
     def title(self) -> str:
@@ -263,6 +289,11 @@ class Report:
             rows.append(("BLAS", f"{self.kernels}, {threads}"))
         if self.method:
             rows.insert(0, ("method", self.method))
+        if self.job:
+            rows.insert(0, ("job", self.job))
+        if self.finished:
+            by = f"on {self.host}, outcore {self.version}"
+            rows.append(("finished", f"{self.finished.replace('T', ' ')} {by}"))
         return rows
 
     def _rate(self) -> str:

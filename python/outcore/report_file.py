@@ -3,15 +3,15 @@
 ``docs/format.md`` has the bytes. A directory of factors holds the figures of its factorization.
 """
 
-import dataclasses
 import io
 import json
 import struct
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +86,7 @@ def _check_file(path: AnyPath) -> None:
         raise InvalidError(f"{path} is a device, pipe or socket; name a file for the report")
 
 
-def read(path: PathLike, report: type[_Report]) -> _Report:
+def read(path: PathLike, report: type[_Report], unsaid: Sequence[str] = ()) -> _Report:
     """Read a report.
 
     Parameters
@@ -95,6 +95,8 @@ def read(path: PathLike, report: type[_Report]) -> _Report:
         What `write` wrote, or a directory of factors, whose report has no spans.
     report
         The dataclass to make of it. Figures that it does not know are left out.
+    unsaid
+        Figures that are empty text where the file does not have them.
 
     Raises
     ------
@@ -112,8 +114,10 @@ def read(path: PathLike, report: type[_Report]) -> _Report:
         values, spans = _of_factors(where), None
     else:
         values, spans = _unpacked(where)
-    fields = {f.name: f.type for f in dataclasses.fields(report)}  # type: ignore[arg-type]
-    known = {name: value for name, value in values.items() if name in fields}
+    fields = get_type_hints(report)
+    known = dict.fromkeys(unsaid, "") | {
+        name: value for name, value in values.items() if name in fields
+    }
     for name, value in known.items():
         if not _fits(value, fields[name]):
             raise _damaged(where, f"{name} is {value!r}")

@@ -42,7 +42,11 @@ def html_page(report: Report) -> str:
         script += element("script", (here / "zoom.js").read_text())
     else:
         sections.append(
-            element("p", "This report has no spans, so there is no timeline and no map.")
+            element(
+                "p",
+                "This report has no spans, so there is no timeline and no map. Factors keep the "
+                "figures of their factorization only; save the report that the call returns.",
+            )
         )
     sections.append(_section("Bytes moved", draw_bars(report), _about_bytes(report)))
     if report.history:

@@ -1,5 +1,7 @@
 """Solving A x = b in one call, with the backward error of the solution."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
@@ -169,6 +171,7 @@ def solve(
         report = _after_looking(look, report)
     if factor_dtype is not None and low is None:
         report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
+    report.job = f"solving with {source.path.name}"
     if isinstance(x, Array):
         x.report = report
     warn_if_singular(report.probed_condition, dtype)
