@@ -1,5 +1,7 @@
 """What the arrays of a group are: shape, type, names of dimensions, layout."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

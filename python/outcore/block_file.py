@@ -1,5 +1,7 @@
 """The block interface over a plain file of records of one size."""
 
+from __future__ import annotations
+
 import errno
 import math
 import os
@@ -180,7 +182,7 @@ def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[A
 class _FutureClaim:
     """A request in the background thread."""
 
-    def __init__(self, future: "Future[None]") -> None:
+    def __init__(self, future: Future[None]) -> None:
         self._future = future
 
     def done(self) -> bool:

@@ -1,5 +1,7 @@
 """Arrays copied block by block in bounded memory."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import itertools

@@ -1,5 +1,7 @@
 """Making arrays, and groups of them."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Sequence

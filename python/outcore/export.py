@@ -1,5 +1,7 @@
 """Arrays written in the formats of others: ``.npy``, HDF5, Zarr with codecs, raw."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import math

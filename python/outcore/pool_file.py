@@ -1,5 +1,7 @@
 """Files of a pool: read and written like any file, and in regions, one message a server each."""
 
+from __future__ import annotations
+
 import io
 import operator
 from collections.abc import Sequence
@@ -362,7 +364,7 @@ class PoolFile(io.RawIOBase):
         """Write regions given by their first bytes and lengths (or one length for all)."""
         self.start_write_list(offsets, lengths, data=data).result()
 
-    def view(self, offset: int, group: int, stride: int) -> "FileView":
+    def view(self, offset: int, group: int, stride: int) -> FileView:
         """See groups of `group` bytes, `stride` from one to the next, as a file without gaps."""
         return FileView(self, offset, group, stride)
 

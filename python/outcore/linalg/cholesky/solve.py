@@ -6,6 +6,8 @@ Each pass reads the tiles on and below the diagonal, whatever the number of righ
 of them there are 2n²k flops (8n²k complex).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Conjugate gradients with A on disk, of which one triangle is read."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, TypeAlias
 
 import numpy as np

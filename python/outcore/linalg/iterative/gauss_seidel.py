@@ -1,5 +1,7 @@
 """Block Gauss-Seidel with A on disk (Cettei, Ligon & Ross 1997, section 4)."""
 
+from __future__ import annotations
+
 from collections import Counter
 from typing import Any, Literal, TypeAlias
 

@@ -1,5 +1,7 @@
 """Restarted GMRES with A on disk (Saad & Schultz 1986), for many right-hand sides at once."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

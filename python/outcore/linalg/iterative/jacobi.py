@@ -1,5 +1,7 @@
 """Block Jacobi with A on disk."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

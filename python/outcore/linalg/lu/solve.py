@@ -1,5 +1,7 @@
 """Solving with LU factors on disk: all right-hand sides in one pass over L and one over U."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

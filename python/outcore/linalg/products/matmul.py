@@ -15,6 +15,8 @@ With p x q blocks, (p + q) n² words are read and n² written, near the least po
 C leaves while the rest of its block, and the beginning of the next one, is computed.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias

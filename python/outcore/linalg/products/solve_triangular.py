@@ -1,5 +1,7 @@
 """Triangular systems larger than memory, op(T) X = B: the call. The loops are in `substitution`."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias

@@ -6,6 +6,8 @@ with a pass over A for each (`outcore.linalg.rows.gram_plan`). A Aᴴ is the sam
 of A taken as rows, and conjugated.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 

@@ -7,6 +7,8 @@ triangle R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c
 singular values if R is near a matrix of lower rank.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -1,5 +1,7 @@
 """QR of a matrix with many more rows than columns: R as the rows go by, or Q on disk as well."""
 
+from __future__ import annotations
+
 import contextlib
 from collections import deque
 from typing import Any, Literal, TypeAlias, overload

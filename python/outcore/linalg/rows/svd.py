@@ -10,6 +10,8 @@ Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of
 from the reflections of the rows (`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

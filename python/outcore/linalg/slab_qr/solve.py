@@ -10,6 +10,8 @@ Each pass reads its part of the factors in tiles, whatever the number of right-h
 them there are (4mn - n²) k flops, four times as many for complex types.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
