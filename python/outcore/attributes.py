@@ -189,7 +189,7 @@ def _text(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _refusal(where, text, "text that UTF-8 can hold")
+        raise _refusal(where, text, "text that UTF-8 can hold") from None
     return text
 
 
