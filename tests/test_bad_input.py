@@ -491,10 +491,10 @@ def test_integers_beyond_the_type_are_not_wrapped(tmp_path: Path, values: Any, d
     length = len(values)
     with (
         oc.create_array(tmp_path / "A", length, dtype) as array,
-        pytest.raises(InvalidError, match="lose more than precision"),
+        pytest.raises(InvalidError, match=r"can hold, -?[0-9]+ to [0-9]+, have -?[0-9]+ at"),
     ):
         array[...] = values
-    with pytest.raises(InvalidError, match="fill must return"):
+    with pytest.raises(InvalidError, match="can hold"):
         oc.create_array(tmp_path / "B", length, dtype, fill=lambda box: np.asarray(values)[box])
     with oc.create_array(tmp_path / "C", 2, dtype) as array:
         array[...] = np.array([3, 100], "u2")

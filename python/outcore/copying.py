@@ -18,6 +18,7 @@ from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
 from outcore.array_metadata import write_metadata
+from outcore.casting import Casting
 from outcore.copy_notes import CopyNotes, CopyRecord
 from outcore.copy_plan import CopyPlan, Side, plan_copy
 from outcore.copy_report import CopyReport
@@ -135,6 +136,7 @@ def from_array(
     path: PathLike,
     *,
     dtype: npt.DTypeLike | None = None,
+    casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
     offset: int = 0,
@@ -167,8 +169,12 @@ def from_array(
     path, chunks, chunk_order, overwrite
         As for `create_array`.
     dtype
-        Type of the elements on disk; by default as `source` has it. They are converted as NumPy
-        does with ``casting="same_kind"``. Of a raw file, the type in the file.
+        Type of the elements on disk; by default as `source` has it. Of a raw file, the type in the
+        file.
+    casting
+        How elements become `dtype`. ``"same_kind"``: as NumPy does, but a number beyond the range
+        of `dtype` is an error, and integers of all types convert. ``"unsafe"``: whatever is lost,
+        as by `numpy.ndarray.astype`: float64 to int32, and integers wrap.
     shape
         Of a raw file; of an iterator, the number of rows or the whole shape.
     source_order, offset
@@ -197,7 +203,7 @@ def from_array(
     Raises
     ------
     InvalidError
-        If the source cannot be copied, its type not be converted, or an iterator has blocks of
+        If the source cannot be copied, its elements not be converted, or an iterator has blocks of
         another width or another number of rows than announced.
     BudgetError
         If not even the smallest blocks fit in `memory`.
@@ -214,7 +220,7 @@ def from_array(
         On Ctrl-C or SIGTERM. What is there is marked incomplete, as after any failure.
     """
     with open_source(
-        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         return copy_to_array(
             opened, path, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,

@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore.casting import converted, is_allowed
 from outcore.errors import InvalidError
+
+_FIX = "make the array with a wider dtype=, or convert with .astype() first"
 
 
 def array_of(
@@ -81,34 +84,23 @@ def elements(
     ------
     InvalidError
         If the shape does not fit, or more than precision would be lost: imaginary parts, fractions,
-        numbers beyond the type's range.
+        numbers beyond the range of the type.
     """
     given = array_of(value)
-    if not (all_fit(given, dtype) if given.ndim else _fits(given, dtype)):
+    if not (is_allowed(given.dtype, dtype, "same_kind") if given.ndim else _fits(given, dtype)):
         raise InvalidError(
             f"need elements of {dtype}, have {given.dtype if given.ndim else repr(value)}, which "
             "would lose more than precision; convert with .astype() first"
         )
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]
+    found = converted(given, dtype, _FIX)
     try:
-        return np.broadcast_to(given.astype(dtype, copy=False), shape)
+        return np.broadcast_to(found, shape)
     except ValueError:
         raise InvalidError(
             f"need values of shape {shape}, have {given.shape}; give as many as are assigned"
         ) from None
-
-
-def all_fit(given: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether elements of an array keep their kind, and integers their values."""
-    if not np.can_cast(given.dtype, dtype, "same_kind"):
-        return False
-    if dtype.kind not in "iu" or given.dtype.kind not in "iu" or not given.size:
-        return True
-    if np.can_cast(given.dtype, dtype):
-        return True
-    limits = np.iinfo(dtype)
-    return bool(int(given.min()) >= limits.min and int(given.max()) <= limits.max)
 
 
 def _fits(scalar: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:

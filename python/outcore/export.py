@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore import budget, rights
+from outcore.casting import Casting
 from outcore.copy_plan import Side, plan_copy
 from outcore.copy_report import CopyReport
 from outcore.copying import check_apart, copy_blocks, report_on
@@ -64,6 +65,7 @@ def export_array(
     chunks: Sequence[int] | int | None = None,
     order: str | None = None,
     dtype: npt.DTypeLike | None = None,
+    casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
     offset: int = 0,
@@ -75,7 +77,7 @@ def export_array(
 
     Parameters
     ----------
-    source, dtype, shape, source_order, offset
+    source, dtype, casting, shape, source_order, offset
         As for `from_array`: an outcore array, or anything else.
     path
         The new file, for Zarr a directory. After the suffix of HDF5, ``::`` and a name after it
@@ -137,7 +139,7 @@ def export_array(
             f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
         )
     with open_source(
-        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         where = Path(os.path.abspath(name))
         made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order)

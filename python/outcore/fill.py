@@ -17,8 +17,9 @@ from outcore import blocks_done, budget
 from outcore._core import Arena, ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
 from outcore.blocks_done import FILL, BlocksDone, blocks_of
+from outcore.casting import convert, is_allowed
 from outcore.counts import count_of
-from outcore.elements import all_fit, array_of
+from outcore.elements import array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, OutcoreError
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -224,9 +225,12 @@ def _block(
             f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "
             f"have {given.shape}"
         )
-    if not all_fit(given, dtype):
+    if not is_allowed(given.dtype, dtype, "same_kind"):
         raise InvalidError(f"fill must return {dtype}, have {given.dtype}; convert with .astype()")
     buffer = memoryview(arena.allocate(math.prod(shape) * dtype.itemsize))
     block: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=buffer, order=order)
-    np.copyto(block, given, casting="same_kind")
+    convert(
+        given, block, at=[s.start for s in box],
+        fix="make the array with a wider dtype=, or return what fits",
+    )  # fmt: skip
     return block

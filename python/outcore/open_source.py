@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array, open_array
+from outcore.casting import Casting, Wanted
 from outcore.counts import is_count
 from outcore.elements import computed, refuse_masked
 from outcore.errors import InvalidError, NotFoundError, TruncatedError
@@ -40,6 +41,7 @@ def open_source(
     dtype: npt.DTypeLike | None = None,
     source_order: str = "C",
     offset: int = 0,
+    casting: Casting = "same_kind",
 ) -> Source:
     """Tell what a source is, and open it where it is a name.
 
@@ -56,6 +58,7 @@ def open_source(
     """
     extents = None if shape is None else _extents(shape)
     _check_raw(source_order, offset)
+    wanted = Wanted(dtype, casting)
     is_named = isinstance(source, str | os.PathLike)
     opener = _opener(source, extents) if is_named else None
     if is_named and opener is None:
@@ -66,13 +69,14 @@ def open_source(
             f"need a raw file for source_order= or offset=, have {what}; leave them out"
         )
     if opener is not None:
-        found = opener(dtype)
+        found = opener(wanted)
     elif (blocks := _iterator(source)) is not None:
         if extents is None:
             raise InvalidError("need shape= for blocks of rows from an iterator: give the number")
-        found = Rows(RowBlocks(blocks, extents, None if dtype is None else check_dtype(dtype)))
+        kind = None if dtype is None else check_dtype(dtype)
+        found = Rows(RowBlocks(blocks, extents, kind, casting))
     else:
-        found = _array_like(source, dtype)
+        found = _array_like(source, wanted)
     if extents is not None and not isinstance(found, Rows) and found.shape != extents:
         with found:
             raise InvalidError(
@@ -95,19 +99,19 @@ def _iterator(source: Any) -> Iterator[Any] | None:
     return None
 
 
-def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
+def _array_like(source: Any, wanted: Wanted) -> Source:
     if isinstance(source, Array):
-        return Stored(source, dtype)
+        return Stored(source, wanted)
     if isinstance(source, np.memmap):
-        return Mapped(source, dtype)
+        return Mapped(source, wanted)
     if not is_sliced(source):
         source = computed(source)
     refuse_masked(source)
     if isinstance(source, np.ndarray):
-        return InMemory(source, dtype)
+        return InMemory(source, wanted)
     if not is_sliced(source):
         try:
-            return InMemory(np.asarray(source), dtype)
+            return InMemory(np.asarray(source), wanted)
         except (ValueError, TypeError) as error:
             if isinstance(error, InvalidError):
                 raise
@@ -116,7 +120,7 @@ def _array_like(source: Any, dtype: npt.DTypeLike | None) -> Source:
                 "pass an iterator and shape="
             ) from None
     check_extents(source)
-    found = Sliced(source, dtype)
+    found = Sliced(source, wanted)
     if is_a(source, "h5py", "Dataset"):
         found.path = Path(source.file.filename)
     elif is_a(source, "zarr", "Array"):
@@ -155,9 +159,7 @@ def _check_raw(order: str, offset: int) -> None:
         )
 
 
-def _opener(
-    source: PathLike, shape: tuple[int, ...] | None
-) -> Callable[[npt.DTypeLike | None], Source] | None:
+def _opener(source: PathLike, shape: tuple[int, ...] | None) -> Callable[[Wanted], Source] | None:
     """Find what opens a file or directory, for elements of a type; `None` for a raw file."""
     where = as_path(source)
     if isinstance(where, PoolPath):
@@ -178,20 +180,20 @@ def _opener(
     return None
 
 
-def _open_array(path: PathLike, dtype: npt.DTypeLike | None) -> Source:
+def _open_array(path: PathLike, wanted: Wanted) -> Source:
     """Open an array of outcore's own layout."""
     array = open_array(path)
-    found = Stored(array, dtype)
+    found = Stored(array, wanted)
     found.keep(array)
     return found
 
 
-def _open_directory(path: AnyPath, dtype: npt.DTypeLike | None) -> Source:
+def _open_directory(path: AnyPath, wanted: Wanted) -> Source:
     """Open a Zarr array, outcore's own or another's."""
     if (path / "zarr.json").is_file():
         text = (path / "zarr.json").read_bytes()
         if parse(text, str(path)) is not None:
-            return _open_array(path, dtype)
+            return _open_array(path, wanted)
     elif not (path / ".zarray").is_file() and not (path / ".zgroup").is_file():
         raise InvalidError(f"{path} is a directory, but no Zarr array; name an array or a file")
     zarr = load("zarr", f"reading {path}")
@@ -205,10 +207,10 @@ def _open_directory(path: AnyPath, dtype: npt.DTypeLike | None) -> Source:
     if is_a(array, "zarr", "Group"):
         names = sorted(array.array_keys())
         raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {_list(names)}")
-    return _array_like(array, dtype)
+    return _array_like(array, wanted)
 
 
-def _open_hdf5(path: Path, dataset: str, dtype: npt.DTypeLike | None) -> Source:
+def _open_hdf5(path: Path, dataset: str, wanted: Wanted) -> Source:
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; check the path")
     h5py = load("h5py", f"reading {path}")
@@ -220,7 +222,7 @@ def _open_hdf5(path: Path, dataset: str, dtype: npt.DTypeLike | None) -> Source:
         raise InvalidError(f"{path} cannot be read as HDF5: {said}") from None
     try:
         item = _dataset(h5py, file, path, dataset)
-        found = _array_like(item, dtype)
+        found = _array_like(item, wanted)
     except BaseException:
         file.close()
         raise
@@ -260,7 +262,7 @@ def _list(names: list[str]) -> str:
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
 
 
-def _open_npy(path: Path, dtype: npt.DTypeLike | None) -> Source:
+def _open_npy(path: Path, wanted: Wanted) -> Source:
     try:
         # NumPy reads the header and checks the length; the elements are read at their offsets.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -269,7 +271,7 @@ def _open_npy(path: Path, dtype: npt.DTypeLike | None) -> Source:
     if not isinstance(array, np.memmap):
         raise InvalidError(f"{path} cannot be read as a .npy file: it is an archive of several")
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return Flat(path, array.shape, array.dtype, order, array.offset, dtype)
+    return Flat(path, array.shape, array.dtype, order, array.offset, wanted)
 
 
 def _open_raw(

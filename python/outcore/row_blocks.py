@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore.casting import FIX, Casting, convert, is_allowed
 from outcore.elements import array_of
 from outcore.errors import InvalidError
 
@@ -21,6 +22,8 @@ class RowBlocks:
         Of all rows together. What it leaves out at its end is taken from the first block.
     dtype
         Type of the elements; by default the first block's.
+    casting
+        How elements of other types are converted.
 
     Raises
     ------
@@ -33,8 +36,9 @@ class RowBlocks:
         blocks: Iterator[npt.ArrayLike],
         shape: Sequence[int],
         dtype: npt.DTypeLike | None = None,
+        casting: Casting = "same_kind",
     ) -> None:
-        self._blocks = blocks
+        self._blocks, self._casting = blocks, casting
         self._taken = 0
         try:
             first = array_of(next(blocks))
@@ -55,7 +59,10 @@ class RowBlocks:
         filled = 0
         while filled < len(out):
             count = min(len(out) - filled, len(self._rest))
-            out[filled : filled + count] = self._rest[:count]
+            convert(
+                self._rest[:count], out[filled : filled + count], fix=FIX, casting=self._casting,
+                at=(self._taken, *(0 for _ in self.shape[1:])),
+            )  # fmt: skip
             self._rest = self._rest[count:]
             filled += count
             self._taken += count
@@ -93,7 +100,7 @@ class RowBlocks:
                 f"need blocks of shape ({wanted}), have one of {block.shape} after row "
                 f"{self._taken}; make all of one width, or give another shape="
             )
-        if not np.can_cast(block.dtype, self.dtype, "same_kind"):
+        if not is_allowed(block.dtype, self.dtype, self._casting):
             raise InvalidError(
                 f"need blocks of {self.dtype}, have one of {block.dtype} after row {self._taken}, "
                 "which would lose more than precision; convert with .astype() first"

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array import Array
 from outcore.array_version import settle, version_of
+from outcore.casting import AS_GIVEN, FIX, Wanted, convert, is_allowed
 from outcore.copy_plan import Cuts, Side
 from outcore.errors import InvalidError
 from outcore.flat_file import FlatFile
@@ -51,7 +52,8 @@ class Source(ABC):
     shape, given, order
         Of the array: extents, type, and order of the elements, ``"C"`` or ``"F"``.
     wanted
-        Type in which the elements are delivered; by default as given, in little-endian order.
+        Type in which the elements are delivered; by default as given, in little-endian order. And
+        how they are converted to it.
 
     Attributes
     ----------
@@ -72,16 +74,17 @@ class Source(ABC):
     reads_ahead = False
 
     def __init__(
-        self, shape: Sequence[int], given: npt.DTypeLike, order: str, wanted: npt.DTypeLike | None
+        self, shape: Sequence[int], given: npt.DTypeLike, order: str, wanted: Wanted
     ) -> None:
         self.shape = check_shape(shape)
         self.order = order
         self._given = np.dtype(given)
-        self.dtype = check_dtype(given if wanted is None else wanted)
-        if not np.can_cast(self._given, self.dtype, "same_kind"):
+        self.dtype = check_dtype(given if wanted.dtype is None else wanted.dtype)
+        self._casting = wanted.casting
+        if not is_allowed(self._given, self.dtype, self._casting):
             raise InvalidError(
                 f"need elements of {self.dtype}, have {self._given}, which would lose more than "
-                "precision; convert with .astype() first"
+                'precision; pass casting="unsafe" to convert all the same'
             )
         self.side = Side(tuple(Cuts(n) for n in self.shape))
         self.dims: tuple[str, ...] | None = None
@@ -115,6 +118,10 @@ class Source(ABC):
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """Read a box into `out`, contiguous in the source's order, or return a ticket for it."""
 
+    def _convert(self, given: npt.NDArray[Any], out: npt.NDArray[Any], box: Box) -> None:
+        """Copy elements of a box to where they are wanted, in the type in which they are."""
+        convert(given, out, fix=FIX, casting=self._casting, at=[s.start for s in box])
+
     def check_end(self) -> None:
         """Raise `InvalidError` if there is more than was announced."""
 
@@ -142,7 +149,7 @@ class Source(ABC):
 class InMemory(Source):
     """A NumPy array."""
 
-    def __init__(self, array: npt.NDArray[Any], wanted: npt.DTypeLike | None = None) -> None:
+    def __init__(self, array: npt.NDArray[Any], wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
         self.side = Side(self.side.cuts, most_bytes=TILE_BYTES)
@@ -153,13 +160,13 @@ class InMemory(Source):
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
-        np.copyto(out, self._array[box], casting="same_kind")
+        self._convert(self._array[box], out, box)
 
 
 class Mapped(Source):
     """A `numpy.memmap`: its pages leave the process after each block."""
 
-    def __init__(self, array: npt.NDArray[Any], wanted: npt.DTypeLike | None = None) -> None:
+    def __init__(self, array: npt.NDArray[Any], wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
         # While a block is copied, its pages are in memory twice.
@@ -174,7 +181,7 @@ class Mapped(Source):
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
-        np.copyto(out, self._array[box], casting="same_kind")
+        self._convert(self._array[box], out, box)
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
@@ -189,7 +196,7 @@ class Flat(Source):
         given: npt.DTypeLike,
         order: str,
         offset: int,
-        wanted: npt.DTypeLike | None = None,
+        wanted: Wanted = AS_GIVEN,
     ) -> None:
         super().__init__(shape, given, order, wanted)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -213,13 +220,13 @@ class Flat(Source):
         with reading(self.path):
             self._file.read(box, into)
         if into is not out:
-            np.copyto(out, into, casting="same_kind")
+            self._convert(into, out, box)
 
 
 class Stored(Source):
     """An array of outcore's own layout."""
 
-    def __init__(self, array: Array, wanted: npt.DTypeLike | None = None) -> None:
+    def __init__(self, array: Array, wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, array.order, wanted)
         self.reads_ahead = not self.converts
         self._array = array
@@ -254,7 +261,7 @@ class Stored(Source):
             return self._file.submit_read(start, step, out)
         part = np.empty_like(out, self._given)
         self._file.submit_read(start, step, part).wait()
-        np.copyto(out, part, casting="same_kind")
+        self._convert(part, out, box)
         return None
 
 
@@ -265,7 +272,7 @@ class Sliced(Source):
     them.
     """
 
-    def __init__(self, array: Any, wanted: npt.DTypeLike | None = None) -> None:
+    def __init__(self, array: Any, wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
         self.side = Side(
@@ -303,14 +310,14 @@ class Sliced(Source):
                 f"need a block of shape {out.shape} from {type(self._array).__name__}, have "
                 f"{part.shape}; its shape and its slicing must agree"
             )
-        np.copyto(out, part, casting="same_kind")
+        self._convert(part, out, box)
 
 
 class Rows(Source):
     """Blocks of rows from an iterator: each row is taken once, in order."""
 
     def __init__(self, rows: RowBlocks) -> None:
-        super().__init__(rows.shape, rows.dtype, "C", None)
+        super().__init__(rows.shape, rows.dtype, "C", AS_GIVEN)
         self._rows = rows
         cuts = (Cuts(self.shape[0]), *(Cuts(n, n) for n in self.shape[1:]))
         self.side = Side(cuts, most_bytes=TILE_BYTES, run=0)

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from outcore.casting import Casting
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.copy_report import CopyReport
@@ -44,6 +45,10 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk of DST.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of elements in DST.")
 @click.option("--dtype", help="Type of the elements of DST; of a raw SRC, the type in the file.")
+@click.option(
+    "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
+    help="Whether numbers that --dtype cannot hold are refused, or lost.", show_default=True,
+)  # fmt: skip
 @click.option("--shape", metavar="N,...", callback=_extents, help="Of a raw SRC.")
 @click.option(
     "--source-order", default="C", type=click.Choice(["C", "F"]), help="Of a raw SRC.",
@@ -62,6 +67,7 @@ def command(
     chunks: tuple[int, ...] | None,
     order: str | None,
     dtype: str | None,
+    casting: Casting,
     shape: tuple[int, ...] | None,
     source_order: str,
     offset: int,
@@ -79,13 +85,13 @@ def command(
     kind = file_format or format_of(target) or "outcore"
     if kind == "outcore":
         report = _to_array(
-            source, target, codec, chunks, order, dtype, shape, source_order, offset, memory,
-            overwrite, not as_json,
+            source, target, codec, chunks, order, dtype, casting, shape, source_order, offset,
+            memory, overwrite, not as_json,
         )  # fmt: skip
     else:
         report = export_array(
             source, target, format=kind, codec=codec, chunks=chunks, order=order, dtype=dtype,
-            shape=shape, source_order=source_order, offset=offset, memory=memory,
+            casting=casting, shape=shape, source_order=source_order, offset=offset, memory=memory,
             overwrite=overwrite, progress=not as_json,
         )  # fmt: skip
     if as_json:
@@ -101,6 +107,7 @@ def _to_array(
     chunks: tuple[int, ...] | None,
     order: str | None,
     dtype: str | None,
+    casting: Casting,
     shape: tuple[int, ...] | None,
     source_order: str,
     offset: int,
@@ -113,7 +120,7 @@ def _to_array(
             f"arrays of outcore's are not compressed, have --codec {codec}; give --format zarr"
         )
     with open_source(
-        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         array, report = copy_to_array(
             opened, target, memory=memory, chunks=chunks, order=order, overwrite=overwrite,

@@ -1,0 +1,163 @@
+"""Conversion of elements from one number type to another, and what it may lose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+
+Casting: TypeAlias = Literal["same_kind", "unsafe"]
+"""``"same_kind"`` refuses numbers that the new type cannot hold. ``"unsafe"`` converts anything as
+`numpy.ndarray.astype` does."""
+
+FIX = 'choose a wider dtype=, or pass casting="unsafe" to convert all the same'
+"""What to do where a call has both arguments."""
+
+_NUMBERS = "biufc"
+_PIECE = 1 << 16
+"""Elements that are looked at together for the first one that does not fit."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The type in which elements are wanted, by default their own, and how they get there."""
+
+    dtype: npt.DTypeLike | None = None
+    casting: Casting = "same_kind"
+
+    def __post_init__(self) -> None:
+        """Refuse another name of a casting.
+
+        Raises
+        ------
+        InvalidError
+            If there is none.
+        """
+        if self.casting not in ("same_kind", "unsafe"):
+            raise InvalidError(f"casting must be 'same_kind' or 'unsafe', have {self.casting!r}")
+
+
+AS_GIVEN = Wanted()
+
+
+def is_allowed(given: np.dtype[Any], dtype: np.dtype[Any], casting: Casting) -> bool:
+    """Whether elements of a type may be converted, as far as their values fit.
+
+    As NumPy's ``"same_kind"`` allows, and between any types of integers.
+    """
+    if given.kind in _NUMBERS and casting == "unsafe":
+        return dtype.kind in _NUMBERS
+    if given.kind in "iu" and dtype.kind in "iu":
+        return True
+    return bool(np.can_cast(given, dtype, "same_kind"))
+
+
+def converted(given: npt.NDArray[Any], dtype: np.dtype[Any], fix: str) -> npt.NDArray[Any]:
+    """Return elements in a type that `is_allowed`: the same array, if they have that type already.
+
+    Raises
+    ------
+    InvalidError
+        If a number is beyond the range of the type; `fix` says what to do.
+    """
+    if given.dtype == dtype:
+        return given
+    out = np.empty_like(given, dtype, subok=False)
+    convert(given, out, fix=fix)
+    return out
+
+
+def convert(
+    given: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    *,
+    fix: str,
+    casting: Casting = "same_kind",
+    at: Sequence[int] = (),
+) -> None:
+    """Copy elements and convert them, between types of which `is_allowed` was asked.
+
+    Values are looked at only where the new type has a smaller range, and without another copy.
+
+    Parameters
+    ----------
+    given, out
+        Elements, and where they go; of one shape.
+    fix
+        For the message, what to do.
+    casting
+        ``"unsafe"`` looks at no value.
+    at
+        Index of the first element, if they are a box of a larger array.
+
+    Raises
+    ------
+    InvalidError
+        If a finite number is beyond the range of the type; infinities stay so among floating-point
+        types. Some elements of `out` may be written by then.
+    """
+    is_checked = casting == "same_kind" and given.size > 0 and _may_overflow(given.dtype, out.dtype)
+    is_integer = out.dtype.kind in "iu"
+    if is_checked and is_integer:
+        low, high = _range(out.dtype)
+        if int(given.min()) < low or int(given.max()) > high:
+            _refuse(given, out, at, fix)
+    if given.dtype.kind == "c" and out.dtype.kind in "iuf":
+        given = given.real
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(out, given, casting="unsafe")
+        if is_checked and not is_integer and _has_infinity(out):
+            _refuse(given, out, at, fix)
+
+
+def _may_overflow(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether a type has numbers that are beyond the range of another."""
+    if given.kind not in "iufc" or dtype.kind not in "iufc":
+        return False
+    (low, high), (least, most) = _range(given), _range(dtype)
+    return low < least or high > most
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[int | float, int | float]:
+    if dtype.kind in "iu":
+        integers = np.iinfo(dtype)
+        return integers.min, integers.max
+    most = float(np.finfo(dtype).max)
+    return -most, most
+
+
+def _has_infinity(out: npt.NDArray[Any]) -> bool:
+    parts = (out.real, out.imag) if out.dtype.kind == "c" else (out,)
+    return any(
+        np.isinf(np.fmax.reduce(part, axis=None)) or np.isinf(np.fmin.reduce(part, axis=None))
+        for part in parts
+    )
+
+
+def _refuse(given: npt.NDArray[Any], out: npt.NDArray[Any], at: Sequence[int], fix: str) -> None:
+    """Name the first element that does not fit; there is none if all infinities were there."""
+    low, high = _range(out.dtype)
+    before = 0
+    pieces = np.nditer(
+        [given, out], ["external_loop", "buffered"], [["readonly"], ["readonly"]], order="C",
+        buffersize=_PIECE,
+    )  # fmt: skip
+    with pieces:
+        for old, new in pieces:
+            if out.dtype.kind in "iu":
+                beyond = (old < low) | (old > high)
+            else:
+                beyond = np.isfinite(old) & ~np.isfinite(new)
+            if beyond.any():
+                first = int(np.argmax(beyond))
+                index = np.unravel_index(before + first, given.shape)
+                origin = at or (0,) * given.ndim
+                where = tuple(int(i) + o for i, o in zip(index, origin, strict=True))
+                raise InvalidError(
+                    f"need elements that {out.dtype} can hold, {low} to {high}, have "
+                    f"{old[first].item()}{f' at {where}' if where else ''}; {fix}"
+                )
+            before += len(old)
