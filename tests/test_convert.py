@@ -113,7 +113,7 @@ def test_types_are_converted_as_numpy_does(tmp_path: Path) -> None:
         oc.export_array(model, tmp_path / name, format=kind, dtype="f4")
         found = read(tmp_path / name, kind, model.astype("f4"))
         np.testing.assert_array_equal(found, model.astype("f4"))
-        with pytest.raises(InvalidError, match="casting=.unsafe"):
+        with pytest.raises(InvalidError, match=r"casting=.unsafe"):
             oc.export_array(model, tmp_path / f"2{name}", format=kind, dtype="i4")
 
 

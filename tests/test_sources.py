@@ -205,6 +205,37 @@ def test_npy_files_of_all_versions(tmp_path: Path) -> None:
         oc.from_array(tmp_path / "b.npy", tmp_path / "B")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': (  \n",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (3, }\n",
+        b"{'descr': 'nonsense', 'fortran_order': False, 'shape': (3,)}\n",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (3,)}\n",
+        b"[1, 2]\n",
+        b"\xff\x00\n",
+    ],
+)
+def test_damaged_npy_headers(tmp_path: Path, header: bytes) -> None:
+    file = tmp_path / "a.npy"
+    file.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
+    with pytest.raises(InvalidError, match=r"cannot be read as a \.npy file"):
+        oc.from_array(file, tmp_path / "A")
+    assert os.listdir(tmp_path) == ["a.npy"]
+
+
+def test_truncated_npy_files(tmp_path: Path) -> None:
+    file = in_npy(np.ones((10, 10)), tmp_path)
+    assert file.stat().st_size == 928
+    os.truncate(file, 927)
+    with pytest.raises(TruncatedError, match=r"need 928 bytes in .*, have 927"):
+        oc.from_array(file, tmp_path / "A")
+    os.truncate(file, 20)
+    with pytest.raises(InvalidError, match=r"cannot be read as a \.npy file"):
+        oc.from_array(file, tmp_path / "A")
+    assert os.listdir(tmp_path) == ["a.npy"]
+
+
 # Types and shapes.
 
 

@@ -207,8 +207,10 @@ def from_array(
         another width or another number of rows than announced.
     BudgetError
         If not even the smallest blocks fit in `memory`.
+    ClosedError
+        If `source` is of an HDF5 file that was closed.
     NotFoundError, TruncatedError
-        If a file is missing or too short.
+        If a file is missing or too short, also one that a dataset of HDF5 links to or lies in.
     MissingPackageError
         If h5py or zarr is needed and not installed.
     ExistsError, DiskFullError, BusyError

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from outcore.casting import converted, is_allowed
 from outcore.errors import InvalidError
+from outcore.packages import is_a
 
 _FIX = "make the array with a wider dtype=, or convert with .astype() first"
 
@@ -28,6 +29,7 @@ def array_of(
     """
     value = computed(value)
     refuse_masked(value)
+    refuse_sparse(value)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RecursionError) as error:
@@ -58,6 +60,21 @@ def refuse_masked(value: Any) -> None:
         raise InvalidError(
             f"need elements without a mask, have {count} of {value.size} masked; say what stands "
             "for them by .filled()"
+        )
+
+
+def refuse_sparse(value: Any) -> None:
+    """Refuse a sparse matrix of SciPy, which NumPy would take for one object.
+
+    Raises
+    ------
+    InvalidError
+        If it is one.
+    """
+    if is_a(value, "scipy.sparse", "sparray") or is_a(value, "scipy.sparse", "spmatrix"):
+        raise InvalidError(
+            f"need a dense array, have a sparse one, {type(value).__name__}; pass .toarray(), or "
+            "an iterator of dense blocks of rows with shape="
         )
 
 

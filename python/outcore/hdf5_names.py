@@ -15,6 +15,7 @@ SEPARATOR = "::"
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
+_FIRST_USER_BLOCK = 512
 
 
 def is_named_hdf5(file: str) -> bool:
@@ -22,9 +23,16 @@ def is_named_hdf5(file: str) -> bool:
     return Path(file).suffix.lower() in SUFFIXES
 
 
-def has_hdf5(beginning: bytes) -> bool:
-    """Whether the first bytes of a file say that it is an HDF5 file."""
-    return beginning.startswith(_MAGIC)
+def is_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5: its superblock may follow a user block of 512 bytes, 1024, ..."""
+    with path.open("rb") as file:
+        size, offset = os.fstat(file.fileno()).st_size, 0
+        while offset < size:
+            file.seek(offset)
+            if file.read(len(_MAGIC)) == _MAGIC:
+                return True
+            offset = 2 * offset or _FIRST_USER_BLOCK
+    return False
 
 
 def beginning_of(path: Path) -> bytes:
@@ -45,7 +53,7 @@ def dataset_to_read(name: str) -> tuple[str, str] | None:
     for file, dataset in reversed(found):
         path = Path(file)
         refuse_special(path)
-        if path.is_file() and (is_named_hdf5(file) or has_hdf5(beginning_of(path))):
+        if path.is_file() and (is_named_hdf5(file) or is_hdf5(path)):
             return file, dataset
     return next((each for each in found if is_named_hdf5(each[0])), None)
 

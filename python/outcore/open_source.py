@@ -1,11 +1,12 @@
 """From what a user names or passes as a source to the `Source` that it is."""
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +14,20 @@ import numpy.typing as npt
 from outcore.array import Array, open_array
 from outcore.casting import Casting, Wanted
 from outcore.counts import is_count
-from outcore.elements import computed, refuse_masked
-from outcore.errors import InvalidError, NotFoundError, TruncatedError
+from outcore.elements import computed, refuse_masked, refuse_sparse
+from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
 from outcore.hdf5_names import (
-    SEPARATOR,
     beginning_of,
     dataset_to_read,
-    has_hdf5,
+    is_hdf5,
     is_named_hdf5,
     refuse_special,
+)
+from outcore.hdf5_source import (
+    dataset_names,
+    dataset_source,
+    listed,
+    open_hdf5,
 )
 from outcore.packages import is_a, load
 from outcore.pool_path import PoolPath
@@ -31,7 +37,7 @@ from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored
 from outcore.volumes import AnyPath, PathLike, as_path
 from outcore.zarr_format import check_dtype, check_shape, parse
 
-_NPY_MAGIC = b"\x93NUMPY"
+_NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
 
 
 def open_source(
@@ -93,6 +99,8 @@ def _iterator(source: Any) -> Iterator[Any] | None:
     """Return the iterator, if the source is one of row blocks or makes one."""
     if isinstance(source, Iterator):
         return source
+    if is_a(source, "h5py", "Dataset"):  # which may be closed, and then has no shape
+        return None
     others = ("shape", "__len__", "__array__", "__array_interface__")
     if isinstance(source, Iterable) and not any(hasattr(source, name) for name in others):
         return iter(source)
@@ -102,11 +110,15 @@ def _iterator(source: Any) -> Iterator[Any] | None:
 def _array_like(source: Any, wanted: Wanted) -> Source:
     if isinstance(source, Array):
         return Stored(source, wanted)
+    if is_a(source, "h5py", "Dataset"):
+        return dataset_source(source, wanted)
+    _refuse_several(source)
     if isinstance(source, np.memmap):
         return Mapped(source, wanted)
     if not is_sliced(source):
         source = computed(source)
     refuse_masked(source)
+    refuse_sparse(source)
     if isinstance(source, np.ndarray):
         return InMemory(source, wanted)
     if not is_sliced(source):
@@ -121,11 +133,27 @@ def _array_like(source: Any, wanted: Wanted) -> Source:
             ) from None
     check_extents(source)
     found = Sliced(source, wanted)
-    if is_a(source, "h5py", "Dataset"):
-        found.path = Path(source.file.filename)
-    elif is_a(source, "zarr", "Array"):
+    if is_a(source, "zarr", "Array"):
         _describe_zarr(found, source)
     return found
+
+
+def _refuse_several(source: Any) -> None:
+    """Refuse what holds arrays by name: groups of HDF5 and Zarr, archives, dictionaries."""
+    if is_a(source, "h5py", "Group"):
+        if not source:
+            raise ClosedError("the HDF5 file was closed; open it again, and pass a dataset of it")
+        names = dataset_names(load("h5py", "reading HDF5"), source)
+    elif is_a(source, "zarr", "Group"):
+        names = sorted(source.array_keys())
+    elif isinstance(source, Mapping):
+        names = sorted(map(str, source))
+    else:
+        return
+    raise InvalidError(
+        f"need one array, have {type(source).__name__}, which holds several by name; pass one of "
+        f"them: {listed(names)}"
+    )
 
 
 def _describe_zarr(source: Sliced, array: Any) -> None:
@@ -166,7 +194,7 @@ def _opener(source: PathLike, shape: tuple[int, ...] | None) -> Callable[[Wanted
         return partial(_open_directory if where.is_dir() else _open_array, where)
     name, path = os.fspath(source), Path(source)
     if found := dataset_to_read(name):
-        return partial(_open_hdf5, Path(found[0]), found[1])
+        return partial(open_hdf5, Path(found[0]), found[1])
     if path.is_dir():
         return partial(_open_directory, path)
     if not path.exists():
@@ -175,8 +203,8 @@ def _opener(source: PathLike, shape: tuple[int, ...] | None) -> Callable[[Wanted
     magic = b"" if shape is not None else beginning_of(path)
     if path.suffix.lower() == ".npy" or magic.startswith(_NPY_MAGIC):
         return partial(_open_npy, path)
-    if is_named_hdf5(name) or has_hdf5(magic):
-        return partial(_open_hdf5, path, "")
+    if is_named_hdf5(name) or (shape is None and is_hdf5(path)):
+        return partial(open_hdf5, path, "")
     return None
 
 
@@ -206,72 +234,52 @@ def _open_directory(path: AnyPath, wanted: Wanted) -> Source:
         raise InvalidError(f"{path} cannot be read as Zarr: {error}") from None
     if is_a(array, "zarr", "Group"):
         names = sorted(array.array_keys())
-        raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {_list(names)}")
+        raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {listed(names)}")
     return _array_like(array, wanted)
 
 
-def _open_hdf5(path: Path, dataset: str, wanted: Wanted) -> Source:
-    if not path.is_file():
-        raise NotFoundError(f"there is no file {path}; check the path")
-    h5py = load("h5py", f"reading {path}")
-    version = file_version(path)
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        said = " ".join(str(error).split())
-        raise InvalidError(f"{path} cannot be read as HDF5: {said}") from None
-    try:
-        item = _dataset(h5py, file, path, dataset)
-        found = _array_like(item, wanted)
-    except BaseException:
-        file.close()
-        raise
-    # Elements in other files may change without this one.
-    is_here = not item.is_virtual and not item.external
-    if isinstance(found, Sliced) and is_here and version is not None:
-        known = version | {"dataset": item.name} if version == file_version(path) else None
-        found.find_version = lambda: known
-    found.keep(file)
-    return found
-
-
-def _dataset(h5py: Any, file: Any, path: Path, name: str) -> Any:
-    """Find the dataset of this name; without one, the only dataset in the file."""
-    names: list[str] = []
-
-    def note(each: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            names.append(each)
-
-    if name:
-        item = file.get(name)
-        if isinstance(item, h5py.Dataset):
-            return item
-    file.visititems(note)
-    if not name and len(names) == 1:
-        return file[names[0]]
-    have = _list(sorted(names))
-    if not name:
-        raise InvalidError(
-            f"need the name of a dataset in {path}, it has {have}; write {path}{SEPARATOR}NAME"
-        )
-    raise NotFoundError(f"there is no dataset {name} in {path}, it has {have}; check the name")
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
-
-
 def _open_npy(path: Path, wanted: Wanted) -> Source:
-    try:
-        # NumPy reads the header and checks the length; the elements are read at their offsets.
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
-    if not isinstance(array, np.memmap):
-        raise InvalidError(f"{path} cannot be read as a .npy file: it is an archive of several")
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return Flat(path, array.shape, array.dtype, order, array.offset, wanted)
+    with path.open("rb") as file:
+        try:
+            shape, is_fortran, dtype = _npy_header(file)
+        except Exception as error:
+            # NumPy evaluates the header as Python, and lets through what that raises.
+            raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
+        offset, have = file.tell(), os.fstat(file.fileno()).st_size
+    need = offset + math.prod(shape) * dtype.itemsize
+    if have < need:
+        raise TruncatedError(
+            f"need {need} bytes in {path} for shape {shape} of {dtype}, have {have}; restore it "
+            "from a copy"
+        )
+    # Along one dimension, both orders are the same.
+    order = "F" if is_fortran and sum(n > 1 for n in shape) > 1 else "C"
+    return Flat(path, shape, dtype, order, offset, wanted)
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the shape, the order and the type of a .npy file; elements come next.
+
+    Raises
+    ------
+    Exception
+        Of whatever kind, if it is damaged.
+    """
+    if file.read(2) == _ZIP_MAGIC:
+        raise ValueError("it is an archive of several; extract one, or pass np.load(path)[name]")
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    if version > (3, 0):
+        raise ValueError(f"need a version of the format up to 3, have {version}")
+    # Version 3 differs from 2 in names of fields, and numbers have none.
+    first = version == (1, 0)
+    form = np.lib.format
+    shape, is_fortran, dtype = (
+        form.read_array_header_1_0(file) if first else form.read_array_header_2_0(file)
+    )
+    if dtype.hasobject:
+        raise ValueError("it holds pickled Python objects, not numbers")
+    return shape, is_fortran, dtype
 
 
 def _open_raw(

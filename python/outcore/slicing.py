@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.elements import computed, refuse_masked
+from outcore.elements import computed, refuse_masked, refuse_sparse
 from outcore.errors import CorruptError, DiskError, InvalidError, OutcoreError
 from outcore.packages import is_a
 
@@ -69,6 +69,7 @@ def part_of(array: Any, box: Any, name: object) -> npt.NDArray[Any]:
     with reading(name, array):
         part = computed(array[box])
         refuse_masked(part)
+        refuse_sparse(part)
         return np.asanyarray(part)
 
 
