@@ -23,6 +23,7 @@ from outcore.errors import (
     ExistsError,
     IncompleteError,
     Interrupted,
+    InvalidError,
     JournalError,
     LostError,
 )
@@ -66,6 +67,26 @@ def test_it_goes_on_in_the_same_blocks_with_another_budget(
     with copy(source, tmp_path / "A", memory=memory, order=order, dtype="f8") as array:
         np.testing.assert_array_equal(array[...], MODEL)
         assert len(fetched.boxes) == array.report.blocks - done
+
+
+@pytest.mark.parametrize(("first", "second"), [("unsafe", "same_kind"), ("same_kind", "unsafe")])
+def test_blocks_that_may_have_wrapped_are_no_part_of_a_safe_copy(
+    tmp_path: Path, first: Any, second: Any, fetched: Fetched
+) -> None:
+    model = MODEL.astype("i8")
+    model[0, 0] += 2**40 if first == "unsafe" else 0
+    source = in_npy(model, tmp_path)
+    stopped(source, tmp_path / "A", fetched, dtype="i4", casting=first)
+    fetched.anew()
+    if first == "unsafe":
+        with pytest.raises(InvalidError, match=r"have 1099511627776 at \(0, 0\)"):
+            copy(source, tmp_path / "A", dtype="i4", casting=second)
+        assert oc.open_array(tmp_path / "A", allow_incomplete=True).info().state == "incomplete"
+    else:
+        done = noted(tmp_path / "A")
+        with copy(source, tmp_path / "A", dtype="i4", casting=second) as array:
+            np.testing.assert_array_equal(array[...], MODEL)
+            assert len(fetched.boxes) == array.report.blocks - done
 
 
 def test_a_budget_for_smaller_blocks_only_is_refused(

@@ -1,13 +1,15 @@
 """The user's attributes of arrays, groups and checkpoints, as JSON that changes none of them.
 
 Other software reads the attributes of arrays and groups, so they are strict JSON, and what JSON
-would change is refused. Those of checkpoints are for `restart`: there it is stored in a tagged
-form, an object whose only key is ``outcore``. ``docs/format.md`` lists the tags.
+would change is refused. NaN and infinities are kept where a source has them, as zarr-python does:
+xarray marks missing elements so. Those of checkpoints are for `restart`: there it is stored in a
+tagged form, an object whose only key is ``outcore``. ``docs/format.md`` lists the tags.
 """
 
 import base64
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,19 @@ def plain_attributes(given: Any) -> dict[str, Any]:
         If they are not by name, or JSON would change one of them.
     """
     return _checked(given, _plain)
+
+
+def carried_attributes(given: Any) -> dict[str, Any]:
+    """Copy attributes that a source has: as `plain_attributes`, and with NaN and infinities.
+
+    In ``zarr.json`` they are `NaN`, `Infinity` and `-Infinity`, which zarr-python writes and reads.
+
+    Raises
+    ------
+    InvalidError
+        If JSON would change one of them in another way.
+    """
+    return _checked(given, partial(_plain, is_finite=False))
 
 
 def checkpoint_attributes(given: Any) -> dict[str, Any]:
@@ -71,7 +86,8 @@ def _checked(given: Any, encode: Any) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, *, is_finite: bool = True) -> Any:
+    """Check a value that JSON keeps, and copy it; numbers may have to be finite."""
     if isinstance(value, np.bool_ | np.integer | np.floating):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -81,17 +97,20 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, int):
         return _whole(int(value), where)
     if isinstance(value, float):
-        if not math.isfinite(value):
+        if is_finite and not math.isfinite(value):
             raise _refusal(where, value, "text, such as 'NaN' or 'Infinity'")
         return float(value)
     if isinstance(value, list):
-        return [_plain(each, f"{where}[{at}]") for at, each in enumerate(value)]
+        return [
+            _plain(each, f"{where}[{at}]", is_finite=is_finite) for at, each in enumerate(value)
+        ]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise _refusal(f"the key of {where}[{key!r}]", key, "text")
         return {
-            _text(str(key), where): _plain(each, f"{where}[{key!r}]") for key, each in value.items()
+            _text(str(key), where): _plain(each, f"{where}[{key!r}]", is_finite=is_finite)
+            for key, each in value.items()
         }
     raise _refusal(where, value, _FIXES.get(type(value), "text, numbers, lists or dictionaries"))
 

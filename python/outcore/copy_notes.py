@@ -10,6 +10,7 @@ from outcore import blocks_done
 from outcore._core import Ticket
 from outcore.array_metadata import read_generation
 from outcore.blocks_done import COPY, BlocksDone
+from outcore.casting import Casting
 from outcore.copy_plan import CopyPlan
 from outcore.errors import JournalError, OutcoreError
 from outcore.volumes import Place
@@ -28,8 +29,10 @@ class CopyRecord(BlocksDone):
         super().__init__(where, COPY, "copy")
         self.goes_on = False
 
-    def steps_of(self, version: dict[str, Any] | None) -> list[int] | None:
+    def steps_of(self, version: dict[str, Any] | None, casting: Casting) -> list[int] | None:
         """Return the blocks of a stopped copy of this source; `None` if it must begin anew.
+
+        Blocks that were copied with ``casting="unsafe"`` are not what another casting makes.
 
         Raises
         ------
@@ -55,14 +58,16 @@ class CopyRecord(BlocksDone):
                 f"{self.where.path} was written to since copying into it was stopped; pass "
                 "overwrite=True to begin anew"
             )
-        return None if version is None else steps
+        was_unsafe = header.get("casting") == "unsafe"
+        return None if version is None or (was_unsafe and casting != "unsafe") else steps
 
-    def describe(self, version: dict[str, Any] | None, plan: CopyPlan) -> None:
+    def describe(self, version: dict[str, Any] | None, casting: Casting, plan: CopyPlan) -> None:
         """Say what is copied, and in which blocks: before the first note."""
         steps = plan.steps
         self.goes_on = version is not None and steps is not None
         header = {
             "source": version if self.goes_on else None,
+            "casting": casting,
             "steps": steps,
             # As it is when the array is opened to be written.
             "generation": read_generation(self.where) + 1,

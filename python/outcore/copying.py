@@ -18,6 +18,7 @@ from outcore import budget
 from outcore._core import Arena, Ticket
 from outcore.array import Array, open_array
 from outcore.array_metadata import write_metadata
+from outcore.attributes import carried_attributes
 from outcore.casting import Casting
 from outcore.copy_notes import CopyNotes, CopyRecord
 from outcore.copy_plan import CopyPlan, Side, plan_copy
@@ -248,9 +249,11 @@ def copy_to_array(
     """Do what `from_array` does, of a source that is open, and report on it."""
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
-        source.dims if dims is None else dims,
-        source.attributes if attributes is None else attributes,
+        source.dims if dims is None else dims, attributes,
     )  # fmt: skip
+    if attributes is None:
+        carried = carried_attributes(source.attributes)
+        metadata = dataclasses.replace(metadata, attributes=carried)
     metadata.grid()  # refuses chunks that cannot be
     side = array_side(metadata, in_parts=source.gridded)
     check_progress(progress)
@@ -268,14 +271,14 @@ def copy_to_array(
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
         stopped = resume and not overwrite and record.was_stopped(begun)
         version, done = source.version(), 0
-        steps = record.steps_of(version) if stopped else None
+        steps = record.steps_of(version, source.casting) if stopped else None
         if steps is not None:
             plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
             done = record.done_of(plan.blocks)
             write_metadata(where, begun)  # the attributes of this call
         else:
             make_array(where, begun, overwrite=overwrite or stopped, reserve=True)
-        record.describe(version, plan)
+        record.describe(version, source.casting, plan)
         record.begin(done)
         return _copy_to(where, record, side, source, plan, done, memory_bytes, progress)
 

@@ -61,6 +61,8 @@ class Source(ABC):
         As above.
     dtype
         Type in which the elements are delivered.
+    casting
+        How they are converted.
     side
         What it wants of the blocks.
     dims, attributes
@@ -80,8 +82,8 @@ class Source(ABC):
         self.order = order
         self._given = np.dtype(given)
         self.dtype = check_dtype(given if wanted.dtype is None else wanted.dtype)
-        self._casting = wanted.casting
-        if not is_allowed(self._given, self.dtype, self._casting):
+        self.casting = wanted.casting
+        if not is_allowed(self._given, self.dtype, self.casting):
             raise InvalidError(
                 f"need elements of {self.dtype}, have {self._given}, which would lose more than "
                 'precision; pass casting="unsafe" to convert all the same'
@@ -120,7 +122,7 @@ class Source(ABC):
 
     def _convert(self, given: npt.NDArray[Any], out: npt.NDArray[Any], box: Box) -> None:
         """Copy elements of a box to where they are wanted, in the type in which they are."""
-        convert(given, out, fix=FIX, casting=self._casting, at=[s.start for s in box])
+        convert(given, out, fix=FIX, casting=self.casting, at=[s.start for s in box])
 
     def check_end(self) -> None:
         """Raise `InvalidError` if there is more than was announced."""
