@@ -36,6 +36,7 @@ from outcore.pool_file import PoolFile  # noqa: E402
 from outcore.pool_future import PoolFuture  # noqa: E402
 from outcore.pool_path import PoolPath  # noqa: E402
 from outcore.pool_stat import PoolStat  # noqa: E402
+from outcore.repack import Repacked, repack  # noqa: E402
 from outcore.report import Report, last_report  # noqa: E402
 from outcore.schema import Schema  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
@@ -60,6 +61,7 @@ __all__ = [
     "PoolFuture",
     "PoolPath",
     "PoolStat",
+    "Repacked",
     "Report",
     "Schema",
     "Verification",
@@ -73,6 +75,7 @@ __all__ = [
     "linalg",
     "open_array",
     "plan",
+    "repack",
     "verify",
 ]
 __version__ = VERSION

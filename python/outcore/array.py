@@ -22,10 +22,13 @@ from outcore.elements import array_of, elements
 from outcore.errors import (
     ClosedError,
     ConsumedError,
+    CorruptError,
     IncompleteError,
     InvalidError,
     ReadOnlyError,
+    TruncatedError,
 )
+from outcore.foreign_shards import refuse_foreign
 from outcore.placement import placement_of
 from outcore.report import Report
 from outcore.selection import select
@@ -154,16 +157,20 @@ class Array:
         trace: Trace | None = None,
         trace_number: int = 0,
     ) -> ArrayFile:
-        return ArrayFile(
-            self._place.volume,
-            self._place.name,
-            self.metadata.grid(),
-            writable,
-            arena,
-            bounce_bytes,
-            trace,
-            trace_number,
-        )
+        try:
+            return ArrayFile(
+                self._place.volume,
+                self._place.name,
+                self.metadata.grid(),
+                writable,
+                arena,
+                bounce_bytes,
+                trace,
+                trace_number,
+            )
+        except (TruncatedError, CorruptError):
+            refuse_foreign(self._place, self.metadata)
+            raise
 
     def _open_for_indexing(self) -> ArrayFile:
         # It is counted when it is first written to.
@@ -425,7 +432,8 @@ def open_array(
     Raises
     ------
     InvalidError
-        For another mode, or an array that is not in outcore's own layout.
+        For another mode, or an array that is not in outcore's own layout, perhaps since other
+        software wrote to it: `repack` rewrites that, `from_array` copies it.
     NotFoundError
         If there is no array, or a shard file is missing.
     TruncatedError, CorruptError

@@ -16,6 +16,7 @@ from outcore.blocks_done import RECORDS, WORKING
 from outcore.checkpoints import LEFT_OVER, LOCK
 from outcore.create import remove_array
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
+from outcore.foreign_shards import foreign_shards
 from outcore.linalg.factors.factor import KINDS
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.pool_locks import is_lock
@@ -62,8 +63,8 @@ class Entry:
         ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``; ``"pool directory"`` for one in
         which a pool keeps its files, ``"part of a pool"`` for what lies in it.
     state : str
-        ``"whole"``, ``"incomplete"``, ``"consumed"``, ``"damaged"``, or ``"in use"`` by a call that
-        makes it now.
+        ``"whole"``, ``"incomplete"``, ``"consumed"``, ``"damaged"``, ``"foreign"`` if it is valid
+        Zarr that other software wrote to, or ``"in use"`` by a call that makes it now.
     text : str
         What to know of its state: how to go on, or what is wrong.
     details : dict
@@ -236,7 +237,8 @@ def _array(where: Place) -> Entry:
     except OutcoreError as error:
         # An incomplete array's files may not be made yet, and a consumed one's are a factor's now.
         if state == "whole":
-            state, text = "damaged", str(error)
+            is_foreign = foreign_shards(where, metadata)
+            state, text = "foreign" if is_foreign else "damaged", str(error)
     if is_held(filling(where).path):
         state, text = "in use", "being assembled now"
     return Entry(path, "array", state, text, details)

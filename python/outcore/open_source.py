@@ -16,6 +16,7 @@ from outcore.casting import Casting, Wanted
 from outcore.counts import is_count
 from outcore.elements import computed, refuse_masked, refuse_sparse
 from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
+from outcore.foreign_shards import foreign_shards
 from outcore.hdf5_names import (
     beginning_of,
     dataset_to_read,
@@ -34,7 +35,7 @@ from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.slicing import check_extents, is_sliced
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored, file_version
-from outcore.volumes import AnyPath, PathLike, as_path
+from outcore.volumes import AnyPath, PathLike, as_path, place
 from outcore.zarr_format import check_dtype, check_shape, parse
 
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
@@ -220,7 +221,10 @@ def _open_directory(path: AnyPath, wanted: Wanted) -> Source:
     """Open a Zarr array, outcore's own or another's."""
     if (path / "zarr.json").is_file():
         text = (path / "zarr.json").read_bytes()
-        if parse(text, str(path)) is not None:
+        metadata = parse(text, str(path))
+        if metadata is not None and not (
+            metadata.state is None and foreign_shards(place(path), metadata)
+        ):
             return _open_array(path, wanted)
     elif not (path / ".zarray").is_file() and not (path / ".zgroup").is_file():
         raise InvalidError(f"{path} is a directory, but no Zarr array; name an array or a file")

@@ -9,7 +9,7 @@ from outcore.cli.invocation import Verbs
 
 VERBS = (
     "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "info", "ls", "mkdir", "mv",
-    "plan", "pool", "report", "rm", "serve", "solve", "stat", "verify",
+    "plan", "pool", "repack", "report", "rm", "serve", "solve", "stat", "verify",
 )  # fmt: skip
 """In the order in which the help lists them."""
 

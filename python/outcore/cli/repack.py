@@ -1,0 +1,30 @@
+"""``outcore repack``."""
+
+from dataclasses import asdict
+
+import click
+
+from outcore.cli.invocation import json_option, print_json
+from outcore.cli.places import key_option, paths_argument
+from outcore.files.globbing import expanded
+from outcore.repack import repack
+from outcore.volumes import AnyPath
+
+
+@click.command("repack", short_help="Rewrite arrays that other software wrote to.")
+@paths_argument
+@key_option
+@json_option
+def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
+    """Rewrite arrays of outcore's, to which other software wrote, into outcore's own layout.
+
+    zarr-python and others replace whole shard files. Each is written anew beside the old one, and
+    renamed. Arrays that nobody else wrote to stay as they are.
+    """
+    found = []
+    for path in expanded(paths):
+        found.append(repack(path, progress=not as_json))
+        if not as_json:
+            click.echo(str(found[-1]))
+    if as_json:
+        print_json({"repacked": [asdict(each) for each in found]})
