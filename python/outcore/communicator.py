@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outcore.errors import DiskError, InvalidError
+from outcore.packages import require_that_of
 
 TIMEOUT_S = 600
 """How long others are waited for, if nothing else is said."""
@@ -55,9 +56,12 @@ class Communicator:
     ------
     InvalidError
         If it lacks one of them, or its rank is none of its ranks.
+    MissingPackageError
+        If its package is too old.
     """
 
     def __init__(self, comm: Any, timeout_s: float = TIMEOUT_S) -> None:
+        require_that_of(comm, "a communicator")
         self._comm = comm
         self._timeout_s = timeout_s
         self.rank = _number(comm, ("Get_rank", "get_rank", "rank"))

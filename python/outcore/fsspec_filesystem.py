@@ -24,6 +24,7 @@ from outcore.errors import (
     OutcoreError,
 )
 from outcore.fsspec_file import CompressedFile, PoolBufferedFile, TextFile
+from outcore.packages import require
 from outcore.pool import Pool
 from outcore.pool_access import access_to, split_url
 from outcore.pool_file import PoolFile
@@ -32,6 +33,8 @@ from outcore.pool_reading import read_one, read_ranges, steadily
 from outcore.pool_stat import PoolStat
 from outcore.volumes import PathLike
 from outcore.whole_file import copy_whole, is_part, make_way, write_whole
+
+require("fsspec", "a pool as a file system of fsspec")
 
 
 class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types

@@ -30,7 +30,7 @@ from outcore.hdf5_source import (
     listed,
     open_hdf5,
 )
-from outcore.packages import is_a, load
+from outcore.packages import is_a, load, require_that_of
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.slicing import check_extents, is_sliced
@@ -67,6 +67,8 @@ def open_source(
     _check_raw(source_order, offset)
     wanted = Wanted(dtype, casting)
     is_named = isinstance(source, str | os.PathLike)
+    if not is_named:
+        require_that_of(source, f"copying a {type(source).__name__}")
     opener = _opener(source, extents) if is_named else None
     if is_named and opener is None:
         return _open_raw(Path(source), extents, dtype, source_order, offset)

@@ -1,20 +1,73 @@
 """Packages that outcore can do without: imported when something needs them."""
 
 import importlib
+import re
 import sys
 from typing import Any
 
 from outcore.errors import MissingPackageError
 
+OLDEST = {
+    "dask": "2025.1",
+    "fsspec": "2024.12",
+    "h5py": "3.11",
+    "mpi4py": "4.1",
+    "xarray": "2024.10",
+    "zarr": "3.1",
+}
+"""The oldest version of each that outcore works with, as ``pyproject.toml`` says too."""
+
 
 def load(name: str, purpose: str) -> Any:
-    """Import a package that `purpose` needs.
+    """Import a package, or a module of it, that `purpose` needs.
 
     Raises
     ------
     MissingPackageError
-        If it is not installed.
+        If it is not installed, or too old.
     """
+    require(name.split(".")[0], purpose)
+    return _import(name, purpose)
+
+
+def require(package: str, purpose: str) -> None:
+    """Import a package that `purpose` needs, and check its version.
+
+    Raises
+    ------
+    MissingPackageError
+        If it is not installed, or too old.
+    """
+    found = getattr(_import(package, purpose), "__version__", None)
+    oldest = OLDEST.get(package)
+    if oldest is None or found is None or _numbers(found) >= _numbers(oldest):
+        return
+    raise MissingPackageError(
+        f"{purpose} needs the package {package}, version {oldest} or later, have {found}; "
+        f"install it with: pip install '{package}>={oldest}'"
+    )
+
+
+def require_that_of(thing: object, purpose: str) -> None:
+    """Check the version of the package, if any of `OLDEST`, that an object comes from.
+
+    Raises
+    ------
+    MissingPackageError
+        If it is too old.
+    """
+    package = type(thing).__module__.split(".")[0]
+    if package in OLDEST:
+        require(package, purpose)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Read the numbers that a version begins with: 3.1.0rc1 is (3, 1, 0)."""
+    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _import(name: str, purpose: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -23,7 +76,9 @@ def load(name: str, purpose: str) -> Any:
         package = name.split(".")[0]
         raise MissingPackageError(
             f"{purpose} needs the package {package}, which is not installed; "
-            f"install it with: pip install {package}"
+            f"install it with: pip install '{package}>={OLDEST[package]}'"
+            if package in OLDEST
+            else f"install it with: pip install {package}"
         ) from None
 
 

@@ -6,22 +6,25 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from zarr.abc.store import (
-    ByteRequest,
-    OffsetByteRequest,
-    RangeByteRequest,
-    Store,
-    SuffixByteRequest,
-)
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-
 from outcore.errors import ExistsError, InvalidError, IsDirectoryError, NotFoundError, OutcoreError
+from outcore.packages import require
 from outcore.pool_access import PoolAccess, PoolAddress, key_file, split_url
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath
 from outcore.pool_reading import read_one, read_ranges
 from outcore.volumes import PathLike
 from outcore.whole_file import is_part, make_way, write_whole
+
+require("zarr", "a store of zarr-python's")  # before names that older versions do not have
+
+from zarr.abc.store import (  # noqa: E402
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype  # noqa: E402
 
 
 class PoolStore(Store):

@@ -1,0 +1,106 @@
+"""Packages that outcore can do without: which versions it takes, and what it says of others."""
+
+import tomllib
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+from packaging.version import Version
+
+import outcore as oc
+from outcore import packages
+from outcore.errors import MissingPackageError
+
+OLD = Path(__file__).parent / "stand_ins" / "old_packages"
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+def test_the_oldest_versions_are_those_that_the_extras_name() -> None:
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    named = dict(
+        requirement.replace("[array]", "").split(">=")
+        for extra, requirements in extras.items()
+        if extra not in ("dev", "test")
+        for requirement in requirements
+    )
+    del named["mpich"]
+    assert named == packages.OLDEST
+
+
+@pytest.mark.parametrize("version", ["3.0.9", "3.1", "3.1.0", "3.1.0rc1", "3.10.2", "2.18.3", "4"])
+def test_versions_are_ordered_as_packaging_orders_them(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zarr, "__version__", version)
+    # Candidates for a release count as the release.
+    if Version(Version(version).base_version) >= Version("3.1"):
+        packages.require("zarr", "a test")
+    else:
+        with pytest.raises(MissingPackageError) as told:
+            packages.require("zarr", "a test")
+        assert str(told.value) == (
+            f"a test needs the package zarr, version 3.1 or later, have {version}; install it "
+            "with: pip install 'zarr>=3.1'"
+        )
+
+
+def test_a_package_that_tells_no_version_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packages.sys.modules, "zarr", types.ModuleType("zarr"))
+    packages.require("zarr", "a test")
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("zarr", "oc.from_array('a.zarr', 'A')"),
+        ("zarr", "oc.export_array(np.ones(3), 'b.zarr')"),
+        ("zarr", "import outcore.zarr_store"),
+        ("h5py", "oc.from_array('a.h5', 'A')"),
+        ("h5py", "oc.export_array(np.ones(3), 'b.h5')"),
+        (
+            "fsspec",
+            "import fsspec; fsspec.__version__ = '2024.10.0'; import outcore.fsspec_filesystem",
+        ),
+        ("mpi4py", "oc.Pool.from_comm(type('C', (), {'__module__': 'mpi4py.MPI'})(), 'p')"),
+    ],
+)
+def test_versions_that_are_too_old_are_refused(
+    tmp_path: Path, run_python: Callable[..., Any], package: str, call: str
+) -> None:
+    zarr.create_array(tmp_path / "a.zarr", shape=3, dtype="f8")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = np.ones(3)
+    script = f"""
+import sys
+sys.path.insert(0, {str(OLD)!r})
+import numpy as np
+import outcore as oc
+try:
+    {call}
+except oc.OutcoreError as error:
+    assert error.kind == "missing_package", error
+    assert isinstance(error, ImportError)
+    assert "needs the package {package}, version {packages.OLDEST[package]} or later" in str(error)
+else:
+    raise AssertionError("it was taken")
+"""
+    process = run_python(script)
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+
+
+@pytest.mark.parametrize("package", ["dask", "xarray", "zarr", "h5py"])
+def test_objects_of_versions_that_are_too_old_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    module = types.ModuleType(package)
+    module.__version__ = "0.9"  # type: ignore[attr-defined]
+    monkeypatch.setitem(packages.sys.modules, package, module)
+    thing = type("Array", (), {"__module__": f"{package}.core", "shape": (3,), "dtype": "f8"})()
+    with pytest.raises(MissingPackageError, match=r"copying a Array needs .* have 0\.9; install"):
+        oc.from_array(thing, tmp_path / "A")
