@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -18,9 +19,9 @@ import numpy.typing as npt
 
 from outcore import budget, rights
 from outcore.casting import Casting
-from outcore.copy_plan import Side, plan_copy
+from outcore.copy_plan import CopyPlan, Cuts, Side, plan_copy
 from outcore.copy_report import CopyReport
-from outcore.copying import check_apart, copy_blocks, report_on
+from outcore.copying import check_apart, copy_blocks, copy_to_array, report_on
 from outcore.counts import is_count
 from outcore.errors import (
     DiskFullError,
@@ -30,11 +31,11 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.hdf5_names import dataset_to_write, is_named_hdf5
-from outcore.longcall import long_call
+from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
 from outcore.pool_path import is_url
 from outcore.progress import ProgressLike
-from outcore.sources import Source
+from outcore.sources import Source, Stored
 from outcore.targets import (
     FlatTarget,
     Hdf5Target,
@@ -54,6 +55,9 @@ CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
 
 DATASET = "data"
 """Name of the dataset in an HDF5 file, where none is given."""
+
+MOST_TIMES_READ = 2.0
+"""Where elements of a source would be decoded more often, a copy goes through an array."""
 
 
 def export_array(
@@ -97,7 +101,8 @@ def export_array(
         as the source has it. HDF5 has ``"C"`` only.
     memory
         Bytes for the blocks that are copied at once and for what the libraries of both sides take
-        beside them.
+        beside them. Where chunks of the source would be decoded more than twice, the copy goes
+        through a temporary array beside `path`, if there is room for it on the disk.
     overwrite
         Replace the file or Zarr array that is there, once the new one is whole. Of an HDF5 file,
         all datasets go.
@@ -201,18 +206,80 @@ class _Export:
         plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
         nbytes = math.prod(self._shape) * self._dtype.itemsize
         self._check_room(nbytes, overwrite)
+        chunks, before = None, None
+        if plan.times_read > MOST_TIMES_READ and 2 * nbytes <= _free_bytes(self._path.parent):
+            chunks = self._stage_chunks(plan, memory_bytes)
+        with _new(self._path, overwrite) as fresh:
+            if chunks is None:
+                call = self._copy(self._source, plan, fresh, memory_bytes, progress)
+            else:
+                with self._staged(chunks, memory_bytes, progress) as (source, before):
+                    plan = plan_copy(source.side, self._side(), source.itemsize, memory_bytes)
+                    call = self._copy(source, plan, fresh, memory_bytes, progress)
+        flat = self._kind in ("npy", "raw")
+        report = report_on(
+            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
+            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
+            codec=self._codec,
+        )  # fmt: skip
+        if before is None:
+            return report
+        return dataclasses.replace(
+            report, times_read=before.times_read, seconds=before.seconds + report.seconds,
+            peak_memory_bytes=max(before.peak_memory_bytes, report.peak_memory_bytes),
+        )  # fmt: skip
+
+    @contextmanager
+    def _staged(
+        self, chunks: tuple[int, ...], memory_bytes: int, progress: ProgressLike
+    ) -> Iterator[tuple[Source, CopyReport]]:
+        """Copy the source into an array of outcore's beside the target, for as long as it lasts."""
+        stage = _hidden(self._path)
+        try:
+            stage.mkdir(mode=0o700)  # the target may be private
+            array, report = copy_to_array(
+                self._source, stage / "array", memory=memory_bytes, chunks=chunks,
+                progress=progress,
+            )  # fmt: skip
+            with Stored(array) as source:
+                source.keep(array)
+                yield source, report
+        finally:
+            _remove(stage)
+
+    def _stage_chunks(self, plan: CopyPlan, memory_bytes: int) -> tuple[int, ...] | None:
+        """Choose chunks of an array of outcore's, between a source and a target that do not fit.
+
+        They are parts of the blocks in which it is written and read. `None` if reading the source
+        into such an array does not decode less.
+        """
+        anywhere = Side(tuple(Cuts(n) for n in self._shape))
+        first = plan_copy(self._source.side, anywhere, self._source.itemsize, memory_bytes)
+        chunks = tuple(
+            min(max(p.stop - p.start for p in both) for both in pair)
+            for pair in zip(first.pieces, plan.pieces, strict=True)
+        )
+        return chunks if first.times_read < plan.times_read else None
+
+    def _copy(
+        self,
+        source: Source,
+        plan: CopyPlan,
+        fresh: Path,
+        memory_bytes: int,
+        progress: ProgressLike,
+    ) -> LongCall:
+        """Copy all blocks of the source into a new file or directory."""
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
         title = f"exporting to {self._path.name}"
-        with (
-            _new(self._path, overwrite) as fresh,
-            long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call,
-        ):
+        with long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call:
             kept = rights.rights_of(self._path)
             with writing(self._path):
                 target = self._target(fresh)
                 # Before there is anything in it to read; a directory is still written to.
                 rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
-                copy_blocks(self._source, target, plan, call, self._path)
+                copy_blocks(source, target, plan, call, self._path)
                 with writing(self._path):
                     target.finish()
                     rights.give(fresh, kept)
@@ -220,12 +287,7 @@ class _Export:
                 with contextlib.suppress(Exception):
                     target.abandon()
                 raise
-        flat = self._kind in ("npy", "raw")
-        return report_on(
-            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
-            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
-            codec=self._codec,
-        )  # fmt: skip
+        return call
 
     def _side(self) -> Side:
         if self._kind in ("npy", "raw"):
@@ -254,13 +316,22 @@ class _Export:
         source = self._source.path
         if not path.is_file() or source is None or not is_same(path, source):
             check_apart(self._source, path)
-        disk = os.statvfs(path.parent)
-        free = disk.f_bavail * disk.f_frsize
+        free = _free_bytes(path.parent)
         if self._codec == "none" and nbytes > free:
             raise DiskFullError(
                 f"need {nbytes} bytes for {path}, {free} are free; free some room or use another "
                 "disk"
             )
+
+
+def _free_bytes(directory: Path) -> int:
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _hidden(path: Path) -> Path:
+    """Make a name for what is not whole yet, that says which process makes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
 
 
 def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> bytes:
@@ -294,7 +365,7 @@ def _new(path: Path, overwrite: bool) -> Iterator[Path]:
     After a failure it is removed. A process that is killed leaves it, under a hidden name that says
     which process it was: `outcore.catalog` knows it.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+    fresh = _hidden(path)
     try:
         yield fresh
         _check_replaceable(path, overwrite)
