@@ -122,18 +122,27 @@ def test_whatever_is_damaged_the_one_before_is_used(data: st.DataObject) -> None
             assert found.number == 0
 
 
-def test_metadata_that_turned_into_other_metadata_is_damage(tmp_path: Path) -> None:
-    for name in ("u/zarr.json", "zarr.json"):
-        group = oc.ArrayGroup(tmp_path / name.replace("/", "-"), SPECS)
-        group.checkpoint(state(0))
-        group.checkpoint(state(1))
-        file = tmp_path / name.replace("/", "-") / "checkpoints/00000001" / name
-        text = file.read_text()
-        assert '"bytes"' in text
-        file.write_text(text.replace('"bytes"', '"bytez"'))
-        found = load_quietly(group)
-        assert_is(found, 0)
-        assert set(found.damaged) == {1}
+@pytest.mark.parametrize(
+    ("name", "was", "becomes"),
+    [
+        ("u/zarr.json", '"bytes"', '"bytez"'),
+        ("zarr.json", '"step": 1', '"step": 2'),
+        ("zarr.json", '"crc32c": ', '"crc32c": 1'),
+    ],
+)
+def test_metadata_that_turned_into_other_metadata_is_damage(
+    tmp_path: Path, name: str, was: str, becomes: str
+) -> None:
+    group = oc.ArrayGroup(tmp_path / "run", SPECS)
+    group.checkpoint(state(0))
+    group.checkpoint(state(1), {"step": 1})
+    file = tmp_path / "run/checkpoints/00000001" / name
+    text = file.read_text()
+    assert was in text
+    file.write_text(text.replace(was, becomes))
+    found = load_quietly(group)
+    assert_is(found, 0)
+    assert set(found.damaged) == {1}
 
 
 def load_quietly(group: oc.ArrayGroup) -> checkpoints.Restart:

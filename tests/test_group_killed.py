@@ -71,15 +71,19 @@ def test_killed_while_it_writes_steps(kind: str) -> None:
             assert reports == list(range(steps, steps + len(reports)))
             with opened(kind, above) as root:
                 group = oc.ArrayGroup(root / "run")
-                assert steps + len(reports) <= group.steps <= steps + len(reports) + 1
+                reported = steps + len(reports)
+                assert reported <= group.steps <= reported + 1
                 steps = group.steps
                 found = {name: group[name][:steps] for name in SPECS}
             for step in range(steps):
                 assert_is({name: one[step] for name, one in found.items()}, step)
             if kind == "plain":
+                # A kill just before the group's file hides the last step from xarray.
                 with xarray.open_zarr(above / "run") as dataset:
-                    np.testing.assert_array_equal(dataset["time"], np.arange(steps))
-                    np.testing.assert_array_equal(dataset["u"], found["u"])
+                    seen = dataset.sizes["time"]
+                    assert reported <= seen <= steps
+                    np.testing.assert_array_equal(dataset["time"], np.arange(seen))
+                    np.testing.assert_array_equal(dataset["u"], found["u"][:seen])
 
 
 @KINDS

@@ -17,8 +17,15 @@ from outcore.communicator import TIMEOUT_S
 from outcore.counts import count_of
 from outcore.create import make_array
 from outcore.elements import array_of, elements
-from outcore.errors import ClosedError, InvalidError, NotFoundError
-from outcore.group_transfer import Own, Ranks, has_boxes
+from outcore.errors import (
+    ClosedError,
+    CorruptError,
+    ExistsError,
+    InvalidError,
+    NotFoundError,
+    from_kind,
+)
+from outcore.group_transfer import Own, Ranks, has_boxes, schemas_of
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.time_steps import GroupOnDisk
@@ -97,14 +104,27 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             more = plain_attributes(attributes)
             return None if arrays is None else group_metadata(arrays, time), more
 
-        def begin() -> None:
-            if not self._place.exists():
-                self._make(arrays, wanted, time, more)
+        def begin() -> GroupOnDisk | tuple[str, str]:
+            try:
+                if not time_steps.is_group(self._place):
+                    self._make(arrays, wanted, time, more)
+                return time_steps.read_group(self._place)
+            except (CorruptError, ExistsError, InvalidError, NotFoundError) as error:
+                # Checkpoints need nothing of the time steps.
+                if not self.checkpoints():
+                    raise
+                return error.kind, str(error)
 
         wanted, more = self._ranks.each(check, "ArrayGroup(...)")
-        self._ranks.first(begin)
-        self._disk: GroupOnDisk = self._ranks.first(lambda: time_steps.read_group(self._place))
+        self._found = self._ranks.first(begin)
         self._ranks.each(lambda: self._check(wanted, time))
+
+    @property
+    def _disk(self) -> GroupOnDisk:
+        """What the group has on disk; raise what is wrong with its time steps."""
+        if isinstance(self._found, tuple):
+            raise from_kind(*self._found)
+        return self._found
 
     def _make(
         self,
@@ -127,9 +147,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
 
     def _check(self, wanted: dict[str, Metadata] | None, time: str) -> None:
-        if wanted is None:
+        if wanted is None or isinstance(self._found, tuple):
             return
-        found = self._disk
+        found = self._found
         if (set(wanted), time) != (set(found.arrays), found.time):
             raise InvalidError(
                 f"the group {self.path} has the arrays {sorted(found.arrays)} along "
@@ -147,6 +167,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                 )
 
     def __repr__(self) -> str:
+        if isinstance(self._found, tuple):
+            return f"<outcore.ArrayGroup {self.path}, of unreadable time steps>"
         names = ", ".join(self._disk.arrays)
         return f"<outcore.ArrayGroup {self.path} ({names}), {self._disk.steps} steps>"
 
@@ -226,7 +248,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
         schemas, arrays = ranks.each(check, "timestep")
         self._tell_background(ranks)
-        self._disk = time_steps.append(
+        self._found = time_steps.append(
             self._place, arrays, time, self._time_attributes, schemas, ranks
         )
         return self._disk.steps - 1
@@ -276,14 +298,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         return found
 
     def _schemas(self, schema: Any) -> dict[str, Any]:
-        if isinstance(schema, Mapping):
-            if not set(schema) <= set(self._disk.arrays):
-                raise InvalidError(
-                    f"need schemas of the arrays {self.names}, have {sorted(map(str, schema))}; "
-                    "give those of the group"
-                )
-            return dict(schema)
-        return dict.fromkeys(self._disk.arrays, schema)
+        return schemas_of(schema, self._disk.arrays)
 
     @overload
     def checkpoint(
@@ -415,8 +430,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     ) -> Restart:
         """Load the newest whole checkpoint.
 
-        Every chunk is compared with its checksum. A damaged checkpoint is told by a warning, and
-        the one before is used.
+        Every chunk is compared with its checksum. A warning names each damaged checkpoint, and the
+        one before it is used. It needs only the checkpoints: the time steps may be damaged, or
+        rewritten by other software.
 
         Parameters
         ----------
@@ -434,13 +450,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         """
         ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
 
-        def check() -> dict[str, Any]:
+        def check() -> None:
             self._check_open()
             self._end_background()
-            return self._schemas(schema)
 
-        schemas = ranks.each(check, "restart")
-        found = checkpoints.restart(self._checkpoints, schemas, ranks, progress)
+        ranks.each(check, "restart")
+        found = checkpoints.restart(self._checkpoints, schema, ranks, progress)
         self._damaged = frozenset(found.damaged)
         return found
 

@@ -21,6 +21,7 @@ from outcore.linalg.factors.factor import KINDS
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.pool_locks import is_lock
 from outcore.pool_path import PoolPath, is_text
+from outcore.time_steps import RECORD
 from outcore.volumes import (
     AnyPath,
     Place,
@@ -44,7 +45,9 @@ _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
 _HALF_COPIED = frozenset(["journal", "content", "old"])
-_HALF_MADE_ARRAY = frozenset(["c", "outcore.checksums", "outcore.generation", *RECORDS, *WORKING])
+_HALF_MADE_ARRAY = frozenset(
+    ["c", "outcore.checksums", "outcore.generation", RECORD, *RECORDS, *WORKING]
+)
 _HALF_MADE_FACTORS = {
     kind.suffix: frozenset(["journal", kind.array, *kind.vectors, *kind.workspaces])
     for kind in KINDS.values()

@@ -32,11 +32,10 @@ from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike, is_shown
 from outcore.verify import LEAST_BYTES, verify
 from outcore.volumes import Place, exclusive
-from outcore.zarr_format import Metadata, consolidated_json, group_json, parse
+from outcore.zarr_format import Metadata, consolidated_json, group_json
 
 _FORMAT = 2
-_TAGGED = 2
-"""From this format on, attributes may have a tagged form."""
+"""In format 1, attributes have no tagged form, and arrays and attributes are not named."""
 LOCK = ".writing"
 """Below the directory of the checkpoints: held by who writes one."""
 
@@ -194,6 +193,8 @@ def _publish(where: Place, begun: Place, state: State, number: int) -> None:
     own = {
         "format": _FORMAT,
         "kind": "checkpoint",
+        "arrays": list(state.metadata),
+        "attributes": list(state.attributes),
         "crc32c": _content_sum(state.attributes, state.metadata),
     }
     document = consolidated_json({**state.attributes, "outcore": own}, state.metadata)
@@ -223,9 +224,7 @@ def _discard(begun: Place) -> None:
             begun.volume.remove(begun.name)
 
 
-def restart(
-    where: Place, schema: Mapping[str, Any], ranks: Ranks, progress: ProgressLike = False
-) -> Restart:
+def restart(where: Place, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Restart:
     """Load the newest checkpoint that is whole: every chunk is compared with its checksum.
 
     Raises
@@ -269,39 +268,44 @@ def _check_servers(where: Place) -> None:
 
 
 def _load(
-    where: Place, number: int, schema: Mapping[str, Any], ranks: Ranks, progress: ProgressLike
+    where: Place, number: int, schema: Any, ranks: Ranks, progress: ProgressLike
 ) -> tuple[dict[str, Own], dict[str, Any]]:
     members, attributes = ranks.first(lambda: _read_group(where))
+    schemas = ranks.each(lambda: group_transfer.schemas_of(schema, members))
     arrays = {}
     with _meter("restart", members, ranks, progress) as part:
         mine, nbytes = _own(members, ranks), sum(map(_nbytes, members.values()))
         ranks.each(lambda: _check_arrays(where, mine, part), nbytes=nbytes)
         for name, metadata in members.items():
             with ranks.each(lambda n=name: open_array(where.below(n).path)) as array:  # type: ignore[misc]
-                of_rank = schema.get(name), ranks
+                of_rank = schemas.get(name), ranks
                 arrays[name] = group_transfer.read(array, *of_rank, part(metadata))
     return arrays, attributes
 
 
 def _read_group(where: Place) -> tuple[dict[str, Metadata], dict[str, Any]]:
-    """Read what a checkpoint holds, and compare it with its checksum."""
+    """Read what a checkpoint holds, and compare it with its checksum.
+
+    Other software may have added arrays and attributes, and consolidated the metadata anew.
+    """
     try:
         document = json.loads(where.volume.read_small(where.inside("zarr.json")))
         attributes = dict(document["attributes"])
         own = attributes.pop("outcore")
-        members = {}
-        for name, one in document["consolidated_metadata"]["metadata"].items():
-            metadata = parse(json.dumps(one).encode(), str(where.path / name))
-            if metadata is None:
-                raise ValueError(f"{name} is no array of outcore's")
-            members[name] = metadata
+        if own["format"] == 1:
+            names = list(document["consolidated_metadata"]["metadata"])
+        else:
+            names = own["arrays"]
+            attributes = {name: attributes[name] for name in own["attributes"]}
+        members = {name: read_metadata(where.below(name)) for name in names}
         if own["crc32c"] != _content_sum(attributes, members):
             raise ValueError("its checksum is wrong")
-        if own["format"] >= _TAGGED:
+        if own["format"] > 1:
             attributes = {name: restored(value) for name, value in attributes.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidError) as error:
         raise CorruptError(
-            f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"
+            f"{where.path} cannot be read ({error!r}); restore its zarr.json, and those of its "
+            "arrays, from a copy"
         ) from error
     return members, attributes
 
@@ -311,13 +315,6 @@ def _check_arrays(
 ) -> None:
     for name, metadata in members.items():
         array = where.below(name)
-        try:
-            is_same = read_metadata(array) == metadata
-        except InvalidError:
-            # It describes something else, which outcore does not write.
-            is_same = False
-        if not is_same:
-            raise CorruptError(f"{array.path}/zarr.json is not what it was; restore it from a copy")
         if verify(array.path, progress=part(metadata)).checksums != "matched":
             raise CorruptError(
                 f"{array.path} has no checksums, or was written to since they were "

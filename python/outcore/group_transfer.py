@@ -5,7 +5,7 @@ Their parts go by collectives, or box by box. All else of a group is done by the
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -219,6 +219,24 @@ def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False
             # A rank beyond the mesh has nothing.
             return np.empty((0,) * array.ndim, array.dtype) if found is None else found
     return ranks.each(lambda: _read_own(array, schema, ranks, progress), nbytes=array.nbytes)
+
+
+def schemas_of(schema: Any, names: Collection[str]) -> dict[str, Any]:
+    """Give each array of a group its schema: the same one, or one by its name.
+
+    Raises
+    ------
+    InvalidError
+        If there are schemas of other arrays.
+    """
+    if not isinstance(schema, Mapping):
+        return dict.fromkeys(names, schema)
+    if not set(schema) <= set(names):
+        raise InvalidError(
+            f"need schemas of the arrays {list(names)}, have {sorted(map(str, schema))}; give "
+            "those of the group"
+        )
+    return dict(schema)
 
 
 def has_boxes(schema: Any) -> bool:

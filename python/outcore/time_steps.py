@@ -1,7 +1,9 @@
-"""Time steps of a group on disk: all arrays of a step are counted by one replaced file.
+"""Time steps of a group on disk.
 
-The group's ``zarr.json`` has the metadata of its arrays in it (``consolidated_metadata``, as
-zarr-python writes it). It is replaced last: the steps that it counts are there in every array.
+Each array's ``zarr.json`` counts its steps; the group has the steps that all of its arrays count.
+The group's ``zarr.json`` says which arrays these are. It also has the user's attributes, and the
+metadata of the arrays (``consolidated_metadata``, as zarr-python writes it) for other software.
+That software may rewrite the file, so a record in each array says which ones the group has, too.
 """
 
 import contextlib
@@ -17,26 +19,36 @@ import numpy as np
 from outcore import group_transfer, growing
 from outcore.array import Array, open_array
 from outcore.array_metadata import is_half_made, read_metadata, write_metadata
+from outcore.array_spec import CHECKPOINTS
 from outcore.create import array_metadata, make_array
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.group_transfer import Own, Ranks
 from outcore.volumes import Place
-from outcore.zarr_format import Metadata, consolidated_json, parse
+from outcore.zarr_format import Metadata, consolidated_json
 
 _FORMAT = 1
+RECORD = "outcore.group"
+"""In each array: which ones the group has. Beside the group's ``zarr.json``, zarr-python warns."""
+
+_FOREIGN = "other software may have rewritten it"
 
 
 @dataclass(frozen=True)
 class GroupOnDisk:
-    """What the group's ``zarr.json`` says. Each array has the same number of steps.
+    """A group of time steps. Each array has the same number of steps.
 
-    ``times`` is the coordinate along the dimension ``time``, where steps have times.
+    ``times`` is the coordinate along the dimension ``time``, where steps have times, and
+    ``bad_times`` says why it cannot be used. ``others`` are the entries of other software in
+    ``consolidated_metadata``, and ``counted`` the steps that were counted there.
     """
 
     arrays: dict[str, Metadata]
     time: str
     times: Metadata | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
+    bad_times: str = ""
+    others: dict[str, Any] = field(default_factory=dict)
+    counted: int = 0
 
     @property
     def steps(self) -> int:
@@ -56,15 +68,43 @@ class GroupOnDisk:
         )
 
 
+def is_group(where: Place) -> bool:
+    """Whether there is a group, of outcore's or any other."""
+    return where.exists() or _record(where) is not None
+
+
 def write_group(where: Place, group: GroupOnDisk) -> None:
+    """Make a group of arrays that are there."""
+    record = json.dumps(_own(group)).encode()
+    for name in group.arrays:
+        where.below(name).replace_small(RECORD, record)
+    _replace_json(where, group)
+
+
+def _own(group: GroupOnDisk) -> dict[str, Any]:
+    return {
+        "format": _FORMAT, "kind": "timesteps", "time": group.time, "arrays": list(group.arrays),
+    }  # fmt: skip
+
+
+def _record(where: Place) -> Any:
+    """Read the record in one of the arrays; `None` if there is none."""
+    for name, is_directory, _ in where.names():
+        below = where.below(name)
+        if is_directory and below.exists(RECORD):
+            return json.loads(below.volume.read_small(below.inside(RECORD)))
+    return None
+
+
+def _replace_json(where: Place, group: GroupOnDisk) -> None:
     """Replace the group's ``zarr.json``, atomically."""
-    own = {"format": _FORMAT, "kind": "timesteps", "time": group.time}
-    document = consolidated_json({**group.attributes, "outcore": own}, group.members())
+    attributes = {**group.attributes, "outcore": _own(group)}
+    document = consolidated_json(attributes, group.members(), group.others)
     where.replace_small("zarr.json", document)
 
 
 def read_group(where: Place) -> GroupOnDisk:
-    """Read the group's ``zarr.json``.
+    """Read the arrays of a group, and their steps from the ``zarr.json`` of each.
 
     Raises
     ------
@@ -75,35 +115,88 @@ def read_group(where: Place) -> GroupOnDisk:
     CorruptError
         If it cannot be read.
     """
-    if not where.exists():
+    if not is_group(where):
         raise NotFoundError(f"there is no group at {where.path}; make one with oc.ArrayGroup")
-    text = where.volume.read_small(where.inside("zarr.json"))
     try:
-        document = json.loads(text)
+        # Before the arrays: these may count more steps by then, but not fewer.
+        document = _read_json(where) if where.exists() else {}
         attributes = dict(document.get("attributes") or {})
-        own = attributes.pop("outcore", None)
+        own = attributes.pop("outcore", None) or _record(where)
         if not isinstance(own, dict) or own.get("kind") != "timesteps":
             raise InvalidError(
                 f"{where.path} is there, but was not made by oc.ArrayGroup; choose another name"
             )
-        members = {}
-        for name, one in document["consolidated_metadata"]["metadata"].items():
-            metadata = parse(json.dumps(one).encode(), str(where.path / name))
-            if metadata is None or not metadata.growing:
-                raise ValueError(f"{name} is no array that grows")
-            members[name] = metadata
-        times = members.pop(own["time"], None)
-        group = GroupOnDisk(members, own["time"], times, attributes)
-        if len({one.shape[0] for one in group.members().values()}) != 1 or not members:
-            raise ValueError("its arrays differ in their number of steps")
+        inline = document.get("consolidated_metadata") or {}
+        entries, time = dict(inline.get("metadata") or {}), own["time"]
+        # Groups were made once that name their arrays in the consolidated metadata only.
+        names = own.get("arrays") or [name for name in entries if name != time]
+        if not names:
+            raise ValueError("it names no arrays")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, OutcoreError):
             raise
         raise CorruptError(
-            f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy, or make "
-            "the group anew"
+            f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"
         ) from error
-    return group
+    arrays = {name: _read_member(where.below(name)) for name in names}
+    steps = min(one.shape[0] for one in arrays.values())
+    times, bad_times = _read_times(where.below(time)) if steps else (None, "")
+    if times is not None:
+        steps = min(steps, times.shape[0])
+    members = [*arrays, *([] if times is None else [time])]
+    others = {name: one for name, one in entries.items() if _is_other(name, one, members, time)}
+    counts = [_steps_of(entries.get(name)) for name in members]
+    group = GroupOnDisk(arrays, time, times, attributes, bad_times, others, min(counts))
+    return group.with_steps(steps)
+
+
+def _read_json(where: Place) -> dict[str, Any]:
+    found = json.loads(where.volume.read_small(where.inside("zarr.json")))
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def _read_member(where: Place) -> Metadata:
+    try:
+        found = read_metadata(where)
+        if found.growing:
+            return found
+        why = "it does not grow"
+    except (CorruptError, InvalidError, NotFoundError) as error:
+        why = str(error)
+    raise CorruptError(
+        f"need an array of time steps of outcore's at {where.path}, {_FOREIGN} ({why}); restore "
+        "its zarr.json from a copy"
+    )
+
+
+def _read_times(where: Place) -> tuple[Metadata | None, str]:
+    """Read the metadata of the coordinate, if there is one; else say what is wrong with it."""
+    if not where.exists("outcore.generation"):
+        return None, ""
+    try:
+        found = _read_member(where)
+    except CorruptError as error:
+        return None, str(error)
+    return (found if found.shape[0] else None), ""
+
+
+def _is_other(name: str, entry: Any, members: list[str], time: str) -> bool:
+    """Whether an entry of other software stays in ``consolidated_metadata``.
+
+    An array along the steps does not: it keeps its length, and xarray would refuse the group.
+    """
+    first = name.split("/")[0]
+    dims = entry.get("dimension_names") if isinstance(entry, dict) else None
+    return first not in (*members, time, CHECKPOINTS) and time not in (dims or ())
+
+
+def _steps_of(entry: Any) -> int:
+    try:
+        return int(entry["shape"][0])
+    except (TypeError, KeyError, IndexError, ValueError):
+        return 0
 
 
 def is_empty(where: Place) -> bool:
@@ -171,27 +264,49 @@ def _begin(
     for name in sorted(first.arrays):
         stack.enter_context(growing.appending(where.below(name)))
     group = read_group(where)
-    for name, metadata in group.members().items():
-        steps = read_metadata(where.below(name)).shape[0]
-        if steps > group.steps:
-            # A call was killed that had counted a step here, and not yet in the group.
-            write_metadata(where.below(name), metadata)
-        elif steps < group.steps:
+    _check_times(where, group)
+    steps = {name: read_metadata(where.below(name)).shape[0] for name in group.members()}
+    for name, count in steps.items():
+        if count < group.counted:
             raise CorruptError(
-                f"need {group.steps} steps in {where.path / name}, have {steps}; restore "
+                f"need {group.counted} steps in {where.path / name}, have {count}; restore "
                 "its zarr.json from a copy"
             )
+    for name, metadata in group.members().items():
+        if steps[name] > group.steps:
+            # A call was killed that had counted a step here, and not yet in every array.
+            write_metadata(where.below(name), metadata)
     if time is not None and group.times is None and group.steps == 0:
         times = array_metadata(
             (0,), "f8", None, "C", None, (group.time,), time_attributes, growing=True
         ).on(where.volume)
         make_array(where.below(group.time), times, overwrite=True, reserve=True)
         group = dataclasses.replace(group, times=times)
-        write_group(where, group)
     if (time is None) != (group.times is None):
         have, fix = ("has no", "leave time= out") if group.times is None else ("has", "give time=")
         raise InvalidError(f"the group {where.path} {have} times of its steps; {fix}")
     return group
+
+
+def _check_times(where: Place, group: GroupOnDisk) -> None:
+    """Refuse a coordinate that is not as outcore wrote it.
+
+    Raises
+    ------
+    CorruptError
+        If it is such.
+    """
+    times, why = where.below(group.time), group.bad_times
+    try:
+        if group.times is not None:
+            open_array(times.path).close()
+    except OutcoreError as error:
+        why = str(error)
+    if why:
+        raise CorruptError(
+            f"need the times at {times.path} as outcore wrote them, {_FOREIGN} ({why}); restore "
+            "that directory from a copy, or remove it and append without time="
+        )
 
 
 def _count(where: Place, group: GroupOnDisk, time: float | None) -> None:
@@ -201,4 +316,4 @@ def _count(where: Place, group: GroupOnDisk, time: float | None) -> None:
             times.append(np.float64(time))
     for name, metadata in group.arrays.items():
         write_metadata(where.below(name), growing.longer(metadata, group.steps + 1))
-    write_group(where, group.with_steps(group.steps + 1))
+    _replace_json(where, group.with_steps(group.steps + 1))

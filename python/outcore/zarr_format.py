@@ -267,8 +267,14 @@ def group_json(attributes: dict[str, Any]) -> bytes:
     return json.dumps(document, indent=2).encode()
 
 
-def consolidated_json(attributes: dict[str, Any], members: Mapping[str, Metadata]) -> bytes:
+def consolidated_json(
+    attributes: dict[str, Any],
+    members: Mapping[str, Metadata],
+    others: Mapping[str, Any] | None = None,
+) -> bytes:
     """Render the ``zarr.json`` of a group with the metadata of its arrays in it.
+
+    `others` are entries that other software wrote.
 
     Zarr version 3 has no words for that yet; this is what zarr-python writes, and readers that do
     not know it may leave it out (``must_understand``).
@@ -277,7 +283,10 @@ def consolidated_json(attributes: dict[str, Any], members: Mapping[str, Metadata
     document["consolidated_metadata"] = {
         "kind": "inline",
         "must_understand": False,
-        "metadata": {name: json.loads(one.to_json()) for name, one in members.items()},
+        "metadata": {
+            **(others or {}),
+            **{name: json.loads(one.to_json()) for name, one in members.items()},
+        },
     }
     return json.dumps(document, indent=2).encode()
 
