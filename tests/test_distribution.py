@@ -3,12 +3,14 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outcore.distribution import Distribution, distribute, parse_rules
 from outcore.errors import InvalidError
+from outcore.schema import Schema
 
 Case = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 
@@ -133,3 +135,43 @@ def test_what_cannot_be_is_refused(shape: object, rules: object, mesh: object) -
 def test_there_is_no_such_process() -> None:
     with pytest.raises(InvalidError, match="0 to 3"):
         distribute((4,), "block", 4).shares(4)
+
+
+@pytest.mark.parametrize(
+    ("rules", "mesh"),
+    [
+        ("block,cyclic", (2, 2)),
+        ("*,cyclic(2)", 5),
+        ("block,*", 4),
+        ("cyclic,block", (2, 4)),
+        ("*,block", 3),
+        ("*,*", ()),
+    ],
+)
+def test_slices_of_a_process_are_what_it_has(rules: str, mesh: object) -> None:
+    """Also of one beyond the mesh, and one that has nothing of a dimension."""
+    model = np.arange(7 * 9).reshape(7, 9)
+    schema = Schema(rules, mesh) if mesh else Schema(rules)  # type: ignore[arg-type]
+    over = schema.distribution(model.shape, int(np.prod(mesh)))  # type: ignore[arg-type]
+    size = over.size + 1
+    for rank in range(size):
+        slices = schema.local_slices(model.shape, size, rank)
+        assert [model[each].shape for each in slices] == list(
+            schema.local_shapes(model.shape, size, rank)
+        )
+        for each in slices:
+            owned = [at for at in np.ndindex(model.shape) if over.owner(at) == rank]
+            assert model[each].ravel().tolist() == [model[at] for at in owned]
+        assert len(slices) == (rank < over.size)
+
+
+def test_slices_of_named_boxes() -> None:
+    box, other = (slice(0, 3), slice(4, 9)), (slice(5, None), slice(0, 2))
+    schema = Schema.boxes([[], [box, other]])
+    assert schema.local_slices((7, 9), 2, 0) == ()
+    assert schema.local_slices((7, 9), 2, 1) == (box, (slice(5, 7), slice(0, 2)))
+
+
+def test_blocks_dealt_out_in_turn_are_no_slices() -> None:
+    with pytest.raises(InvalidError, match=r"have cyclic\(2\); .*parts\(rank\)"):
+        Schema("*,cyclic(2)").local_slices((7, 9), 2, 0)

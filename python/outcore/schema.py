@@ -1,5 +1,6 @@
 """Memory schemas: how the elements of an array lie in the memory of the processes of a program."""
 
+import itertools
 import math
 import operator
 import pickle
@@ -8,7 +9,7 @@ from typing import Any, TypeAlias
 
 from outcore._core import MemorySchema
 from outcore.communicator import Communicator
-from outcore.distribution import Distribution, Rules, distribute, mesh_of, parse_rules
+from outcore.distribution import Distribution, Rules, Share, distribute, mesh_of, parse_rules
 from outcore.errors import InvalidError
 
 SchemaLike: TypeAlias = "Schema | Distribution | Rules"
@@ -156,6 +157,25 @@ class Schema:
         """Shapes of the arrays of a process: of a mesh one or, beyond it, none; else one a box."""
         return tuple(tuple(each) for each in self.on(shape, size).shapes(shape, size, rank))
 
+    def local_slices(
+        self, shape: tuple[int, ...], size: int, rank: int
+    ) -> tuple[tuple[slice, ...], ...]:
+        """Global slices of the arrays of a process, in the order of `local_shapes`.
+
+        The whole array, indexed by one of these, gives one array of the process.
+
+        Raises
+        ------
+        InvalidError
+            If the schema does not fit, or a process has several blocks of ``cyclic(K)`` along a
+            dimension: `Distribution.parts` lists those.
+        """
+        shapes = self.local_shapes(shape, size, rank)
+        if self._boxes is not None:
+            return tuple(self.boxes_of(shape, size, rank))
+        over = self.distribution(shape, size)
+        return (tuple(map(_slice, over.shares(rank), over.rules)),) if shapes else ()
+
     def boxes_of(self, shape: tuple[int, ...], size: int, rank: int) -> list[tuple[slice, ...]]:
         """Boxes of a process, with their first and last elements.
 
@@ -176,6 +196,19 @@ class Schema:
     def nbytes(self, shape: tuple[int, ...], size: int, rank: int, itemsize: int) -> int:
         """Bytes that a process has."""
         return itemsize * sum(map(math.prod, self.local_shapes(shape, size, rank)))
+
+
+def _slice(share: Share, rule: str) -> slice:
+    """Elements of a process along one dimension, as a slice of the array's indices."""
+    if share.size == 1:
+        return slice(share.start, share.stop, share.step)
+    runs = list(itertools.islice(share.intervals(), 2))
+    if len(runs) > 1:
+        raise InvalidError(
+            f"need blocks of 1 element, or one block a process, for slices, have {rule}; take the "
+            "boxes of schema.distribution(shape, size).parts(rank)"
+        )
+    return slice(runs[0].start, runs[0].stop) if runs else slice(share.stop, share.stop)
 
 
 def _run(rule: str) -> int | None:
