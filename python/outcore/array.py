@@ -15,6 +15,7 @@ from outcore import block_array, budget, collective, growing
 from outcore._core import Arena, ArrayFile, Trace
 from outcore.array_info import Info
 from outcore.array_metadata import bump_generation, read_generation, read_metadata, write_metadata
+from outcore.array_operand import ArrayOperand
 from outcore.chunk_walk import in_disk_order, small_boxes
 from outcore.collective_report import CollectiveReport
 from outcore.copy_report import CopyReport
@@ -37,10 +38,11 @@ from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata
 
 
-class Array:
+class Array(ArrayOperand):
     """An array on disk, as `create_array` and `open_array` return it.
 
     ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place.
+    ``A @ x`` and ``x @ A`` multiply by blocks, and ``A.T`` is a transpose that reads nothing.
     Indexing takes integers, slices with steps both ways, and ``...``. Several processes may write
     disjoint elements of one array; nothing outside the assigned box is touched. Pickled for another
     process, it is opened anew there.
@@ -116,24 +118,6 @@ class Array:
     def attrs(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
         return copy.deepcopy(self.metadata.attributes)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return self.metadata.nbytes
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def open_file(
         self,
@@ -220,15 +204,6 @@ class Array:
             if self.metadata.growing:
                 # Files that were written to stay open until they are synced.
                 file.submit_sync().wait()
-
-    def __array__(
-        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
-    ) -> npt.NDArray[Any]:
-        """Read the whole array into memory."""
-        if copy is False:
-            raise ValueError("an array on disk cannot become a NumPy array without a copy")
-        whole: npt.NDArray[Any] = self[...]
-        return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def chunk_boxes(self) -> Iterable[Box]:
         """Yield the box of each chunk, in the order on disk as far as a loop can follow it."""

@@ -9,6 +9,9 @@ from outcore.sizes import parse_bytes
 DEFAULT_SHARE = 0.5
 """A call without ``memory=`` takes this share of what is really available."""
 
+LEAST_BYTES = 1 << 20
+"""The default budget is not smaller."""
+
 INDEXING_BYTES = 64 << 20
 """Bounce buffers of plain indexing come from one arena of this size for the whole process."""
 
@@ -47,7 +50,7 @@ def available_bytes() -> int:
 def resolve(memory: int | str | None) -> int:
     """Bytes of a ``memory=`` argument; `None` is a share of what is available."""
     if memory is None:
-        return max(int(available_bytes() * DEFAULT_SHARE), 1 << 20)
+        return max(int(available_bytes() * DEFAULT_SHARE), LEAST_BYTES)
     return parse_bytes(memory)
 
 

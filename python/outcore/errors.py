@@ -205,6 +205,10 @@ class ConvergenceWarning(UserWarning):
     """An iterative method ended before it reached the tolerance."""
 
 
+class LargeLoadWarning(UserWarning):
+    """NumPy loads a whole array that is larger than the default memory budget."""
+
+
 class DamagedCheckpointWarning(UserWarning):
     """A checkpoint that is damaged; the one before it is used."""
 

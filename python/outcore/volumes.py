@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from outcore import pool_locks, rights
 from outcore._core import Volume
+from outcore.array_operand import TransposedArray
 from outcore.errors import (
     BusyError,
     DiskError,
@@ -77,6 +78,11 @@ def as_path(path: PathLike) -> AnyPath:
     """Make a path absolute; a URL of a pool becomes a path in it."""
     if isinstance(path, PoolPath):
         return path
+    if isinstance(path, TransposedArray):
+        raise InvalidError(
+            f"need a matrix on disk, have the {path!r}, which this call does not take; solve with "
+            "the factors of the matrix and trans='T', or copy the transpose with oc.from_array"
+        )
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidError(f"{reprlib.repr(path)} is not a path; give text or a pathlib.Path")

@@ -45,7 +45,7 @@ from outcore.linalg.products.operand import (
 )
 from outcore.linalg.products.result_chunks import result_metadata
 from outcore.linalg.products.slabs import DiskSlabs, MemorySlabs
-from outcore.linalg.products.transposes import read_trans
+from outcore.linalg.products.transposes import read_trans, untransposed
 from outcore.linalg.result import claimed, room, written
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, check_threads, long_call
@@ -79,9 +79,9 @@ def matmul(
     Parameters
     ----------
     A, B
-        Matrices or vectors: arrays on disk, with any chunks in either order, or their paths, or
-        NumPy arrays. A vector is a row as `A` and a column as `B`, and its dimension is missing in
-        the result, as in `numpy.matmul`.
+        Matrices or vectors: arrays on disk, with any chunks in either order, their paths or lazy
+        transposes ``A.T``, or NumPy arrays. A vector is a row as `A` and a column as `B`, and its
+        dimension is missing in the result, as in `numpy.matmul`.
     trans_a, trans_b
         What op is: ``"N"`` nothing, ``"T"`` the transpose, ``"C"`` the conjugate transpose.
     alpha
@@ -145,6 +145,8 @@ def matmul_and_report(
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
     """Do what `matmul` does, and report on it."""
+    A, trans_a = untransposed("trans_a", A, trans_a)
+    B, trans_b = untransposed("trans_b", B, trans_b)
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
     dtype = common_dtype(arrays)

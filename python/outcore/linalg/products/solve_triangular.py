@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from outcore import blas_choice
 from outcore.array import Array
+from outcore.array_operand import TransposedArray
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg.block_writer import DiskResult, WholeResult
@@ -24,7 +25,7 @@ from outcore.linalg.products.operand import (
 )
 from outcore.linalg.products.result_chunks import result_metadata
 from outcore.linalg.products.substitution import Substitution
-from outcore.linalg.products.transposes import read_trans
+from outcore.linalg.products.transposes import read_trans, untransposed
 from outcore.linalg.products.triangular_plan import (
     TriangularGeometry,
     TriangularSystem,
@@ -62,9 +63,9 @@ def solve_triangular(
     Parameters
     ----------
     T
-        (n, n) array on disk, with any chunks in either order, or its path, or a NumPy array. Only
-        its upper triangle is used, or with `lower` the lower one; of the other one no more is read
-        than lies in the same chunks.
+        (n, n) array on disk, with any chunks in either order, its path or lazy transpose ``A.T``,
+        or a NumPy array. Only its upper triangle is used, or with `lower` the lower one. Elements
+        of the other triangle are read only where they lie in the same chunks.
     B
         (n,) or (n, k) right-hand sides, on disk or in memory.
     trans
@@ -134,6 +135,8 @@ def solve_triangular_and_report(
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
     """Do what `solve_triangular` does, and report on it."""
+    if isinstance(T, TransposedArray):
+        (T, trans), lower = untransposed("trans", T, trans), not lower
     check_threads(threads)
     arrays = read_arrays({"T": T, "B": B})
     dtype = common_dtype(arrays)

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from outcore.array_operand import TransposedArray
 from outcore.blas_calls import Trans
 from outcore.errors import InvalidError
 
@@ -26,3 +27,22 @@ def read_trans(name: str, trans: object) -> Trans:
 def simplest(trans: Trans, dtype: np.dtype[Any]) -> Trans:
     """Return ``"T"`` for the conjugate transpose of a real matrix: it is the transpose."""
     return "T" if trans == "C" and dtype.kind == "f" else trans
+
+
+def untransposed(name: str, given: Any, trans: Any) -> tuple[Any, Any]:
+    """Take the array of a lazy transpose, with the `trans` that stands for the same.
+
+    Raises
+    ------
+    InvalidError
+        If it would be the conjugate, which BLAS does not take.
+    """
+    if not isinstance(given, TransposedArray):
+        return given, trans
+    letter = simplest(read_trans(name, trans), given.dtype)
+    if letter == "C":
+        raise InvalidError(
+            f"need {name} 'N' or 'T' for the transpose of a complex matrix, have 'C', which makes "
+            "it the conjugate; pass the conjugate of the other operand, and conjugate the result"
+        )
+    return given.array, "T" if letter == "N" else "N"

@@ -1,0 +1,168 @@
+"""An array on disk as an operand of NumPy: products by blocks, a lazy transpose, implicit loads."""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import budget, linalg
+from outcore.elements import array_of
+from outcore.errors import InvalidError, LargeLoadWarning
+from outcore.selection import select
+from outcore.sizes import format_bytes
+
+_BY_BLOCKS = ("float32", "float64", "complex64", "complex128")
+
+
+class ArrayOperand(ABC):
+    """An array on disk, or its transpose, as NumPy uses it.
+
+    ``A @ x`` and ``x @ A`` with an `x` in memory are computed by blocks, in the default budget of
+    `outcore.linalg.matmul`. Other functions of NumPy load the whole array.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @abstractmethod
+    def __getitem__(self, key: Any) -> Any: ...
+
+    @property
+    def T(self) -> "ArrayOperand":  # noqa: N802  NumPy's name
+        """The transpose of a matrix, a `TransposedArray`; nothing is read. A vector is its own.
+
+        Raises
+        ------
+        InvalidError
+            If it has more than two dimensions.
+        """
+        if self.ndim > 2:
+            raise InvalidError(
+                f"need a matrix to transpose, have {self!r}; read a part of it, and call its "
+                "transpose()"
+            )
+        if isinstance(self, TransposedArray):
+            return self.array
+        return self if self.ndim == 1 else TransposedArray(self)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Read the whole array into memory; warn if it is larger than the default budget."""
+        if copy is False:
+            raise ValueError("an array on disk cannot become a NumPy array without a copy")
+        # Asking for the default budget takes half a millisecond.
+        if self.nbytes > budget.LEAST_BYTES and self.nbytes > (have := budget.resolve(None)):
+            warnings.warn(
+                f"need {format_bytes(self.nbytes)} to load all of {self!r}, the default budget is "
+                f"{format_bytes(have)}; read parts by slices or stream(), or call oc.linalg",
+                LargeLoadWarning,
+                stacklevel=2,
+            )
+        whole: npt.NDArray[Any] = self[...]
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Multiply by blocks in `numpy.matmul`; load the array for anything else."""
+        if ufunc is np.matmul and method == "__call__" and not options:
+            return product(*inputs)
+        if any(isinstance(each, ArrayOperand) for each in options.get("out", ())):
+            return NotImplemented
+        loaded = [np.asarray(each) if isinstance(each, ArrayOperand) else each for each in inputs]
+        return getattr(ufunc, method)(*loaded, **options)
+
+    def __matmul__(self, other: Any) -> Any:
+        return product(self, other) if _is_operand(other) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return product(other, self) if _is_operand(other) else NotImplemented
+
+
+class TransposedArray(ArrayOperand):
+    """The transpose of a matrix on disk, ``A.T``; nothing is copied.
+
+    It can be indexed, multiplied with ``@``, and passed to `outcore.linalg.matmul`,
+    `outcore.linalg.solve_triangular` and `outcore.from_array`.
+
+    Attributes
+    ----------
+    array
+        The matrix itself.
+    """
+
+    def __init__(self, array: ArrayOperand) -> None:
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"<transpose of {self.array!r}>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+        return self.array.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.array.dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        select(key, self.shape)  # it names the dimensions as the caller counts them
+        keys = key if isinstance(key, tuple) else (key,)
+        at = next((i for i, each in enumerate(keys) if each is Ellipsis), len(keys))
+        missing = 2 - len(keys) + (at < len(keys))
+        full: list[Any] = [*keys[:at], *[slice(None)] * missing, *keys[at + 1 :]]
+        rows, columns = full
+        return self.array[columns, rows].T
+
+
+def _is_operand(given: Any) -> bool:
+    return isinstance(given, ArrayOperand | list | tuple) or hasattr(given, "__array__")
+
+
+def product(left: Any, right: Any) -> Any:
+    """Multiply as `numpy.matmul` does, with one of the operands on disk.
+
+    Raises
+    ------
+    InvalidError
+        If both are on disk, or their shapes do not fit.
+    """
+    if isinstance(left, ArrayOperand) and isinstance(right, ArrayOperand):
+        raise InvalidError(
+            f"need one operand of @ in memory, have {left!r} and {right!r}; call "
+            "oc.linalg.matmul(A, B, out=PATH), or without out= for a result in memory"
+        )
+    pair = [x if isinstance(x, ArrayOperand) else array_of(x, "an operand") for x in (left, right)]
+    stored = next(x for x in pair if isinstance(x, ArrayOperand))
+    if stored.dtype.name in _BY_BLOCKS and all(x.ndim <= 2 for x in pair):
+        return linalg.matmul(*pair, progress=False)
+    return np.matmul(*map(np.asarray, pair))
