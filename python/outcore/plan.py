@@ -189,6 +189,7 @@ def plan(
     m: int | None = None,
     k: int | None = None,
     dtype: npt.DTypeLike = "f8",
+    compute_dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     path: PathLike | None = None,
     rhs: int = 1,
@@ -204,6 +205,9 @@ def plan(
         which ``"lu"`` will do, as ``"cholesky"`` will for ``"cho_factor"``.
     n, dtype
         Order (of one that is not square: columns) and element type of the matrix.
+    compute_dtype
+        Type of the arithmetic, where it is another than that of the matrix: that which the matrix
+        and the right-hand sides promote to, or ``dtype=`` of the call.
     m, k
         Rows of a matrix that is not square; inner length, or number of vectors.
     memory
@@ -248,6 +252,7 @@ def plan(
         return plan_collective(verb, path=path, rates=rates, **options)
     # Here, and not above: they bring SciPy, which takes longer to import than all the rest.
     from outcore.linalg.planners import FUNCTIONS, PLANNERS
+    from outcore.linalg.result_dtype import result_dtype, work_dtype
     from outcore.linalg.systems.plan import solve_notes
 
     verb = FUNCTIONS.get(verb, verb)
@@ -269,16 +274,22 @@ def plan(
     def seconds(cost: Cost) -> float:
         return cost.seconds(found())
 
+    computed_in = work_dtype("the matrix", kind)
+    if compute_dtype is not None:
+        computed_in = result_dtype({"compute_dtype=": compute_dtype})
+        if not np.can_cast(kind, computed_in, "same_kind"):
+            raise InvalidError(f"compute_dtype={computed_in} cannot hold what is {kind}; use 'c16'")
     problem = Problem(
-        n, kind, budget.resolve(memory), m, k, rhs, options, seconds, lambda: found().reads
-    )
+        n, computed_in, budget.resolve(memory), m, k, rhs, options, seconds,
+        lambda: found().reads, None if kind == computed_in else kind,
+    )  # fmt: skip
     cost = PLANNERS[verb](problem)
     problem.refuse_unasked()
     known = found()
     return Plan(
         verb=verb,
         n=n,
-        dtype=kind.name,
+        dtype=computed_in.name,
         method=cost.method,
         path=str(path),
         memory_bytes=problem.memory_bytes,
@@ -293,5 +304,9 @@ def plan(
         seconds=seconds(cost),
         m=m,
         k=k,
-        notes=(solve_notes(problem, seconds) if verb == "solve" else []) + known.notes,
+        notes=(
+            (solve_notes(problem, seconds) if verb == "solve" else [])
+            + ([f"A, in {kind}, is converted as it is read"] if kind != computed_in else [])
+            + known.notes
+        ),
     )

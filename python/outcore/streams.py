@@ -34,7 +34,7 @@ class Pending(Protocol):
         """Wait until it is done; raise what it raised."""
 
 
-def wait(ticket: Ticket, trace: Trace | None = None) -> None:
+def wait(ticket: Pending, trace: Trace | None = None) -> None:
     """Wait for work in the background, and note the time that it took the caller."""
     if trace is None or ticket.done():
         ticket.wait()

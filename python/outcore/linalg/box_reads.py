@@ -39,7 +39,7 @@ class BoxReads(NamedTuple):
     Attributes
     ----------
     layout, dtype
-        Of the matrix.
+        Of the matrix; the type is that of the memory.
     bounce_bytes
         Memory for what is not read in place.
     disk
@@ -54,10 +54,14 @@ class BoxReads(NamedTuple):
     def bytes_of(self, rows: "Counter[Part]", columns: "Counter[Part]", height: int) -> int:
         """Bytes read for all pairs of such rows and columns, to memory of so many rows."""
         high, wide = self.layout.chunks
-        chunk_bytes = high * wide * self.dtype.itemsize
+        stored = self.layout.stored or self.dtype
+        chunk_bytes = high * wide * stored.itemsize
         most = _bounce_piece_bytes(chunk_bytes, self.bounce_bytes, self.disk.block_bytes)
+        if self.layout.stored is not None:
+            # Each column comes to the end of its memory, away from the others.
+            height = 0
         return sum(
-            times * other * _read_bytes(self.layout, self.dtype, i, j, height, most, self.disk)
+            times * other * _read_bytes(self.layout, stored, i, j, height, most, self.disk)
             for i, times in rows.items()
             for j, other in columns.items()
         )

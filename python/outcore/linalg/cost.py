@@ -38,7 +38,7 @@ class Problem:
     rhs
         Right-hand sides.
     dtype
-        Element type.
+        Type of the arithmetic and of the result.
     memory_bytes
         Budget.
     options
@@ -47,6 +47,8 @@ class Problem:
         Predicts the time of a cost, where the plan depends on it.
     disk
         Says how reads of the disk grow.
+    stored
+        Type of the matrix on disk, if that is another.
     """
 
     n: int
@@ -58,6 +60,7 @@ class Problem:
     options: dict[str, Any] = field(default_factory=dict)
     seconds: "Callable[[Cost], float] | None" = field(default=None, compare=False, repr=False)
     disk: Callable[[], DiskReads] = field(default=DiskReads, compare=False, repr=False)
+    stored: np.dtype[Any] | None = None
     _asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def option(self, name: str, default: Any) -> Any:
@@ -70,6 +73,11 @@ class Problem:
         if unknown := sorted(self.options.keys() - self._asked):
             known = ", ".join(sorted(self._asked)) or "none"
             raise InvalidError(f"this plan has no option {unknown[0]!r}; those it has: {known}")
+
+    @property
+    def on_disk(self) -> np.dtype[Any]:
+        """Type of the matrix on disk."""
+        return self.stored or self.dtype
 
     def needed(self, name: str) -> int:
         """Look up `m` or `k`, which this verb cannot do without."""

@@ -1,5 +1,6 @@
 """The parts in which a matrix on disk is read: grains, of whole pages where its chunks allow."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,15 +23,20 @@ class Grains:
         Bytes of an element; 0 for a matrix in memory, of which nothing is read.
     is_aligned
         Whether the disk can use the memory of a box as it is.
+    computed_itemsize
+        Bytes of an element of the type in which is computed, where that is another; 0 where not.
     """
 
     rows: int = 1
     columns: int = 1
     itemsize: int = 0
     is_aligned: bool = True
+    computed_itemsize: int = 0
 
     @classmethod
-    def of(cls, chunks: Sequence[int], order: str, itemsize: int) -> "Grains":
+    def of(
+        cls, chunks: Sequence[int], order: str, itemsize: int, computed_itemsize: int = 0
+    ) -> "Grains":
         """Find the grains of a matrix on disk, or of a vector, which is a column."""
         rows, columns = (chunks[0], 1) if len(chunks) == 1 else chunks
         is_row_major = order == "C" and len(chunks) == 2
@@ -39,7 +45,8 @@ class Grains:
         least = SLOT_ALIGN_BYTES // math.gcd(SLOT_ALIGN_BYTES, fast * itemsize)
         thin = least if slow % least == 0 else slow
         shape = (thin, fast) if is_row_major else (fast, thin)
-        return cls(*shape, itemsize, fast * itemsize % SLOT_ALIGN_BYTES == 0)
+        is_aligned = fast * itemsize % SLOT_ALIGN_BYTES == 0
+        return cls(*shape, itemsize, is_aligned, computed_itemsize)
 
     @property
     def is_on_disk(self) -> bool:
@@ -48,7 +55,7 @@ class Grains:
 
     def transposed(self) -> "Grains":
         """Those of the transpose."""
-        return Grains(self.columns, self.rows, self.itemsize, self.is_aligned)
+        return dataclasses.replace(self, rows=self.columns, columns=self.rows)
 
     def covering(self, rows: int, columns: int) -> tuple[int, int]:
         """Grow the sizes of a box that begins where a grain does to whole grains."""
@@ -59,8 +66,9 @@ class Grains:
         return math.prod(self.covering(rows, columns)) * self.itemsize
 
     def memory_bytes(self, rows: int, columns: int) -> int:
-        """Memory of a box, in whole pages."""
-        return pages(self.box_bytes(rows, columns))
+        """Memory of a box, in whole pages: as it is read, and as it is computed with."""
+        itemsize = max(self.itemsize, self.computed_itemsize) if self.itemsize else 0
+        return pages(math.prod(self.covering(rows, columns)) * itemsize)
 
 
 def pages(nbytes: int) -> int:

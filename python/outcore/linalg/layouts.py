@@ -29,11 +29,11 @@ def layout_of(
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
     shape = shape or (problem.m or problem.n, problem.n)
-    found = chunks or default_chunks(shape, problem.dtype.itemsize, order)
+    found = chunks or default_chunks(shape, problem.on_disk.itemsize, order)
     found = tuple(found) if isinstance(found, Sequence) else (found,)
     if len(found) != 2 or not all(map(is_count, found)):
         raise InvalidError(f"chunks must be rows and columns, such as (512, 512), have {chunks!r}")
-    return Layout(order, found)
+    return Layout(order, found, problem.stored)
 
 
 def tile_of(problem: Problem) -> tuple[int, int] | None:

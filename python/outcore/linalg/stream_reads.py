@@ -18,14 +18,34 @@ from outcore.disk_reads import DiskReads
 from outcore.linalg.box_reads import BoxReads
 from outcore.linalg.grains import pages
 from outcore.linalg.lu.segments import Layout
+from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _RING_BYTES = 64 << 20
 """Tiles of a matrix read ahead at most."""
 
 
-def pass_ring_bytes(slot_bytes: int, memory_bytes: int) -> int:
+def pass_ring_bytes(
+    slot_bytes: int, memory_bytes: int, stored: "np.dtype[Any]", dtype: "np.dtype[Any]"
+) -> int:
     """Memory of a pass over a matrix, in chunks of so many bytes on disk, beside its columns."""
-    return min(_RING_BYTES, memory_bytes // 2, 8 * slot_bytes)
+    slots = 8 * (1 + _times(stored, dtype))
+    return min(_RING_BYTES, memory_bytes // 2, slots * slot_bytes)
+
+
+def _times(stored: "np.dtype[Any]", dtype: "np.dtype[Any]") -> int:
+    """Say how many times as large a box is in the type of the arithmetic; 0 if that is the same."""
+    return 0 if stored == dtype else -(-dtype.itemsize // stored.itemsize)
+
+
+def pass_box_bytes(ring_bytes: int, stored: "np.dtype[Any]", dtype: "np.dtype[Any]") -> int:
+    """Bytes of the boxes of a pass with so much memory, of a matrix that is computed with in dtype.
+
+    A quarter of the memory is for what is not read in place. Three boxes share the rest, and room
+    for one of them in the type of the arithmetic, if that is another.
+    """
+    times = _times(stored, dtype)
+    box = 3 * ring_bytes // (4 * (3 + times))
+    return max(box // SLOT_ALIGN_BYTES, 1) * SLOT_ALIGN_BYTES if times else box
 
 
 class _Range(NamedTuple):
@@ -70,10 +90,11 @@ class StreamReads(NamedTuple):
         """Bytes of a chunk on disk."""
         return pages(math.prod(self.layout.chunks) * self.dtype.itemsize)
 
-    def bytes_of_pass(self) -> int:
-        """Bytes read by a pass over the matrix, in boxes of as many bytes as bounce."""
+    def bytes_of_pass(self, box_bytes: int | None = None) -> int:
+        """Bytes read by a pass over the matrix in boxes of so many, or of as many as bounce."""
         layout, itemsize = self.layout, self.dtype.itemsize
-        steps = small_shape(layout.chunks, layout.order, itemsize, self.bounce_bytes)
+        most = self.bounce_bytes if box_bytes is None else box_bytes
+        steps = small_shape(layout.chunks, layout.order, itemsize, most)
         rows, columns = (
             [
                 (at, min(at + step, top + chunk, extent))

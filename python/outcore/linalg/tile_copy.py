@@ -21,8 +21,9 @@ from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 _STRIPS = 2
 """Strips in memory: one is cut, the other is on its way."""
@@ -93,7 +94,8 @@ class TileCopy(NamedTuple):
     def block(self) -> CopyBlock:
         """The blocks in which it is copied."""
         rows, itemsize, wide = self.tile[0], self.dtype.itemsize, self._wide
-        if self.layout.order != "C" or self.layout.chunks[1] * itemsize % self.block_bytes:
+        line_bytes = self.layout.chunks[1] * self.layout.itemsize(self.dtype)
+        if self.layout.order != "C" or line_bytes % self.block_bytes:
             return CopyBlock(0, wide, 1)
         most = self.memory_bytes // (wide * itemsize * rows)
         if not most:
@@ -169,7 +171,7 @@ class TileCopy(NamedTuple):
             (self.shape[0] - self.top(part.left)) * (part.end - part.first)
             for part in self.parts(first_panel)
         )
-        return words * self.dtype.itemsize
+        return words * self.layout.itemsize(self.dtype)
 
     def blocks(self, first_panel: int) -> Iterator[tuple[int, CopyPart]]:
         """First row and columns of each block, in their order."""
@@ -180,7 +182,7 @@ class TileCopy(NamedTuple):
 
     def run(
         self,
-        matrix: ArrayFile,
+        matrix: MatrixFile,
         tiles: ArrayFile,
         first_panel: int,
         call: LongCall,
@@ -200,7 +202,7 @@ class TileCopy(NamedTuple):
         memory = [call.arena.allocate(high * wide * self.dtype.itemsize) for _ in range(places)]
         room: list[Matrix] = [np.ndarray((high, wide), self.dtype, memoryview(p)) for p in memory]
 
-        def arrive(number: int) -> Ticket:
+        def arrive(number: int) -> Pending:
             top, part = blocks[number]
             box = room[number % places][: m - top, : part.end - part.first]
             return _read(matrix, top, part.first, box, is_transposed=is_transposed)
@@ -219,7 +221,7 @@ class TileCopy(NamedTuple):
 
     def _run_by_strips(
         self,
-        matrix: ArrayFile,
+        matrix: MatrixFile,
         tiles: ArrayFile,
         first_panel: int,
         call: LongCall,
@@ -244,7 +246,7 @@ class TileCopy(NamedTuple):
             shape = end - first, part.end - part.first
             return np.ndarray(shape, self.dtype, memoryview(places[number % _STRIPS]))
 
-        def arrive(number: int) -> Ticket:
+        def arrive(number: int) -> Pending:
             _, part, first, _ = strips[number]
             return _read(matrix, first, part.first, rows_of(number), is_transposed=is_transposed)
 
@@ -290,7 +292,7 @@ class TileCopy(NamedTuple):
         return tickets
 
 
-def _read(matrix: ArrayFile, top: int, left: int, box: Matrix, *, is_transposed: bool) -> Ticket:
+def _read(matrix: MatrixFile, top: int, left: int, box: Matrix, *, is_transposed: bool) -> Pending:
     """Read a box of what is described; the matrix may be its transpose."""
     if is_transposed:
         return matrix.submit_read([left, top], [1, 1], box.T)

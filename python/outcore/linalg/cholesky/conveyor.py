@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile, Ticket
+from outcore._core import Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg.cholesky.loads import TriangleLoads
 from outcore.linalg.cholesky.pieces import Piece
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 
 @dataclass
@@ -52,7 +53,7 @@ class _Coming(NamedTuple):
 class Source(NamedTuple):
     """Where slabs come from: a file, how they are loaded, and whether it has the transpose."""
 
-    file: ArrayFile
+    file: MatrixFile
     loads: TriangleLoads
     is_transposed: bool
 
@@ -72,8 +73,8 @@ class Conveyor:
         self._leaving: deque[tuple[int, list[Ticket]]] = deque()
         self._next: list[_Held] = []
         self._coming: list[_Coming] = []
-        self._arriving: list[tuple[int, Ticket]] = []
-        self._awaited: list[tuple[int, Ticket]] = []
+        self._arriving: list[tuple[int, Pending]] = []
+        self._awaited: list[tuple[int, Pending]] = []
 
     def load(self, part: Part | None) -> None:
         """Start loading a part into free memory: the first one."""

@@ -24,6 +24,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
@@ -50,6 +51,7 @@ def cho_factor(
     A: Array | PathLike,
     *,
     lower: bool = True,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
@@ -63,12 +65,15 @@ def cho_factor(
     Parameters
     ----------
     A
-        (n, n) array on disk, or its path; float32, float64, complex64 or complex128. Imaginary
+        (n, n) array on disk, or its path; any number type of at most double precision. Imaginary
         parts of its diagonal are taken as zero, as by LAPACK.
     lower
         Which triangle of `A` is read; the other need not be right. Of an `A` in ``order="F"`` the
         lower is read fastest, in ``order="C"`` the upper (`False`), with the default chunks. L is
         the same, up to rounding of what is in `A`.
+    dtype
+        Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
+        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("cholesky", ...)``.
@@ -113,7 +118,7 @@ def cho_factor(
         raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")
     with open_storage(
         Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower), A, out, memory_bytes,
-        overwrite_a=overwrite_a, overwrite=overwrite, resume=resume, threads=threads,
+        dtype=dtype, overwrite_a=overwrite_a, overwrite=overwrite, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g = storage.geometry
         work, left = flops(g.n, g.dtype), _flops_left(g, storage.first_panel)

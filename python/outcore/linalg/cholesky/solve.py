@@ -21,12 +21,13 @@ from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
 from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks
 from outcore.linalg.lu.solve import cut_group, stopping_cleanly
-from outcore.linalg.lu.sweeps import Widened, tile_bytes
+from outcore.linalg.lu.sweeps import tile_bytes
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.condition import Probes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.right_hand_side import RightHandSide, opened, substituted_in
 from outcore.linalg.systems.solutions import solution, system_of
+from outcore.linalg.widened import Converted
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report, keep
@@ -36,8 +37,9 @@ from outcore.volumes import PathLike
 
 def cho_solve(
     c: CholeskyFactor,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -52,8 +54,12 @@ def cho_solve(
     c
         Factor from `cho_factor` or `open_factor`.
     b
-        (n,) or (n, k): a NumPy array, or an `Array` on disk, which is worked on in groups of as
-        many columns as fit in memory (each group is a pass over L forward and one backward).
+        (n,) or (n, k): a NumPy array, or an array on disk or its path, which is worked on in groups
+        of as many columns as fit in memory (each group is a pass over L forward and one backward).
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
+        `b`. Factors of another type are converted as they are read, which gives them no digits that
+        they were made without: `b` is not rounded, and substitution adds no errors of their type.
     memory
         Budget of the passes; by default half of the available memory. A solution in memory is the
         caller's and not counted.
@@ -70,8 +76,8 @@ def cho_solve(
     -------
     numpy.ndarray or Array
         x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
-        its ``report``, which `outcore.last_report` is in any case. Of the factor's type; complex
-        for a complex `b`.
+        its ``report``, which `outcore.last_report` is in any case. Of the type that the factor and
+        `b` promote to, or of `dtype`.
 
     Raises
     ------
@@ -83,7 +89,9 @@ def cho_solve(
         After Ctrl-C or SIGTERM.
     """
     refuse_others(c, CholeskyFactor)
-    rhs = RightHandSide.read(c.n, c.dtype, b, "N", out, overwrite=overwrite, reads=[c.path])
+    b = opened(b)
+    made_in = substituted_in(c.dtype, b, dtype)
+    rhs = RightHandSide.read(c.n, made_in, b, "N", out, overwrite=overwrite, reads=[c.path])
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)
@@ -116,7 +124,7 @@ def solve_and_report(
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             file = c.open_tiles(call.arena, call.trace)
-            probing = Probes(c.n, probes, c.dtype, call)
+            probing = Probes(c.n, probes, rhs.dtype, call)
 
             def solve(X: Matrix, _: slice) -> None:
                 beside = probing.take()
@@ -194,7 +202,7 @@ class Passes:
             self.file, self.c.dtype, self.call.arena, RING_BLOCKS * block_bytes, self.call.trace,
             least_bytes=block_bytes,
         )  # fmt: skip
-        widened = Widened(self.c.dtype, self.matrices[0].dtype, block_bytes, self.call)
+        converted = Converted(self.c.dtype, self.matrices[0].dtype, block_bytes, self.call)
         stream.extend(
             (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
             for K, t in schedule
@@ -206,6 +214,6 @@ class Passes:
             first = max(t.start * rows, o)
             start_ns = self.call.trace.now_ns()
             inside = data[first - t.start * rows : n - t.start * rows, : e - o]
-            yield (o, e), first, widened(inside)
+            yield (o, e), first, converted(inside)
             self.call.trace.record("compute", start_ns)
             self.call.meter.advance(read_bytes)

@@ -9,7 +9,6 @@ from outcore.linalg.cholesky.loads import TriangleLoads
 from outcore.linalg.cholesky.lower_tiles import keep_lower
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.storage import FactorStorage
-from outcore.linalg.lu.segments import Layout
 from outcore.longcall import LongCall
 
 
@@ -26,7 +25,7 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
     @property
     def loads(self) -> TriangleLoads:
         """How its slabs are loaded."""
-        layout = Layout.of(self.metadata)
+        layout = self.layout
         disk = DiskReads(*self.matrix.read_granularity)
         return TriangleLoads(self.geometry, layout if self.lower else layout.transposed(), disk)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore import blas_choice
 from outcore._core import ArrayFile, Grid
@@ -41,6 +42,7 @@ from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made, place_argument
+from outcore.linalg.result_dtype import factor_dtype
 from outcore.longcall import check_threads
 from outcore.pool_locks import is_lock
 from outcore.volumes import (
@@ -120,6 +122,7 @@ def open_storage(
     out: PathLike | None,
     memory_bytes: int,
     *,
+    dtype: npt.DTypeLike | None,
     overwrite_a: bool,
     overwrite: bool,
     resume: bool,
@@ -134,6 +137,7 @@ def open_storage(
     source = A.place if isinstance(A, Array) else place(A)
     metadata = read_metadata(source)
     n = _shape(metadata, source.path, kind)[1]
+    made_in = factor_dtype(metadata.dtype, dtype)
     target = place(out if out is not None else f"{source.path}{kind.suffix}")
     if target.path == source.path:
         raise InvalidError(
@@ -143,11 +147,11 @@ def open_storage(
         raise InvalidError(
             f"{place_argument()} lies in the matrix, {source.path}; choose another directory"
         )
-    tile = _tile_to_reuse(metadata) if overwrite_a else None
-    fresh = method.geometry(n, metadata.dtype, memory_bytes, tile)
+    tile = _tile_to_reuse(metadata, made_in) if overwrite_a else None
+    fresh = method.geometry(n, made_in, memory_bytes, tile)
     with exclusive(target, "factors", keep=True):
         journal = _find_journal(
-            method, source, metadata, target, overwrite=overwrite, resume=resume
+            method, source, metadata, target, made_in, overwrite=overwrite, resume=resume
         )
         if journal is None:
             _check_content(source, metadata)
@@ -161,9 +165,9 @@ def open_storage(
                 half_written.remove_half_written()
         mark_as_made(target)
         if method.again is not None:
-            g = method.again(n, metadata.dtype, memory_bytes, journal.header)
+            g = method.again(n, made_in, memory_bytes, journal.header)
         else:
-            g = method.geometry(n, metadata.dtype, memory_bytes, journal.header.tile)
+            g = method.geometry(n, made_in, memory_bytes, journal.header.tile)
         kernels, threads_now = blas_choice.in_use()
         header = journal.header.gone_on_with(kernels, threads or threads_now, g.budget_bytes)
         if journal.is_torn or header != journal.header:
@@ -197,7 +201,12 @@ def _shape(metadata: Metadata, path: AnyPath, kind: Kind) -> tuple[int, int]:
     return kind.shape_of(shape)
 
 
-def _tile_to_reuse(metadata: Metadata) -> tuple[int, int]:
+def _tile_to_reuse(metadata: Metadata, dtype: np.dtype[Any]) -> tuple[int, int]:
+    if metadata.dtype != dtype:
+        raise InvalidError(
+            f"overwrite_a needs a matrix of the factors' type, {dtype}, have {metadata.dtype}; "
+            "leave out overwrite_a or dtype="
+        )
     chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
     if (
         metadata.order != "F"
@@ -256,6 +265,7 @@ def _find_journal(
     source: Place,
     metadata: Metadata,
     target: Place,
+    made_in: np.dtype[Any],
     *,
     overwrite: bool,
     resume: bool,
@@ -283,7 +293,7 @@ def _find_journal(
     journal = read_journal(target) if resume or holds_matrix else None
     if journal is None:
         return None
-    header, dtype = journal.header, metadata.dtype.name
+    header, dtype = journal.header, made_in.name
     fix = f"pass resume=False to begin anew, or another {place_argument()}"
     if holds_matrix:
         fix = f"pass another {place_argument()}, or first finish or remove what is in {target.path}"

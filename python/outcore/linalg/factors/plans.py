@@ -51,9 +51,9 @@ def qr_solve_cost(problem: Problem) -> Cost:
     # With more columns than rows the factors are those of the transpose.
     shape = max(m, n), min(m, n)
     if tile is None:
-        g = slab_qr_geometry(shape, problem.dtype, problem.memory_bytes)
+        g = slab_qr_geometry(shape, problem.on_disk, problem.memory_bytes)
         tile = g.rows, g.columns
-    tiles = Tiles(shape, problem.dtype, tile)
+    tiles = Tiles(shape, problem.dtype, tile, problem.stored)
     probes, group = with_probes(
         PROBES, lambda probes: tiles.group(problem.memory_bytes, problem.rhs, 1, 0, probes)
     )
@@ -120,14 +120,19 @@ def slogdet_cost(problem: Problem) -> Cost:
 
 
 def _lu_factors(problem: Problem) -> _Factors:
-    tile = tile_of(problem)
+    tile, problem = tile_of(problem), _as_made(problem)
     if tile is None:
         _, tile = planned_lu(problem)
     return _Factors(problem.n, problem.dtype, tile)
 
 
+def _as_made(problem: Problem) -> Problem:
+    """Plan for factors of the type that they have on disk."""
+    return dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
+
+
 def _cholesky_factors(problem: Problem) -> _Factors:
-    tile = tile_of(problem)
+    tile, problem = tile_of(problem), _as_made(problem)
     if tile is None:
         g = cholesky_geometry_of(problem)
         tile = g.rows, g.columns
@@ -137,18 +142,18 @@ def _cholesky_factors(problem: Problem) -> _Factors:
 def _solving(
     problem: Problem, factors: _Factors, bytes_read: int, passes: str, least: float
 ) -> Cost:
-    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs)
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs, dtype=problem.dtype)
     rows, columns = factors.tile
     return Cost(
         method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
-        peak_memory_bytes=ring_bytes(factors, block_tiles),
+        peak_memory_bytes=ring_bytes(factors, block_tiles, problem.dtype),
         disk_bytes=0,
         words_lower_bound=least,
         phases=(
             Phase(
-                dtype=factors.dtype,
+                dtype=problem.dtype,
                 bytes_read=bytes_read,
-                flops=solve_flops(factors.n, factors.dtype, problem.rhs),
+                flops=solve_flops(factors.n, problem.dtype, problem.rhs),
             ),
         ),
     )

@@ -14,7 +14,9 @@ from outcore.linalg.factors.factor import Kind, open_tiles, tile_grid, tile_meta
 from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.journal import Journal, Record
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.tile_copy import TileCopy
+from outcore.linalg.widened import MatrixFile, widened_file
 from outcore.longcall import LongCall
 from outcore.report import Report
 from outcore.streams import wait
@@ -59,12 +61,12 @@ class FactorStorage(Generic[G]):
         self._note: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="outcore-journal")
         self._aside = (0, 0)
-        self._matrix: ArrayFile | None = None
+        self._matrix: MatrixFile | None = None
         self._factors: ArrayFile | None = None
 
     @property
-    def matrix(self) -> ArrayFile:
-        """File of the matrix."""
+    def matrix(self) -> MatrixFile:
+        """File of the matrix, in the type of the factors."""
         return _opened(self._matrix)
 
     @property
@@ -86,9 +88,11 @@ class FactorStorage(Generic[G]):
             self._factors = open_tiles(
                 where, self.kind, grid, call.arena, call.trace, writable=True
             )
-            self._matrix = ArrayFile(
-                self._source.volume, self._source.name, self.metadata.grid(), False, call.arena,
-                g.bounce_bytes, call.trace, 0,
+            self._matrix = self._widened(
+                ArrayFile(
+                    self._source.volume, self._source.name, self.metadata.grid(), False,
+                    call.arena, g.bounce_bytes, call.trace, 0,
+                )
             )  # fmt: skip
             return
         self._room = shared_room(g, self.places.values())
@@ -98,6 +102,15 @@ class FactorStorage(Generic[G]):
             where, self.kind, grid, call.arena, call.trace, writable=True,
             bounce_bytes=g.bounce_bytes,
         )  # fmt: skip
+
+    def _widened(self, file: ArrayFile) -> MatrixFile:
+        """Have the elements of the matrix in the type of the factors."""
+        return widened_file(file, self.metadata.dtype, self.geometry.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        """Of the matrix on disk."""
+        return Layout.of(self.metadata, self.geometry.dtype)
 
     def _grid(self, places: range) -> Grid:
         g = self.geometry
@@ -216,7 +229,7 @@ class FactorStorage(Generic[G]):
             self._target, self.kind, self._grid(range(g.panels)), call.arena, call.trace,
             writable=True, bounce_bytes=g.bounce_bytes,
         )  # fmt: skip
-        copy.run(matrix, tiles, self.first_panel, call, is_transposed=is_transposed)
+        copy.run(self._widened(matrix), tiles, self.first_panel, call, is_transposed=is_transposed)
         self._aside = matrix.counters()[0], tiles.counters()[1]
         # Their buffers go with them.
         del matrix, tiles
@@ -255,7 +268,10 @@ class FactorStorage(Generic[G]):
         )
 
 
-def _opened(file: ArrayFile | None) -> ArrayFile:
+F = TypeVar("F")
+
+
+def _opened(file: F | None) -> F:
     if file is None:
         raise ClosedError("the files of the factorization are not open; call open() first")
     return file

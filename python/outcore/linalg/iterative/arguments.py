@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.counts import is_count, is_number
 from outcore.errors import InvalidError
@@ -42,6 +43,7 @@ class Setting:
     overwrite: bool = False
     resume: bool = True
     factors: LUFactor | CholeskyFactor | None = None
+    dtype: npt.DTypeLike | None = None
 
     def check(self) -> None:
         """Refuse values that cannot be."""
@@ -65,6 +67,7 @@ class Setting:
         return {
             "tol=": self.tol, "number of sweeps": self.most, "block=": self.block,
             "assume_a=": self.assume_a, "storage=": self.storage,
+            "dtype=": None if self.dtype is None else str(self.dtype),
         }  # fmt: skip
 
     @property

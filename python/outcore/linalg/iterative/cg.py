@@ -45,6 +45,7 @@ def cg(
     block: int | None = None,
     pin: Pin = "auto",
     storage: Storage = None,
+    dtype: npt.DTypeLike | None = None,
     tol: float | None = 1e-5,
     max_iterations: int = 1000,
     scratch: PathLike | None = None,
@@ -62,8 +63,8 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+        As for `gauss_seidel`, and so is `progress`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
         which each read the triangle once more. Cholesky factors of a matrix like A, from
@@ -106,6 +107,7 @@ def cg(
     setting = Setting(
         tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
         overwrite, resume, factors,
+        dtype=dtype,
     )  # fmt: skip
 
     def choices(layout: MatrixLayout, *_: object) -> list[Demands]:

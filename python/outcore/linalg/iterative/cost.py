@@ -141,17 +141,18 @@ def _setting(problem: Problem, assume_a: Any) -> Setting:
 def _divider(
     problem: Problem, setting: Setting, choices: Choices, rank: int = 0, processes: int = 1
 ) -> Divider:
-    n, dtype = problem.n, problem.dtype
-    check_dtype(dtype)
-    order, (rows, cols) = layout_of(problem, order="C")
-    wide = working_dtype(dtype, setting.storage)
-    stored = dtype if setting.storage is None else narrow_dtype(wide)
-    itself = MatrixLayout(n, dtype, wide, (rows, cols), order)
+    n, itself_in = problem.n, problem.on_disk
+    order, (rows, cols), _ = layout_of(problem, order="C")
+    wide = working_dtype(problem.dtype, setting.storage)
+    check_dtype(itself_in, wide)
+    stored = itself_in if setting.storage is None else narrow_dtype(wide)
+    itself = MatrixLayout(n, itself_in, wide, (rows, cols), order)
     rhs = _right_hand_sides(problem, wide)
     if setting.out is not None and rank == 0:
         rhs = rhs._replace(out=place(setting.out))
     return Divider(
-        dataclasses.replace(itself, stored=stored), itself.slot_bytes if stored != dtype else None,
+        dataclasses.replace(itself, stored=stored),
+        itself.slot_bytes if stored != itself_in else None,
         rhs, None, choices, setting, problem.memory_bytes, rank, processes,
     )  # fmt: skip
 

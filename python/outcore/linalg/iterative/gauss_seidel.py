@@ -37,6 +37,7 @@ def gauss_seidel(
     direction: Direction | None = None,
     assume_a: AssumeA = "gen",
     storage: Storage = None,
+    dtype: npt.DTypeLike | None = None,
     tol: float | None = 1e-5,
     max_sweeps: int = 1000,
     scratch: PathLike | None = None,
@@ -90,6 +91,9 @@ def gauss_seidel(
     storage
         ``"f4"``: keep A as float32 (complex64) and compute in double precision. Takes half of the
         memory and of the reads; x then solves a system that is off by rounding A.
+    dtype
+        Type of the arithmetic and of the solution, float32 to complex128, if not that which `A` and
+        `b` promote to. Tiles of an `A` of lower precision are converted as they are used.
     tol
         Residual ‖b - Ax‖₂ / ‖b‖₂ at which to stop, for each right-hand side; `None`: make
         `max_sweeps` sweeps.
@@ -172,6 +176,7 @@ def gauss_seidel(
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         overwrite, resume,
+        dtype=dtype,
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
         setting.check()

@@ -55,6 +55,7 @@ def gmres(
     pin: Pin = "auto",
     assume_a: AssumeA = "gen",
     storage: Storage = None,
+    dtype: npt.DTypeLike | None = None,
     tol: float | None = 1e-5,
     max_iterations: int = 1000,
     scratch: PathLike | None = None,
@@ -72,8 +73,8 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+        As for `gauss_seidel`, and so is `progress`.
     preconditioner
         Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
         once. ``"ssor"``: one forward and one backward, one and a half times. ``"jacobi"``: the
@@ -121,6 +122,7 @@ def gmres(
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         overwrite, resume, preconditioner if isinstance(preconditioner, Saved) else None,
+        dtype=dtype,
     )  # fmt: skip
 
     def choices(

@@ -32,6 +32,7 @@ def jacobi(
     pin: Pin = "auto",
     assume_a: AssumeA = "gen",
     storage: Storage = None,
+    dtype: npt.DTypeLike | None = None,
     tol: float | None = 1e-5,
     max_sweeps: int = 1000,
     scratch: PathLike | None = None,
@@ -50,8 +51,8 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, tol, scratch, memory, out, overwrite, resume, threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+        As for `gauss_seidel`, and so is `progress`.
     omega
         Damping or over-relaxation ω, positive.
     assume_a
@@ -82,6 +83,7 @@ def jacobi(
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         overwrite, resume,
+        dtype=dtype,
     )  # fmt: skip
     setting.check()
     needs = demands(is_half=setting.mirror is not None)

@@ -29,7 +29,8 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.preconditioners import check_factors
 from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.systems.right_hand_side import RightHandSide, row_not_finite
+from outcore.linalg.result_dtype import matrix_dtype, result_dtype
+from outcore.linalg.systems.right_hand_side import RightHandSide, opened, row_not_finite
 from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
 from outcore.longcall import long_call
 from outcore.volumes import AnyPath, PathLike, Place, as_path, place
@@ -74,15 +75,16 @@ def open_iteration(
     metadata = read_metadata(source)
     if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
         raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")
-    check_dtype(metadata.dtype)
     sharing.agree_on_matrix(source, metadata)
     n, memory_bytes = metadata.shape[0], sharing.budget(setting.memory)
-    dtype = working_dtype(metadata.dtype, setting.storage)
-    b, x0 = _opened(b), _opened(x0)
+    right, x0 = opened(b), _opened(x0)
+    found = result_dtype({"A": metadata.dtype, "b": right.dtype}, setting.dtype)
+    dtype = working_dtype(matrix_dtype(found, metadata.dtype), setting.storage)
+    check_dtype(metadata.dtype, dtype)
     others = [x0] if isinstance(x0, Array) else []
     reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
     rhs = RightHandSide.read(
-        n, dtype, b, "N", setting.out if sharing.rank == 0 else None,
+        n, dtype, right, "N", setting.out if sharing.rank == 0 else None,
         overwrite=setting.overwrite, reads=reads, stays=True,
     )  # fmt: skip
     if rhs.columns == 0:
@@ -201,6 +203,7 @@ def _system(
         "b": version_of_columns(rhs),
         "tol": setting.tol,
         "assume_a": setting.assume_a,
+        "dtype": rhs.solution_dtype.name,
     }
 
 

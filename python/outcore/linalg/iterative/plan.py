@@ -438,12 +438,17 @@ def _kinds(holds: Callable[[bool, bool, bool], bool]) -> frozenset[int]:
     return frozenset(kind for kind in KINDS if kind and holds(*(bool(kind & bit) for bit in bits)))
 
 
-def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse types that the BLAS does not have."""
-    if dtype.name not in DTYPES:
+def check_dtype(stored: np.dtype[Any], dtype: np.dtype[Any]) -> None:
+    """Refuse a matrix of a type that the BLAS does not have, or that would have to be rounded."""
+    if stored.name not in DTYPES:
         raise InvalidError(
-            f"iterative methods work in {', '.join(DTYPES)}, have {dtype}; convert with "
+            f"iterative methods work in {', '.join(DTYPES)}, have {stored}; convert with "
             "oc.from_array"
+        )
+    if not np.can_cast(stored, dtype):
+        raise InvalidError(
+            f"an iteration in {dtype} would round a matrix of {stored}; use storage='f4', or copy "
+            "the matrix with oc.from_array and dtype="
         )
 
 

@@ -31,6 +31,7 @@ from outcore.linalg.lu.row_copy import copy_to_segments
 from outcore.linalg.lu.row_moves import RowMoves
 from outcore.linalg.lu.row_panel import factor_rows, largest_above, swap_rows
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
 from outcore.streams import wait
 
@@ -78,7 +79,7 @@ class BlockColumnFactorization(ABC, Generic[G]):
         g, storage, s = self.g, self.storage, self.g.block_columns[k]
         is_whole = g.is_whole(s)
         if g.is_copied:
-            source = storage.open_beside(COPY, "rest", g.copy_grid())
+            source: MatrixFile = storage.open_beside(COPY, "rest", g.copy_grid())
         else:
             source = storage.open_matrix(whole_chunks=True, bounce_bytes=TILE_BOUNCE_BYTES)
         lower = storage.open_lower(TILE_BOUNCE_BYTES) if g.widths else None

@@ -167,11 +167,12 @@ class BlockColumnGeometry(SegmentedGeometry):
     def update_bytes(self, k: int) -> tuple[int, int]:
         """Bytes moved in updating block column `k`: A, L and U are read, U is written."""
         s, itemsize = self.block_columns[k], self.dtype.itemsize
-        read = self.n * self.source_columns(k) + self.streamed_words(s)
+        of_source = itemsize if self.is_copied else self.layout.itemsize(self.dtype)
+        source = self.n * self.source_columns(k) * of_source
         written = s.origin * self.tile_columns(s)
         if self.is_spilled(s):
             written += (self.height - s.origin) * self.spill_columns(s)
-        return read * itemsize, written * itemsize
+        return source + self.streamed_words(s) * itemsize, written * itemsize
 
     def streamed_words(self, s: BlockColumn) -> int:
         """Words of L and U that stream by."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore import rates
 from outcore.array import Array
@@ -23,6 +24,7 @@ from outcore.linalg.lu.plan import DTYPES, lu_geometry
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slabs_cost import lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.result_dtype import factor_dtype
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata
 
@@ -82,6 +84,7 @@ def chosen(
     out: PathLike | None,
     memory_bytes: int,
     *,
+    dtype: npt.DTypeLike | None = None,
     overwrite_a: bool,
     resume: bool,
 ) -> Choice:
@@ -95,19 +98,20 @@ def chosen(
             return Choice(begun)
     if not _is_matrix(metadata):
         return Choice("slabs" if method == "auto" else method)
-    n, dtype, layout = metadata.shape[0], metadata.dtype, Layout.of(metadata)
-    if method == "block-columns" and not partial_geometry(n, dtype, memory_bytes, layout).widths:
+    n, made_in = metadata.shape[0], factor_dtype(metadata.dtype, dtype)
+    layout = Layout.of(metadata, made_in)
+    if method == "block-columns" and not partial_geometry(n, made_in, memory_bytes, layout).widths:
         # One block column is what slabs are.
         return Choice("slabs")
     if method != "auto":
         return Choice(method)
     if overwrite_a:
         return Choice("slabs")
-    if _only_tournament(n, dtype, memory_bytes, layout) is not None:
+    if _only_tournament(n, made_in, memory_bytes, layout) is not None:
         return Choice("tournament", ONLY)
-    if not _may_pay(n, dtype, memory_bytes):
+    if not _may_pay(n, made_in, memory_bytes):
         return Choice("slabs")
-    return _by_time(n, dtype, memory_bytes, layout, rates.stored(source.path.parent))
+    return _by_time(n, made_in, memory_bytes, layout, rates.stored(source.path.parent))
 
 
 def _by_time(
@@ -132,7 +136,7 @@ def _by_time(
 def _is_matrix(metadata: Metadata) -> bool:
     """Whether there is a choice at all; what cannot be factored is refused later."""
     shape = metadata.shape
-    return len(shape) == 2 and shape[0] == shape[1] and metadata.dtype.name in DTYPES
+    return len(shape) == 2 and shape[0] == shape[1]
 
 
 def _only_tournament(

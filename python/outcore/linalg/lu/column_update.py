@@ -27,7 +27,9 @@ from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.row_moves import RowMoves, Rows
 from outcore.linalg.lu.row_sums import RowSums
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
+from outcore.streams import Pending
 
 _TOGETHER = 2
 """Rows of tiles to which pieces of L are applied at once."""
@@ -51,7 +53,7 @@ class ColumnFiles(NamedTuple):
         For the rows from the diagonal down; `None` if they stay in memory.
     """
 
-    source: ArrayFile
+    source: MatrixFile
     lower: ArrayFile | None
     factors: ArrayFile
     spill: ArrayFile | None
@@ -223,7 +225,7 @@ class ColumnUpdate:
         place = numbers.start % L_PIECES
         return self.L[place * self.g.rows : (place + len(numbers)) * self.g.rows]
 
-    def _arrive_rows(self, number: int) -> Ticket:
+    def _arrive_rows(self, number: int) -> Pending:
         i = number - self.shift
         block = self._block_of(i)
         rows = self._tile(i, self._rows(block)[-1], block)

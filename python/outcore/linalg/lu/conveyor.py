@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from outcore._core import ArrayFile, Ticket
+from outcore._core import Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import LuGeometry, Slab
 from outcore.linalg.lu.slab_loads import load_group
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.pitch import allocate_matrix
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 
 class Source(NamedTuple):
@@ -25,7 +26,7 @@ class Source(NamedTuple):
     Its first element is the first of the part that is factored.
     """
 
-    file: ArrayFile
+    file: MatrixFile
     rows: int
     chunks: tuple[int, ...]
 
@@ -62,8 +63,8 @@ class Conveyor:
         self._tile_group = load_group(chunk_rows, g.rows, g.tiles)
         self._panel_group = load_group(chunk_columns, g.columns, g.slab_panels)
         self._leaving: list[_Leaving] = []
-        self._arriving: list[tuple[int, Ticket]] = []
-        self._awaited: list[tuple[int, Ticket]] = []
+        self._arriving: list[tuple[int, Pending]] = []
+        self._awaited: list[tuple[int, Pending]] = []
         self._unwritten: Counter[tuple[int, int]] = Counter()
         # The slab whose tiles leave, and the one that comes in behind it; then those that `begin`
         # was told of, of which the first may still be coming in.
@@ -107,7 +108,7 @@ class Conveyor:
             yield slice(panel * g.columns, min((panel + 1) * g.columns, self._width(slab)))
         self._awaited = []
 
-    def _is_coming(self, panel: int, coming: list[tuple[int, Ticket]]) -> bool:
+    def _is_coming(self, panel: int, coming: list[tuple[int, Pending]]) -> bool:
         """Whether all of a panel is on its way in: nothing of the slab before is left there."""
         groups = range(0, self._geometry.tiles, self._tile_group)
         return sum(first_panel == panel for first_panel, _ in coming) == len(groups)

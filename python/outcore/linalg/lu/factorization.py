@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
@@ -49,6 +50,7 @@ from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.result_dtype import factor_dtype
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
 from outcore.volumes import PathLike, place
@@ -57,6 +59,7 @@ from outcore.volumes import PathLike, place
 def lu_factor(
     A: Array | PathLike,
     *,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
@@ -71,8 +74,11 @@ def lu_factor(
     Parameters
     ----------
     A
-        (n, n) array on disk, or its path; float32, float64, complex64 or complex128. ``order="F"``
+        (n, n) array on disk, or its path, of numbers of at most double precision. ``order="F"``
         with the default chunks is read fastest.
+    dtype
+        Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
+        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("lu", ...)``.
@@ -126,9 +132,11 @@ def lu_factor(
     """
     check_progress(progress)
     memory_bytes = budget.resolve(memory)
-    algorithm, why = chosen(method, A, out, memory_bytes, overwrite_a=overwrite_a, resume=resume)
+    algorithm, why = chosen(
+        method, A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a, resume=resume
+    )
     begin = functools.partial(
-        open_storage, A=A, out=out, memory_bytes=memory_bytes, overwrite_a=overwrite_a,
+        open_storage, A=A, out=out, memory_bytes=memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
         overwrite=overwrite, resume=resume, threads=threads,
     )  # fmt: skip
     if algorithm == "slabs":
@@ -136,11 +144,13 @@ def lu_factor(
             storage.why = why
             factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
     elif algorithm == "block-columns":
-        with begin(_by_columns(A, PartialGeometry, partial_geometry, PartialStorage)) as files:
+        with begin(
+            _by_columns(A, dtype, PartialGeometry, partial_geometry, PartialStorage)
+        ) as files:
             files.why = why
             factor = _run(files, _partially, _columns_left(files), threads, progress)
     else:
-        method_ = _by_columns(A, TournamentGeometry, tournament_geometry, TournamentStorage)
+        method_ = _by_columns(A, dtype, TournamentGeometry, tournament_geometry, TournamentStorage)
         with begin(method_) as played:
             played.why = why
             factor = _run(played, _by_tournament, _columns_left(played), threads, progress)
@@ -197,12 +207,13 @@ def _by_tournament(storage: TournamentStorage, call: LongCall) -> None:
 
 def _by_columns(
     A: Array | PathLike,
+    dtype: npt.DTypeLike | None,
     kind: type[C],
     cut: Callable[[int, np.dtype[Any], int, Layout], C],
     storage: Callable[..., D],
 ) -> Method[C, D]:
     """How an LU of a matrix by block columns begins, or goes on."""
-    layout = _layout(A)
+    layout = _layout(A, dtype)
 
     def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
         tile, cuts = header.tile, header.cuts or {}
@@ -224,8 +235,9 @@ def _columns_left(storage: BlockColumnStorage[Any]) -> float:
     return left
 
 
-def _layout(A: Array | PathLike) -> Layout:
-    return Layout.of(read_metadata(A.place if isinstance(A, Array) else place(A)))
+def _layout(A: Array | PathLike, dtype: npt.DTypeLike | None) -> Layout:
+    metadata = read_metadata(A.place if isinstance(A, Array) else place(A))
+    return Layout.of(metadata, factor_dtype(metadata.dtype, dtype))
 
 
 def _flops_left(storage: LuStorage) -> float:

@@ -20,6 +20,7 @@ from outcore.linalg.lu.lower_copy import LowerCopy
 from outcore.linalg.lu.partial_geometry import PartialGeometry
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.slabs import SlabFactorization
+from outcore.linalg.widened import MatrixFile
 from outcore.streams import wait
 
 
@@ -55,7 +56,7 @@ class PartialFactorization(BlockColumnFactorization[PartialGeometry]):
         storage.open_factors()
         is_loaded = g.is_loaded(s)
         if not is_loaded:
-            file = storage.open_spill(s, bounce_bytes=slabs.bounce_bytes)
+            file: MatrixFile = storage.open_spill(s, bounce_bytes=slabs.bounce_bytes)
             source = Source(file, slabs.height, (g.rows, g.columns))
         else:
             file = storage.open_matrix(whole_chunks=False, bounce_bytes=slabs.bounce_bytes)

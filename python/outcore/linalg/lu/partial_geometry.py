@@ -160,10 +160,12 @@ class PartialGeometry(BlockColumnGeometry):
     def slab_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
         """Bytes moved in factoring a block column by slabs, from its panel `first` on."""
         g = self.slabs_of(s)
-        elements = g.matrix_bytes_read(first)
-        if not self.is_loaded(s):
-            elements = elements // s.order * self.whole_rows(s.order)
-        return elements + g.factor_bytes_read(first), g.factor_bytes_written(first)
+        source = g.matrix_bytes_read(first)
+        if self.is_loaded(s):
+            source = source // self.dtype.itemsize * self.layout.itemsize(self.dtype)
+        else:
+            source = source // s.order * self.whole_rows(s.order)
+        return source + g.factor_bytes_read(first), g.factor_bytes_written(first)
 
     def lower_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
         """Bytes moved in writing L by rows, after slabs from panel `first` on."""

@@ -14,10 +14,10 @@ from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.segments import SegmentedGeometry
 from outcore.linalg.lu.storage import LuFiles
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
 from outcore.streams import wait
 from outcore.volumes import Place
-from outcore.zarr_format import Metadata
 
 COPY = "rest-0"
 """A matrix whose rows cannot be gathered, in segments: all but its first columns."""
@@ -70,23 +70,18 @@ class PhasedFiles(LuFiles[G]):
         self._opened.append(self._factors)
         return self._factors
 
-    def open_matrix(self, *, whole_chunks: bool, bounce_bytes: int) -> ArrayFile:
-        """Open the matrix, with the padding of its chunks or without."""
+    def open_matrix(self, *, whole_chunks: bool, bounce_bytes: int) -> MatrixFile:
+        """Open the matrix in the type of the factors, with the padding of its chunks or without."""
         metadata = self.metadata
         if whole_chunks:
             shape = zip(metadata.shape, metadata.chunks, strict=True)
             metadata = replace(metadata, shape=tuple(-(-n // chunk) * chunk for n, chunk in shape))
-        return self._open_number(0, self._source.name, metadata, bounce_bytes)
-
-    def _open_number(
-        self, number: int, name: str, metadata: Metadata, bounce_bytes: int
-    ) -> ArrayFile:
         file = ArrayFile(
-            self._source.volume, name, metadata.grid(), False, self._call.arena, bounce_bytes,
-            self._trace, number,
+            self._source.volume, self._source.name, metadata.grid(), False, self._call.arena,
+            bounce_bytes, self._trace, 0,
         )  # fmt: skip
         self._opened.append(file)
-        return file
+        return self._widened(file)
 
     def open_beside(
         self,

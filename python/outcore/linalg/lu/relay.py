@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Callable, Sequence
 
-from outcore._core import Ticket, Trace
+from outcore._core import Trace
 from outcore.errors import OutcoreError
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 
 class Relay:
@@ -32,13 +32,13 @@ class Relay:
         self,
         places: int,
         count: int,
-        arrive: Callable[[int], Ticket],
+        arrive: Callable[[int], Pending],
         trace: Trace,
         first: int = 0,
     ) -> None:
         self._places, self._count, self._arrive, self._trace = places, count, arrive, trace
-        self._arriving: dict[int, Ticket] = {}
-        self._leaving: dict[int, Sequence[Ticket]] = {}
+        self._arriving: dict[int, Pending] = {}
+        self._leaving: dict[int, Sequence[Pending]] = {}
         self._begun = self._worked_on = first
 
     def poll(self) -> None:
@@ -72,7 +72,7 @@ class Relay:
             self.poll()
         wait(self._arriving[number % self._places], self._trace)
 
-    def leave(self, number: int, tickets: Sequence[Ticket]) -> None:
+    def leave(self, number: int, tickets: Sequence[Pending]) -> None:
         """Note that a block was worked on, and is being written."""
         self._leaving[number % self._places] = tickets
         self._worked_on = number + 1

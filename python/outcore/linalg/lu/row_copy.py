@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from outcore._core import Ticket
 from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.phases import COPY, PhasedFiles
 from outcore.linalg.lu.relay import Relay
 from outcore.linalg.lu.row_sums import RowSums
 from outcore.linalg.matrix import Matrix
 from outcore.longcall import LongCall
+from outcore.streams import Pending
 
 
 def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
@@ -27,7 +27,7 @@ def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
     high, wide = (-(-g.n // chunk) * chunk for chunk in g.layout.chunks)
     down = -(-g.n // rows)
 
-    def arrive(number: int) -> Ticket:
+    def arrive(number: int) -> Pending:
         across, i = divmod(number, down)
         first = left + across * columns
         part = room[number % 2][: high - i * rows, : wide - first]

@@ -34,23 +34,37 @@ _FULL_ROWS, _FULL_COLUMNS, _FULL_SEGMENT_BYTES = 512, 128, 8 << 10
 
 
 class Layout(NamedTuple):
-    """What of the layout of a matrix on disk matters."""
+    """What of the layout of a matrix on disk matters.
+
+    Attributes
+    ----------
+    order, chunks
+        As its metadata has them.
+    stored
+        Type of its elements, where it is not that of the arithmetic.
+    """
 
     order: str
     chunks: tuple[int, ...]
+    stored: "np.dtype[Any] | None" = None
 
     @classmethod
-    def of(cls, metadata: Metadata) -> "Layout":
-        """Take it from the metadata."""
-        return cls(metadata.order, metadata.chunks)
+    def of(cls, metadata: Metadata, dtype: "np.dtype[Any] | None" = None) -> "Layout":
+        """Take it from the metadata of a matrix that is computed with in some type."""
+        is_same = dtype is None or dtype == metadata.dtype
+        return cls(metadata.order, metadata.chunks, None if is_same else metadata.dtype)
+
+    def itemsize(self, dtype: "np.dtype[Any]") -> int:
+        """Bytes of an element on disk, of a matrix that is computed with in this type."""
+        return dtype.itemsize if self.stored is None else self.stored.itemsize
 
     def transposed(self) -> "Layout":
         """Layout of the transpose."""
-        return Layout("F" if self.order == "C" else "C", self.chunks[::-1])
+        return Layout("F" if self.order == "C" else "C", self.chunks[::-1], self.stored)
 
     def has_rows(self, n: int, dtype: np.dtype[Any]) -> bool:
         """Whether lists of its rows are read as well as those of segments."""
-        across = self.chunks[1] * dtype.itemsize
+        across = self.chunks[1] * self.itemsize(dtype)
         return self.order == "C" and across % unit_bytes(n, dtype) == 0
 
 
@@ -158,10 +172,11 @@ class SegmentedGeometry(Tiled, ABC):
 
     def copy_bytes(self) -> tuple[int, int]:
         """Bytes moved in copying the matrix to segments."""
-        rest, itemsize = self.n - self.copied_from, self.dtype.itemsize
+        rest, itemsize = self.n - self.copied_from, self.layout.itemsize(self.dtype)
         rows, columns = (math.ceil(self.n / chunk) * chunk for chunk in self.layout.chunks)
         written = self.height * self.whole_segments(rest)
-        return rows * (columns - self.copied_from) * itemsize, written * itemsize
+        read = rows * (columns - self.copied_from)
+        return read * itemsize, written * self.dtype.itemsize
 
     def grid(self, shape: list[int], columns: int, order: str) -> Grid:
         """Lay out a workspace in chunks as high as tiles."""

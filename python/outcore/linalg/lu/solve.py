@@ -18,7 +18,7 @@ from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
 from outcore.linalg.systems.columns import ColumnRoom, fitted
 from outcore.linalg.systems.condition import Probes, probe_bytes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
-from outcore.linalg.systems.right_hand_side import RightHandSide, Which
+from outcore.linalg.systems.right_hand_side import RightHandSide, Which, opened, substituted_in
 from outcore.linalg.systems.solutions import solution, system_of
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
@@ -28,9 +28,10 @@ from outcore.volumes import PathLike
 
 def lu_solve(
     lu: LUFactor,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
     trans: Which = 0,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -45,10 +46,14 @@ def lu_solve(
     lu
         Factors from `lu_factor` or `open_factor`.
     b
-        (n,) or (n, k): a NumPy array, or an `Array` on disk, which is worked on in groups of as
-        many columns as fit in memory (each group is a pass over L and one over U).
+        (n,) or (n, k): a NumPy array, or an array on disk or its path, which is worked on in groups
+        of as many columns as fit in memory (each group is a pass over L and one over U).
     trans
         0 or ``"N"`` for A, 1 or ``"T"`` for Aᵀ, 2 or ``"C"`` for Aᴴ, as in SciPy.
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
+        `b`. Factors of another type are converted as they are read, which gives them no digits that
+        they were made without: `b` is not rounded, and substitution adds no errors of their type.
     memory
         Budget of the pass; by default half of the available memory. A solution in memory is the
         caller's and not counted.
@@ -66,8 +71,8 @@ def lu_solve(
     -------
     numpy.ndarray or Array
         x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
-        its ``report``, which `outcore.last_report` is in any case. Of the factors' type; complex
-        for a complex `b`.
+        its ``report``, which `outcore.last_report` is in any case. Of the type that the factors and
+        `b` promote to, or of `dtype`.
 
     Raises
     ------
@@ -77,7 +82,9 @@ def lu_solve(
         If these are no LU factors, or `b` does not fit them.
     """
     refuse_others(lu, LUFactor)
-    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, out, overwrite=overwrite, reads=[lu.path])
+    b = opened(b)
+    made_in = substituted_in(lu.dtype, b, dtype)
+    rhs = RightHandSide.read(lu.n, made_in, b, trans, out, overwrite=overwrite, reads=[lu.path])
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)
@@ -111,7 +118,7 @@ def solve_and_report(
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             sweeps = Sweeps(lu, call, block_tiles)
-            probing = Probes(lu.n, probes, lu.dtype, call)
+            probing = Probes(lu.n, probes, rhs.dtype, call)
             moved = solve_groups(
                 rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
                 room,
@@ -127,12 +134,17 @@ def cut_group(
     factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int
 ) -> tuple[ColumnRoom, tuple[int, int]]:
     """Share memory between right-hand sides, probes and factors, as `cut_sweep` does."""
-    beside_bytes = probe_bytes(factor.n, factor.dtype, probes)
+    beside_bytes = probe_bytes(factor.n, rhs.dtype, probes)
     return fitted(
         rhs,
         memory_bytes,
         lambda r: cut_sweep(
-            factor, memory_bytes, r.column_bytes, rhs.columns, r.beside_bytes + beside_bytes
+            factor,
+            memory_bytes,
+            r.column_bytes,
+            rhs.columns,
+            r.beside_bytes + beside_bytes,
+            rhs.dtype,
         ),
     )
 

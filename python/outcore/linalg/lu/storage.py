@@ -14,7 +14,6 @@ from outcore.linalg.factors.geometry import Geometry
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes, wild_growth
 from outcore.linalg.lu.plan import LuGeometry
-from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slab_loads import SlabLoads
 from outcore.longcall import LongCall
 
@@ -105,7 +104,7 @@ class LuStorage(LuFiles[LuGeometry]):
     def loads(self) -> SlabLoads:
         """How its slabs are loaded."""
         disk = DiskReads(*self.matrix.read_granularity)
-        return SlabLoads(self.geometry, Layout.of(self.metadata), disk)
+        return SlabLoads(self.geometry, self.layout, disk)
 
     def planned_bytes(self) -> tuple[int, int]:
         """Give what the plan says that this call reads and writes."""

@@ -27,6 +27,7 @@ from outcore.linalg.lu.plan import (
     taller_block,
 )
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.widened import Converted, converted_bytes
 from outcore.longcall import LongCall
 from outcore.sizes import format_bytes
 from outcore.streams import BlockStream
@@ -53,13 +54,20 @@ def tile_bytes(lu: TiledFactors) -> int:
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def ring_bytes(lu: TiledFactors, block_tiles: int) -> int:
-    """Memory of a sweep beside its columns: blocks read ahead."""
-    return RING_BLOCKS * block_tiles * tile_bytes(lu) + TILE_BOUNCE_BYTES
+def ring_bytes(lu: TiledFactors, block_tiles: int, dtype: np.dtype[Any] | None = None) -> int:
+    """Memory of a sweep beside its columns: blocks read ahead, and one in the type of these."""
+    block_bytes = block_tiles * tile_bytes(lu)
+    converted = converted_bytes(lu.dtype, dtype or lu.dtype, block_bytes)
+    return RING_BLOCKS * block_bytes + converted + TILE_BOUNCE_BYTES
 
 
 def cut_sweep(
-    lu: TiledFactors, memory_bytes: int, column_bytes: int, columns: int, beside_bytes: int = 0
+    lu: TiledFactors,
+    memory_bytes: int,
+    column_bytes: int,
+    columns: int,
+    beside_bytes: int = 0,
+    dtype: np.dtype[Any] | None = None,
 ) -> tuple[int, int]:
     """Share memory between blocks of tiles and columns, by the rule that LU itself has.
 
@@ -71,6 +79,8 @@ def cut_sweep(
         How many there are.
     beside_bytes
         What else must fit.
+    dtype
+        Type of the columns, if it is not that of the factors.
 
     Returns
     -------
@@ -83,13 +93,14 @@ def cut_sweep(
         If not even blocks of one tile and one column fit.
     """
     tiles = -(-lu.n // lu.tile[0])
+    each = tile_bytes(lu) + converted_bytes(lu.dtype, dtype or lu.dtype, tile_bytes(lu)) // 2
     for block_tiles in (tall_block(tile_bytes(lu), tiles, memory_bytes), 1):
-        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles)
+        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles, dtype)
         group = min(columns, left // column_bytes) if column_bytes else columns
         if left >= 0 and (group or not columns):
             left -= group * column_bytes
-            return taller_block(block_tiles, tile_bytes(lu), tiles, left), group
-    need = ring_bytes(lu, 1) + column_bytes + beside_bytes
+            return taller_block(block_tiles, each, tiles, left), group
+    need = ring_bytes(lu, 1, dtype) + column_bytes + beside_bytes
     raise BudgetError(
         f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
         f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
@@ -125,26 +136,6 @@ class Sweeps:
         return self.file.counters()
 
 
-class Widened:
-    """Room for one block of factors in the type of what they solve for, if that is another."""
-
-    def __init__(
-        self, narrow: np.dtype[Any], wide: np.dtype[Any], block_bytes: int, call: LongCall
-    ) -> None:
-        self._room = None
-        if wide != narrow:
-            room = call.arena.allocate(block_bytes // narrow.itemsize * wide.itemsize)
-            self._room = np.frombuffer(memoryview(room), wide)
-
-    def __call__(self, data: Matrix) -> Matrix:
-        """Convert a block; it is there until the next one is."""
-        if self._room is None:
-            return data
-        wide: Matrix = self._room[: data.size].reshape(data.shape, order="F")
-        wide[...] = data
-        return wide
-
-
 class _Block(NamedTuple):
     """Tiles of one panel of the factors: first row and end row, and the elements."""
 
@@ -170,7 +161,7 @@ class _BlockStream:
             file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
             least_bytes=block_bytes,
         )  # fmt: skip
-        self._widened = Widened(lu.dtype, dtype, block_bytes, call)
+        self._converted = Converted(lu.dtype, dtype, block_bytes, call)
 
     def go(self, panels: Iterable[int], tiles: Callable[[int], range]) -> Iterator[_Block]:
         n, (rows, columns) = self._lu.n, self._lu.tile
@@ -190,7 +181,7 @@ class _BlockStream:
             first, end = t.start * rows, min(t.stop * rows, n)
             width = min(columns, n - K * columns)
             start_ns = trace.now_ns()
-            yield _Block(K, first, end, self._widened(data[: end - first, :width]))
+            yield _Block(K, first, end, self._converted(data[: end - first, :width]))
             trace.record("compute", start_ns)
             self._call.meter.advance(read_bytes)
 

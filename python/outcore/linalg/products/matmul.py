@@ -65,6 +65,7 @@ def matmul(
     trans_a: Which = "N",
     trans_b: Which = "N",
     alpha: complex = 1.0,
+    dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
     resume: bool = True,
@@ -86,6 +87,9 @@ def matmul(
         What op is: ``"N"`` nothing, ``"T"`` the transpose, ``"C"`` the conjugate transpose.
     alpha
         A factor; real for real matrices.
+    dtype
+        Type of the arithmetic and of the result, float32 to complex128; by default NumPy's
+        promotion of the operands. What is on disk in another type is converted as it is read.
     out
         Directory for the result, to have it on disk. Otherwise it is a NumPy array.
     overwrite
@@ -107,14 +111,13 @@ def matmul(
     -------
     Array, numpy.ndarray or scalar
         On disk, in Fortran order, exactly if `out` is given, and then with what was done as its
-        ``report``, which `outcore.last_report` is in any case. Of the type of the arrays on disk,
-        to which operands in memory are converted; if none is on disk, of NumPy's common type. NaN
-        and infinities go through as in NumPy.
+        ``report``, which `outcore.last_report` is in any case. Of the type that the operands
+        promote to, or of `dtype`. NaN and infinities go through as in NumPy.
 
     Raises
     ------
     InvalidError
-        If shapes do not fit, types differ on disk or cannot be used, or `out` is an operand.
+        If shapes do not fit, types cannot be used, or `out` is an operand.
     BudgetError, DiskFullError
         Before any work, if memory or disk do not suffice.
     ExistsError, BusyError
@@ -123,8 +126,8 @@ def matmul(
         After Ctrl-C or SIGTERM; of a result on disk, what was noted is left to go on with.
     """
     result, report = matmul_and_report(
-        A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, out=out, overwrite=overwrite,
-        resume=resume, memory=memory, threads=threads, progress=progress,
+        A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, dtype=dtype, out=out,
+        overwrite=overwrite, resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -137,6 +140,7 @@ def matmul_and_report(
     trans_a: Which = "N",
     trans_b: Which = "N",
     alpha: complex = 1.0,
+    dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
     resume: bool = True,
@@ -149,14 +153,17 @@ def matmul_and_report(
     B, trans_b = untransposed("trans_b", B, trans_b)
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
-    dtype = common_dtype(arrays)
-    alpha = _factor(alpha, dtype)
+    made_in = common_dtype(arrays, dtype)
+    alpha = _factor(alpha, made_in)
     op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
-    left, right = _operand("A", arrays["A"], op_a, dtype), _operand("B", arrays["B"], op_b, dtype)
-    product = _product(left, right, arrays, dtype, is_stored=out is not None)
+    left, right = (
+        _operand("A", arrays["A"], op_a, made_in),
+        _operand("B", arrays["B"], op_b, made_in),
+    )
+    product = _product(left, right, arrays, made_in, is_stored=out is not None)
     if 0 in (product.m, product.n, product.k):
         return _empty(product)
-    arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha))}
+    arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
     steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume)
     g = matmul_geometry(product, steps.memory_bytes)
     try:
@@ -165,14 +172,14 @@ def matmul_and_report(
             long_call(
                 "product" if where is None else f"product {where.path.name}",
                 memory_bytes=steps.memory_bytes,
-                work=flops(product.m, product.n, product.k, dtype),
+                work=flops(product.m, product.n, product.k, made_in),
                 threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
             left.open(call, g.bounce_bytes("A"), 0)
             right.open(call, g.bounce_bytes("B"), 1)
             if where is None:
-                C = room(product.m, product.n, dtype)
+                C = room(product.m, product.n, made_in)
                 _Multiplication(g, left, right, WholeResult(C), call, alpha, steps).run()
                 result: Any = C.reshape(product.shape, order="F")[()]
                 bytes_written = 0

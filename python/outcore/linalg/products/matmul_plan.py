@@ -12,6 +12,7 @@ from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, bounce_bytes, cut
 from outcore.linalg.layouts import layout_of
+from outcore.linalg.lu.segments import Layout
 from outcore.linalg.pitch import matrix_bytes
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
@@ -439,6 +440,12 @@ def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
         yield of(-(-units // -(-units // count)) * unit)
 
 
+def planned_grains(problem: Problem, layout: Layout) -> Grains:
+    """Find the grains of a matrix of a plan."""
+    computed = 0 if layout.stored is None else problem.dtype.itemsize
+    return Grains.of(layout.chunks, layout.order, layout.itemsize(problem.dtype), computed)
+
+
 def matmul_cost(problem: Problem) -> Cost:
     """Plan `matmul` of m x k by k x n to the disk; `m` and `k` are `n` where not given.
 
@@ -452,7 +459,7 @@ def matmul_cost(problem: Problem) -> Cost:
         trans = read_trans(f"trans_{name}", problem.option(f"trans_{name}", "N"))
         stored = shape if trans == "N" else shape[::-1]
         layout = layout_of(problem, stored, of=f"_{name}")
-        found = Grains.of(layout.chunks, layout.order, dtype.itemsize)
+        found = planned_grains(problem, layout)
         grains[name] = found if trans == "N" else found.transposed()
     product = Product(m, n, k, dtype, grains["a"], grains["b"], (m, n), is_stored=True)
     g = matmul_geometry(product, problem.memory_bytes)

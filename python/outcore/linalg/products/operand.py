@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from outcore.lapack import kernels
 from outcore.linalg.grains import Grains, cut, pages
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.transposes import simplest
+from outcore.linalg.result_dtype import result_dtype
+from outcore.linalg.widened import Converted, as_read, convert_in_place, converted_bytes
 from outcore.longcall import LongCall
 from outcore.streams import BlockStream, Box
 from outcore.volumes import PathLike
@@ -26,8 +28,6 @@ OperandLike: TypeAlias = Array | PathLike | npt.ArrayLike
 
 Extent: TypeAlias = tuple[slice, slice]
 """Rows and columns of a box of op(X)."""
-
-DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Part(NamedTuple):
@@ -124,13 +124,13 @@ class DiskOperand:
 
     copy_bytes = 0
 
-    def __init__(self, array: Array, trans: Trans) -> None:
+    def __init__(self, array: Array, trans: Trans, dtype: np.dtype[Any]) -> None:
         self._array, self._trans = array, simplest(trans, array.dtype)
         rows, columns = (*array.shape, 1)[:2]
-        grains = Grains.of(array.chunks, array.order, array.dtype.itemsize)
+        grains = grains_of(array, dtype)
         self.shape = (rows, columns) if trans == "N" else (columns, rows)
         self.grains = grains if trans == "N" else grains.transposed()
-        self.dtype = array.dtype
+        self.stored, self.dtype = array.dtype, dtype
         self._file: ArrayFile | None = None
         self._call: LongCall | None = None
 
@@ -145,12 +145,20 @@ class DiskOperand:
     def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
         """Go through boxes, which begin with grains, read ahead as far as the memory allows."""
         file, call = self._opened()
-        stream = BlockStream(file, self.dtype, call.arena, memory_bytes, call.trace)
         schedule = list(boxes)
-        stream.extend(self.stored(box) for box in schedule)
-        return (self.part(box, stream.take().data) for box in schedule)
+        boxes_on_disk = [self.on_disk(box) for box in schedule]
+        most = max(map(self._count, boxes_on_disk), default=0) * self.stored.itemsize
+        converted = Converted(self.stored, self.dtype, most, call)
+        memory_bytes -= converted_bytes(self.stored, self.dtype, most)
+        stream = BlockStream(file, self.stored, call.arena, memory_bytes, call.trace)
+        stream.extend(boxes_on_disk)
+        return (self.part(box, converted(stream.take().data)) for box in schedule)
 
-    def stored(self, box: Extent) -> Box:
+    @staticmethod
+    def _count(box: Box) -> int:
+        return math.prod(s.stop - s.start for s in box)
+
+    def on_disk(self, box: Extent) -> Box:
         """Find the whole grains that hold a box, which begins with one, by the array's indices."""
         rows, columns = box
         down, across = self.grains.covering(rows.stop - rows.start, columns.stop - columns.start)
@@ -160,29 +168,39 @@ class DiskOperand:
         return own[: self._array.ndim]
 
     def requests(self, box: Extent, most_bytes: int) -> list[Box]:
-        """Cut ``stored(box)`` along its slow dimension into parts of whole grains."""
-        whole = self.stored(box)
+        """Cut ``on_disk(box)`` along its slow dimension into parts of whole grains."""
+        whole = self.on_disk(box)
         grain = (self.grains.rows, self.grains.columns)
         grain = grain if self._trans == "N" else grain[::-1]
         slow = 0 if self._array.order == "C" or len(whole) == 1 else 1
         lines = whole[slow].stop - whole[slow].start
-        total = math.prod(s.stop - s.start for s in whole) * self.dtype.itemsize
+        total = self._count(whole) * self.stored.itemsize
         step = max(most_bytes * lines // total // grain[slow], 1) * grain[slow]
         parts = cut(whole[slow].start, whole[slow].stop, step)
         return [(*whole[:slow], part, *whole[slow + 1 :]) for part in parts]
 
     def array_of(self, box: Extent, memory: memoryview) -> npt.NDArray[Any]:
-        """View memory as the elements of ``stored(box)``, in the order that they have on disk."""
-        shape = tuple(s.stop - s.start for s in self.stored(box))
-        order: Literal["C", "F"] = "F" if self._array.order == "F" else "C"
-        return np.ndarray(shape, self.dtype, buffer=memory, order=order)
+        """View memory as the elements of ``on_disk(box)`` are read, in the order that they have."""
+        whole = self.on_disk(box)
+        found = as_read(memory, self._count(whole), self.stored, self.dtype)
+        return self._shaped(found, whole)
+
+    def read_part(self, box: Extent, memory: memoryview) -> Part:
+        """Describe a box that was read to what `array_of` gave, in the type of the arithmetic."""
+        whole = self.on_disk(box)
+        found = convert_in_place(memory, self._count(whole), self.stored, self.dtype)
+        return self.part(box, self._shaped(found, whole))
+
+    def _shaped(self, elements: npt.NDArray[Any], whole: Box) -> npt.NDArray[Any]:
+        shape = tuple(s.stop - s.start for s in whole)
+        return elements.reshape(shape, order="F" if self._array.order == "F" else "C")
 
     def submit_read(self, first: list[int], target: npt.NDArray[Any]) -> Ticket:
         """Start reading into `target` from an index of the array on."""
         return self._opened()[0].submit_read(first, [1] * len(first), target)
 
     def part(self, box: Extent, data: npt.NDArray[Any]) -> Part:
-        """Describe the elements of ``stored(box)``, which may be changed."""
+        """Describe the elements of ``on_disk(box)``, which may be changed."""
         rows, columns = box
         if data.ndim == 1 or self._array.order == "F":
             data = data.reshape(-1, 1) if data.ndim == 1 else data
@@ -229,7 +247,7 @@ def _is_column_major(matrix: Matrix, dtype: np.dtype[Any]) -> bool:
 def operand(given: Array | npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]) -> Operand:
     """Make an operand of a call whose element type is `dtype`."""
     if isinstance(given, Array):
-        return DiskOperand(given, trans)
+        return DiskOperand(given, trans, dtype)
     return MemoryOperand(given, trans, dtype)
 
 
@@ -251,28 +269,20 @@ def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArr
     return found
 
 
-def common_dtype(arrays: Mapping[str, Array | npt.NDArray[Any]]) -> np.dtype[Any]:
-    """Find the element type of a call: that of the arrays on disk, else NumPy's of all.
+def common_dtype(
+    arrays: Mapping[str, Array | npt.NDArray[Any]], dtype: npt.DTypeLike | None = None
+) -> np.dtype[Any]:
+    """Find the type of a call and its result: see `outcore.linalg.result_dtype`.
 
     Raises
     ------
     InvalidError
-        If arrays on disk differ in type, or what is in memory would lose more than precision.
+        If an operand is of a type that cannot be computed with, or `dtype` cannot be had.
     """
-    on_disk = {name: x.dtype for name, x in arrays.items() if isinstance(x, Array)}
-    if len(set(on_disk.values())) > 1:
-        types = " and ".join(f"{name} is {dtype}" for name, dtype in on_disk.items())
-        raise InvalidError(
-            f"need arrays of one type on disk, {types}; copy one with oc.from_array and dtype="
-        )
-    in_memory = [x.dtype for x in arrays.values()]
-    dtype = next(iter(on_disk.values()), np.result_type(*in_memory, np.float32))
-    if dtype.name not in DTYPES:
-        raise InvalidError(f"need elements of type {', '.join(DTYPES)}, have {dtype}")
-    for name, x in arrays.items():
-        if not np.can_cast(x.dtype, dtype, "same_kind"):
-            raise InvalidError(
-                f"{name} is {x.dtype}, and cannot become {dtype} as what is on disk is; "
-                "copy that with oc.from_array and dtype="
-            )
-    return dtype
+    return result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
+
+
+def grains_of(array: Array, dtype: np.dtype[Any]) -> Grains:
+    """Find the grains of an array on disk that is computed with in some type."""
+    computed = 0 if array.dtype == dtype else dtype.itemsize
+    return Grains.of(array.chunks, array.order, array.dtype.itemsize, computed)

@@ -68,7 +68,7 @@ class DiskSlabs:
         for ticket in coming.tickets:
             wait(ticket, self._call.trace)
         self._held.append(coming.memory)
-        return self._operand.part(coming.box, coming.data)
+        return self._operand.read_part(coming.box, coming.memory)
 
     def release(self) -> None:
         """Let go of the slab that was taken first; nobody may view it any more."""
@@ -98,7 +98,7 @@ class _Coming:
         self.tickets: list[Ticket] = []
         self.pace = -(-len(self.reads) // steps)
         self._operand = operand
-        self._first = [s.start for s in operand.stored(box)]
+        self._first = [s.start for s in operand.on_disk(box)]
 
     def submit(self, count: int) -> None:
         """Start some of the reads."""

@@ -19,6 +19,7 @@ from outcore.linalg.grains import Grains
 from outcore.linalg.products.operand import (
     OperandLike,
     common_dtype,
+    grains_of,
     open_whole_chunks,
     operand,
     read_arrays,
@@ -51,6 +52,7 @@ def solve_triangular(
     trans: Which = "N",
     lower: bool = False,
     unit_diagonal: bool = False,
+    dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
     resume: bool = True,
@@ -75,6 +77,9 @@ def solve_triangular(
         Whether T is lower triangular.
     unit_diagonal
         Take the diagonal as ones, without using it.
+    dtype
+        Type of the arithmetic and of the result, float32 to complex128; by default NumPy's
+        promotion of the operands. What is on disk in another type is converted as it is read.
     out
         Directory for the solution, to have it on disk; for a `B` on disk by default its own with
         ``.x`` appended.
@@ -95,7 +100,7 @@ def solve_triangular(
     -------
     Array or numpy.ndarray
         X, of the shape of `B`; on disk, in Fortran order, if `B` is or `out` is given. Of the type
-        of the arrays on disk; if none is, of NumPy's common type.
+        that `T` and `B` promote to, or of `dtype`.
 
     Raises
     ------
@@ -104,7 +109,7 @@ def solve_triangular(
     NonFiniteError
         If the triangle or `B` has a NaN or an infinity, with its index.
     InvalidError
-        If shapes do not fit, types differ on disk or cannot be used, or `out` is an operand.
+        If shapes do not fit, types cannot be used, or `out` is an operand.
     BudgetError, DiskFullError
         Before any work, if memory or disk do not suffice.
     ExistsError, BusyError
@@ -113,8 +118,8 @@ def solve_triangular(
         After Ctrl-C or SIGTERM; of a solution on disk, what was noted is left to go on with.
     """
     result, report = solve_triangular_and_report(
-        T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, out=out, overwrite=overwrite,
-        resume=resume, memory=memory, threads=threads, progress=progress,
+        T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, dtype=dtype, out=out,
+        overwrite=overwrite, resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -127,6 +132,7 @@ def solve_triangular_and_report(
     trans: Which = "N",
     lower: bool = False,
     unit_diagonal: bool = False,
+    dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
     resume: bool = True,
@@ -139,17 +145,22 @@ def solve_triangular_and_report(
         (T, trans), lower = untransposed("trans", T, trans), not lower
     check_threads(threads)
     arrays = read_arrays({"T": T, "B": B})
-    dtype = common_dtype(arrays)
+    computed_in = common_dtype(arrays, dtype)
     if out is None and isinstance(arrays["B"], Array):
         out = f"{arrays['B'].path}.x"
     letter = read_trans("trans", trans)
-    system = _system(arrays, letter, dtype, is_lower=bool(lower), is_stored=out is not None)
+    system = _system(arrays, letter, computed_in, is_lower=bool(lower), is_stored=out is not None)
     if system.rhs == 0:
-        report = Report("solve_triangular", system.n, dtype.name, 0.0, 0.0, 0, 0, 0, 0)
-        return np.zeros(system.shape, dtype), report
-    matrix = operand(arrays["T"], letter, dtype)
+        report = Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0)
+        return np.zeros(system.shape, computed_in), report
+    matrix = operand(arrays["T"], letter, computed_in)
     system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
-    arguments = {"trans": letter, "lower": bool(lower), "unit": bool(unit_diagonal)}
+    arguments = {
+        "trans": letter,
+        "lower": bool(lower),
+        "unit": bool(unit_diagonal),
+        "dtype": computed_in.name,
+    }
     steps = StepsDone(out, "solve_triangular", arguments, arrays, memory, resume=resume)
     g = triangular_geometry(system, steps.memory_bytes)
     try:
@@ -157,7 +168,7 @@ def solve_triangular_and_report(
             claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
             long_call(
                 "triangular system", memory_bytes=steps.memory_bytes,
-                work=flops(system.n, system.rhs, dtype), threads=threads, progress=progress,
+                work=flops(system.n, system.rhs, computed_in), threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
             run = Substitution(
@@ -165,7 +176,7 @@ def solve_triangular_and_report(
                 is_lower=bool(lower), is_unit=bool(unit_diagonal),
             )  # fmt: skip
             if where is None:
-                X = room(system.n, system.rhs, dtype)
+                X = room(system.n, system.rhs, computed_in)
                 run.run(WholeResult(X), steps)
                 result: Any = X.reshape(system.shape, order="F")
                 bytes_written = 0
@@ -193,7 +204,7 @@ def _system(
         raise InvalidError(f"need a B of shape ({n},) or ({n}, k), have {shape}")
     if is_stored and 0 in shape:
         raise InvalidError(f"a solution of shape {shape} cannot be on disk; leave out= out")
-    grains = Grains.of(b.chunks, b.order, dtype.itemsize) if isinstance(b, Array) else Grains()
+    grains = grains_of(b, dtype) if isinstance(b, Array) else Grains()
     return TriangularSystem(
         n, (*shape, 1)[1] if n else 0, dtype, Grains(), grains, is_lower != (trans != "N"), shape,
         is_stored,

@@ -74,7 +74,7 @@ class Substitution:
         self.notes: list[str] = []
         self.kernels = kernels(g.system.dtype)
         matrix.open(call, g.bounce_bytes("T"), 0)
-        self.sides = DiskOperand(B, "N") if isinstance(B, Array) else None
+        self.sides = DiskOperand(B, "N", g.system.dtype) if isinstance(B, Array) else None
         if self.sides:
             self.sides.open(call, g.bounce_bytes("B"), 1)
 

@@ -12,7 +12,12 @@ from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import Grains, bounce_bytes, cut
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.pitch import matrix_bytes, pitch
-from outcore.linalg.products.matmul_plan import RING_PIECES, Extent, piece_shapes
+from outcore.linalg.products.matmul_plan import (
+    RING_PIECES,
+    Extent,
+    piece_shapes,
+    planned_grains,
+)
 from outcore.linalg.products.result_chunks import result_chunks, result_metadata
 from outcore.linalg.products.transposes import read_trans
 from outcore.sizes import format_bytes
@@ -324,7 +329,7 @@ def triangular_cost(problem: Problem) -> Cost:
     trans = read_trans("trans", problem.option("trans", "N"))
     is_lower = bool(problem.option("lower", False)) != (trans != "N")
     layout = layout_of(problem)
-    t = Grains.of(layout.chunks, layout.order, dtype.itemsize)
+    t = planned_grains(problem, layout)
     b = Grains.of(default_chunks((n, rhs), dtype.itemsize, "F"), "F", dtype.itemsize)
     t = t if trans == "N" else t.transposed()
     system = TriangularSystem(n, rhs, dtype, t, b, is_lower, (n, rhs), is_stored=True)

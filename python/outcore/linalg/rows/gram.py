@@ -25,6 +25,7 @@ from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
+from outcore.linalg.result_dtype import work_dtype
 from outcore.linalg.rows.gram_parts import Part
 from outcore.linalg.rows.gram_plan import (
     GramGeometry,
@@ -39,7 +40,6 @@ from outcore.linalg.rows.source import (
     StoredRows,
     known_operands,
     row_source,
-    work_dtype,
 )
 from outcore.linalg.rows.stream import (
     Transform,

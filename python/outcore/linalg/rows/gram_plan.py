@@ -18,9 +18,9 @@ from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import BOUNCE_BYTES, pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
+from outcore.linalg.result_dtype import work_dtype
 from outcore.linalg.rows.gram_parts import Part, Parts, largest_shape, layouts_of, slabs, tiles
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
-from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import stored_layout
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.counts import is_finite, is_number
@@ -23,6 +24,7 @@ from outcore.linalg.columns import norms
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, columns_of, put, written
+from outcore.linalg.result_dtype import result_dtype
 from outcore.linalg.rows.least_norm import least_norm
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
@@ -37,7 +39,6 @@ from outcore.linalg.rows.source import (
     known_operands,
     paired_rows,
     row_source,
-    work_dtype,
 )
 from outcore.linalg.rows.stream import check_finite, leave, side_by_side, streams
 from outcore.linalg.rows.triangle import solve_triangle
@@ -79,6 +80,7 @@ def lstsq(
     *,
     cond: float | None = None,
     damp: float = 0.0,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     factors: PathLike | None = None,
@@ -109,6 +111,9 @@ def lstsq(
         exact zero.
     damp
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
+    dtype
+        Type of the arithmetic and of the solution, such as ``"f4"``; by default NumPy's promotion
+        of `A` and `b`. Blocks of an operand of another type are converted as they are read.
     memory
         Budget; by default half of the available memory. 2 n² elements for the triangle and its
         update, more where threads share the rows, n k for the right-hand sides, and blocks of rows;
@@ -139,8 +144,8 @@ def lstsq(
     Returns
     -------
     x : numpy.ndarray or Array
-        (n,) or (n, k), in the precision of `A`, complex if `A` or `b` is; on disk if `out` is
-        given. Of several minimizers, the one of least 2-norm.
+        (n,) or (n, k), of the type that `A` and `b` promote to, or of `dtype`; on disk if `out`
+        is given. Of several minimizers, the one of least 2-norm.
     report : LeastSquaresReport
         With ``rank``, ``condition`` and ``residual_norms``.
 
@@ -176,9 +181,9 @@ def lstsq(
         given, right = _read_pairs(A)
     else:
         given, right = row_source("A", A), row_source("b", b, is_column=True)
-    problem = _Problem(given, right, A, b, cond, damp)
+    problem = _Problem(given, right, A, b, cond, damp, dtype)
     known = known_operands({"A": (given, A), "b": (right, b)})
-    arguments = {"cond": problem.cond, "damp": problem.damp}
+    arguments = {"cond": problem.cond, "damp": problem.damp, "dtype": problem.dtype.name}
     steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
     memory_bytes = steps.memory_bytes
     way = lstsq_way(
@@ -231,6 +236,7 @@ class _Problem:
         given_b: Any,
         cond: float | None,
         damp: float,
+        dtype: npt.DTypeLike | None,
     ) -> None:
         if A.rows is not None and b.rows is not None and A.rows != b.rows:
             raise InvalidError(
@@ -240,9 +246,7 @@ class _Problem:
             raise InvalidError(f"damp must be a number of at least 0, have {damp!r}")
         if cond is not None and not (is_number(cond) and 0 <= cond < 1):
             raise InvalidError(f"cond must be at least 0 and below 1, have {cond!r}")
-        self.dtype = work_dtype("A", A.layout.dtype)
-        if work_dtype("b", b.layout.dtype).kind == "c":
-            self.dtype = np.result_type(self.dtype, np.complex64)
+        self.dtype = result_dtype({"A": A.layout.dtype, "b": b.layout.dtype}, dtype)
         for source in (A, b):
             source.deliver(self.dtype)
         self.A, self.b, self.damp = A, b, float(damp)
@@ -263,7 +267,7 @@ class _Problem:
 
     def use_slabs_if(self) -> str | None:
         """Say what must be done before slabs of columns can be used; `None` if nothing."""
-        instead = use_slabs_if(self.A.layout)
+        instead = use_slabs_if(self.A.layout, self.dtype)
         if instead is None and self.damp:
             return "leave out damp=, which slabs of columns do not have"
         if instead is None and isinstance(self.b, IteratedRows):

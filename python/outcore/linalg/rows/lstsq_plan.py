@@ -15,7 +15,7 @@ from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.kept_state_plan import state_bytes
 from outcore.linalg.layouts import layout_of
-from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg.result_dtype import matrix_dtype, work_dtype
 from outcore.linalg.rows.least_norm_plan import (
     LeastNormGeometry,
     fit_columns,
@@ -23,7 +23,6 @@ from outcore.linalg.rows.least_norm_plan import (
     least_norm_geometry,
 )
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, too_small
-from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tsqr_plan import (
     fit_tall,
     lanes_of,
@@ -83,7 +82,7 @@ def lstsq_way(
         ways.append(lambda budget: least_norm_geometry(A, b, dtype, budget, beside, instead))
     if A.rows is not None and instead is None:
         shape = max(A.rows, A.columns), min(A.rows, A.columns)
-        ways.append(lambda budget: slab_qr_geometry(shape, A.dtype, budget))
+        ways.append(lambda budget: slab_qr_geometry(shape, matrix_dtype(dtype, A.dtype), budget))
     for way in ways:
         with contextlib.suppress(BudgetError):
             return way(memory_bytes)
@@ -144,12 +143,13 @@ def _refusal(way: _Way, memory_bytes: int) -> BudgetError | None:
     return None
 
 
-def use_slabs_if(A: RowLayout) -> str | None:
+def use_slabs_if(A: RowLayout, dtype: np.dtype[Any]) -> str | None:
     """Say what must be done before a matrix can be cut into slabs; `None` if nothing."""
     if A.rows is None or not A.is_stored:
         return "copy A to disk with oc.from_array: of arrays on disk slabs of columns are read"
-    if A.dtype.name not in DTYPES:
-        return f"convert A to floating point: of {A.dtype} no slabs of columns can be factored"
+    made_in = matrix_dtype(dtype, A.dtype)
+    if not np.can_cast(A.dtype, made_in):
+        return f"copy A to {made_in} with oc.from_array: slabs of columns are not rounded"
     return None
 
 
@@ -162,7 +162,12 @@ def lstsq_cost(problem: Problem) -> Cost:
     is_stored = bool(problem.option("out", False))
     x_bytes = n * k * dtype.itemsize * is_stored
     way = lstsq_way(
-        layout, beside, dtype, problem.memory_bytes, use_slabs_if(layout), is_stored=is_stored
+        layout,
+        beside,
+        dtype,
+        problem.memory_bytes,
+        use_slabs_if(layout, dtype),
+        is_stored=is_stored,
     )
     if isinstance(way, SlabQrGeometry):
         tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))

@@ -17,6 +17,7 @@ from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, columns_of, put, working_array, written
+from outcore.linalg.result_dtype import result_dtype
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowPlan
 from outcore.linalg.rows.qr_plan import (
@@ -33,7 +34,6 @@ from outcore.linalg.rows.source import (
     StoredRows,
     known_operands,
     row_source,
-    work_dtype,
 )
 from outcore.linalg.rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg.rows.tall_q import TallQ, build_from_disk
@@ -57,6 +57,7 @@ def qr(
     A: RowsLike,
     *,
     mode: Literal["r"] = "r",
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: None = None,
     overwrite: bool = False,
@@ -69,6 +70,7 @@ def qr(
     A: RowsLike,
     *,
     mode: Literal["r"] = "r",
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike,
     overwrite: bool = False,
@@ -81,6 +83,7 @@ def qr(
     A: RowsLike,
     *,
     mode: Literal["economic"],
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -92,6 +95,7 @@ def qr(
     A: RowsLike,
     *,
     mode: Mode = "r",
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -110,6 +114,8 @@ def qr(
         n x n elements.
     mode
         ``"r"`` for R only; ``"economic"`` for Q on disk as well.
+    dtype
+        Type of the arithmetic and of the result, float32 to complex128; by default that of `A`.
     memory
         Budget; by default half of the available memory. R counts against it.
     out
@@ -161,14 +167,15 @@ def qr(
     """
     check_mode(mode)
     source = row_source("A", A)
-    dtype = work_dtype("A", source.layout.dtype)
+    dtype = result_dtype({"A": source.layout.dtype}, dtype)
     source.deliver(dtype)
     if mode == "economic" and out is None:
         if not isinstance(source, StoredRows):
             raise InvalidError("A is not on disk, so Q needs a place; give out=")
         out = f"{source.array.path}.q"
     known = known_operands({"A": (source, A)})
-    steps = StepsDone(out if known else None, "qr", {"mode": mode}, known, memory, resume=resume)
+    arguments = {"mode": mode, "dtype": dtype.name}
+    steps = StepsDone(out if known else None, "qr", arguments, known, memory, resume=resume)
     if mode == "r":
         plan = r_blocks(source.layout, dtype, steps.memory_bytes, is_stored=out is not None)
         work = tsqr_flops(source.rows, source.columns, 0, dtype) if source.rows else None
@@ -203,7 +210,7 @@ def _factored(
     source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
 ) -> ParallelQR:
     """Let the rows go by."""
-    n, dtype = source.columns, work_dtype("A", source.layout.dtype)
+    n, dtype = source.columns, plan.dtype
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
     factor = ParallelQR(plan, 0, call, most=source.rows)
     kept = KeptState(target, steps, [plan.height, *factor.cuts], factor.state, call)
@@ -229,7 +236,7 @@ def _triangle(
     source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
 ) -> tuple[Matrix, Report]:
     """Let the rows go by, and keep R."""
-    n, dtype = source.columns, work_dtype("A", source.layout.dtype)
+    n, dtype = source.columns, plan.dtype
     factor = _factored(source, plan, call, target, steps)
     R = factor.triangle()[: min(factor.rows, n)]
     refuse_overflow(R)
@@ -251,7 +258,7 @@ def _stored_triangle(
 ) -> tuple[Array, Report]:
     """Let the rows go by, and write R."""
     with contextlib.ExitStack() as stack:
-        dtype, target = work_dtype("A", source.layout.dtype), None
+        dtype, target = plan.dtype, None
         if source.rows is not None:
             shape = min(source.rows, source.columns), source.columns
             target = stack.enter_context(written(where, columns_of(shape, dtype), _WHY, steps))

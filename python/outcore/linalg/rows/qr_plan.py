@@ -10,8 +10,8 @@ from outcore.errors import InvalidError
 from outcore.linalg.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
+from outcore.linalg.result_dtype import work_dtype
 from outcore.linalg.rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows, too_small
-from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry
 from outcore.linalg.rows.tsqr_plan import (
     fit_tall,

@@ -21,6 +21,7 @@ from outcore.errors import InvalidError
 from outcore.linalg.grains import Grains
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.products.operand import open_whole_chunks
+from outcore.linalg.result_dtype import work_dtype
 from outcore.linalg.rows.plan import RowLayout
 from outcore.longcall import LongCall
 from outcore.slicing import check_extents, is_sliced, part_of
@@ -193,6 +194,7 @@ class IteratedRows(RowSource):
             raise InvalidError(f"the iterator {name} has no rows; has it been used before?")
         self._columns = self._rest.shape[1]
         super().__init__(name, RowLayout(None, self._columns, self._rest.dtype, True))
+        self._given = work_dtype(name, self._rest.dtype)
 
     def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
         """See `RowSource`."""
@@ -232,7 +234,7 @@ class IteratedRows(RowSource):
         """Refuse to round a block to the type of the first one."""
         if self._columns is None or block.dtype.kind not in "fc":
             return
-        dtype = work_dtype(self.name, self.layout.dtype)
+        dtype = np.result_type(self._given, self.layout.dtype)
         if np.result_type(work_dtype(self.name, block.dtype), dtype) != dtype:
             raise _other_type(self.name, dtype, block.dtype, first)
 
@@ -343,27 +345,6 @@ def known_operands(
         else:
             return {}
     return known
-
-
-def work_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Find the type in which a matrix of some type is computed with.
-
-    That is float32, float64, complex64 or complex128; integers become float64.
-
-    Raises
-    ------
-    InvalidError
-        If there is none.
-    """
-    kind = np.dtype(dtype)
-    if kind.kind in "biu":
-        return np.dtype(np.float64)
-    if kind.kind in "fc" and kind.itemsize <= (8 if kind.kind == "f" else 16):
-        return np.result_type(kind, np.float32).newbyteorder("=")
-    raise InvalidError(
-        f"{name} has elements of {kind}; need numbers of at most double precision, convert with "
-        ".astype()"
-    )
 
 
 def copy_rows(source: npt.NDArray[Any], target: Matrix, name: str, first: int) -> None:

@@ -30,6 +30,7 @@ from outcore.linalg.cost import flop_weight
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, working_array, written
+from outcore.linalg.result_dtype import result_dtype
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     RowsLike,
@@ -37,7 +38,6 @@ from outcore.linalg.rows.source import (
     StoredRows,
     known_operands,
     row_source,
-    work_dtype,
 )
 from outcore.linalg.rows.stream import allocated, check_finite, streams
 from outcore.linalg.rows.svd_plan import SvdGeometry, svd_geometry
@@ -81,6 +81,7 @@ def svd(
     oversample: int = 10,
     power: int = 2,
     seed: int | np.random.Generator | None = None,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -105,6 +106,8 @@ def svd(
     seed
         For the random vectors: an integer, or a generator. The result does not depend on the
         budget but for rounding.
+    dtype
+        Type of the arithmetic and of the result, float32 to complex128; by default that of `A`.
     memory
         Budget; by default half of the available memory. Vectors in memory count against it.
     out
@@ -154,13 +157,13 @@ def svd(
     Comput. 33 (2011), for passes that do the work of two.
     """
     source = row_source("A", A)
-    dtype = work_dtype("A", source.layout.dtype)
+    dtype = result_dtype({"A": source.layout.dtype}, dtype)
     source.deliver(dtype)
     draw = _generator(seed)
     known = known_operands({"A": (source, A)})
     arguments = {
         "k": repr(k), "oversample": repr(oversample), "power": repr(power),
-        "seed": _seed_of(seed, draw),
+        "seed": _seed_of(seed, draw), "dtype": dtype.name,
     }  # fmt: skip
     steps = StepsDone(out if known else None, "svd", arguments, known, memory, resume=resume)
     g = svd_geometry(

@@ -10,8 +10,8 @@ from outcore.errors import InvalidError
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
+from outcore.linalg.result_dtype import work_dtype
 from outcore.linalg.rows.plan import RowLayout, RowPlan, fit_rows, too_small
-from outcore.linalg.rows.source import work_dtype
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
 from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
 

@@ -150,6 +150,6 @@ def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> P
 def stored_layout(problem: Problem) -> RowLayout:
     """Describe the matrix of a plan: on disk, in default chunks of the order that is asked for."""
     shape = problem.needed("m"), problem.n
-    order, chunks = layout_of(problem, shape, "C")
-    grains = Grains.of(chunks, order, problem.dtype.itemsize)
-    return RowLayout(*shape, problem.dtype, order == "C", grains)
+    order, chunks, _ = layout_of(problem, shape, "C")
+    grains = Grains.of(chunks, order, problem.on_disk.itemsize)
+    return RowLayout(*shape, problem.on_disk, order == "C", grains)

@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from outcore._core import ArrayFile, Ticket
+from outcore._core import Ticket
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
+from outcore.linalg.widened import MatrixFile
 from outcore.longcall import LongCall
-from outcore.streams import wait
+from outcore.streams import Pending, wait
 
 
 class Source(NamedTuple):
@@ -24,7 +25,7 @@ class Source(NamedTuple):
     The file may have the transpose of what is read.
     """
 
-    file: ArrayFile
+    file: MatrixFile
     rows: int
     at_once: int
     is_transposed: bool
@@ -52,8 +53,8 @@ class Conveyor:
         self._slab = Slab(0, 0)
         self._coming: deque[range] = deque()
         self._base = 0
-        self._arriving: list[tuple[int, Ticket]] = []
-        self._awaited: list[tuple[int, Ticket]] = []
+        self._arriving: list[tuple[int, Pending]] = []
+        self._awaited: list[tuple[int, Pending]] = []
 
     def load(self, slab: Slab | None) -> None:
         """Start loading a slab into free memory: the first one."""

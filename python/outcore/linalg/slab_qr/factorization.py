@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore import budget
 from outcore.array import Array
@@ -49,6 +50,7 @@ from outcore.volumes import PathLike, place
 def qr_factor(
     A: Array | PathLike,
     *,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
@@ -65,8 +67,11 @@ def qr_factor(
     Parameters
     ----------
     A
-        (m, n) array on disk, or its path; float32, float64, complex64 or complex128. ``order="F"``
+        (m, n) array on disk, or its path, of numbers of at most double precision. ``order="F"``
         with the default chunks is read fastest.
+    dtype
+        Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
+        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("qr_factor", m=, n=, ...)``.
@@ -112,8 +117,8 @@ def qr_factor(
     Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
     """
     return _factor(
-        SlabQrStorage, A, memory=memory, out=out, overwrite_a=overwrite_a, overwrite=overwrite,
-        resume=resume, threads=threads, progress=progress,
+        SlabQrStorage, A, dtype=dtype, memory=memory, out=out, overwrite_a=overwrite_a,
+        overwrite=overwrite, resume=resume, threads=threads, progress=progress,
     )  # fmt: skip
 
 
@@ -132,6 +137,7 @@ def _factor(
     made_in: type[SlabQrStorage],
     A: Array | PathLike,
     *,
+    dtype: npt.DTypeLike | None,
     memory: int | str | None,
     out: PathLike | None,
     overwrite_a: bool,
@@ -151,7 +157,7 @@ def _factor(
         return slab_qr_geometry((kind.shape_of(shape)[0], n), dtype, memory_bytes, tile)
 
     with open_storage(
-        Method(cut, made_in, kind), A, out, memory_bytes, overwrite_a=overwrite_a,
+        Method(cut, made_in, kind), A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
         overwrite=overwrite, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g, first = storage.geometry, storage.first_panel

@@ -4,6 +4,7 @@ Of a matrix with more columns than rows the transpose is factored, and the solut
 norm.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -77,24 +78,25 @@ def solve_by_slabs(
     where = place(factors if factors is not None else f"{A.path}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
-    ready = ready_factors(where, A.place, A.dtype, made, overwrite=overwrite)
+    ready = ready_factors(where, A.place, g.dtype, made, overwrite=overwrite)
     # What is wrong with b is found before the hours of factoring, not after.
     rhs = RightHandSide.read(
-        m, A.dtype, b, "N", out, overwrite=overwrite, unknowns=n,
+        m, g.dtype, b, "N", out, overwrite=overwrite, unknowns=n,
         reads=[A.path, where.path], stays=True,
     )  # fmt: skip
     if not isinstance(b, Array):
         _check_columns(b, rhs.solution_dtype)
-    tiles = Tiles((g.m, g.n), A.dtype, (g.rows, g.columns) if ready is None else ready.tile)
+    tiles = Tiles((g.m, g.n), g.dtype, (g.rows, g.columns) if ready is None else ready.tile)
     room_for(tiles, rhs, g.budget_bytes, PROBES)
-    solving = tiles.pass_bytes() / A.dtype.itemsize * _FLOPS_OF_A_READ
-    factoring = 0.0 if ready is not None else flops(g.m, g.n, A.dtype)
+    solving = tiles.pass_bytes() / g.dtype.itemsize * _FLOPS_OF_A_READ
+    factoring = 0.0 if ready is not None else flops(g.m, g.n, g.dtype)
     looking = rhs.b.size * _FLOPS_OF_A_READ if isinstance(b, Array) else 0.0
     work = looking + factoring + solving
     with Meter(f"least squares with {A.path.name}", work, progress) as bar:
         look = look_at(rhs, g.budget_bytes, bar.part(looking))
         with own_factors(
-            where, A, ready, make, memory_bytes=g.budget_bytes, keep=keep_factors,
+            where, A, ready, functools.partial(make, dtype=g.dtype),
+            memory_bytes=g.budget_bytes, keep=keep_factors,
             overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads,
             progress=bar.part(factoring),
         ) as qr:  # fmt: skip

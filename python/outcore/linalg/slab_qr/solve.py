@@ -34,7 +34,7 @@ from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_flops
 from outcore.linalg.systems.columns import ColumnRoom, fitted
 from outcore.linalg.systems.condition import Probes, warn_if_singular, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.right_hand_side import RightHandSide, opened, substituted_in
 from outcore.linalg.systems.solutions import solution, system_of
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -45,8 +45,9 @@ from outcore.volumes import PathLike
 
 def qr_solve(
     qr: QRFactor,
-    b: npt.ArrayLike | Array,
+    b: npt.ArrayLike | Array | PathLike,
     *,
+    dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -64,8 +65,12 @@ def qr_solve(
         Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`; or of
         the transpose of one with m < n, which `lstsq` keeps.
     b
-        (m,) or (m, k): a NumPy array, or an `Array` on disk. It is worked on in groups of as many
-        columns as fit in memory, each a pass over the reflections and one over R.
+        (m,) or (m, k): a NumPy array, or an array on disk or its path. It is worked on in groups of
+        as many columns as fit in memory, each a pass over the reflections and one over R.
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
+        `b`. Factors of another type are converted as they are read, which gives them no digits that
+        they were made without: `b` is not rounded, and substitution adds no errors of their type.
     memory
         Budget of the passes; by default half of the available memory. Columns of a `b` in memory
         are the caller's and not counted.
@@ -83,8 +88,8 @@ def qr_solve(
     -------
     numpy.ndarray or Array
         x, (n,) or (n, k); on disk if `b` is or `out` is given, and then with what was done as its
-        ``report``, which `outcore.last_report` is in any case. Of the factors' type; complex for a
-        complex `b`.
+        ``report``, which `outcore.last_report` is in any case. Of the type that the factors and
+        `b` promote to, or of `dtype`.
 
     Raises
     ------
@@ -101,11 +106,19 @@ def qr_solve(
     refuse_others(qr, QRFactor)
     refuse_wide(qr.shape)
     m, n = qr.kind.shape_of(qr.shape)
+    b = opened(b)
     rhs = RightHandSide.read(
-        m, qr.dtype, b, "N", out, overwrite=overwrite, unknowns=n, reads=[qr.path]
+        m,
+        substituted_in(qr.dtype, b, dtype),
+        b,
+        "N",
+        out,
+        overwrite=overwrite,
+        unknowns=n,
+        reads=[qr.path],
     )
     memory_bytes = budget.resolve(memory)
-    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    tiles = Tiles(qr.shape, rhs.dtype, qr.tile, qr.dtype)
     probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
     found = solve_and_report(
         qr, rhs, memory_bytes, threads, progress, probes, is_noted=True, resume=resume
@@ -187,7 +200,7 @@ def solve_and_report(
             f"zero, so there is no unique solution; leave out {lines}",
             qr.info,
         )
-    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    tiles = Tiles(qr.shape, rhs.dtype, qr.tile, qr.dtype)
     room, most = room_for(tiles, rhs, memory_bytes, probes)
     system = system_of("qr_solve", qr, rhs) if is_noted and rhs.out is not None else None
     with (
@@ -215,7 +228,7 @@ def solve_and_report(
             condition = passes.condition()
             accept(condition)
             left = groups.columns - groups.first
-            flops = solve_flops(qr.shape, qr.dtype, left * rhs.parts)
+            flops = solve_flops(qr.shape, rhs.dtype, left * rhs.parts)
             report = report_on(
                 "qr_solve", qr, rhs, groups, passes.file.counters()[:2], planned, moved, call,
                 flops=flops, probed_condition=condition,
@@ -229,14 +242,14 @@ class _Passes:
 
     def __init__(self, qr: QRFactor, tiles: Tiles, width: int, probes: int, call: LongCall) -> None:
         self.qr, self.tiles, self.call = qr, tiles, call
-        self.kernels = kernels(qr.dtype)
+        self.kernels = kernels(tiles.dtype)
         self.file = qr.open_tiles(call.arena, call.trace)
         self.stream = BlockStream(
             self.file, qr.dtype, call.arena, tiles.ring_bytes, call.trace,
             least_bytes=tiles.tile_bytes,
         )  # fmt: skip
-        self.reflections = Reflections(qr.dtype, tiles.tile[1], width, call.arena)
-        self.probes = Probes(qr.n, probes, qr.dtype, call)
+        self.reflections = Reflections(tiles.dtype, tiles.tile[1], width, call.arena)
+        self.probes = Probes(qr.n, probes, tiles.dtype, call)
         # Such numbers as A has can be squared only when they are scaled.
         self.scale = 1.0 if 1e-100 < qr.norm1 < 1e100 else power_of_two(1 / qr.norm1)
         self.squares_of_r = 0.0
@@ -278,7 +291,7 @@ class _Passes:
         With R its tiles come from the bottom, with Rᴴ, `trans` "C", from the top.
         """
         (o, e), first = self.extent(K), tile * self.tiles.tile[0]
-        data = self.stream.take().data
+        data = self.take()
         start_ns = self.call.trace.now_ns()
         above = data[: max(min(o - first, len(data)), 0), : e - o]
         triangle = data[o - first : e - first, : e - o] if first <= o < first + len(data) else None
@@ -307,6 +320,17 @@ class _Passes:
         columns = self.tiles.tile[1]
         return K * columns, min((K + 1) * columns, self.qr.n)
 
+    def take(self) -> Matrix:
+        """Take the next tile, in the type in which is solved."""
+        data: Matrix = self.stream.take().data
+        if data.dtype == self.tiles.dtype:
+            return data
+        memory = self.call.arena.allocate(data.size * self.tiles.dtype.itemsize)
+        tile: Matrix = np.ndarray(data.shape, self.tiles.dtype, memoryview(memory), order="F")
+        with np.errstate(over="ignore"):
+            tile[...] = data
+        return tile
+
     def schedule(self, wanted: Iterator[tuple[int, int]]) -> None:
         """Read tiles ahead: (panel, tile)."""
         rows, columns = self.tiles.tile
@@ -322,5 +346,5 @@ class _Passes:
             first = tile * rows
             top = max(o, first)
             # No name is left for the tile here: its memory goes back after its second use.
-            yield top - o, self.stream.take().data[top - first : self.qr.m - first, : e - o]
+            yield top - o, self.take()[top - first : self.qr.m - first, : e - o]
             self.call.meter.advance(self.tiles.tile_bytes)

@@ -27,15 +27,20 @@ class Tiles:
 
     Attributes
     ----------
-    shape, dtype
+    shape
         Of the matrix.
+    dtype
+        Type in which is solved.
     tile
         Rows and columns of a tile.
+    stored
+        Type of the factors, if that is another.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     tile: tuple[int, int]
+    stored: np.dtype[Any] | None = None
 
     @property
     def panels(self) -> int:
@@ -45,12 +50,20 @@ class Tiles:
     @property
     def tile_bytes(self) -> int:
         """Bytes of a tile on disk."""
-        return pages(self.tile[0] * self.tile[1] * self.dtype.itemsize)
+        return pages(self.tile[0] * self.tile[1] * (self.stored or self.dtype).itemsize)
 
     @property
     def ring_bytes(self) -> int:
         """Memory of the panel in use, and of what is read ahead."""
         return ring_bytes(-(-self.shape[0] // self.tile[0]), self.tile_bytes)
+
+    @property
+    def converted_bytes(self) -> int:
+        """Memory of as many tiles in the type in which is solved, if that is another."""
+        if self.stored is None or self.stored == self.dtype:
+            return 0
+        tile_bytes = pages(self.tile[0] * self.tile[1] * self.dtype.itemsize)
+        return ring_bytes(-(-self.shape[0] // self.tile[0]), tile_bytes)
 
     def reflections(self, panel: int) -> int:
         """Reflections of a panel."""
@@ -73,6 +86,7 @@ class Tiles:
         """Memory of a pass beside its columns."""
         return (
             self.ring_bytes
+            + self.converted_bytes
             + TILE_BOUNCE_BYTES
             + scratch_bytes(self.tile[1], 0, self.dtype)
             + pages(self.shape[1] * probes * self.dtype.itemsize)

@@ -12,7 +12,6 @@ from outcore.disk_reads import DiskReads
 from outcore.linalg.factors.factor import QR, QR_TRANSPOSED, QRFactor, TransposedQRFactor
 from outcore.linalg.factors.storage import FactorStorage
 from outcore.linalg.lu.checks import Extremes
-from outcore.linalg.lu.segments import Layout
 from outcore.linalg.slab_qr.loads import ColumnLoads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
 from outcore.longcall import LongCall
@@ -27,7 +26,7 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
     @property
     def loads(self) -> ColumnLoads:
         """How its slabs are loaded."""
-        layout = Layout.of(self.metadata)
+        layout = self.layout
         disk = DiskReads(*self.matrix.read_granularity)
         return ColumnLoads(
             self.geometry, layout.transposed() if self.kind.is_transposed else layout, disk

@@ -60,6 +60,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     make = way.factor
     if kind is CHOLESKY:
         make = functools.partial(make, lower=_lower(job, where, overwrite_a=overwrite_a))
+    make = functools.partial(make, dtype=job.dtype)
     with own_factors(
         where, job.A, ready, make, memory_bytes=job.memory_bytes, keep=job.keep,
         overwrite_a=overwrite_a, overwrite=job.overwrite, resume=job.resume, threads=job.threads,

@@ -134,12 +134,14 @@ def report_on(
     notes = []
     if groups.first:
         notes.append(gone_on_at(groups.first, groups.columns))
+    if rhs.dtype != factor.dtype:
+        notes.append(f"factors in {factor.dtype}, solved with in {rhs.dtype}")
     kernels, threads = blas_choice.in_use()
-    figures = {"flops": solve_flops(factor.n, factor.dtype, left * rhs.parts), **more}
+    figures = {"flops": solve_flops(factor.n, rhs.dtype, left * rhs.parts), **more}
     return Report(
         verb=verb,
         n=factor.n,
-        dtype=factor.dtype.name,
+        dtype=rhs.dtype.name,
         bytes_read=swept_bytes[0] + read,
         bytes_written=swept_bytes[1] + written,
         planned_bytes_read=planned_bytes + planned_read,

@@ -20,7 +20,7 @@ from outcore.linalg.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg.lu.choice import planned_lu
 from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg.lu.slabs_cost import lu_cost
-from outcore.linalg.stream_reads import StreamReads, pass_ring_bytes
+from outcore.linalg.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg.systems.condition import PROBES, probe_bytes, with_probes
 from outcore.linalg.systems.refine_plan import (
     RefineGeometry,
@@ -135,17 +135,22 @@ def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
     read = _bytes_of_solve(problem)(n, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
     whole = _reads(problem, 0)
-    ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes)
-    checked = _reads(problem, ring // 4).bytes_of_pass()
+    ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes, problem.on_disk, problem.dtype)
+    checked = _bytes_of_pass(problem, ring)
     return (
         Phase(dtype=dtype, bytes_read=read, flops=flops),
         Phase(dtype=dtype, bytes_read=checked, flops=flops),
     )
 
 
+def _bytes_of_pass(problem: Problem, ring: int) -> int:
+    box = pass_box_bytes(ring, problem.on_disk, problem.dtype)
+    return _reads(problem, ring // 4).bytes_of_pass(box)
+
+
 def _reads(problem: Problem, bounce_bytes: int) -> StreamReads:
-    n, dtype = problem.n, problem.dtype
-    return StreamReads((n, n), dtype, layout_of(problem), bounce_bytes, problem.disk())
+    n = problem.n
+    return StreamReads((n, n), problem.on_disk, layout_of(problem), bounce_bytes, problem.disk())
 
 
 class Passes(NamedTuple):
@@ -196,11 +201,11 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
     n, dtype = problem.n, problem.dtype
     # The copy has the tiles of its factors, whatever the layout of A.
     options = {name: value for name, value in problem.options.items() if name not in LAYOUT_OPTIONS}
-    factoring = lu_cost(dataclasses.replace(problem, dtype=low, options=options))
+    factoring = lu_cost(dataclasses.replace(problem, dtype=low, stored=None, options=options))
     g = lu_geometry(n, low, problem.memory_bytes)
     tile = g.rows, g.columns
     layout = layout_of(problem)
-    box = copy_boxes(layout, dtype, tile, problem.memory_bytes)
+    box = copy_boxes(layout, problem.on_disk, tile, problem.memory_bytes)
     copy_bytes = copy_height(n, tile[0], box[0]) * n * low.itemsize
     copying = Phase(
         dtype=low,
@@ -216,7 +221,7 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
         )  # fmt: skip
 
     refined = with_probes(PROBES, cut)[1]
-    pass_bytes = _reads(problem, refined.ring_bytes // 4).bytes_of_pass()
+    pass_bytes = _bytes_of_pass(problem, refined.ring_bytes)
     refining = planned_refining(
         n, dtype, low, tile, problem.rhs, refined.columns, refined.deflated, pass_bytes
     )

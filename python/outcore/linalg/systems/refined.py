@@ -153,7 +153,7 @@ def _fitted(
 
 def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
     most = g.columns * job.rhs.parts
-    matrix_bytes = job.n**2 * job.dtype.itemsize
+    matrix_bytes = job.n**2 * job.stored.itemsize
     return planned_refining(
         job.n, job.dtype, lu.dtype, lu.tile, job.columns, most, g.deflated, matrix_bytes
     )
@@ -163,11 +163,17 @@ class _Passes:
     """Passes over A and the factors, counted."""
 
     def __init__(
-        self, A: Array, lu: LUFactor, call: LongCall, g: RefineGeometry, probes: int
+        self,
+        A: Array,
+        dtype: np.dtype[Any],
+        lu: LUFactor,
+        call: LongCall,
+        g: RefineGeometry,
+        probes: int,
     ) -> None:
-        self.call, self.A, self.lu = call, A, lu
-        self.probes = Probes(lu.n, probes, A.dtype, call)
-        self.of_a = MatrixPasses(A, call, g.ring_bytes)
+        self.call, self.dtype, self.lu = call, dtype, lu
+        self.probes = Probes(lu.n, probes, dtype, call)
+        self.of_a = MatrixPasses(A, call, g.ring_bytes, dtype)
         self.sweeps = Sweeps(lu, call, g.block_tiles)
         self.multiplied: list[int] = []
         self.solved: list[int] = []
@@ -186,7 +192,7 @@ class _Passes:
         lu = self.lu
         solved, multiplied = (Passes(len(p), sum(p)) for p in (self.solved, self.multiplied))
         each = self.of_a.bytes_of_pass
-        return refining_phase(n, self.A.dtype, lu.dtype, lu.tile, solved, multiplied, each)
+        return refining_phase(n, self.dtype, lu.dtype, lu.tile, solved, multiplied, each)
 
 
 def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Report]) -> Any:
@@ -204,7 +210,7 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
             threads=job.threads, progress=progress,
         ) as call,
     ):  # fmt: skip
-        passes = _Passes(A, lu, call, g, probes)
+        passes = _Passes(A, job.dtype, lu, call, g, probes)
         room = _room(call, job, g)
         deflation = Deflation(*room, g.deflated)
         moved = Columns(rhs, call, columns_room)

@@ -10,9 +10,10 @@ from outcore.lapack import kernels
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.lu.plan import solve_flops
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.stream_reads import StreamReads, pass_ring_bytes
+from outcore.linalg.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg.systems.columns import ColumnRoom, Columns
 from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.widened import Converted, converted_bytes
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -20,9 +21,10 @@ from outcore.streams import Block, BlockStream
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 
-def ring_bytes(A: Array, memory_bytes: int) -> int:
-    """Memory of a pass over A beside its columns."""
-    return pass_ring_bytes(A.metadata.grid().slot_bytes, memory_bytes)
+def ring_bytes(A: Array, memory_bytes: int, dtype: np.dtype[Any] | None = None) -> int:
+    """Memory of a pass over A beside its columns, which may be of another type."""
+    slot_bytes = A.metadata.grid().slot_bytes
+    return pass_ring_bytes(slot_bytes, memory_bytes, A.dtype, dtype or A.dtype)
 
 
 def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Matrix:
@@ -35,32 +37,49 @@ class MatrixPasses:
     """Passes over a matrix on disk, as often as asked.
 
     The meter of the call is told the bytes that were read.
+
+    Parameters
+    ----------
+    A
+        The matrix.
+    call
+        The call.
+    ring
+        Memory for all that is read.
+    dtype
+        Type in which is computed; by default that of `A`.
     """
 
-    def __init__(self, A: Array, call: LongCall, ring: int) -> None:
-        self.A, self.call, self.ring = A, call, ring
-        self.file = A.open_file(call.arena, ring // 4, trace=call.trace)
+    def __init__(
+        self, A: Array, call: LongCall, ring: int, dtype: np.dtype[Any] | None = None
+    ) -> None:
+        self.A, self.call, self.dtype = A, call, A.dtype if dtype is None else dtype
+        self._bounce = ring // 4
+        self._box = pass_box_bytes(ring, A.dtype, self.dtype)
+        self._converted = Converted(A.dtype, self.dtype, self._box, call)
+        self._ring = ring - self._bounce - converted_bytes(A.dtype, self.dtype, self._box)
+        self.file = A.open_file(call.arena, self._bounce, trace=call.trace)
 
     @property
     def bytes_of_pass(self) -> int:
         """Bytes that a pass reads. Exact."""
-        return StreamReads.of(self.A, self.ring // 4, self.file.read_granularity).bytes_of_pass()
+        reads = StreamReads.of(self.A, self._bounce, self.file.read_granularity)
+        return reads.bytes_of_pass(self._box)
 
     def tiles(self) -> Iterator[Block]:
         """Read the matrix once: each tile with its place, for a computation."""
         trace = self.call.trace
-        ring = self.ring - self.ring // 4
-        stream = BlockStream(self.file, self.A.dtype, self.call.arena, ring, trace)
-        stream.extend(self.A.small_boxes(self.ring // 4))
-        for block in stream:
-            start_ns, read_bytes = trace.now_ns(), block.data.nbytes
-            yield block
+        stream = BlockStream(self.file, self.A.dtype, self.call.arena, self._ring, trace)
+        stream.extend(self.A.small_boxes(self._box))
+        for index, data in stream:
+            start_ns, read_bytes = trace.now_ns(), data.nbytes
+            yield Block(index, self._converted(data))
             trace.record("compute", start_ns)
             self.call.meter.advance(read_bytes)
 
     def subtract_product(self, X: Matrix, R: Matrix) -> None:
-        """R <- R - A X in one pass; R and X of the type of A."""
-        product = kernels(self.A.dtype)
+        """R <- R - A X in one pass; R and X of the type of the arithmetic."""
+        product = kernels(self.dtype)
         is_columns = self.A.order == "F"
         for (rows, columns), tile in self.tiles():
             product.gemm(
@@ -97,7 +116,7 @@ def check(
     that the backward error is not known.
     """
     A = open_array(factors.source)
-    ring = ring_bytes(A, memory_bytes)
+    ring = ring_bytes(A, memory_bytes, factors.dtype)
     room = ColumnRoom.of(rhs, memory_bytes)
     # R and X.
     column_bytes = factors.n * 2 * rhs.parts * factors.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
@@ -111,7 +130,7 @@ def check(
         progress=progress,
     ) as call:  # fmt: skip
         X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
-        passes, moved = MatrixPasses(A, call, ring), Columns(rhs, call, room)
+        passes, moved = MatrixPasses(A, call, ring, factors.dtype), Columns(rhs, call, room)
         if count:
             moved.load(x, slice(0, count), X)
             moved.load(rhs.b, slice(0, count), R)

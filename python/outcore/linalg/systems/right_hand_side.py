@@ -1,16 +1,18 @@
 """Right-hand sides, in memory or on disk, and where their solutions go."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore.array import Array
+from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
 from outcore.elements import array_of
 from outcore.errors import InvalidError
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.result_place import refuse_there
 from outcore.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_meet, place
 
@@ -64,7 +66,7 @@ class RightHandSide(NamedTuple):
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
         if not isinstance(trans, int | str) or trans not in letters:
             raise InvalidError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', have {trans!r}")
-        given = b if isinstance(b, Array) else array_of(b, "a right-hand side")
+        given = b = opened(b)
         if given.ndim not in (1, 2) or given.shape[0] != n:
             raise InvalidError(
                 f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
@@ -205,6 +207,18 @@ class RightHandSide(NamedTuple):
             with np.errstate(over="ignore"):
                 norms[j] = column.sum(dtype=np.float64)
         return norms
+
+
+def opened(b: Any) -> Any:
+    """Take a right-hand side as an array in memory, or on disk, by its path too."""
+    if isinstance(b, str | os.PathLike):
+        return open_array(b)
+    return b if isinstance(b, Array) else array_of(b, "a right-hand side")
+
+
+def substituted_in(factors: np.dtype[Any], b: Any, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    """Find the type in which factors of some type solve for an opened right-hand side."""
+    return matrix_dtype(result_dtype({"factors": factors, "b": b.dtype}, dtype), factors)
 
 
 def row_not_finite(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:

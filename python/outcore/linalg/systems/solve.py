@@ -15,13 +15,15 @@ from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiv
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import KINDS, LU
 from outcore.linalg.factors.own import are_begun
+from outcore.linalg.result_dtype import factor_dtype as factor_dtype_of
+from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.condition import warn_if_singular
 from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
 from outcore.linalg.systems.hermitian import why_not_positive
 from outcore.linalg.systems.plan import ASSUMPTIONS, lower
 from outcore.linalg.systems.refined import solve_refined
 from outcore.linalg.systems.right_hand_look import look_at
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg.systems.right_hand_side import RightHandSide, opened
 from outcore.linalg.systems.solving import Solving
 from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
@@ -35,6 +37,7 @@ def solve(
     b: npt.ArrayLike | Array,
     *,
     assume_a: AssumeA = "gen",
+    dtype: npt.DTypeLike | None = None,
     factor_dtype: npt.DTypeLike | None = None,
     condition: bool = False,
     memory: int | str | None = None,
@@ -61,9 +64,13 @@ def solve(
         be. ``"auto"`` looks: if A = Aᴴ to the last bit and its diagonal is positive (one pass over
         A; most others show it at once), it does as ``"pos"``, else as ``"gen"``. The report says
         what was found. A must be whole in any case.
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of `A` and `b`. An
+        `A` of lower precision is converted as it is read. A real `A` stays real beside a complex
+        `b`. ``"f4"`` of a float32 `A` solves in single precision whatever `b` is.
     factor_dtype
-        ``"f4"`` for a float64 matrix, ``"c8"`` for complex128: factor in single precision, half the
-        time and the space, and refine the solution in double, each step a pass over A and the
+        ``"f4"`` for a system in float64, ``"c8"`` for complex128: factor in single precision, half
+        the time and the space, and refine the solution in double, each step a pass over A and the
         factors. If refinement stalls, GMRES with the factors as a preconditioner goes on; if that
         stalls too, LU in double follows. The report says which was needed; its ``history`` has the
         backward errors. Needs room on disk for a copy of A in single precision.
@@ -118,8 +125,10 @@ def solve(
             f"need a square matrix, have shape {metadata.shape} in {source.path}; for others there "
             "is least squares"
         )
-    n, dtype = metadata.shape[0], metadata.dtype
-    low = lower(dtype, factor_dtype)
+    n, right = metadata.shape[0], opened(b)
+    found = result_dtype({"A": metadata.dtype, "b": right.dtype}, dtype)
+    job_dtype = factor_dtype_of(metadata.dtype, matrix_dtype(found, metadata.dtype))
+    low = lower(job_dtype, factor_dtype)
     meet = None if factors is None else how_they_meet(place(factors).path, source.path)
     if meet is not None:
         what = "is the matrix itself" if meet == SAME else f"{meet} the matrix"
@@ -136,9 +145,9 @@ def solve(
             A=A,
             source=source,
             n=n,
-            dtype=dtype,
+            dtype=job_dtype,
             # A wrong right-hand side is found before the hours of factoring, not after.
-            rhs=RightHandSide.read(n, dtype, b, "N", out, overwrite=overwrite, reads=reads),
+            rhs=RightHandSide.read(n, job_dtype, right, "N", out, overwrite=overwrite, reads=reads),
             factors=factors,
             condition=condition,
             keep=keep_factors,
@@ -170,11 +179,13 @@ def solve(
     if look is not None:
         report = _after_looking(look, report)
     if factor_dtype is not None and low is None:
-        report.notes.append(f"factor_dtype is {dtype}, as the matrix: there is nothing to refine")
+        report.notes.append(
+            f"factor_dtype is {job_dtype}, as the system: there is nothing to refine"
+        )
     report.job = f"solving with {source.path.name}"
     if isinstance(x, Array):
         x.report = report
-    warn_if_singular(report.probed_condition, dtype)
+    warn_if_singular(report.probed_condition, job_dtype)
     return x, report
 
 
@@ -228,7 +239,7 @@ def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]
         x, report = solve_directly(job, BY_LU, overwrite_a=False)
         report.notes.append("LU factors were there, or begun: A was not looked at")
         return x, report
-    A_bytes = job.n**2 * job.dtype.itemsize
+    A_bytes = job.n**2 * job.stored.itemsize
     (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
     why, look = why_not_positive(job.source, job.memory_bytes, job.threads, looking)
     if why:

@@ -24,7 +24,7 @@ class Solving:
     A, source
         The matrix as it was given, and where it is.
     n, dtype
-        Its order and type.
+        Its order, and the type in which it is factored and multiplied with.
     rhs
         Right-hand side and place of the solution.
     factors
@@ -55,6 +55,11 @@ class Solving:
         return self.rhs.columns * self.rhs.parts
 
     @property
+    def stored(self) -> np.dtype[Any]:
+        """Type of the matrix on disk."""
+        return read_metadata(self.source).dtype
+
+    @property
     def rates(self) -> Rates:
         """Of the matrix's disk, as they were kept."""
         return stored(self.source.path) or NOMINAL
@@ -69,6 +74,7 @@ class Solving:
                 "order": metadata.order, "chunks": metadata.chunks,
             },
             seconds=lambda cost: cost.seconds(known), disk=lambda: known.reads,
+            stored=None if metadata.dtype == self.dtype else metadata.dtype,
         )  # fmt: skip
 
     def factors_at(self, suffix: str) -> Place:
