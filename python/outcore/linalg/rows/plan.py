@@ -223,7 +223,7 @@ def fit_rows(
         if layout.rows is not None:
             height = min(height, math.ceil(layout.rows / grain) * grain)
         wanted = layout.order if order is None else order
-        is_turned = layout.is_stored and wanted != layout.order and layout.columns > 1
+        is_turned = layout.is_stored and wanted != layout.order and layout.width > 1
         # Blocks in use, one being read, and one being written.
         blocks = in_use + writes_back
         if converts or is_turned or layout.dtype != dtype:

@@ -99,9 +99,9 @@ class StoredRows(RowSource):
 
     def __init__(self, name: str, array: Array, *, transposed: bool = False) -> None:
         rows, columns = (*array.shape, 1)[:2]
-        # A single column is contiguous in any order, and may be read in parts of its chunks.
-        by_row = array.order == "C" or columns == 1
         chunks = (*array.chunks, 1)[:2]
+        # Where chunks have one column, it is contiguous in any order, and read in parts of them.
+        by_row = array.order == "C" or chunks[1] == 1
         grains = Grains.of(chunks, "C" if by_row else "F", array.dtype.itemsize)
         layout = RowLayout(rows, columns, array.dtype, by_row, grains)
         super().__init__(name, layout.transposed() if transposed else layout)
