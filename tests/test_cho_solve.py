@@ -71,7 +71,7 @@ def test_as_scipy(system: tuple[Matrix, CholeskyFactor], columns: int | None) ->
 
 def test_complex_right_hand_sides_of_any_matrix(system: tuple[Matrix, CholeskyFactor]) -> None:
     a, c = system
-    b = random_matrix(N, "c16", 2)[:, :3]
+    b = random_matrix(N, np.result_type(a.dtype, np.complex64), 2)[:, :3]
     for given in (b, b[:, 0]):
         x = cho_solve(c, given, memory=TINY, progress=False)
         assert x.shape == given.shape

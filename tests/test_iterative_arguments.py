@@ -87,7 +87,7 @@ def test_numbers_that_are_none_are_found_first(tmp_path: Path, method: Any, dtyp
             method(A, np.ones((N, 3), kind), x0=b, progress=False)
     if np.dtype(dtype).itemsize == np.dtype(dtype).alignment == 4:
         with pytest.raises(InvalidError, match="a number too large for float32"):
-            method(A, np.full(N, 1e300), progress=False)
+            method(A, np.full(N, 1e300), dtype="f4", progress=False)
 
 
 @pytest.mark.usefixtures("untouched")

@@ -233,3 +233,22 @@ def test_a_stop_leaves_nothing(
     with pytest.raises(Interrupted, match="call lstsq again"):
         lstsq(A, b, memory=3 * MEMORY, out=tmp_path / "x", progress=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["A"]
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (7, 40), (30, 31)])
+def test_the_condition_of_a_wide_matrix(shape: tuple[int, int]) -> None:
+    """Of full rank it is finite: that of A."""
+    a = np.random.default_rng(0).standard_normal(shape)
+    _, report = oc.linalg.lstsq(a, np.ones(shape[0]), progress=False)
+    assert report.rank == shape[0]
+    np.testing.assert_allclose(report.condition, np.linalg.cond(a), rtol=1e-8)
+    a[-1] = a[0] if shape[0] > 1 else 0
+    _, report = oc.linalg.lstsq(a, np.ones(shape[0]), progress=False)
+    assert report.rank == shape[0] - 1
+    assert report.condition > 1e12
+
+
+def test_no_hidden_share_where_no_disk_was_used() -> None:
+    """Of operands in memory a report says nothing of the disk."""
+    _, report = oc.linalg.lstsq(np.eye(4), np.ones(4), progress=False)
+    assert "hidden" not in str(report)

@@ -171,8 +171,9 @@ def test_functions_are_known_by_their_names(function: str, verb: str) -> None:
 def test_bad_plans_are_refused() -> None:
     with pytest.raises(InvalidError, match="there is a plan for"):
         oc.plan("nonsense", n=10, rates=RATES)
-    with pytest.raises(InvalidError, match="LU works in"):
-        oc.plan("lu", n=10, dtype="i4", rates=RATES)
+    with pytest.raises(InvalidError, match="compute_dtype=float32 cannot hold"):
+        oc.plan("lu", n=10, dtype="c8", compute_dtype="f4", rates=RATES)
+    assert oc.plan("lu", n=10, dtype="i4", rates=RATES).dtype == "float64"
     with pytest.raises(InvalidError, match="at least 1"):
         oc.plan("lu", n=0, rates=RATES)
 

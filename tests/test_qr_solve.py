@@ -70,7 +70,7 @@ def problem(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if shape == "wide":
         A = oc.from_array(a, where, order="C", chunks=(16, 64), progress=False)
         memory = 200_000 * a.itemsize // 4
-        lstsq(A, np.ones(len(a)), memory=memory, keep_factors=True, progress=False)
+        lstsq(A, np.ones(len(a), dtype), memory=memory, keep_factors=True, progress=False)
         made = Problem(a, open_factor(where.parent / "Z.qr"))  # type: ignore[arg-type]
         assert made.is_wide
         return made
@@ -128,7 +128,7 @@ def test_as_scipy(problem: Problem, columns: int | None) -> None:
 
 def test_complex_right_hand_sides_of_any_matrix(problem: Problem) -> None:
     a, qr = problem
-    b = tall(len(a), 3, "c16", 2)
+    b = tall(len(a), 3, np.result_type(a.dtype, np.complex64), 2)
     for given in (b, b[:, 0]):
         solved = reported(qr, given)
         assert solved.x.shape == (a.shape[1], *given.shape[1:])

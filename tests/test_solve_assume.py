@@ -5,11 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from linpack import Matrix, hpl_residual, on_disk, one_thread, random_matrix
+from lu_by_method import RATES
 from stopping import after_notes, interrupt, stop_after
 
 import outcore as oc
-from outcore.errors import InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.errors import (
+    InvalidError,
+    NonFiniteError,
+    NotFoundError,
+    NotPositiveDefiniteError,
+    SymmetryWarning,
+)
 from outcore.linalg import cho_factor, lu_factor, solve
 from outcore.linalg.lu.plan import DTYPES
 from outcore.linalg.systems.hermitian import why_not_positive
@@ -110,10 +118,91 @@ def test_complex_matrices_that_are_symmetric_only(tmp_path: Path) -> None:
 def test_what_pos_promises_wrongly_is_said(tmp_path: Path) -> None:
     a = positive(N)
     a[3, 200] += 1
-    _, report = solved(on_disk(tmp_path / "Z", a), np.ones(N), "pos")
+    A = on_disk(tmp_path / "Z", a)
+    with pytest.warns(SymmetryWarning, match="assume_a='gen'"):
+        _, report = solved(A, np.ones(N), "pos")
     assert report.backward_error is not None
     assert report.backward_error > 1e-6
-    assert any("probably not Hermitian" in note for note in report.notes)
+    assert any("not Hermitian" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("assume_a", ["pos", "positive definite"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_small_difference_of_the_triangles_is_warned_of(
+    tmp_path: Path, order: str, assume_a: str
+) -> None:
+    """Of either triangle, and far below the square root of the precision."""
+    a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
+    want = scipy.linalg.solve(a, b)
+    for name, at in (("upper", (3, 200)), ("lower", (200, 3))):
+        other = a.copy()
+        other[at] += 1e-8
+        A = oc.from_array(other, tmp_path / name, order=order)
+        with pytest.warns(SymmetryWarning):
+            x, _ = solved(A, b, assume_a)
+        np.testing.assert_allclose(x, want, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [("general", "gen"), ("symmetric", "sym"), ("hermitian", "her"), ("positive definite", "pos")],
+)
+def test_the_long_names_of_scipy(tmp_path: Path, long: Any, short: Any) -> None:
+    a, b = positive(N), np.ones(N)
+    A = on_disk(tmp_path / "Z", a)
+    x, report = solved(A, b, long)
+    assert report.notes == solved(A, b, short)[1].notes
+    np.testing.assert_allclose(x, scipy.linalg.solve(a, b))
+    plans = [
+        oc.plan("solve", n=N, memory=TINY, assume_a=name, rates=RATES) for name in (long, short)
+    ]
+    assert plans[0] == plans[1]
+    if short != "gen":
+        x, _ = oc.linalg.gauss_seidel(A, b, assume_a=long, tol=1e-10, progress=False)
+        np.testing.assert_allclose(x, scipy.linalg.solve(a, b), rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["banded", "tridiagonal", "diagonal", "upper triangular"])
+def test_structures_that_are_not_made_use_of(tmp_path: Path, name: Any) -> None:
+    A = on_disk(tmp_path / "Z", positive(N))
+    for call in (oc.linalg.solve, oc.linalg.gauss_seidel, oc.linalg.gmres):
+        with pytest.raises(InvalidError, match=f"assume_a='{name}' is not there"):
+            call(A, np.ones(N), assume_a=name, progress=False)
+
+
+@pytest.mark.parametrize("method", ["cg", "gauss_seidel", "gmres", "jacobi"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_iterations_see_the_blocks_on_the_diagonal(tmp_path: Path, order: str, method: str) -> None:
+    a = positive(N)
+    a[7, 3] += 1e-3
+    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=(64, 64), progress=False)
+    options: dict[str, Any] = {} if method == "cg" else {"assume_a": "pos"}
+    with pytest.warns(SymmetryWarning, match=r"A\[(7, 3|3, 7)\]"):
+        getattr(oc.linalg, method)(A, np.ones(N), tol=1e-8, progress=False, **options)
+
+
+def test_a_matrix_in_memory_is_told_where_it_can_be_solved_with(tmp_path: Path) -> None:
+    for given in (np.eye(3), [[1.0]]):
+        for call in (oc.linalg.solve, oc.linalg.gmres, oc.linalg.cg):
+            with pytest.raises(InvalidError, match=r"in memory; scipy.linalg .* oc.from_array"):
+                call(given, np.ones(3))  # type: ignore[arg-type]
+        for factor in (lu_factor, cho_factor, oc.linalg.qr_factor, oc.linalg.slogdet):
+            with pytest.raises(InvalidError, match="need a matrix on disk"):
+                factor(given)
+
+
+def test_right_hand_sides_by_their_path(tmp_path: Path) -> None:
+    """An array is taken, and a file of another format says what to do."""
+    a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
+    A = on_disk(tmp_path / "Z", a)
+    oc.from_array(b, tmp_path / "b", progress=False)
+    x, _ = solved(A, tmp_path / "b", "gen")
+    np.testing.assert_allclose(x[...], scipy.linalg.solve(a, b))
+    np.save(tmp_path / "b.npy", b)
+    calls: list[Any] = [oc.linalg.solve, oc.linalg.gmres, oc.linalg.lstsq, oc.linalg.matmul]
+    for call in calls:
+        with pytest.raises(NotFoundError, match="copy it with"):
+            call(A, str(tmp_path / "b.npy"), progress=False)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, -1e-300])
@@ -242,4 +331,4 @@ def test_plans_of_unknown_assumptions(tmp_path: Path) -> None:
     for assume_a in ("gen", "auto", "sym"):
         assert oc.plan("solve", n=N, memory=TINY, path=tmp_path, assume_a=assume_a).flops > 0
     with pytest.raises(InvalidError, match="assume_a must be one of"):
-        oc.plan("solve", n=N, memory=TINY, path=tmp_path, assume_a="banded")
+        oc.plan("solve", n=N, memory=TINY, path=tmp_path, assume_a="spd")

@@ -217,6 +217,10 @@ class GrowthWarning(UserWarning):
     """Pivots grew so much that the factors may have few correct digits."""
 
 
+class SymmetryWarning(UserWarning):
+    """A matrix is not symmetric or Hermitian, as the caller says that it is."""
+
+
 def _tree(root: type[OutcoreError]) -> dict[str, type[OutcoreError]]:
     found = {root.kind: root}
     for child in root.__subclasses__():

@@ -251,6 +251,7 @@ def plan(
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
     # Here, and not above: they bring SciPy, which takes longer to import than all the rest.
+    from outcore.linalg.assumptions import assumption
     from outcore.linalg.planners import FUNCTIONS, PLANNERS
     from outcore.linalg.result_dtype import result_dtype, work_dtype
     from outcore.linalg.systems.plan import solve_notes
@@ -274,6 +275,8 @@ def plan(
     def seconds(cost: Cost) -> float:
         return cost.seconds(found())
 
+    if "assume_a" in options:
+        options["assume_a"] = assumption(options["assume_a"])
     computed_in = work_dtype("the matrix", kind)
     if compute_dtype is not None:
         computed_in = result_dtype({"compute_dtype=": compute_dtype})

@@ -254,13 +254,10 @@ class Report:
         if self.words_lower_bound:
             ratio = self.words_moved() / self.words_lower_bound
             rows.append(("words moved", f"{ratio:.2f} x the lower bound"))
-        rows.append(
-            (
-                "disk",
-                f"busy {format_seconds(self.io_seconds)}, waited for "
-                f"{format_seconds(self.wait_seconds)}: {self.overlap:.0%} hidden",
-            )
-        )
+        if self.io_seconds:
+            busy, waited = format_seconds(self.io_seconds), format_seconds(self.wait_seconds)
+            hidden = f"{self.overlap:.0%} hidden"
+            rows.append(("disk", f"busy {busy}, waited for {waited}: {hidden}"))
         if self.memory_bytes:
             rows.append(
                 (

@@ -53,8 +53,8 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
     lanes.set_xlim(0, end)
     lanes.set_yticks(np.arange(len(LANES)) + 0.4, [label for label, _ in reversed(LANES.values())])
     lanes.set_title(
-        f"{report.title}: {report.seconds:.1f} s, {report.gflops_per_s:.0f} GFLOP/s, "
-        f"{report.overlap:.0%} of the disk's work hidden",
+        f"{report.title}: {report.seconds:.1f} s, {report.gflops_per_s:.0f} GFLOP/s"
+        + (f", {report.overlap:.0%} of the disk's work hidden" if report.io_seconds else ""),
         fontsize=11,
     )
     for kind in ("read", "write"):

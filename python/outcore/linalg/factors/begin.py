@@ -42,6 +42,7 @@ from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made, place_argument
+from outcore.linalg.matrix import place_of
 from outcore.linalg.result_dtype import factor_dtype
 from outcore.longcall import check_threads
 from outcore.pool_locks import is_lock
@@ -134,7 +135,7 @@ def open_storage(
     """
     check_threads(threads)
     kind = method.kind
-    source = A.place if isinstance(A, Array) else place(A)
+    source = place_of(A)
     metadata = read_metadata(source)
     n = _shape(metadata, source.path, kind)[1]
     made_in = factor_dtype(metadata.dtype, dtype)

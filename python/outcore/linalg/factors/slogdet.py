@@ -15,6 +15,7 @@ from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import RING_BLOCKS, TILE_BOUNCE_BYTES
 from outcore.linalg.lu.solve import refuse_overflowed, stopping_cleanly
+from outcore.linalg.matrix import place_of
 from outcore.longcall import long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -92,7 +93,7 @@ def slogdet(
         return _of_factors(A, memory_bytes, threads, progress)
     if isinstance(A, Factor):
         refuse_others(A, LUFactor)
-    source = A.place if isinstance(A, Array) else place(A)
+    source = place_of(A)
     where = place(factors if factors is not None else f"{source.path}.lu")
     dtype = read_metadata(source).dtype
     ready = ready_factors(where, source, dtype, LUFactor, overwrite=overwrite)

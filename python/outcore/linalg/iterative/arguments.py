@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from outcore.counts import is_count, is_number
 from outcore.errors import InvalidError
+from outcore.linalg.assumptions import AssumeA, assumption
 from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
@@ -15,7 +16,6 @@ from outcore.longcall import check_threads
 from outcore.progress import ProgressLike
 from outcore.volumes import PathLike
 
-AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos"]
 Storage: TypeAlias = Literal["f4"] | None
 
 
@@ -44,6 +44,10 @@ class Setting:
     resume: bool = True
     factors: LUFactor | CholeskyFactor | None = None
     dtype: npt.DTypeLike | None = None
+
+    def __post_init__(self) -> None:
+        """Know matrices by the short names."""
+        object.__setattr__(self, "assume_a", assumption(self.assume_a))
 
     def check(self) -> None:
         """Refuse values that cannot be."""

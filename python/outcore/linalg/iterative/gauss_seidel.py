@@ -10,7 +10,8 @@ import numpy.typing as npt
 from outcore.array import Array, open_array
 from outcore.communicator import TIMEOUT_S
 from outcore.errors import InvalidError
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
+from outcore.linalg.assumptions import AssumeA
+from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
@@ -86,8 +87,10 @@ def gauss_seidel(
         takes over from the one before what it knows of the other triangle, and reads only one. By
         default symmetric; of several processes, which cannot take over so, alternating.
     assume_a
-        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
-        blocks on and below the diagonal are read. For the direction ``"symmetric"`` only.
+        As in SciPy, by its long names too. If A is symmetric (``"sym"``) or Hermitian (``"her"``,
+        ``"pos"``), only the blocks on and below the diagonal are read. `SymmetryWarning` says if
+        one on the diagonal is not; of the others nothing shows it. For the direction
+        ``"symmetric"`` only.
     storage
         ``"f4"``: keep A as float32 (complex64) and compute in double precision. Takes half of the
         memory and of the reads; x then solves a system that is off by rounding A.
@@ -180,7 +183,7 @@ def gauss_seidel(
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
         setting.check()
-        way = check_direction(direction, assume_a, sharing.size)
+        way = check_direction(direction, setting.assume_a, sharing.size)
         check_omega(omega)
         have = {
             "omega=": omega, "direction=": way, "x0=, given or not": x0 is not None,

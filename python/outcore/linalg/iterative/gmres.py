@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.counts import count_of
+from outcore.linalg.assumptions import AssumeA
 from outcore.linalg.grains import pages
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
+from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.krylov import Krylov
 from outcore.linalg.iterative.opening import open_iteration

@@ -1,7 +1,7 @@
 """What every iterative method has around its steps: the system, group by group of columns."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from outcore import blas_choice
 from outcore._core import ArrayFile
 from outcore.errors import ConvergenceWarning, InvalidError
 from outcore.linalg import columns
+from outcore.linalg.assumptions import warn_not_hermitian
 from outcore.linalg.column_sums import ColumnSums
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.iterative.arguments import Setting
@@ -22,6 +23,8 @@ from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import PinnedProduct
 from outcore.linalg.iterative.plan import Pass
 from outcore.linalg.iterative.sharing import Sharing, seconds_for
+from outcore.linalg.iterative.strips import Tile
+from outcore.linalg.iterative.symmetry_look import SymmetryLook
 from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.columns import Columns
@@ -99,6 +102,9 @@ class Iteration:
         self.sums = ColumnSums(
             layout.n, wide, layout.order, layout.chunks, call.arena, is_half=g.demands.is_half
         )
+        self._look: Callable[[Tile, Matrix], None] = self.sums.look
+        if self.mirror is not None:
+            self._look = SymmetryLook(self.sums.look, is_hermitian=self.mirror == "C")
         self.X: Matrix
         self.B: Matrix
         self._norms: npt.NDArray[np.float64]
@@ -125,7 +131,7 @@ class Iteration:
         g = self.geometry
         self.tiles = PinnedTiles(
             file, g.layout.stored, self.call.arena, self.call.trace, ring_bytes=g.ring_bytes,
-            slot_bytes=g.layout.slot_bytes, pins=g.pins, look=None if is_copy else self.sums.look,
+            slot_bytes=g.layout.slot_bytes, pins=g.pins, look=None if is_copy else self._look,
             first_line=g.first_line if is_copy else 0,
         )  # fmt: skip
         self.passes = PinnedProduct(g, self.tiles, self.product, self.mirror)
@@ -140,7 +146,7 @@ class Iteration:
         found = PinnedTiles(
             self._source_file, g.layout.dtype, self.call.arena, self.call.trace,
             ring_bytes=g.source_ring_bytes, slot_bytes=g.source_slot_bytes or 0,
-            look=self.sums.look,
+            look=self._look,
         )  # fmt: skip
         self._check = PinnedProduct(g, found, self.product, self.mirror)
         return found
@@ -342,6 +348,10 @@ class Iteration:
             notes.append(f"the groups took {min(of_each)} to {max(of_each)} steps each")
         largest, tol = max(self._residuals, default=0.0), self._setting.tol
         notes.append(f"residual ‖b - Ax‖ / ‖b‖ = {largest:.2e}, formed anew at the end")
+        if isinstance(self._look, SymmetryLook) and self._look.found:
+            how = f"{self._look.found}; x is of the matrix that one triangle makes"
+            notes.append(f"A is not as assume_a says: {how}")
+            warn_not_hermitian(how, "leave out assume_a, or correct the matrix", stacklevel=5)
         bad = sum(not self._is_met(residual) for residual in self._residuals)
         if not bad:
             return

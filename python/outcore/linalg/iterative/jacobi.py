@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.linalg import columns
-from outcore.linalg.iterative.arguments import AssumeA, Setting, Storage, check_omega
+from outcore.linalg.assumptions import AssumeA
+from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin

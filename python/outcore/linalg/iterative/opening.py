@@ -29,6 +29,7 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.preconditioners import check_factors
 from outcore.linalg.iterative.sharing import Sharing
+from outcore.linalg.matrix import place_of
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.right_hand_side import RightHandSide, opened, row_not_finite
 from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
@@ -71,7 +72,7 @@ def open_iteration(
     """
     setting.check()
     sharing = sharing or Sharing()
-    source = A.place if isinstance(A, Array) else place(A)
+    source = place_of(A)
     metadata = read_metadata(source)
     if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
         raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")

@@ -24,6 +24,7 @@ from outcore.linalg.lu.plan import DTYPES, lu_geometry
 from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slabs_cost import lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.matrix import place_of
 from outcore.linalg.result_dtype import factor_dtype
 from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata
@@ -90,7 +91,7 @@ def chosen(
 ) -> Choice:
     """Choose the algorithm of a call: that of the stopped run, if it goes on with one."""
     check_method(method, overwrite_a=overwrite_a)
-    source = A.place if isinstance(A, Array) else place(A)
+    source = place_of(A)
     metadata = read_metadata(source)
     if resume and not overwrite_a:
         begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))

@@ -50,10 +50,11 @@ from outcore.linalg.lu.slabs import SlabFactorization
 from outcore.linalg.lu.storage import LuFiles, LuStorage
 from outcore.linalg.lu.tournament import TournamentFactorization
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg.matrix import place_of
 from outcore.linalg.result_dtype import factor_dtype
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike
 
 
 def lu_factor(
@@ -236,7 +237,7 @@ def _columns_left(storage: BlockColumnStorage[Any]) -> float:
 
 
 def _layout(A: Array | PathLike, dtype: npt.DTypeLike | None) -> Layout:
-    metadata = read_metadata(A.place if isinstance(A, Array) else place(A))
+    metadata = read_metadata(place_of(A))
     return Layout.of(metadata, factor_dtype(metadata.dtype, dtype))
 
 

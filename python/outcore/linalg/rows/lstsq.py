@@ -65,7 +65,8 @@ class LeastSquaresReport(Report):
         Number of singular values of A above ``cond`` times the largest.
     condition
         Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular,
-        `None` by slabs of columns.
+        `None` by slabs of columns. Where rows go by of an A with fewer rows than columns, and of
+        full rank, it is that of A in the 2-norm.
     residual_norms
         ‖b - A x‖₂ of each right-hand side; by slabs without what rounding adds, so 0 with m <= n.
     """
@@ -325,7 +326,10 @@ class _Problem:
                 call.meter.advance(len(rows) * row_work)
                 kept.passed(factor.rows, count, factor.settle)
             factor.finish()
-        x, rank, condition, sizes = solve_triangle(factor.triangle(), factor.c, self.cond, call)
+        x, rank, condition, sizes = solve_triangle(
+            factor.triangle(), factor.c, self.cond, call,
+            most=None if self.damp else min(factor.rows, self.n),
+        )  # fmt: skip
         sizes = np.hypot(sizes, factor.rest)
         if self.damp:
             # Without what the rows damp * I add to the sum of squares.

@@ -20,11 +20,12 @@ _CONDITION_MARGIN = 10
 
 
 def solve_triangle(
-    R: Matrix, c: Matrix, cond: float, call: LongCall, trans: Trans = "N"
+    R: Matrix, c: Matrix, cond: float, call: LongCall, trans: Trans = "N", most: int | None = None
 ) -> tuple[Matrix, int, float, npt.NDArray[np.float64]]:
     """Minimize ‖c - op(R) x‖₂ for a triangular R, with the x of least norm.
 
     `c` is overwritten if R is near a matrix of lower rank. For op, see `outcore.blas.Blas.gemm`.
+    `most` is the rank that R has at most, as of a matrix with fewer rows than columns.
 
     Returns
     -------
@@ -33,7 +34,8 @@ def solve_triangle(
     rank : int
         Number of singular values above `cond` times the largest.
     condition : float
-        Estimate of R's condition number in the 1-norm.
+        Estimate of R's condition number in the 1-norm; with `most` below n and reached, the ratio
+        of the singular values that are not zero.
     sizes : numpy.ndarray
         ‖c - op(R) x‖₂ of each column.
     """
@@ -53,9 +55,11 @@ def solve_triangle(
     factored[...] = R if trans == "N" else R.T
     if trans == "C":
         np.conjugate(factored, out=factored)
-    x, _, rank, info = gelsd(factored, x, *sizes, cond, True, True)
+    x, values, rank, info = gelsd(factored, x, *sizes, cond, True, True)
     if info:
         raise InvalidError("the singular values of A did not converge; scale its columns")
+    if most is not None and rank == most < n:
+        condition = float(values[0] / values[most - 1])
     residual = c
     kernels(R.dtype).gemm(R, x, residual, alpha=-1, trans_a=trans)
     return x, int(rank), condition, norms(residual)

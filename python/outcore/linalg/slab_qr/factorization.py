@@ -29,7 +29,7 @@ from outcore.linalg.factors.factor import QRFactor
 from outcore.linalg.factors.journal import Record
 from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.plan import Slab
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.matrix import Matrix, place_of
 from outcore.linalg.slab_qr.conveyor import Conveyor, Source
 from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import (
@@ -44,7 +44,7 @@ from outcore.linalg.slab_qr.storage import SlabQrStorage, TransposedQrStorage
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
 from outcore.streams import BlockStream
-from outcore.volumes import PathLike, place
+from outcore.volumes import PathLike
 
 
 def qr_factor(
@@ -149,7 +149,7 @@ def _factor(
     """Factor a matrix, or its transpose, as its storage says."""
     check_progress(progress)
     kind, memory_bytes = made_in.kind, budget.resolve(memory)
-    shape = read_metadata(A.place if isinstance(A, Array) else place(A)).shape
+    shape = read_metadata(place_of(A)).shape
 
     def cut(
         n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None

@@ -71,8 +71,6 @@ class RightHandSide(NamedTuple):
             raise InvalidError(
                 f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
             )
-        if given.dtype.kind not in "biufc":
-            raise InvalidError(f"a right-hand side is numbers, have {given.dtype}")
         if out is None and isinstance(b, Array) and not stays:
             out = f"{b.path}.x"
         where = None if out is None else place(out)
@@ -213,7 +211,10 @@ def opened(b: Any) -> Any:
     """Take a right-hand side as an array in memory, or on disk, by its path too."""
     if isinstance(b, str | os.PathLike):
         return open_array(b)
-    return b if isinstance(b, Array) else array_of(b, "a right-hand side")
+    found = b if isinstance(b, Array) else array_of(b, "a right-hand side")
+    if found.dtype.kind not in "biufc":
+        raise InvalidError(f"a right-hand side is numbers, have {found.dtype}")
+    return found
 
 
 def substituted_in(factors: np.dtype[Any], b: Any, dtype: npt.DTypeLike | None) -> np.dtype[Any]:

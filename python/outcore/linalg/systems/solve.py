@@ -12,9 +12,12 @@ from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.linalg.assumptions import AssumeA as StatedA
+from outcore.linalg.assumptions import assumption, largest_backward_error, warn_not_hermitian
 from outcore.linalg.cost import Phase
-from outcore.linalg.factors.factor import KINDS, LU
+from outcore.linalg.factors.factor import CHOLESKY, KINDS, LU
 from outcore.linalg.factors.own import are_begun
+from outcore.linalg.matrix import place_of
 from outcore.linalg.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.condition import warn_if_singular
@@ -29,7 +32,7 @@ from outcore.progress import Meter, ProgressLike
 from outcore.report import Report
 from outcore.volumes import SAME, PathLike, how_they_meet, place
 
-AssumeA: TypeAlias = Literal["gen", "sym", "her", "pos", "auto"]
+AssumeA: TypeAlias = StatedA | Literal["auto"]
 
 
 def solve(
@@ -59,11 +62,14 @@ def solve(
     b
         (n,) or (n, k) right-hand sides, in memory or on disk.
     assume_a
-        As in SciPy. ``"gen"``, ``"sym"`` and ``"her"`` are solved by LU. ``"pos"``, Hermitian
-        positive definite, is solved by Cholesky, half the work, and by LU if it turns out not to
-        be. ``"auto"`` looks: if A = Aᴴ to the last bit and its diagonal is positive (one pass over
-        A; most others show it at once), it does as ``"pos"``, else as ``"gen"``. The report says
-        what was found. A must be whole in any case.
+        As in SciPy, by its long names too. ``"gen"`` (``"general"``), ``"sym"`` (``"symmetric"``)
+        and ``"her"`` (``"hermitian"``) are solved by LU, which reads all of `A`. ``"pos"``
+        (``"positive definite"``), Hermitian positive definite, is solved by Cholesky, half the
+        work, and by LU if a pivot is not positive. Cholesky reads one triangle; a warning says if
+        the residual, which needs all of `A`, shows that the other one differs. ``"auto"`` looks: if
+        A = Aᴴ to the last bit and its diagonal is positive (one pass over A; most others show it at
+        once), it does as ``"pos"``, else as ``"gen"``. The report says what was found. A must be
+        whole in any case.
     dtype
         Type of the arithmetic and of the solution; by default NumPy's promotion of `A` and `b`. An
         `A` of lower precision is converted as it is read. A real `A` stays real beside a complex
@@ -107,6 +113,10 @@ def solve(
         If A is singular to working precision: random vectors that are solved for beside `b`
         estimate a condition number above 1/ε.
 
+    SymmetryWarning
+        If A is not Hermitian, with ``assume_a="pos"``: `x` solves another system then. After
+        ``overwrite_a`` there is no residual that would show it.
+
     Raises
     ------
     SingularMatrixError
@@ -114,11 +124,12 @@ def solve(
     OutcoreError
         And what `lu_factor` and `lu_solve` raise.
     """
+    assume_a = assumption(assume_a)
     if assume_a not in ASSUMPTIONS:
         raise InvalidError(
             f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
         )
-    source = A.place if isinstance(A, Array) else place(A)
+    source = place_of(A)
     metadata = read_metadata(source)
     if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
         raise InvalidError(
@@ -185,8 +196,20 @@ def solve(
     report.job = f"solving with {source.path.name}"
     if isinstance(x, Array):
         x.report = report
+    if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
+        _warn_if_not_hermitian(report, n, job_dtype)
     warn_if_singular(report.probed_condition, job_dtype)
     return x, report
+
+
+def _warn_if_not_hermitian(report: Report, n: int, dtype: np.dtype[Any]) -> None:
+    """Warn, and note, if a solution by Cholesky does not solve the system with all of A."""
+    error = report.backward_error
+    if error is None or error <= largest_backward_error(n, dtype):
+        return
+    how = f"x leaves a backward error of {error:.1e} with all of it"
+    report.notes.append(f"A is not Hermitian: {how}")
+    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=4)
 
 
 def _look_at_right_hand_side(job: Solving) -> Report | None:
@@ -214,11 +237,6 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     """Solve by Cholesky, or by LU if that fails and has left the matrix."""
     try:
         x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
-        if (report.backward_error or 0.0) > np.finfo(job.dtype).eps ** 0.5:
-            report.notes.append(
-                "the backward error is large: A is probably not Hermitian, of which Cholesky reads "
-                "one triangle only; solve with assume_a='gen'"
-            )
         return x, report
     except NotPositiveDefiniteError as error:
         if overwrite_a:
