@@ -126,6 +126,7 @@ class Report:
     residual_norms: list[float] = field(default_factory=list)
     error_bound: float | None = None
     frobenius_error: float | None = None
+    triplet_residuals: list[float] = field(default_factory=list)
     job: str = ""
     finished: str = field(default_factory=_now, compare=False)
     host: str = field(default_factory=platform.node, compare=False)
@@ -277,10 +278,18 @@ class Report:
             rows.append(("rank", str(self.rank)))
         if self.residual_norms:
             rows.append(("residual", f"{max(self.residual_norms):.6g} in the 2-norm"))
-        if self.error_bound is not None:
-            rows.append(("error", f"below {self.error_bound:.3g} in the 2-norm"))
+        if self.triplet_residuals:
+            rows.append(
+                (
+                    "residual",
+                    f"{max(self.triplet_residuals):.1e} of s[0], the largest of "
+                    f"{len(self.triplet_residuals)} triplets",
+                )
+            )
         if self.frobenius_error is not None:
             rows.append(("error", f"about {self.frobenius_error:.3g} in the Frobenius norm"))
+        if self.error_bound is not None:
+            rows.append(("error", f"below {self.error_bound:.3g} in the 2-norm"))
         if self.kernels:
             threads = f"{self.threads} thread" + "s" * (self.threads != 1)
             rows.append(("BLAS", f"{self.kernels}, {threads}"))

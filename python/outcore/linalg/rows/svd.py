@@ -1,18 +1,23 @@
 """The largest singular values of a matrix and their vectors, in a few passes over its rows.
 
-Randomized subspace iteration (Halko, Martinsson & Tropp 2011, section 4.5), on AᴴA, so that each
-pass does the work of two: with random n x l Z,
+Block Krylov iteration on AᴴA (Musco & Musco 2015), so that each pass does the work of two:
 
-    Z <- orthonormal basis of Aᴴ (A Z)                     a pass each, `power` times
-    A Z = Q R;  R = Û S Ŵᴴ;  U = Q Û,  V = Z Ŵ             the last pass
+    Z random, orthonormal
+    W = Aᴴ (A Z), and the next Z from W by Lanczos      a pass each, until the triplets converge
+    Z <- products of AᴴA with the best Ritz vectors, which follow from W
+    A Z = Q R;  R = Û S Ŵᴴ;  U = Q Û,  V = Z Ŵ          the last pass
 
-Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of all Xᴴ (X Z). Q comes
-from the reflections of the rows (`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
+The last pass forms W, too: it gives the residuals of the triplets.
+Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of all Xᴴ (X Z).
+`outcore.linalg.rows.krylov_basis` has the Lanczos steps. Q comes from the reflections of the rows
+(`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +29,16 @@ import scipy.linalg
 from outcore._core import column_extremes
 from outcore.array import Array
 from outcore.blocks_done import REFLECTIONS
-from outcore.errors import Interrupted, InvalidError
+from outcore.counts import is_finite
+from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.lapack import Kernels, kernels
+from outcore.linalg.columns import norms, squares
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result import claimed, working_array, written
 from outcore.linalg.result_dtype import result_dtype
+from outcore.linalg.rows.krylov_basis import KrylovBasis, triplet_residuals
 from outcore.linalg.rows.report import figures_of
 from outcore.linalg.rows.source import (
     RowsLike,
@@ -40,16 +48,18 @@ from outcore.linalg.rows.source import (
     row_source,
 )
 from outcore.linalg.rows.stream import allocated, check_finite, streams
-from outcore.linalg.rows.svd_plan import SvdGeometry, svd_geometry
+from outcore.linalg.rows.svd_plan import MOST_PASSES, SvdGeometry, svd_geometry
 from outcore.linalg.rows.svd_u import DiskU, MemoryU, u_metadata
 from outcore.linalg.rows.tall_q import TallQ
 from outcore.linalg.rows.tsqr import column_squares
-from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike
+
+_LEAST_REST = 1e-10
+"""Share of ‖A‖² beyond U S Vᴴ below which it is not told by a difference."""
 
 _WHY = "the svd that wrote it was stopped; call it again"
 
@@ -62,11 +72,15 @@ class SvdReport(Report):
     ----------
     passes
         How often A was read.
+    triplet_residuals
+        ‖Aᴴu - s v‖₂ / s[0] of each triplet. The error of a singular value is at most that times
+        s[0], and usually about its square.
     error_bound
-        Bound of ‖A - U S Vᴴ‖₂ that fails with probability 10⁻¹⁰ (Halko, Martinsson & Tropp 2011,
-        equation 4.3); often several times too large.
+        Bound of ‖A - U S Vᴴ‖₂: the Frobenius norm, or a smaller bound by random vectors, which
+        fails with probability 10⁻¹⁰ (Halko, Martinsson & Tropp 2011, equation 4.3).
     frobenius_error
-        Estimate of ‖A - U S Vᴴ‖ in the Frobenius norm.
+        ‖A - U S Vᴴ‖ in the Frobenius norm: the root of ‖A‖² - ‖S‖², since the columns of A V are
+        orthogonal. Where rounding would spoil that difference, an estimate by random vectors.
     """
 
     passes: int = 0
@@ -78,8 +92,9 @@ def svd(
     A: RowsLike,
     k: int,
     *,
+    tol: float | None = 1e-4,
     oversample: int = 10,
-    power: int = 2,
+    power: int = MOST_PASSES,
     seed: int | np.random.Generator | None = None,
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
@@ -95,19 +110,24 @@ def svd(
     ----------
     A
         (m, n): an array on disk or its path, a NumPy array or memmap, or anything with shape,
-        dtype and slicing. It is read by rows, ``power + 1`` times. Integers become float64.
+        dtype and slicing. It is read by rows, up to ``power + 1`` times. Integers become float64.
     k
         Number of singular values, at most min(m, n).
+    tol
+        Stop when ‖Aᴴu - s v‖ is at most ``tol * s[0]`` for each of the `k` triplets. The singular
+        values are then usually as exact as its square. `None` for `power` passes in any case.
     oversample
-        Vectors that are iterated beside the `k`, for accuracy.
+        Vectors that are iterated beside the `k`: more of them save passes.
     power
-        Passes before the last one. More help where singular values decay slowly: the error of the
-        smallest falls with the (4 power)-th power of s[k + oversample] / s[k - 1].
+        Passes before the last one, at most. Each uses all vectors of the passes before it, as far
+        as half of the budget holds them.
     seed
         For the random vectors: an integer, or a generator. The result does not depend on the
         budget but for rounding.
     dtype
         Type of the arithmetic and of the result, float32 to complex128; by default that of `A`.
+        For the random vectors: an integer, or a generator. The result depends on the
+        budget within `tol` only, and in the signs of vectors.
     memory
         Budget; by default half of the available memory. Vectors in memory count against it.
     out
@@ -132,7 +152,12 @@ def svd(
         (k, n) with orthonormal rows. For a matrix with more columns than memory holds vectors of,
         pass the transpose.
     report : SvdReport
-        With ``passes``, ``error_bound`` and ``frobenius_error``.
+        With ``passes``, ``triplet_residuals``, ``error_bound`` and ``frobenius_error``.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If `power` passes do not suffice for `tol`: the report says which triplets are affected.
 
     Raises
     ------
@@ -149,20 +174,24 @@ def svd(
 
     Notes
     -----
-    About 4 m n (k + oversample) operations a pass, four times that for complex types. Singular
-    values below √ε of the largest are not resolved, with the machine epsilon ε of the type, since
-    squares are iterated with; the errors in the report show it. Sources: Halko, Martinsson & Tropp,
-    *Finding structure with randomness*, SIAM Review 53 (2011); Halko, Martinsson, Shkolnisky &
-    Tygert, *An algorithm for the principal component analysis of large data sets*, SIAM J. Sci.
-    Comput. 33 (2011), for passes that do the work of two.
+    About 4 m n (k + oversample) operations a pass, four times that for complex types. Matrices
+    whose singular values decay take three to six passes, noise takes 20. Singular values below √ε
+    of the largest are not resolved, with the machine epsilon ε of the type, since squares are
+    iterated with; the errors in the report show it. Sources: Musco & Musco, *Randomized block
+    Krylov methods for stronger and faster approximate singular value decomposition*, NIPS 28
+    (2015); Wu & Simon, *Thick-restart Lanczos method for large symmetric eigenvalue problems*, SIAM
+    J. Matrix Anal. Appl. 22 (2000); Halko, Martinsson & Tropp, *Finding structure with randomness*,
+    SIAM Review 53 (2011), for the error bound.
     """
+    if tol is not None and not (is_finite(tol) and tol > 0):
+        raise InvalidError(f"tol must be above 0 and finite, or None, have {tol!r}")
     source = row_source("A", A)
     dtype = result_dtype({"A": source.layout.dtype}, dtype)
     source.deliver(dtype)
     draw = _generator(seed)
     known = known_operands({"A": (source, A)})
     arguments = {
-        "k": repr(k), "oversample": repr(oversample), "power": repr(power),
+        "k": repr(k), "oversample": repr(oversample), "power": repr(power), "tol": repr(tol),
         "seed": _seed_of(seed, draw), "dtype": dtype.name,
     }  # fmt: skip
     steps = StepsDone(out if known else None, "svd", arguments, known, memory, resume=resume)
@@ -180,11 +209,29 @@ def svd(
             ) as call,
         ):  # fmt: skip
             if where is None:
-                return _Svd(source, g, call, draw, None, steps).solve()
-            with written(where, u_metadata(g), _WHY, steps) as target:
-                return _Svd(source, g, call, draw, target, steps).solve()
+                found = _Svd(source, g, call, draw, None, steps, tol).solve()
+            else:
+                with written(where, u_metadata(g), _WHY, steps) as target:
+                    found = _Svd(source, g, call, draw, target, steps, tol).solve()
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("svd", "svd")) from None
+    _warn_unless_converged(found[-1], tol)
+    return found
+
+
+def _warn_unless_converged(report: SvdReport, tol: float | None) -> None:
+    if tol is None:
+        return
+    late = [number for number, each in enumerate(report.triplet_residuals) if not each <= tol]
+    if late:
+        warnings.warn(
+            f"{len(late)} of {len(report.triplet_residuals)} singular triplets, from number "
+            f"{late[0]} on, have not converged to tol={tol:g} in {report.passes} passes: their "
+            f"residuals are up to {max(report.triplet_residuals):.1e} of s[0]; raise power= or "
+            "oversample=, or pass a larger tol=",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def _generator(seed: Any) -> np.random.Generator:
@@ -215,47 +262,48 @@ class _Svd:
         draw: np.random.Generator,
         target: Array | None,
         steps: StepsDone,
+        tol: float | None,
     ) -> None:
         self._source, self._g, self._call = source, g, call
-        self._target, self._steps = target, steps
+        self._target, self._steps, self._tol = target, steps, tol
         self._kernels, self._read = kernels(g.q.dtype), 0
-        # The vectors that are iterated, and those that the error is estimated with.
-        self._Z = allocated(call, (g.n, g.q.n + g.q.k), g.q.dtype)
-        for j in range(self._Z.shape[1]):
-            self._Z[:, j] = draw.standard_normal(g.n)
-            if g.q.dtype.kind == "c":
-                self._Z[:, j] += 1j * draw.standard_normal(g.n)
-                self._Z[:, j] *= 0.5**0.5
+        self._basis = KrylovBasis(g.n, g.q.n, g.blocks, g.q.dtype, call)
+        # The error is estimated with these.
+        self._probes = allocated(call, (g.n, g.q.k), g.q.dtype)
+        for vectors in (self._basis.first, self._probes):
+            for j in range(vectors.shape[1]):
+                vectors[:, j] = draw.standard_normal(g.n)
+                if g.q.dtype.kind == "c":
+                    vectors[:, j] += 1j * draw.standard_normal(g.n)
+                    vectors[:, j] *= 0.5**0.5
         self._W = allocated(call, (g.n, g.q.n), g.q.dtype)
-        self._exponents = allocated(call, (1, 1), np.dtype(np.int64))
-        self._exponent = 0
+        self._exponents = allocated(call, (2, 1), np.dtype(np.int64))
+        self._squares = allocated(call, (1, 1), np.dtype(np.float64))
+        self._exponents[...] = -_most_exponent(g.q.dtype)
+        self._squares[...] = 0
 
     @property
     def _exponent(self) -> int:
         """Elements of A Z are about 2 to this power."""
         return int(self._exponents[0, 0])
 
-    @_exponent.setter
-    def _exponent(self, power: int) -> None:
-        self._exponents[0, 0] = power
-
     def solve(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
         """Do all passes."""
         g, k, call = self._g, self._g.k, self._call
         q = TallQ(g.q, call)
-        matrices = [self._Z, self._exponents, self._W, *q.state]
-        self._kept = KeptState(self._target, self._steps, [g.q.height], matrices, call)
+        matrices = [
+            *self._basis.state, self._probes, self._exponents, self._squares, self._W, *q.state
+        ]  # fmt: skip
+        self._kept = KeptState(self._target, self._steps, [g.q.height, g.blocks], matrices, call)
         # A step is a block of rows, in a pass or of U.
         begun = self._kept.load(g.steps, REFLECTIONS)
         done = [min(max(begun - first, 0), g.q.blocks) for first in range(0, g.steps, g.q.blocks)]
         target, anew = self._target, begun == 0
         if target is not None:
             beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=anew)
-        for number in range(g.power):
-            if done[number] < g.q.blocks:
-                self._iterate(number, done[number])
-            else:
-                call.meter.skip(g.iteration_flops)
+        if anew:
+            self._basis.begin(self._W)
+        self._iterate(done[: g.power])
         u: MemoryU | DiskU = MemoryU(g, call) if target is None else DiskU(target, beside, g, call)
         projected, built = done[g.power :]
         q.go_on(projected - built)
@@ -264,60 +312,99 @@ class _Svd:
         R = np.triu(q.factor.R)
         left, s, right = scipy.linalg.svd(R)
         left, right = np.asfortranarray(left[:, :k]), np.asfortranarray(right[:k])
-        squares = self._error_squares(q, R, right)
-        V = self._W[:, :k]
-        self._kernels.gemm(self._Z[:, : g.q.n], right, V, beta=0, trans_b="C")
-        np.conjugate(V, out=V)
+        probed = self._probed_squares(q, R, right)
+        self._finish_product()
+        V, residuals = self._right_vectors(right, s[:k])
         call.meter.skip(built * g.q.height * g.q.row_work)
-        first = g.passes * g.q.blocks
+        first = (g.power + 1) * g.q.blocks
         U = u.build(q, left, built, lambda blocks, durable: self._passed(first + blocks, durable))
-        moved, planned = u.bytes_moved(), g.bytes_moved()
+        made = dataclasses.replace(g, power=self._basis.passes)
+        moved, planned = u.bytes_moved(), made.bytes_moved()
+        s = np.ldexp(s[:k], self._exponent)
+        error, bound = self._errors(s, probed)
         report = SvdReport(
-            passes=g.passes,
-            error_bound=math.ldexp(10 * math.sqrt(2 / np.pi * squares.max()), self._exponent),
-            frobenius_error=math.ldexp(math.sqrt(squares.mean()), self._exponent),
+            passes=made.passes,
+            triplet_residuals=[float(each) for each in residuals],
+            error_bound=bound,
+            frobenius_error=error,
             notes=self._steps.notes(g.steps),
             **figures_of(
-                call, "svd", (g.q.m, g.n), g.q.dtype, method=g.method, flops=g.flops,
+                call, "svd", (g.q.m, g.n), g.q.dtype, method=made.method, flops=made.flops,
                 moved=(self._read + moved[0], moved[1]), planned=planned,
                 is_stored=g.rows.layout.is_stored, arrays=("A", "reflections", "U"),
             ),
         )  # fmt: skip
-        return U, np.ldexp(s[:k], self._exponent), V.T, report
+        return U, s, V.T, report
 
-    def _iterate(self, number: int, done: int) -> None:
-        """Z <- orthonormal basis of Aᴴ A Z, of which so many blocks of rows are done."""
+    def _iterate(self, done: list[int]) -> None:
+        """Extend the basis by passes over A until the triplets converge.
+
+        `done` are the blocks of rows of each pass that a stopped call did. All of them are done if
+        it came to the last pass, even where it left out some passes.
+        """
         g, call = self._g, self._call
-        Z, W = self._Z[:, : g.q.n], self._W
+        if done[-1] == g.q.blocks:
+            call.meter.skip(g.power * g.iteration_flops)
+            return
+        for number in range(self._basis.passes):
+            assert done[number] == g.q.blocks, "a pass that the basis has taken is done"
+            call.meter.skip(g.iteration_flops)
+        for number in range(self._basis.passes, g.power):
+            self._multiply(number, done[number])
+            self._basis.add(self._W)
+            is_last = number + 1 == g.power
+            if self._tol is not None and (self._basis.residuals()[: g.k] <= self._tol).all():
+                call.meter.skip((g.power - 1 - number) * g.iteration_flops)
+                is_last = True
+            if is_last:
+                self._basis.keep_best(self._W)
+                return
+            self._basis.extend(self._W)
+
+    def _multiply(self, number: int, done: int) -> None:
+        """W <- Aᴴ A Z, of which so many blocks of rows are done."""
+        g, call = self._g, self._call
+        Z, W = self._basis.newest, self._W
         product = allocated(call, (g.q.height, g.q.n), g.q.dtype)
         if not done:
             W[...] = 0
-            self._exponent = -_most_exponent(W.dtype)
-        by_row = g.rows.order == "C"
         call.meter.skip(done / g.q.blocks * g.iteration_flops)
         for block, rows in self._rows(done):
+            if number == 0:
+                self._add_squares(rows)
             Y = product[: len(rows)]
             times(self._kernels, rows, Z, Y)
             self._scale(Y, W)
-            if by_row:
-                # The BLAS gets the transpose of a block, and can transpose but not conjugate it.
-                np.conjugate(Y, out=Y)
-                self._kernels.gemm(rows.T, Y, W)
-            else:
-                self._kernels.gemm(rows, Y, W, trans_a="C")
+            self._add_product(rows, Y)
             call.meter.advance(len(rows) / g.q.m * g.iteration_flops)
             if block < g.q.blocks:
                 self._passed(number * g.q.blocks + block)
-        if by_row:
+        self._finish_product()
+
+    def _add_product(self, rows: Matrix, Y: Matrix) -> None:
+        """W <- W + Xᴴ Y for rows X, until `_finish_product` its conjugate if they lie by row."""
+        if self._g.rows.order == "C":
+            # The BLAS gets the transpose of a block, and can transpose but not conjugate it.
+            np.conjugate(Y, out=Y)
+            self._kernels.gemm(rows.T, Y, self._W)
+        else:
+            self._kernels.gemm(rows, Y, self._W, trans_a="C")
+
+    def _finish_product(self) -> None:
+        W = self._W
+        if self._g.rows.order == "C":
             np.conjugate(W, out=W)
         if not np.isfinite(column_extremes(W, False)[0]):
             raise InvalidError(f"numbers as large as those of A overflow {W.dtype}; scale it")
-        tau = allocated(call, (g.q.n, 1), g.q.dtype)[:, 0]
-        work = allocated(call, (WORK_COLUMNS * g.q.n, 1), g.q.dtype)[:, 0]
-        self._kernels.geqrf(W, tau, work)
-        Z[...] = 0
-        np.fill_diagonal(Z, 1)
-        self._kernels.unmqr(W, tau, Z, work)
+
+    def _add_squares(self, rows: Matrix) -> None:
+        """Add to ‖A‖² in the Frobenius norm, scaled by a power of 2 that fits the elements."""
+        columns = rows if rows.strides[0] == rows.itemsize else rows.T
+        found, before = exponent(columns), int(self._exponents[1, 0])
+        if found > before:
+            self._squares *= math.ldexp(1.0, max(2 * (before - found), -1000))
+            self._exponents[1, 0] = before = found
+        self._squares += squares(columns, math.ldexp(1.0, -before)).sum()
 
     def _scale(self, Y: Matrix, W: Matrix) -> None:
         """Scale a part of A Z by such a power of 2 that its products with A are about 1.
@@ -327,20 +414,29 @@ class _Svd:
         found = exponent(Y)
         if found > self._exponent:
             shift(W, 2 * (self._exponent - found))
-            self._exponent = found
+            self._basis.rescale(2 * (self._exponent - found))
+            self._exponents[0, 0] = found
         shift(Y, -2 * self._exponent)
 
     def _project(self, q: TallQ, u: MemoryU | DiskU, done: int) -> None:
         """Go through the rows of A Z, and of A times the other vectors, from a block on."""
         g = self._g
         others = allocated(self._call, (g.q.height, g.q.k), g.q.dtype)
-        products = flop_weight(g.q.dtype) * 2.0 * g.n * (g.q.n + g.q.k)
+        copies = allocated(self._call, (g.q.height, g.q.n), g.q.dtype)
+        products = flop_weight(g.q.dtype) * 2.0 * g.n * (2 * g.q.n + g.q.k)
+        if not done:
+            self._W[...] = 0
         self._call.meter.skip(done * g.q.height * (products + g.q.row_work))
         for block, rows in self._rows(done):
             first = (block - 1) * g.q.height
             Y, probes = u.rows(first, len(rows)), others[: len(rows)]
-            times(self._kernels, rows, self._Z[:, : g.q.n], Y)
-            times(self._kernels, rows, self._Z[:, g.q.n :], probes)
+            times(self._kernels, rows, self._basis.first, Y)
+            times(self._kernels, rows, self._probes, probes)
+            copy = copies[: len(rows)]
+            copy[...] = Y
+            # Reflections of earlier rows have this scale, so it stays.
+            shift(copy, -2 * self._exponent)
+            self._add_product(rows, copy)
             for part in (Y, probes):
                 shift(part, -self._exponent)
             q.add(Y, probes)
@@ -364,17 +460,40 @@ class _Svd:
                 trace.record("compute", start_ns)
         self._read += self._source.bytes_read()
 
-    def _error_squares(self, q: TallQ, R: Matrix, right: Matrix) -> npt.NDArray[np.float64]:
+    def _right_vectors(
+        self, right: Matrix, s: npt.NDArray[Any]
+    ) -> tuple[Matrix, npt.NDArray[np.float64]]:
+        """Form V in place of W, and the residuals of the triplets."""
+        k, W = self._g.k, self._W
+        rest = self._basis.second[:, :k]
+        self._kernels.gemm(W, right, rest, beta=0, trans_b="C")
+        V = W[:, :k]
+        self._kernels.gemm(self._basis.first, right, V, beta=0, trans_b="C")
+        for j in range(k):
+            rest[:, j] -= V[:, j] * s[j] ** 2
+        np.conjugate(V, out=V)
+        return V, triplet_residuals(norms(rest), s)
+
+    def _probed_squares(self, q: TallQ, R: Matrix, right: Matrix) -> npt.NDArray[np.float64]:
         """Square the norms of E w, with E = A - U S Vᴴ, for the vectors w that were set aside.
 
         A w is Q c and a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
         """
-        n = self._g.q.n
-        g = self._Z[:, :n].conj().T @ self._Z[:, n:]
+        g = self._basis.first.conj().T @ self._probes
         g = right.conj().T @ (right @ g)
         inside = np.asfortranarray(q.factor.c - R @ g)
         found: npt.NDArray[np.float64] = column_squares(inside) + q.factor.rest**2
         return found
+
+    def _errors(self, s: npt.NDArray[Any], probed: npt.NDArray[np.float64]) -> tuple[float, float]:
+        """Find ‖A - U S Vᴴ‖ in the Frobenius norm, and a bound of its 2-norm."""
+        bound = math.ldexp(10 * math.sqrt(2 / np.pi * probed.max()), self._exponent)
+        norm = math.ldexp(math.sqrt(self._squares[0, 0]), int(self._exponents[1, 0]))
+        rest = 1 - float(((s.astype(np.float64) / norm) ** 2).sum()) if norm else 0.0
+        if rest > max(_LEAST_REST, 100 * np.finfo(s.dtype).eps):
+            error = norm * math.sqrt(rest)
+            return error, min(bound, error)
+        return math.ldexp(math.sqrt(probed.mean()), self._exponent), bound
 
 
 def exponent(Y: Matrix) -> int:
@@ -383,7 +502,9 @@ def exponent(Y: Matrix) -> int:
     if not np.isfinite(largest):
         return 0
     step = most // 5
-    return max(round(math.frexp(largest)[1] / step) * step, -most) if largest else -most
+    if not largest:
+        return -most
+    return min(max(round(math.frexp(largest)[1] / step) * step, -most), most)
 
 
 def _most_exponent(dtype: np.dtype[Any]) -> int:

@@ -11,12 +11,17 @@ from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weig
 from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg.result_dtype import work_dtype
+from outcore.linalg.rows.krylov_basis import MOST_COLUMNS, basis_bytes
 from outcore.linalg.rows.plan import RowLayout, RowPlan, fit_rows, too_small
 from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
 from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
 
 PROBES = 10
 """Random vectors that the error is estimated with: the bound fails once in 10 to this power."""
+
+
+MOST_PASSES = 20
+"""Passes before the last one, by default at most."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class SvdGeometry:
     n, k
         Columns, and triplets that are wanted.
     power
-        Passes over A before the last one.
+        Passes over A before the last one, at most.
+    blocks
+        Blocks of vectors in the basis, at most.
     q
         Blocks of the orthogonal factor of A Z, with l columns.
     rows
@@ -40,13 +47,14 @@ class SvdGeometry:
     n: int
     k: int
     power: int
+    blocks: int
     q: TallQGeometry
     rows: RowPlan
     is_stored: bool
 
     @property
     def passes(self) -> int:
-        """How often A is read."""
+        """How often A is read, at most."""
         return self.power + 1
 
     @property
@@ -57,9 +65,13 @@ class SvdGeometry:
     @property
     def state_bytes(self) -> int:
         """Bytes on disk of what is kept there to go on from."""
-        words = [self.n * (self.q.n + self.q.k), self.n * self.q.n]
-        own = [count * self.q.dtype.itemsize for count in words]
-        return state_bytes(8, *own, *self.q.state_sizes()) if self.is_stored else 0
+        if not self.is_stored:
+            return 0
+        q, columns = self.q, self.q.n * self.blocks
+        words = [self.n * (columns + q.n), self.n * q.k, self.n * q.n]
+        own = [count * q.dtype.itemsize for count in words]
+        square = columns**2 * np.result_type(q.dtype, "f8").itemsize
+        return state_bytes(16, 8, *own, square, 16, *q.state_sizes())
 
     @property
     def u_bytes(self) -> int:
@@ -72,11 +84,12 @@ class SvdGeometry:
         """The most that is taken from the budget."""
         q, itemsize = self.q, self.q.dtype.itemsize
         out_block = pages(q.height * self.k * itemsize)
-        vectors = pages(self.n * (q.n + q.k) * itemsize) + pages(self.n * q.n * itemsize)
-        vectors += pages(8) + q.fixed_bytes + STATE_MEMORY_BYTES * self.is_stored
+        vectors = basis_bytes(self.n, q.n, self.blocks, q.dtype)
+        vectors += pages(self.n * q.k * itemsize) + pages(self.n * q.n * itemsize)
+        vectors += pages(16) + pages(8) + q.fixed_bytes + STATE_MEMORY_BYTES * self.is_stored
         iterating = self.rows.memory_bytes + q.block_bytes
         iterating += pages((WORK_COLUMNS + 1) * q.n * itemsize)
-        last = self.rows.memory_bytes + pages(q.height * q.k * itemsize)
+        last = self.rows.memory_bytes + pages(q.height * q.k * itemsize) + q.block_bytes
         if self.is_stored:
             last += 2 * q.block_bytes + q.bounce_bytes
             building = RING_BLOCKS * q.block_bytes + 2 * out_block + q.bounce_bytes
@@ -93,9 +106,9 @@ class SvdGeometry:
 
     @property
     def last_flops(self) -> float:
-        """Operations of the last pass: a product with A, QR of it, and U."""
+        """Operations of the last pass: two products with A, QR of the first, and U."""
         q = self.q
-        products = 2.0 * q.m * self.n * (q.n + q.k) + 2.0 * q.m * q.n * self.k
+        products = 2.0 * q.m * self.n * (2 * q.n + q.k) + 2.0 * q.m * q.n * self.k
         qr = tsqr_flops(q.m, q.n, q.k, q.dtype) + tsqr_flops(q.m, q.n, 0, q.dtype)
         return flop_weight(q.dtype) * products + qr
 
@@ -113,7 +126,7 @@ class SvdGeometry:
     def method(self) -> str:
         """How it is done, for people."""
         return (
-            f"subspace iteration with {self.q.n} vectors, {self.passes} passes over A, "
+            f"block Krylov iteration with {self.q.n} vectors, {self.passes} passes over A, "
             f"{self.q.height} rows at once"
         )
 
@@ -147,23 +160,35 @@ def svd_geometry(
         raise InvalidError(f"k must be an integer from 1 to {min(m, n)}, have {k!r}")
     for name, number, least in (("oversample", oversample, 0), ("power", power, 1)):
         count_of(name, number, least)
-    vectors = min(int(k) + int(oversample), m, n)
+    # More than half of all that there can be converge slowly; all of them, at once.
+    vectors = int(k) + int(oversample)
+    vectors = min(m, n) if 2 * vectors > min(m, n) else vectors
 
-    def geometry(rows: RowPlan) -> SvdGeometry:
+    def geometry(rows: RowPlan, blocks: int) -> SvdGeometry:
         q = TallQGeometry(m, vectors, PROBES, dtype, rows.height)
-        return SvdGeometry(n, int(k), int(power), q, rows, is_stored)
+        return SvdGeometry(n, int(k), int(power), blocks, q, rows, is_stored)
 
-    found, need = fit_rows(
-        [A], dtype=dtype, order=None, budget_bytes=memory_bytes,
-        memory=lambda plans: geometry(plans[0]).memory_bytes,
-    )  # fmt: skip
+    def fit(blocks: int) -> tuple[list[RowPlan] | None, int]:
+        return fit_rows(
+            [A], dtype=dtype, order=None, budget_bytes=memory_bytes,
+            memory=lambda plans: geometry(plans[0], blocks).memory_bytes,
+        )  # fmt: skip
+
+    blocks = min(int(power), n // vectors, MOST_COLUMNS // vectors)
+    while blocks > 1 and basis_bytes(n, vectors, blocks, dtype) > memory_bytes / 2:
+        blocks -= 1
+    blocks = max(blocks, 1)
+    found, need = fit(blocks)
+    if found is None and blocks > 1:
+        blocks = 1
+        found, need = fit(blocks)
     if found is None:
-        what = f"svd: {2 * vectors + PROBES} vectors of {n} elements, blocks of rows"
+        what = f"svd: {3 * vectors + PROBES} vectors of {n} elements, blocks of rows"
         if is_stored:
             raise too_small(need, memory_bytes, what)
         what += f", and {vectors} vectors of {m}"
         raise too_small(need, memory_bytes, what, "raise memory=, or give out= for U on disk")
-    return geometry(found[0])
+    return geometry(found[0], blocks)
 
 
 def svd_cost(problem: Problem) -> Cost:
@@ -171,7 +196,7 @@ def svd_cost(problem: Problem) -> Cost:
     layout, dtype = stored_layout(problem), work_dtype("A", problem.dtype)
     g = svd_geometry(
         layout, problem.needed("k"), dtype, problem.memory_bytes,
-        oversample=problem.option("oversample", 10), power=problem.option("power", 2),
+        oversample=problem.option("oversample", 10), power=problem.option("power", MOST_PASSES),
         is_stored=bool(problem.option("out", False)),
     )  # fmt: skip
     a_bytes, q_bytes = layout.bytes_read(), g.q.q_bytes() if g.is_stored else 0
@@ -186,7 +211,7 @@ def svd_cost(problem: Problem) -> Cost:
         flops=g.last_flops, other_seconds=scan, ends_read_bytes=first,
     )  # fmt: skip
     return Cost(
-        method=g.method,
+        method=f"{g.method}; fewer if it converges earlier",
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=q_bytes + g.u_bytes + g.state_bytes,
         words_lower_bound=float(g.q.m * g.n),
