@@ -1,5 +1,7 @@
 """What a call will need and take, before it starts: ``oc.plan("lu", n=..., memory=...)``."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
@@ -76,7 +78,7 @@ class Plan:
     k: int | None = None
     notes: list[str] = field(default_factory=list)
 
-    def validate(self) -> "Plan":
+    def validate(self) -> Plan:
         """Return the plan if memory and disk suffice.
 
         Raises

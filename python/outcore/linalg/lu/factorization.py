@@ -14,6 +14,8 @@ on disk. Flops 2n³/3; words read and written about n³/(3w) + n² with slabs of
 (`docs/numerics-lu.md`).
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
