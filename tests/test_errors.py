@@ -1,5 +1,7 @@
 """The error tree: kinds are stable names, the same in Rust and Python."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ KINDS = [
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",
     "non_finite", "singular", "missing_package", "divergence", "not_positive_definite", "denied",
     "lost",
-    "is_directory", "not_directory",
+    "is_directory", "not_directory", "type",
 ]  # fmt: skip
 
 
@@ -52,6 +54,8 @@ def test_every_kind_of_rust_is_an_exception_here() -> None:
         (errors.TruncatedError, OSError),
         (errors.CorruptError, OSError),
         (errors.ReadOnlyError, PermissionError),
+        (errors.ReadOnlyError, io.UnsupportedOperation),
+        (errors.ArgumentTypeError, TypeError),
         (errors.ExistsError, FileExistsError),
         (errors.InvalidError, ValueError),
         (errors.BusyError, OSError),

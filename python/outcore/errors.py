@@ -5,6 +5,7 @@ against; its message says what was needed, what was found, and one fix. Where Py
 exception for the case, the error is one of those too.
 """
 
+import io
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -53,7 +54,7 @@ class CorruptError(OutcoreError, OSError):
     kind = "corrupt"
 
 
-class ReadOnlyError(OutcoreError, PermissionError):
+class ReadOnlyError(OutcoreError, PermissionError, io.UnsupportedOperation):
     """A write to something opened or mounted read-only."""
 
     kind = "read_only"
@@ -189,6 +190,12 @@ class NotDirectoryError(OutcoreError, NotADirectoryError):
     """A file where a directory is needed."""
 
     kind = "not_directory"
+
+
+class ArgumentTypeError(OutcoreError, TypeError):
+    """An argument is of a type that cannot be used."""
+
+    kind = "type"
 
 
 class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import operator
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore import _core
 from outcore._core import Regions
-from outcore.errors import ClosedError, InvalidError, ReadOnlyError
+from outcore.errors import BusyError, ClosedError, NotFoundError, ReadOnlyError, TruncatedError
 from outcore.pool_future import Claims, PoolFuture
 from outcore.pool_memory import (
+    Bytes,
     Memory,
     arrays_of,
-    bytes_of,
     check_size,
     length_of,
     listed,
@@ -25,16 +24,26 @@ from outcore.pool_memory import (
     nested,
     regions_of,
     targets_of,
-    writable_bytes,
 )
+from outcore.pool_stream import PoolStream
 from outcore.pool_view import FileView
 
+ATTEMPTS = 100
+"""So often a file is replaced before it is read, until that is an error."""
+LARGE_BYTES = 64 << 20
+"""A read of more bytes asks how long the file is before it takes memory."""
 
-class PoolFile(io.RawIOBase):
+
+T = TypeVar("T")
+
+
+class PoolFile(PoolStream):
     """An open file of a pool, as `Pool.open` returns it.
 
-    What `io.RawIOBase` has, unbuffered: each call is a request to the servers. The other methods
-    move many pieces by one request, which is one message to each server that has some of them.
+    It has the methods of Python's binary files: `outcore.pool_stream.PoolStream` says which of them
+    read ahead. `io.TextIOWrapper` makes text of it, and `io.BufferedWriter` collects many small
+    writes. The other methods move many pieces by one request, which is one message to each server
+    that has some of them.
     Those that read return a new array of bytes, or fill ``out=``, an array of any type whose
     elements they fill in C order, whatever its strides are, and return that. Those that write
     take any array or buffer. A list of arrays is filled, or written, one array after the other:
@@ -43,14 +52,23 @@ class PoolFile(io.RawIOBase):
     """
 
     def __init__(
-        self, file: _core.PoolFile, name: str, *, writable: bool, appends: bool = False
+        self,
+        file: _core.PoolFile,
+        name: str,
+        *,
+        writable: bool,
+        appends: bool = False,
+        mode: str = "rb",
+        reopen: Callable[[], _core.PoolFile] | None = None,
     ) -> None:
+        super().__init__(appends=appends)
         self._file: _core.PoolFile | None = file
         self._writable = writable
-        self._appends = appends
-        self._at = 0
         self._claims = Claims()
+        self._reopen = reopen
+        """Opens what has the name by now; `None` once the file has given something."""
         self.name = name
+        self.mode = mode
 
     def _open(self) -> _core.PoolFile:
         if self._file is None:
@@ -59,82 +77,69 @@ class PoolFile(io.RawIOBase):
 
     def readable(self) -> bool:
         """Whether the file can be read: always."""
+        self._check_open()
         return True
 
     def writable(self) -> bool:
         """Whether the file was opened for writing."""
+        self._check_open()
         return self._writable
 
     def seekable(self) -> bool:
         """Whether there is a position: always."""
+        self._check_open()
         return True
 
     @property
     def nbytes(self) -> int:
         """Length of the file in bytes, as its servers know it."""
-        return self._open().length()
+        return self._current(self._length)
 
     @property
     def handle(self) -> int:
         """Which file it is: a number that is never another's."""
         return self._open().handle
 
-    def tell(self) -> int:
-        """Return the position."""
-        self._open()
-        return self._at
+    def _length(self) -> int:
+        return self._open().length()
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position: from the start, the position or the end; return it."""
-        self._open()
-        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise InvalidError(f"whence must be 0, 1 or 2, have {whence!r}")
-        origin = 0 if whence == io.SEEK_SET else self._at
-        if whence == io.SEEK_END:
-            origin = self.nbytes
-        at = origin + operator.index(offset)
-        if at < 0:
-            raise InvalidError(f"a position is at least 0, have {at}")
-        self._at = at
-        return at
+    def _current(self, ask: Callable[[], T]) -> T:
+        """Return an answer of the file, or of the one that replaced it before it gave any."""
+        reopen = self._reopen
+        for _ in range(ATTEMPTS):
+            try:
+                found = ask()
+            except NotFoundError:
+                if reopen is None or not self._follow(reopen):
+                    raise
+            else:
+                self._reopen = None
+                return found
+        raise BusyError(f"{self.name} is replaced faster than it can be read; read it again later")
 
-    def readinto(self, buffer: Any, /) -> int:
-        """Read from the position into a buffer, up to the end of the file."""
-        target = writable_bytes(buffer)
-        count = max(min(len(target), self.nbytes - self._at), 0)
-        if count:
-            self.start_read_at(self._at, out=target[:count]).result()
-        self._at += count
-        return count
+    def _follow(self, reopen: Callable[[], _core.PoolFile]) -> bool:
+        """Go over to the file that has the name by now, if there is another."""
+        old = self._open()
+        with contextlib.suppress(NotFoundError):
+            new = reopen()
+            if new.handle != old.handle:
+                self._file = new
+                old.close()
+                return True
+            new.close()
+        return False
 
-    def readall(self) -> bytes:
-        """Read from the position to the end of the file."""
-        count = max(self.nbytes - self._at, 0)
-        data: npt.NDArray[Any] = self.read_at(self._at, count)
-        self._at += count
-        return data.tobytes()
+    def _fill(self, offset: int, target: Bytes) -> None:
+        self.start_read_at(offset, out=target).result()
 
-    def write(self, data: Any, /) -> int:
-        """Write a buffer at the position, in mode ``"a"`` at the end; return its length in bytes.
+    def _put(self, offset: int, source: Bytes) -> None:
+        self.write_at(offset, source)
 
-        The end is where it is when this is called. Of several who append to a file at the same
-        moment, some may find the same one: the bytes there are then those of one of them.
-        """
-        source = bytes_of(data)
-        if self._appends:
-            self.seek(0, io.SEEK_END)
-        self.write_at(self._at, source)
-        self._at += source.nbytes
-        return source.nbytes
-
-    def truncate(self, size: int | None = None) -> int:
-        """Make the file shorter or longer: by default it ends at the position."""
-        length = self._at if size is None else operator.index(size)
-        if length < 0:
-            raise InvalidError(f"a length is at least 0, have {length}")
-        self._check_writable()
+    def _cut(self, length: int) -> None:
         self._open().set_length(length)
-        return length
+
+    def _check_open(self) -> None:
+        self._open()
 
     def sync(self) -> None:
         """Return once what was written, or is being written, survives power loss.
@@ -163,7 +168,7 @@ class PoolFile(io.RawIOBase):
         finally:
             if file is not None:
                 file.close()
-            io.RawIOBase.close(self)
+            super().close()
 
     def __del__(self) -> None:
         """Let go of the file without waiting for anything."""
@@ -171,6 +176,9 @@ class PoolFile(io.RawIOBase):
 
     def start_read(self, regions: Regions, out: Memory | None = None) -> PoolFuture[Any]:
         """Start reading regions; the future's ``result()`` is the array of what was read."""
+        self._reopen = None
+        if out is None and regions.nbytes > LARGE_BYTES:
+            self._check_long_enough(regions.end)
         value = np.empty(regions.nbytes, np.uint8) if out is None else out
         targets = targets_of(value)
         check_size(regions, nbytes_of(targets))
@@ -182,6 +190,7 @@ class PoolFile(io.RawIOBase):
         check_size(regions, nbytes_of(sources))
         file = self._open()
         self._check_writable()
+        self._drop()
         return self._claims.future(file.submit_write(regions, sources), None, self)
 
     def start_sync(self) -> PoolFuture[None]:
@@ -269,7 +278,7 @@ class PoolFile(io.RawIOBase):
 
     def read_at(self, offset: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
         """Read `nbytes` bytes from `offset` on, or as many as `out` has."""
-        return self.start_read_at(offset, nbytes, out=out).result()
+        return self._current(lambda: self.start_read_at(offset, nbytes, out=out).result())
 
     def write_at(self, offset: int, data: Any) -> None:
         """Write from `offset` on."""
@@ -304,9 +313,8 @@ class PoolFile(io.RawIOBase):
         ----------
         Cettei, Ligon and Ross (1997), section 3.2.
         """
-        return self.start_read_strided(
-            location, first, group, count, stride, last, out=out
-        ).result()
+        numbers = (location, first, group, count, stride, last)
+        return self._current(lambda: self.start_read_strided(*numbers, out=out).result())
 
     def write_strided(
         self,
@@ -342,7 +350,9 @@ class PoolFile(io.RawIOBase):
             ``(count, stride)`` of each stride, from the outermost to the innermost: how many, and
             bytes from the start of one to the next. At most 16; with none it is one group.
         """
-        return self.start_read_nested(location, group, levels, out=out).result()
+        return self._current(
+            lambda: self.start_read_nested(location, group, levels, out=out).result()
+        )
 
     def write_nested(
         self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
@@ -358,7 +368,7 @@ class PoolFile(io.RawIOBase):
         out: Memory | None = None,
     ) -> Any:
         """Read regions given by their first bytes and lengths (or one length for all)."""
-        return self.start_read_list(offsets, lengths, out=out).result()
+        return self._current(lambda: self.start_read_list(offsets, lengths, out=out).result())
 
     def write_list(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any) -> None:
         """Write regions given by their first bytes and lengths (or one length for all)."""
@@ -367,6 +377,14 @@ class PoolFile(io.RawIOBase):
     def view(self, offset: int, group: int, stride: int) -> FileView:
         """See groups of `group` bytes, `stride` from one to the next, as a file without gaps."""
         return FileView(self, offset, group, stride)
+
+    def _check_long_enough(self, end: int) -> None:
+        length = self._length()
+        if end > length:
+            raise TruncatedError(
+                f"need the bytes of {self.name} up to {end}; the file ends at {length}; read up to "
+                "there"
+            )
 
     def _check_writable(self) -> None:
         if not self._writable:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Regions
-from outcore.errors import InvalidError
+from outcore.errors import ArgumentTypeError, InvalidError
 
 Bytes = npt.NDArray[np.uint8]
 Memory = npt.NDArray[Any] | Sequence[npt.NDArray[Any]]
@@ -78,12 +78,26 @@ def bytes_of(data: Any) -> Bytes:
     try:
         return _bytes_in(data)
     except TypeError as error:
-        raise InvalidError(f"need bytes, an array or another buffer: {error}") from None
+        raise _no_buffer(data, error) from None
 
 
 def writable_bytes(buffer: Any) -> Bytes:
     """Take a buffer that is read into as bytes."""
-    return writable(_bytes_in(buffer))
+    try:
+        target = _bytes_in(buffer)
+    except TypeError as error:
+        raise _no_buffer(buffer, error) from None
+    if not target.flags.writeable:
+        raise ArgumentTypeError(
+            f"need a buffer that can be written to, have {type(buffer).__name__}; pass a bytearray "
+            "or an array"
+        )
+    return target
+
+
+def _no_buffer(data: Any, error: TypeError) -> ArgumentTypeError:
+    fix = "encode the text" if isinstance(data, str) else "pass its bytes"
+    return ArgumentTypeError(f"need bytes, an array or another buffer: {error}; {fix}")
 
 
 def _bytes_in(buffer: Any) -> Bytes:

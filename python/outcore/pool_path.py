@@ -277,14 +277,21 @@ class PoolPath:
                 f"mode must be 'r', 'r+', 'w', 'x' or 'a', have {mode!r}; all but 'r' also read"
             )
         if kind in ("r", "r+"):
-            file = self.root.core.open(self.inside, writable=kind == "r+")
-            return PoolFile(file, str(self), writable=kind == "r+")
+            is_written = kind == "r+"
+
+            def open_core() -> _core.PoolFile:
+                return self.root.core.open(self.inside, writable=is_written)
+
+            return PoolFile(
+                open_core(), str(self), writable=is_written, mode=_mode(kind),
+                reopen=None if is_written else open_core,
+            )  # fmt: skip
         layout = hints_of(hints) if hints else {}
         bits = mode_bits(permissions)
         for is_last in (False, True):
             if kind[0] != "x":
                 with contextlib.suppress(NotFoundError):
-                    return self._written(kind[0])
+                    return self._written(kind)
             try:
                 made = self.root.core.create(self.inside, bits, **layout)
             except ExistsError:  # another may have made it just now
@@ -292,17 +299,23 @@ class PoolPath:
                     raise
             else:
                 break
-        return PoolFile(made, str(self), writable=True, appends=kind[0] == "a")
+        return PoolFile(made, str(self), writable=True, appends=kind[0] == "a", mode=_mode(kind))
 
     def _written(self, kind: str) -> PoolFile:
         """Open a file that is there to write it anew, or at its end."""
         found = self.root.core.open(self.inside, writable=True)
-        file = PoolFile(found, str(self), writable=True, appends=kind == "a")
-        if kind == "a":
+        appends = kind[0] == "a"
+        file = PoolFile(found, str(self), writable=True, appends=appends, mode=_mode(kind))
+        if appends:
             file.seek(0, 2)
         else:
             file.truncate(0)
         return file
+
+
+def _mode(kind: str) -> str:
+    """Spell a mode as Python's binary files do: ``"rb+"``."""
+    return kind.replace("+", "") + "b" + "+" * ("+" in kind)
 
 
 def open_root(url: str) -> PoolRoot | None:

@@ -60,7 +60,7 @@ class FileView:
 
     def read_at(self, at: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
         """Read `nbytes` bytes of the view from `at` on, or as many as `out` has."""
-        return self.start_read_at(at, nbytes, out=out).result()
+        return self._file._current(lambda: self.start_read_at(at, nbytes, out=out).result())
 
     def write_at(self, at: int, data: Any) -> None:
         """Write to the view from `at` on."""
