@@ -1,5 +1,6 @@
 """Files that are replaced while others read them: these find one of both, whole."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -8,6 +9,7 @@ import pytest
 from served_pools import some_pool
 
 import outcore as oc
+from outcore import whole_file
 from outcore.errors import NotFoundError
 from outcore.fsspec_filesystem import OutcoreFileSystem
 from outcore.pool_path import PoolPath
@@ -56,11 +58,123 @@ def test_a_file_that_is_open_is_not_the_one_that_replaces_it() -> None:
             with pytest.raises(NotFoundError, match="replaced or removed"):
                 file.read(5)
         with fs.open("/f", "rb", cache_type="none") as file:
+            # So it is, too, if only its length was looked at.
+            file.seek(0, 2)
+            fs.pipe_file("/f", VALUES[2])
+            file.seek(0)
+            with pytest.raises(NotFoundError, match="replaced or removed"):
+                file.read(5)
+        with fs.open("/f", "rb", cache_type="none") as file:
             fs.rm("/f")
             with pytest.raises(NotFoundError, match="replaced or removed"):
                 file.read(5)
         with pytest.raises(NotFoundError):
             fsspec.open("outcore://f", pool=pool).open()
+
+
+READS: dict[str, Callable[[oc.PoolFile], object]] = {
+    "read": lambda file: file.read(),
+    "readall": lambda file: file.readall(),
+    "readinto": lambda file: _into(file),
+    "readline": lambda file: file.readline(),
+    "read1": lambda file: file.read1() + file.read(),
+    "lines": lambda file: b"".join(file),
+    "end": lambda file: bytes(file.seek(-1, 2) + 1 - len(file.read())) or b"",
+    "read_at": lambda file: file.read_at(0, file.nbytes).tobytes(),
+    "list": lambda file: file.read_list([0, 5], 5).tobytes(),
+    "view": lambda file: file.view(0, 5, 5).read_at(0, 10).tobytes(),
+}
+
+
+def _into(file: oc.PoolFile) -> bytes:
+    buffer = bytearray(1000)
+    return bytes(buffer[: file.readinto(buffer)])
+
+
+@pytest.mark.parametrize("kind", ["embedded", "served"])
+def test_a_file_that_is_replaced_before_it_is_read_is_the_new_one(kind: str) -> None:
+    """At each moment between the opening and the first byte."""
+    old, new = b"old: 5678\n", b"new: some more bytes\n"
+    with some_pool(kind) as pool:
+        path = pool / "f"
+        for name, read in READS.items():
+            path.write_bytes(new)
+            expected = read(pool.open("f"))
+            for is_renamed in (False, True):
+                path.write_bytes(old)
+                (pool / "g").write_bytes(new)
+                with pool.open("f") as file:
+                    if is_renamed:
+                        pool.mv("g", "f")
+                    else:
+                        path.write_bytes(new)
+                    assert read(file) == expected, name
+                    # From now on it is this one.
+                    path.write_bytes(old)
+                    with pytest.raises(NotFoundError, match="removed or replaced"):
+                        file.read_at(0, 1)
+
+
+@pytest.mark.parametrize("cache_type", ["readahead", "none", "bytes", "all"])
+def test_fsspec_reads_the_file_that_replaced_another_before_it_was_read(cache_type: str) -> None:
+    with some_pool("embedded") as pool:
+        fs = OutcoreFileSystem(pool=pool)
+        for size in (10, 200_000, 100):
+            fs.pipe_file("/f", VALUES[0])
+            file = fs.open("/f", "rb", cache_type=cache_type)
+            if cache_type != "all":  # that one reads when it is opened
+                fs.pipe_file("/f", bytes([9]) * size)
+                assert file.read() == bytes([9]) * size
+                assert file.size == size
+            file.close()
+            fs.pipe_file("/f", VALUES[0])
+            with fs.open("/f", "rb", cache_type=cache_type) as file:
+                fs.pipe_file("/new", VALUES[1])
+                fs.mv("/new", "/f")
+                file.seek(149_000)
+                expected = VALUES[cache_type != "all"][149_000:]
+                assert file.read() == expected
+
+
+def test_a_file_is_opened_again_only_if_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with some_pool("embedded") as pool:
+        for reading in (lambda f: f.read(), lambda f: f.nbytes, lambda f: f.read_at(0, 1)):
+            (pool / "f").write_bytes(VALUES[0])
+            with pool.open("f") as file:
+                pool.rm("f")
+                with pytest.raises(NotFoundError, match="removed or replaced"):
+                    reading(file)
+        (pool / "f").write_bytes(VALUES[0])
+        with pool.open("f", "r+") as file:
+            (pool / "f").write_bytes(VALUES[1])
+            with pytest.raises(NotFoundError, match="removed or replaced"):
+                file.read()
+        with pool.open("f") as file:
+            assert file.start_read_at(0, 1).result()[0] == VALUES[1][0]
+            (pool / "f").write_bytes(VALUES[2])
+            with pytest.raises(NotFoundError, match="removed or replaced"):
+                file.read()
+
+
+def test_a_copy_is_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is replaced after the first block of it was copied."""
+    monkeypatch.setattr(whole_file, "COPY_BYTES", 50_000)
+    with some_pool("embedded") as pool:
+        path, write = pool / "f", oc.PoolFile.start_write
+        path.write_bytes(VALUES[0])
+        left = [VALUES[1][:70_000]]
+
+        def start_write(file: oc.PoolFile, *arguments: object) -> object:
+            started = write(file, *arguments)  # type: ignore[arg-type]
+            if left and "copy" in file.name:
+                value = left.pop()
+                path.write_bytes(value)
+            return started
+
+        monkeypatch.setattr(oc.PoolFile, "start_write", start_write)
+        whole_file.copy_whole(path, pool / "copy")
+        assert (pool / "copy").read_bytes() == VALUES[1][:70_000]
+        assert not left
 
 
 @pytest.mark.parametrize("kind", ["embedded", "served"])
@@ -70,6 +184,7 @@ def test_what_is_open_and_removed_is_an_error_and_not_zeros(kind: str) -> None:
         array = oc.create_array(pool / "A", (300, 200), "f8")
         array[...] = 1.0
         with pool.open("f") as file, oc.open_array(pool / "A") as opened:
+            assert file.read(1) == VALUES[0][:1]
             (pool / "f").write_bytes(VALUES[1])
             pool.rm("A", recursive=True)
             for read in (lambda: file.read_at(0, 10), file.readall, lambda: file.nbytes):

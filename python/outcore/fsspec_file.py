@@ -10,12 +10,12 @@ import numpy as np
 from fsspec.spec import AbstractBufferedFile
 
 from outcore._core import Regions
-from outcore.errors import InvalidError, NotFoundError, OutcoreError
-from outcore.pool_file import PoolFile
+from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
+from outcore.pool_file import ATTEMPTS, PoolFile
 from outcore.pool_future import PoolFuture
 from outcore.pool_path import PoolPath
 from outcore.pool_reading import open_current
-from outcore.whole_file import WholeFile, copy_bytes
+from outcore.whole_file import WholeFile, copy_current
 
 WRITES_AT_ONCE = 2
 """Blocks on their way to the servers while the next is filled."""
@@ -42,6 +42,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
     """
 
     DEFAULT_BLOCK_SIZE = 8 << 20
+    cache: Any
 
     def __init__(
         self,
@@ -59,6 +60,9 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
         self._whole: WholeFile | None = None
         self._file: PoolFile | None = None
         self._begin = 0
+        self._cache_options = cache_options or {}
+        self._has_given = False
+        """Whether bytes of the file, or its length, were given to the caller."""
         self._writes: deque[PoolFuture[None]] = deque()
         if mode == "rb":
             self._file, nbytes = open_current(where)
@@ -70,8 +74,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
             self._whole = WholeFile(where, hints, exclusive=mode == "xb")
             self._file = self._whole.file
             if mode == "ab" and where.exists():
-                with where.open() as before:
-                    self._begin = copy_bytes(before, self._file)
+                self._begin = copy_current(where, self._file)
         super().__init__(
             fs, path, mode, block_size, autocommit, cache_options=cache_options, **kwargs
         )
@@ -89,6 +92,44 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
             done += super().write(view[done : done + room])
         # Of nothing too it is said if it cannot be written.
         return done or int(super().write(b""))
+
+    def seek(self, loc: int, whence: int = 0) -> int:
+        """Set the position, as `io.IOBase.seek` does."""
+        self._has_given |= whence == io.SEEK_END
+        return int(super().seek(loc, whence))
+
+    def read(self, length: int = -1) -> bytes:
+        """Read from the position on; of a file that was replaced before it was read, the new one.
+
+        Raises
+        ------
+        NotFoundError
+            If the file was removed, or replaced after a part of it was read.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                data: bytes = super().read(length)
+            except NotFoundError:
+                if self._has_given or not self._open_again():
+                    raise
+            else:
+                self._has_given |= bool(data)
+                return data
+        raise BusyError(f"{self._where} is replaced faster than it can be read; read it later")
+
+    def _open_again(self) -> bool:
+        """Open the file that has the name by now, if there is one."""
+        before = self._open_file()
+        try:
+            self._file, self.size = open_current(self._where)
+        except NotFoundError:
+            return False
+        before.close()
+        self._details = None
+        self.cache = type(self.cache)(
+            self.blocksize, self._fetch_range, self.size, **self._cache_options
+        )
+        return True
 
     def _upload_chunk(self, final: bool = False) -> bool:
         file = self._open_file()

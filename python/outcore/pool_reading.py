@@ -12,12 +12,9 @@ from outcore.errors import (
     IsDirectoryError,
     NotFoundError,
 )
-from outcore.pool_file import PoolFile
+from outcore.pool_file import ATTEMPTS, PoolFile
 from outcore.pool_memory import Bytes
 from outcore.pool_path import PoolPath
-
-_ATTEMPTS = 100
-"""So often a file is replaced while it is read, until that is an error."""
 
 
 def open_to_read(path: PoolPath) -> PoolFile:
@@ -38,7 +35,7 @@ def open_to_read(path: PoolPath) -> PoolFile:
 
 def open_current(path: PoolPath) -> tuple[PoolFile, int]:
     """Open a file that others may replace meanwhile; return it and its length."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         file = open_to_read(path)
         try:
             return file, file.nbytes
@@ -52,7 +49,7 @@ T = TypeVar("T")
 
 def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
     """Read a file that others may replace meanwhile, all of it from one of them."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         # One that was replaced or removed meanwhile is not found any more.
         with open_to_read(path) as file, contextlib.suppress(NotFoundError):
             return read(file)
@@ -61,7 +58,7 @@ def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
 
 def steadily(path: PoolPath, look: Callable[[], T]) -> T:
     """Look at a name that others may replace meanwhile, until it was the same all the time."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         handle = path.root.core.handle(path.inside)
         found = look()
         if path.root.core.handle(path.inside) == handle:

@@ -15,6 +15,7 @@ from outcore.errors import ExistsError, IsDirectoryError, OutcoreError
 from outcore.pool_file import PoolFile
 from outcore.pool_future import PoolFuture
 from outcore.pool_path import PoolPath
+from outcore.pool_reading import read_one
 
 COPY_BYTES = 8 << 20
 """Copies are read and written by so many bytes, of which there are two in memory."""
@@ -136,17 +137,26 @@ def write_whole(
 
 def copy_whole(source: PoolPath, path: PoolPath) -> None:
     """Copy a file within a pool, in bounded memory; the copy is laid out as the file is."""
-    with source.open() as file:
-        *_, unit, units, servers = source.root.core.stat(source.inside)
-        hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
-        if units is not None:
-            hints["round_units"] = units
-        with WholeFile(path, hints) as whole:
-            copy_bytes(file, whole.file)
+    *_, unit, units, servers = source.root.core.stat(source.inside)
+    hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
+    if units is not None:
+        hints["round_units"] = units
+    with WholeFile(path, hints) as whole:
+        copy_current(source, whole.file)
 
 
-def copy_bytes(source: PoolFile, target: PoolFile) -> int:
-    """Copy all bytes from one file to the beginning of another; return how many."""
+def copy_current(source: PoolPath, target: PoolFile) -> int:
+    """Copy a file that others may replace meanwhile to a new one; return how many bytes."""
+
+    def copy(file: PoolFile) -> int:
+        if target.nbytes:  # of one that was replaced
+            target.truncate(0)
+        return _copy_bytes(file, target)
+
+    return read_one(source, copy)
+
+
+def _copy_bytes(source: PoolFile, target: PoolFile) -> int:
     nbytes = source.nbytes
     blocks = [np.empty(min(COPY_BYTES, nbytes), np.uint8) for _ in range(2)]
     writes: deque[PoolFuture[None]] = deque()
