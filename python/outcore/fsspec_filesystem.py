@@ -28,11 +28,12 @@ from outcore.packages import require
 from outcore.pool import Pool
 from outcore.pool_access import access_to, split_url
 from outcore.pool_file import PoolFile
+from outcore.pool_parts import is_part
 from outcore.pool_path import PoolPath
 from outcore.pool_reading import read_one, read_ranges, steadily
 from outcore.pool_stat import PoolStat
 from outcore.volumes import PathLike
-from outcore.whole_file import copy_whole, is_part, make_way, write_whole
+from outcore.whole_file import copy_whole, make_way, write_whole
 
 require("fsspec", "a pool as a file system of fsspec")
 

@@ -13,13 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from outcore._core import PoolCheck, Stripes
-from outcore.errors import DiskError
+from outcore.errors import DiskError, NotFoundError
 from outcore.pool import Pool
+from outcore.pool_parts import is_left, parts_below
 from outcore.pool_unchecked import Unchecked, away, summary
 
 Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
+    "unfinished file",
 ]  # fmt: skip
 """What can be wrong with a file."""
 
@@ -27,6 +29,7 @@ PATIENCE_S = 3.0
 """Time between two looks at what may be about to change."""
 
 _PAGE = 1000
+_LONG_NS = 24 * 3600 * 10**9
 _PATHS = 100
 _MOST_LENGTH = (1 << 63) - 1
 
@@ -142,9 +145,9 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     """
     check = _Check(PoolCheck(pool.core), away(pool))
     findings = [*check.strays(), *check.files(patience_s)]
-    findings = check.named(findings)
+    findings = [*check.named(findings), *_unfinished(pool)]
     if repair:
-        findings = check.repaired(findings)
+        findings = check.repaired(pool, findings)
     return FsckReport(
         len(check.servers) - len(check.away), check.file_count, check.data_file_count,
         tuple(findings), Unchecked.each(check.away), tuple(check.retired),
@@ -323,7 +326,7 @@ class _Check:
             paths |= zip(map(_digits, some), self._core.paths(some), strict=True)
         return [replace(finding, path=paths[finding.handle]) for finding in findings]
 
-    def repaired(self, findings: list[Finding]) -> list[Finding]:
+    def repaired(self, pool: Pool, findings: list[Finding]) -> list[Finding]:
         """Do what can be done without touching what a file may own."""
         removed: set[tuple[int | None, int]] = set()
         for server in self.servers:
@@ -336,6 +339,12 @@ class _Check:
                 some = strays[first : first + _PAGE]
                 gone = self._of(server, self._core.remove_strays, some)
                 removed |= {(server, handle) for handle in gone or ()}
+        for finding in findings:
+            if finding.kind == "unfinished file" and finding.repair is not None:
+                assert finding.path is not None
+                with contextlib.suppress(NotFoundError):
+                    pool.core.remove_one(finding.path)
+                removed.add((None, int(finding.handle, 16)))
         unfinished = [
             int(finding.handle, 16) for finding in findings if finding.kind == "unfinished removal"
         ]
@@ -354,6 +363,22 @@ class _Check:
             )
             for finding in findings
         ]
+
+
+def _unfinished(pool: Pool) -> Iterator[Finding]:
+    """Find files that wait for their names, and whose writers are gone, or may be."""
+    for path, status in parts_below(pool / ""):
+        is_old = time.time_ns() - status.changed_ns > _LONG_NS
+        if not (is_left(path) or is_old):
+            continue
+        with contextlib.suppress(NotFoundError):  # finished meanwhile
+            digits = _digits(pool.core.handle(path.inside))
+            if is_left(path):
+                text, repair = "the process that wrote it is gone", "remove it"
+            else:
+                text = "it was begun a day ago or more; if its writer is gone, remove it"
+                repair = None
+            yield Finding("unfinished file", digits, None, path.inside, text, repair)
 
 
 def _digits(handle: int) -> str:

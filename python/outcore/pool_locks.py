@@ -33,7 +33,10 @@ from outcore.processes import has_ended, process_fields, started_in
 LOCK_FILE = "lock"
 """In a directory on a disk that a call holds: see `outcore.volumes.exclusive`."""
 
-_CLAIM = re.compile(LOCK_FILE + r"\.([0-9]{1,9})\.([0-9]*)\.([0-9]*)\.[0-9a-f]{16}\.(.*)")
+OWNER = r"([0-9]{1,9})\.([0-9]*)\.([0-9]*)\.[0-9a-f]{16}\.(.*)"
+"""Pattern of the part of a name that says which process of which machine it is of."""
+
+_CLAIM = re.compile(rf"{LOCK_FILE}\.{OWNER}")
 
 _PAUSE_S = 0.02
 _MOST_PAUSES = 100
@@ -52,8 +55,7 @@ class _Claim(NamedTuple):
     @property
     def is_left(self) -> bool:
         """Whether its process was of this machine, and is gone."""
-        is_here = (self.numbered_in, self.host) == (_numbered_in(), _host())
-        return is_here and _is_gone(self.process, self.started)
+        return is_gone(str(self.process), self.started, self.numbered_in, self.host)
 
 
 def is_lock(name: str) -> bool:
@@ -158,10 +160,36 @@ def _remove(claim: PoolPath) -> None:
         claim.root.core.remove_one(claim.parent.inside)
 
 
-def _new_name() -> str:
+def remove_left_claims(path: PoolPath) -> None:
+    """Remove claims whose processes are gone, and the directory if nothing else is in it."""
+    claims = _claims(path)
+    _remove_all(path, [claim for claim in claims if claim.is_left or not path.root.is_shared])
+    if not claims:
+        with contextlib.suppress(ExistsError, NotFoundError):
+            path.root.core.remove_one(path.inside)
+
+
+def new_owner() -> str:
+    """Return a text that matches `OWNER`, for a name of this process that is never used again."""
     process = os.getpid()
-    owner = f"{process}.{_started(process)}.{_numbered_in()}"
-    return f"{LOCK_FILE}.{owner}.{secrets.token_hex(8)}.{_host()}"
+    return f"{process}.{_started(process)}.{_numbered_in()}.{secrets.token_hex(8)}.{_host()}"
+
+
+def is_gone(
+    process: str, started: str, numbered_in: str, host: str, *, is_alone: bool = False
+) -> bool:
+    """Whether the process in a name was of this machine, and is gone; see `OWNER`.
+
+    If this process `is_alone`, every other is.
+    """
+    is_here = (numbered_in, host) == (_numbered_in(), _host())
+    if is_here and (not is_alone or int(process) == os.getpid()):
+        return _is_gone(int(process), started)
+    return is_alone
+
+
+def _new_name() -> str:
+    return f"{LOCK_FILE}.{new_owner()}"
 
 
 def _host() -> str:

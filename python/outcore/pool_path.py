@@ -60,6 +60,7 @@ class PoolRoot:
     volume: _core.Volume = field(init=False)
     process: int = field(default_factory=os.getpid)
     _held: set[str] = field(default_factory=set)
+    _looked_at: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -88,6 +89,15 @@ class PoolRoot:
         with self._lock:
             return name in self._held
 
+    def is_first_look(self, directory: str) -> bool:
+        """Whether this is the first call with this directory, or so many others came since."""
+        with self._lock:
+            is_first = directory not in self._looked_at
+            if len(self._looked_at) >= _MOST_LOOKED_AT:
+                self._looked_at.clear()
+            self._looked_at.add(directory)
+            return is_first
+
     def close(self) -> None:
         """Close the pool; its URL is that of who opened it before, if that is still open."""
         if others := _others(self):
@@ -96,6 +106,9 @@ class PoolRoot:
             _OPEN.pop(self.url, None)
         self.core.close()
 
+
+_MOST_LOOKED_AT = 10_000
+"""Directories that an open pool remembers."""
 
 _OPEN: "dict[str, list[weakref.ref[PoolRoot]]]" = {}
 """By URL, the one that was opened last behind the others."""

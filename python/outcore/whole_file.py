@@ -1,8 +1,6 @@
 """Files of a pool that are there whole or not at all: written under another name, then renamed."""
 
 import contextlib
-import re
-import secrets
 from collections import deque
 from typing import Any
 
@@ -11,23 +9,16 @@ import numpy.typing as npt
 
 from outcore import rights
 from outcore._core import Regions
-from outcore.errors import ExistsError, IsDirectoryError, OutcoreError
+from outcore.errors import BusyError, ExistsError, IsDirectoryError, OutcoreError
 from outcore.pool_file import PoolFile
 from outcore.pool_future import PoolFuture
+from outcore.pool_locks import held
+from outcore.pool_parts import held_name, new_part, remove_left_once
 from outcore.pool_path import PoolPath
 from outcore.pool_reading import read_one
 
 COPY_BYTES = 8 << 20
 """Copies are read and written by so many bytes, of which there are two in memory."""
-
-_NAME_BYTES = 230
-"""What of a name is in the name of its part: a name has at most 255 bytes."""
-_PART = re.compile(r"\..+\.(?:[0-9a-f]{8}|new)\.part", re.DOTALL)
-
-
-def is_part(name: str) -> bool:
-    """Whether a name is one of those that files have until they are whole."""
-    return _PART.fullmatch(name) is not None
 
 
 def make_way(path: PoolPath) -> None:
@@ -40,7 +31,9 @@ def make_way(path: PoolPath) -> None:
 class WholeFile:
     """A file that gets its name when it is committed, durable by then.
 
-    Until then it lies beside that, under a hidden name, where a killed process leaves it.
+    Until then it is a part beside that name, where a killed process leaves it. The next process of
+    that machine that makes a file in the directory removes it, and so do ``outcore rm`` of the name
+    and ``outcore pool fsck --repair``.
 
     Parameters
     ----------
@@ -64,20 +57,29 @@ class WholeFile:
             raise IsDirectoryError(f"{path} is the pool itself; name a file in it")
         self.path = path
         self._is_over, self._is_new = False, exclusive
-        kept = path.name.encode()[:_NAME_BYTES].decode(errors="ignore")
-        token = "new" if exclusive else secrets.token_hex(4)
-        self._part = path.with_name(f".{kept}.{token}.part")
+        self._part = new_part(path)
+        self._held = contextlib.ExitStack()
         make_way(path)
+        remove_left_once(path.parent)
         try:
+            if exclusive:
+                self._hold(held_name(path))
             self.file: PoolFile = self._part.open("x", hints)
-        except ExistsError:
+        except BaseException:
+            self._held.close()
+            raise
+
+    def _hold(self, name: PoolPath) -> None:
+        """Be the only one who makes the file, and refuse one that is there."""
+        try:
+            self._held.enter_context(held(name, "making a file"))
+        except BusyError:
             raise ExistsError(
-                f"{path} is being made by another; wait for that, or remove {self._part} if its "
+                f"{self.path} is being made by another; wait for that, or remove {name} if its "
                 "process is gone"
             ) from None
-        if exclusive and path.exists():
-            self.discard()
-            raise ExistsError(f"{path} exists; choose another name, or remove it")
+        if self.path.exists():
+            raise ExistsError(f"{self.path} exists; choose another name, or remove it")
 
     def commit(self) -> None:
         """Make it durable, and give it its name.
@@ -101,6 +103,7 @@ class WholeFile:
                 f"{self.path} is a directory; choose another name, or remove it"
             ) from None
         self._is_over = True
+        self._held.close()
 
     def discard(self) -> None:
         """Let go of what was written. After a commit nothing is left to do."""
@@ -112,6 +115,8 @@ class WholeFile:
             self.file.close()
         with contextlib.suppress(OutcoreError):
             self.path.root.core.remove_one(self._part.inside)
+        with contextlib.suppress(OutcoreError):
+            self._held.close()
 
     def __enter__(self) -> "WholeFile":
         return self

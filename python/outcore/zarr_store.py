@@ -10,10 +10,11 @@ from outcore.errors import ExistsError, InvalidError, IsDirectoryError, NotFound
 from outcore.packages import require
 from outcore.pool_access import PoolAccess, PoolAddress, key_file, split_url
 from outcore.pool_file import PoolFile
+from outcore.pool_parts import is_part
 from outcore.pool_path import PoolPath
 from outcore.pool_reading import read_one, read_ranges
 from outcore.volumes import PathLike
-from outcore.whole_file import is_part, make_way, write_whole
+from outcore.whole_file import make_way, write_whole
 
 require("zarr", "a store of zarr-python's")  # before names that older versions do not have
 

@@ -12,6 +12,7 @@ from outcore.catalog import Entry
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import DiskError, InvalidError
+from outcore.pool_parts import remove_left
 from outcore.pool_path import PoolPath
 from outcore.printable import as_line
 from outcore.sizes import format_bytes
@@ -108,6 +109,8 @@ def _remove(doomed: _Doomed) -> None:
         return
     where = place(doomed.path)
     where.volume.remove(where.name)
+    if isinstance(doomed.path, PoolPath):
+        remove_left(doomed.path.parent)
 
 
 def _state(entry: Entry) -> str:

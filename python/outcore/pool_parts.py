@@ -1,0 +1,92 @@
+"""Hidden files of a pool that wait for their names, and those that killed writers left.
+
+A *part* is a file that `outcore.whole_file` writes. Its name says which process of which machine
+writes it, as a claim does (`outcore.pool_locks`), and no two parts ever have the same name. So
+removing the part of a process that is gone never hits another's.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from outcore.errors import DeniedError, InvalidError, NotFoundError
+from outcore.pool_locks import OWNER, is_gone, new_owner, remove_left_claims
+from outcore.pool_path import PoolPath
+from outcore.pool_stat import PoolStat
+
+_OF_OWNER = re.compile(rf"\..+\.{OWNER}\.part", re.DOTALL)
+_OLDER = re.compile(r"\..+\.(?:[0-9a-f]{8}|new)\.part", re.DOTALL)
+"""Parts of older versions, which do not say whose they are."""
+_HELD = re.compile(r"\..+\.making\.part", re.DOTALL)
+_NAME_BYTES = 255
+"""Most bytes in a name."""
+
+
+def new_part(path: PoolPath) -> PoolPath:
+    """Choose a name for the part of a file that is to be at `path`."""
+    return _beside(path, f".{new_owner()}.part")
+
+
+def held_name(path: PoolPath) -> PoolPath:
+    """Return the directory that one call holds while it makes a file that must not be there yet."""
+    return _beside(path, ".making.part")
+
+
+def _beside(path: PoolPath, end: str) -> PoolPath:
+    room = _NAME_BYTES - len(end.encode()) - 1
+    kept = path.name.encode()[: max(room, 1)].decode(errors="ignore")
+    return path.with_name(f".{kept}{end}")
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is one of those that files have until they are whole."""
+    return any(pattern.fullmatch(name) for pattern in (_OF_OWNER, _OLDER, _HELD))
+
+
+def is_left(path: PoolPath) -> bool:
+    """Whether the writer of a part is known to be gone.
+
+    Processes are known on their own machine. In an embedded pool nobody writes but this process.
+    """
+    if found := _OF_OWNER.fullmatch(path.name):
+        return is_gone(*found.groups(), is_alone=not path.root.is_shared)
+    return not path.root.is_shared and _OLDER.fullmatch(path.name) is not None
+
+
+def remove_left(directory: PoolPath) -> None:
+    """Remove the parts in a directory whose writers are gone, as far as the caller may."""
+    for path, _ in _parts_in(directory):
+        with contextlib.suppress(NotFoundError, DeniedError):
+            if _HELD.fullmatch(path.name):
+                remove_left_claims(path)
+            elif is_left(path):
+                path.root.core.remove_one(path.inside)
+
+
+def remove_left_once(directory: PoolPath) -> None:
+    """Do what `remove_left` does, when this process makes its first part in the directory."""
+    if directory.root.is_first_look(directory.inside):
+        remove_left(directory)
+
+
+def parts_below(directory: PoolPath) -> Iterator[tuple[PoolPath, PoolStat]]:
+    """Yield the files below a directory that are parts, with their status."""
+    directories = [directory]
+    while directories:
+        for path, status in _names_in(directories.pop()):
+            if status.is_directory:
+                directories.append(path)
+            elif is_part(path.name):
+                yield path, status
+
+
+def _parts_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
+    return [each for each in _names_in(directory) if is_part(each[0].name)]
+
+
+def _names_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
+    try:
+        names = directory.root.core.names(directory.inside)
+    except (NotFoundError, DeniedError, InvalidError):  # gone, closed to the caller, or a file
+        return []
+    return [(directory / name, PoolStat.of(status, 0)) for name, status in names]
