@@ -177,7 +177,7 @@ class Pool(PoolNames):
         Parameters
         ----------
         partial
-            Whether servers that cannot be reached are listed too, with the reason.
+            Whether servers that cannot be reached, or fail, are listed too, with the reason.
 
         Raises
         ------

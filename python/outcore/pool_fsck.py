@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from outcore._core import PoolCheck, Stripes
-from outcore.errors import DiskError, NotFoundError
+from outcore.errors import DeniedError, NotFoundError, OutcoreError
 from outcore.pool import Pool
 from outcore.pool_parts import is_left, parts_below
 from outcore.pool_unchecked import Unchecked, away, summary
@@ -21,7 +21,7 @@ from outcore.pool_unchecked import Unchecked, away, summary
 Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
-    "unfinished file",
+    "unfinished file", "unreadable data",
 ]  # fmt: skip
 """What can be wrong with a file."""
 
@@ -162,6 +162,8 @@ class _Check:
         self.servers, self.retired = core.servers, core.retired
         self.away = away
         """Servers that are left out, and why."""
+        self._unreadable: dict[tuple[int, int], str] = {}
+        """Data files, by server and handle, that cannot be looked at, and why."""
         self.file_count = self.data_file_count = 0
 
     def _of(self, server: int, ask: Callable[..., _Answer], *arguments: Any) -> _Answer | None:
@@ -170,9 +172,28 @@ class _Check:
             return None
         try:
             return ask(server, *arguments)
-        except DiskError as error:
+        except DeniedError:
+            raise
+        except OutcoreError as error:
             self.away[server] = str(error)
             return None
+
+    def _inspect(self, server: int, handles: list[int]) -> list[tuple[int, *_State]]:
+        """Look at data files of a server, and note each that cannot be looked at."""
+        if server in self.away:
+            return []
+        try:
+            return list(self._core.inspect(server, handles))
+        except DeniedError:
+            raise
+        except OutcoreError as error:
+            if self._of(server, self._core.data_files, 0, 1) is None:
+                return []
+            if len(handles) == 1:
+                self._unreadable[server, handles[0]] = str(error)
+                return []
+        half = len(handles) // 2
+        return [*self._inspect(server, handles[:half]), *self._inspect(server, handles[half:])]
 
     def strays(self) -> Iterator[Finding]:
         """Find data files that are where no file has one."""
@@ -203,7 +224,7 @@ class _Check:
                 odd[handle] = ("misplaced data", text, None)
         if not odd:
             return
-        for handle, length, sums_length, _ in self._of(server, self._core.inspect, list(odd)) or ():
+        for handle, length, sums_length, _ in self._inspect(server, list(odd)):
             if length is not None or sums_length is not None:
                 kind, text, repair = odd[handle]
                 size = "checksums only" if length is None else f"{length} bytes"
@@ -236,9 +257,7 @@ class _Check:
         for server in self.servers:
             there = [handle for handle, _, _, layout, _ in files if server in layout]
             if there:
-                for handle, length, sums_length, past_end in (
-                    self._of(server, self._core.inspect, there) or ()
-                ):
+                for handle, length, sums_length, past_end in self._inspect(server, there):
                     states[server, handle] = (length, sums_length, past_end)
         found = {}
         for handle, _, stripes, layout, durable in files:
@@ -289,6 +308,10 @@ class _Check:
                 )
                 continue
             if server in self.away:
+                continue
+            if (server, handle) not in states:
+                text = self._unreadable[server, handle]
+                yield Finding("unreadable data", digits, server, None, text)
                 continue
             local, sums_length, past_end = states[server, handle]
             known = durable[entry] if durable else 0
@@ -350,7 +373,7 @@ class _Check:
         ]
         if unfinished:
             # What lies on a server that is away stays listed.
-            with contextlib.suppress(*[DiskError] if self.away else []):
+            with contextlib.suppress(*[OutcoreError] if self.away else []):
                 self._core.finish_removals()
             for first in range(0, len(unfinished), _PAGE):
                 known = self._core.know(unfinished[first : first + _PAGE])

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outcore._core import PoolCheck, Stripes
-from outcore.errors import DiskError
+from outcore.errors import DeniedError, OutcoreError
 from outcore.pool import Pool
 from outcore.pool_unchecked import Unchecked, away, summary
 from outcore.progress import Meter, ProgressLike
@@ -18,6 +18,8 @@ _MOST_BYTES = 16 << 20
 _LEAST_BYTES = 64 << 10
 _PIECES_PER_S = 8
 _PAGE = 1000
+_MOST_FAILURES = 100
+"""Data files in succession that cannot be read, until a server counts as not checked."""
 _PATHS = 100
 
 
@@ -145,7 +147,7 @@ def scrub(
 def _length(check: PoolCheck, server: int) -> int:
     """Bytes of the data files of a server, as far as it says."""
     total, after, more = 0, 0, True
-    with contextlib.suppress(DiskError):
+    with contextlib.suppress(OutcoreError):
         while more:
             files, more = check.data_files(server, after, _PAGE)
             total += sum(length or 0 for _, length in files)
@@ -164,19 +166,43 @@ class _Walk:
         self.damage: list[tuple[int, int, int, str]] = []
         self.error: str | None = None
         self._check, self._bytes_per_s, self._stop = check, bytes_per_s, stop
+        self._place = (0, 0)
+        """The handle and the byte where the next piece begins."""
 
     def run(self) -> None:
-        try:
-            self._go()
-        except DiskError as error:
-            self.error = str(error)
+        """Go on to the next data file after one that cannot be read, while the server answers."""
+        place: tuple[int, int] | None = (0, 0)
+        failures = 0
+        while place is not None:
+            self._place = place
+            try:
+                self._go()
+                return
+            except DeniedError:
+                raise
+            except OutcoreError as error:
+                failures = failures + 1 if self._place == place else 1
+                handle = self._next_file()
+                if handle is None or failures > _MOST_FAILURES:
+                    self.error = str(error)
+                    return
+                self.damage.append((handle, 0, 0, str(error)))
+                place = (handle + 1, 0)
+
+    def _next_file(self) -> int | None:
+        """Find the first data file at or after the place; `None` if the server does not say."""
+        with contextlib.suppress(OutcoreError):
+            files, _ = self._check.data_files(self.server, max(self._place[0] - 1, 0), 1)
+            return files[0][0] if files else None
+        return None
 
     def _go(self) -> None:
         rate = self._bytes_per_s
         piece = min(max(rate // _PIECES_PER_S, _LEAST_BYTES), _MOST_BYTES) if rate else _MOST_BYTES
-        place: tuple[int, int] | None = (0, 0)
+        place: tuple[int, int] | None = self._place
         started = time.monotonic()
         while place is not None and not self._stop.is_set():
+            self._place = place
             place, files, nbytes, damage = self._check.scrub(self.server, *place, piece)
             self.files += files
             self.nbytes += nbytes
