@@ -1,6 +1,8 @@
 """Progress: parts of a whole, and one bar for a call of several parts."""
 
+import contextlib
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,3 +170,65 @@ def test_what_is_no_choice_is_refused(tmp_path: Path, given: Any) -> None:
             call()
         assert {p.name for p in tmp_path.iterdir()} == {"Z", "there"}
         np.testing.assert_array_equal(oc.open_array(out)[...], a)
+
+
+def test_a_log_file_gets_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the clock here each unit of work takes two seconds: two looks."""
+    with Meter("factoring Z", 60.0, True) as meter:
+        for _ in range(60):
+            meter.advance(1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert 8 <= len(lines) <= 20
+    done = [int(line.removeprefix("factoring Z: ").partition("%")[0]) for line in lines]
+    assert done == sorted(done)
+    assert len(set(done)) == len(done)
+    assert all(line.endswith(" left") for line in lines)
+
+
+def test_lines_of_work_without_a_known_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter("rows", None, True) as meter:
+        for _ in range(40):
+            meter.advance(1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2
+    assert all(line.startswith("rows: ") and line.endswith(" so far") for line in lines)
+
+
+@pytest.mark.parametrize("given", [False, lambda done, left: None])
+def test_no_lines_unless_asked_for(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter("rows", 100.0, given) as meter:
+        for _ in range(100):
+            meter.advance(1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_file_that_is_full_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full, Meter("rows", 100.0, True) as meter:
+        monkeypatch.setattr("sys.stderr", full)
+        for _ in range(100):
+            meter.advance(1.0)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for IPython as it is in a kernel."""
+    shown: list[str] = []
+    Shell = type("ZMQInteractiveShell", (), {})
+
+    def display(text: str, display_id: bool) -> object:
+        assert display_id
+        shown.append(text)
+        return types.SimpleNamespace(update=shown.append)
+
+    ipython = types.SimpleNamespace(
+        get_ipython=Shell, display=types.SimpleNamespace(display=display, HTML=str)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    with Meter("<Z>", 20.0, True) as meter:
+        for _ in range(20):
+            meter.advance(1.0)
+    assert shown[0] == "&lt;Z&gt;"
+    assert any('<progress value="0.5000" max="1"></progress> 50%, ' in text for text in shown)
+    assert shown[-1] == ""

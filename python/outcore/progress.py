@@ -1,11 +1,16 @@
-"""Progress with an honest estimate of the time left, on the standard error of a terminal."""
+"""Progress with an honest estimate of the time left.
 
+A terminal and a Jupyter notebook show a bar. A log file gets a line every ten seconds.
+"""
+
+import contextlib
+import html
 import math
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -15,12 +20,15 @@ from outcore.printable import as_line
 from outcore.sizes import format_seconds
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
-"""`True`: a bar where a terminal shows it; `False`: none; or ``f(fraction, seconds_left)``.
+"""`True`: a bar, or lines in a log file; `False`: nothing; or ``f(fraction, seconds_left)``.
 
 What such a function raises ends the call as Ctrl-C does, and goes to the caller.
 """
 
 SHOW_AFTER_S = 2.0
+
+LINE_S = 10.0
+"""Time from one line of a log file to the next."""
 
 
 def check_progress(progress: ProgressLike) -> None:
@@ -33,8 +41,19 @@ def check_progress(progress: ProgressLike) -> None:
 
 
 def is_shown(progress: ProgressLike) -> bool:
-    """Whether anybody would see it."""
-    return callable(progress) or (progress is True and sys.stderr.isatty())
+    """Whether a person looks at it now, or a function gets it: a log file is read later."""
+    return callable(progress) or (progress is True and (_is_terminal() or _in_notebook()))
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _in_notebook() -> bool:
+    """Whether IPython runs as a kernel, whose front end shows HTML."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class Part:
@@ -57,9 +76,10 @@ class Part:
 class Meter:
     """Progress of one long call, in units of work of the caller's choice.
 
-    The bar appears after two seconds. The time left is the elapsed time scaled by the work left, so
-    the caller should count work that takes time (flops), not steps. Of a total that is not known,
-    `None`, no bar is shown, and a function gets (0.0, NaN) until the end.
+    The bar appears after two seconds, the first line of a log file after ten. The time left is the
+    elapsed time scaled by the work left, so the caller should count work that takes time (flops),
+    not steps. Without a total, `None`, no bar is shown, lines have the time so far, and a function
+    gets (0.0, NaN) until the end.
     """
 
     def __init__(
@@ -70,9 +90,11 @@ class Meter:
         self._first = self._done = done
         self._report = progress if callable(progress) else None
         self._started = self._told = time.monotonic()
-        self._bar: Progress | None = None
+        self._drawn = self._started
+        self._bar: Progress | _NotebookBar | None = None
         self._title = title
-        self._shown = progress is True and sys.stderr.isatty() and total is not None
+        self._shown = progress is True and is_shown(True) and total is not None
+        self._is_logged = progress is True and not is_shown(True) and sys.stderr is not None
         if isinstance(progress, Part):
             progress.begin(done / self._total)
 
@@ -109,6 +131,9 @@ class Meter:
         self._tell(fraction, self.seconds_left())
         if self._shown and now - self._started > SHOW_AFTER_S:
             self._draw(fraction)
+        elif self._is_logged and now - self._drawn >= LINE_S:
+            self._drawn = now
+            self._log(now, fraction)
 
     def _tell(self, fraction: float, seconds_left: float) -> None:
         if self._report is None:
@@ -124,16 +149,37 @@ class Meter:
             raise
 
     def _draw(self, fraction: float) -> None:
+        left = self._left()
         if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
-                TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True,
-                auto_refresh=False,
-            )  # fmt: skip
-            self._bar.add_task(as_line(self._title), total=1.0, left="")
-            self._bar.start()
-        left = f"{format_seconds(self.seconds_left())} left"
-        self._bar.update(self._bar.task_ids[0], completed=fraction, left=left, refresh=True)
+            self._bar = _NotebookBar(self._title) if _in_notebook() else self._terminal_bar()
+        if isinstance(self._bar, _NotebookBar):
+            self._bar.update(fraction, left)
+        else:
+            self._bar.update(self._bar.task_ids[0], completed=fraction, left=left, refresh=True)
+
+    def _left(self) -> str:
+        left = self.seconds_left()
+        return "time left not known" if math.isnan(left) else f"{format_seconds(left)} left"
+
+    def _terminal_bar(self) -> Progress:
+        # A name from the title is text, not markup.
+        bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True,
+            auto_refresh=False,
+        )  # fmt: skip
+        bar.add_task(as_line(self._title), total=1.0, left="")
+        bar.start()
+        return bar
+
+    def _log(self, now: float, fraction: float) -> None:
+        """Write a line; the call does not depend on whether there is room for it."""
+        if self._total < math.inf:
+            text = f"{fraction:.0%} done, {self._left()}"
+        else:
+            text = f"{format_seconds(now - self._started)} so far"
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{as_line(self._title)}: {text}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Meter":
         return self
@@ -148,3 +194,20 @@ class Meter:
             self._bar.stop()
         if kind is None:
             self._tell(1.0, 0.0)
+
+
+class _NotebookBar:
+    """A bar in the output of a notebook's cell, which goes at the end."""
+
+    def __init__(self, title: str) -> None:
+        self._display: Any = sys.modules["IPython"].display
+        self._title = html.escape(as_line(title))
+        self._handle = self._display.display(self._display.HTML(self._title), display_id=True)
+
+    def update(self, fraction: float, left: str) -> None:
+        bar = f'<progress value="{fraction:.4f}" max="1"></progress>'
+        text = f"{self._title} {bar} {fraction:.0%}, {left}"
+        self._handle.update(self._display.HTML(text))
+
+    def stop(self) -> None:
+        self._handle.update(self._display.HTML(""))
