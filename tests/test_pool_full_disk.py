@@ -9,6 +9,7 @@ import pytest
 from own_daemons import OwnDaemons
 
 import outcore as oc
+from outcore import local_pool
 from outcore.errors import DiskFullError
 
 _PAGE = 4096
@@ -37,6 +38,8 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
         # As on a disk that was full when the server came, or one that never overwrites in place.
         for name in ("log.0", "log.1"):
             os.truncate(directory / name, 0)
+        # Nor has the manager any room left that it could give back.
+        (directory / "manager" / "reserve").unlink()
     fill(small_disk)
     daemons = OwnDaemons(tmp_path, [directory])
     try:
@@ -64,6 +67,35 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
             assert file.read() == b"z" * 100_000
     finally:
         daemons.stop()
+
+
+def test_files_are_removed_and_daemons_stop_and_start_on_a_full_disk(small_disk: Path) -> None:
+    directories = [small_disk / "a", small_disk / "b"]
+    list(local_pool.start(directories, "127.0.0.1:0"))
+    key = directories[0] / "pool" / "key"
+    try:
+        with oc.connect(local_pool.url_of(directories[0]), key=key) as pool:
+            for name in ("f", "g"):
+                (pool / name).write_bytes(bytes(range(256)) * (8 << 12))
+            fill(small_disk)
+            with pytest.raises(DiskFullError, match="remove files"):
+                pool.open("h", "w")
+            with pytest.raises(DiskFullError):
+                pool.mkdir("d")
+            pool.rm("f")
+            pool.rm("g")
+            assert pool.ls() == []
+            (pool / "h").write_bytes(b"h" * 100_000)
+            fill(small_disk)
+            assert (pool / "h").read_bytes() == b"h" * 100_000
+        assert len(local_pool.stop(directories[0])) == 3
+        assert local_pool.running(directories[0]) == []
+        list(local_pool.start(directories, "127.0.0.1:0"))
+        with oc.connect(local_pool.url_of(directories[0]), key=key) as pool:
+            pool.rm("h")
+            assert pool.ls() == []
+    finally:
+        local_pool.stop(directories[0])
 
 
 def test_the_room_of_what_was_removed_is_there_for_what_comes_next(small_disk: Path) -> None:

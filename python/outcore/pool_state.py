@@ -154,7 +154,10 @@ class PoolState:
         return list(known.values())
 
     def record(self, daemons: Sequence[DaemonProcess]) -> None:
-        """Note which daemons run."""
+        """Note which daemons run. That none runs takes no room on the disk."""
+        if not daemons:
+            (self.path / _RUNNING).unlink(missing_ok=True)
+            return
         text = json.dumps([asdict(daemon) for daemon in daemons], indent=2) + "\n"
         replace(self.path / _RUNNING, text)
 
@@ -168,7 +171,13 @@ def make_directory(path: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file of mode 0600 in place of the one that is there, durably."""
+    """Write a file of mode 0600 in place of the one that is there, durably.
+
+    A file that has this content already stays: a full disk has no room for another one.
+    """
+    with contextlib.suppress(OSError):
+        if path.read_text() == text:
+            return
     _written(path, text).replace(path)
     sync_names(path.parent)
 

@@ -95,4 +95,8 @@ impl<D: Disk> Disk for FaultyDisk<D> {
     fn free_bytes(&self) -> Result<u64> {
         self.inner.free_bytes()
     }
+
+    fn allocated_bytes(&self, file: FileId) -> Result<u64> {
+        self.inner.allocated_bytes(file)
+    }
 }

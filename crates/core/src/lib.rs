@@ -27,6 +27,7 @@ mod order;
 mod packing;
 mod peer_memory;
 mod regions;
+mod room;
 mod schema;
 mod share;
 mod transfer;
@@ -59,6 +60,7 @@ pub use peer_memory::{
     DirectShare, LEAST_MEMORY_RUN_BYTES, LEAST_PIECE_RUN_BYTES, MemoryOffer, OfferedArray, PeerMemory,
 };
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
+pub use room::Room;
 pub use schema::{Axis, Distribution, ElementBox, MAX_RANKS, MemorySchema};
 pub use share::{ByteRun, Share, Tile, TileLevel};
 pub use transfer::{BoxRequest, Limits, Piece, Stride, plan_box};

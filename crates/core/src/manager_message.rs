@@ -312,6 +312,18 @@ impl ManagerRequest {
             | Self::EndCut { .. } => true,
         }
     }
+
+    /// Whether it makes something that takes room in the metadata store. Others need little, and for a short time.
+    pub fn takes_room(&self) -> bool {
+        match self {
+            Self::Create { .. }
+            | Self::MakeDirectory { .. }
+            | Self::SetDefaultLayout { .. }
+            | Self::NewServer => true,
+            Self::SetExtended { value, .. } => value.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// A file that was opened or made: what a client needs to go to the I/O servers.

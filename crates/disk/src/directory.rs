@@ -9,7 +9,7 @@ use std::sync::Arc;
 use outcore_core::{Entry, Error, Result};
 
 use crate::freeing::{Freeing, LEAST_BYTES, Then};
-use crate::system::{check_kind, describe, free_bytes};
+use crate::system::{check_kind, describe, free_bytes, total_bytes};
 
 /// Large files of a directory whose room is given back in the background.
 const MOST_LARGE: usize = 16;
@@ -243,6 +243,11 @@ impl Directory {
         // Counted first: what is given back meanwhile is not missed.
         let soon = self.freeing.bytes();
         free_bytes(&self.root).map(|now| now.saturating_add(soon))
+    }
+
+    /// Bytes of the whole file system.
+    pub fn total_bytes(&self) -> Result<u64> {
+        total_bytes(&self.root)
     }
 
     /// Makes the entry of `full` in its directory durable.

@@ -5,10 +5,12 @@ mod engine;
 mod freeing;
 mod local;
 mod names;
+mod reserve;
 mod short_reads;
 mod system;
 
 pub use directory::Directory;
 pub use engine::DEFAULT_THREADS;
 pub use local::LocalDisk;
+pub use reserve::Reserve;
 pub use system::{MonotonicClock, umask};

@@ -259,6 +259,11 @@ impl Disk for LocalDisk {
     fn free_bytes(&self) -> Result<u64> {
         self.directory.free_bytes()
     }
+
+    fn allocated_bytes(&self, file: FileId) -> Result<u64> {
+        let file = self.file(file)?;
+        Ok(file.buffered.metadata().map_err(|e| describe("look at", &file.path, &e))?.blocks() * 512)
+    }
 }
 
 #[cfg(test)]

@@ -199,6 +199,15 @@ pub(crate) fn drop_cached(file: &File, offset: u64, bytes: u64) {
 
 /// Bytes that this user can still write below `path`.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
+    file_system(path).map(|status| status.f_bavail * status.f_frsize)
+}
+
+/// Bytes of the whole file system of `path`.
+pub(crate) fn total_bytes(path: &Path) -> Result<u64, Error> {
+    file_system(path).map(|status| status.f_blocks * status.f_frsize)
+}
+
+fn file_system(path: &Path) -> Result<libc::statvfs, Error> {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::invalid(format!("the path {} holds a NUL byte", path.display())))?;
@@ -208,7 +217,7 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
     if unsafe { libc::statvfs(name.as_ptr(), &mut status) } != 0 {
         return Err(describe("look at the file system of", path, &io::Error::last_os_error()));
     }
-    Ok(status.f_bavail * status.f_frsize)
+    Ok(status)
 }
 
 #[cfg(test)]

@@ -19,9 +19,7 @@ use outcore_server::io_server::{self, Runner};
 use outcore_server::manager::{self, Manager, Now, User};
 use outcore_server::store::SqliteStore;
 
-use crate::manager::MANAGER;
-
-const METADATA: &str = "metadata.sqlite";
+use crate::metadata::{LOCK, MANAGER, METADATA, open_store, spare_bytes};
 
 /// The manager and the servers of a pool, in this process.
 pub struct EmbeddedLink {
@@ -66,6 +64,7 @@ impl EmbeddedLink {
         for (id, path) in assigned {
             let directory = Directory::private(&path, &io_server::NAMES)?;
             let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
+            let spare_bytes = spare_bytes(&directory)?;
             let config = io_server::Config {
                 pool: manager.pool(),
                 server: id,
@@ -73,7 +72,7 @@ impl EmbeddedLink {
                 scratch: Arc::new(Region::allocate),
                 // What is given in this process is in its memory already.
                 reads_memory: false,
-                limits: io_server::Limits::default(),
+                limits: io_server::Limits { spare_bytes, ..io_server::Limits::default() },
                 clock: Arc::new(MonotonicClock),
                 // The manager's is that of this machine, too.
                 manager_time: None,
@@ -210,8 +209,8 @@ type Held = Mutex<Box<dyn Any + Send>>;
 /// The manager whose files are in a directory, or a new one.
 fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
     let root = Directory::private(directory, &[MANAGER])?;
-    let lock = Mutex::new(root.lock(&format!("{MANAGER}/lock"))?);
-    let store = SqliteStore::open(directory.join(MANAGER).join(METADATA))?;
+    let lock = Mutex::new(root.lock(LOCK)?);
+    let store = open_store(directory)?;
     let key = Key::new(*outcore_net::Key::random()?.bytes());
     let user = this_user();
     let config = manager::Config {

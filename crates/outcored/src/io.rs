@@ -23,6 +23,7 @@ use crate::Settings;
 use crate::exposition::Page;
 use crate::http::PageServer;
 use crate::manager::{OF_METRICS, addresses, common, signing_key};
+use crate::metadata::spare_bytes;
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_io};
 
@@ -154,13 +155,14 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let directory = Directory::private(&settings.directory, &io_server::NAMES)?;
     let server = which(settings, &directory, &manager)?;
     let disk = Arc::new(LocalDisk::new(directory.clone(), settings.threads)?);
+    let spare_bytes = spare_bytes(&directory)?;
     let config = io_server::Config {
         pool,
         server,
         verify: Box::new(signing_key(&settings.key)),
         scratch: Arc::new(Region::allocate),
         reads_memory: settings.reads_memory,
-        limits: Limits::default(),
+        limits: Limits { spare_bytes, ..Limits::default() },
         clock: Arc::new(MonotonicClock),
         manager_time: Some(time_of(manager.clone())),
     };

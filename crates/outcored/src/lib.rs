@@ -8,6 +8,7 @@ mod http;
 mod io;
 mod line;
 mod manager;
+mod metadata;
 mod metrics;
 mod notify;
 mod requests;

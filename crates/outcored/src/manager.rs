@@ -16,13 +16,9 @@ use outcore_server::store::SqliteStore;
 use crate::Settings;
 use crate::http::PageServer;
 use crate::line::{Line, Standby};
+use crate::metadata::{LOCK, MANAGER, open_store};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
-
-/// Where a pool keeps what the manager knows, below the manager's directory.
-pub(crate) const MANAGER: &str = "manager";
-const LOCK: &str = "manager/lock";
-const METADATA: &str = "manager/metadata.sqlite";
 
 const KNOWN: &str = "directory, listen, key_file, metrics";
 
@@ -118,7 +114,7 @@ impl ManagerDaemon {
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
-    let store = SqliteStore::open(settings.directory.join(METADATA))?;
+    let store = open_store(&settings.directory)?;
     let owner = User::own();
     let config = manager::Config {
         owner: owner.uid,

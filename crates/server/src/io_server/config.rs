@@ -46,6 +46,8 @@ pub struct Limits {
     pub pieces_of_call: usize,
     /// Most removed files that are remembered, so that no write that comes late makes them anew.
     pub removals: usize,
+    /// Bytes of the disk that data leave free: for checksums, the log, and metadata that are on the same disk.
+    pub spare_bytes: u64,
 }
 
 impl Default for Limits {
@@ -58,6 +60,7 @@ impl Default for Limits {
             pieces: 64,
             pieces_of_call: 16,
             removals: 1 << 16,
+            spare_bytes: 0,
         }
     }
 }

@@ -153,6 +153,11 @@ pub enum NameOperation {
     },
     /// How much can still be written.
     Free,
+    /// How much of the disk an open file has.
+    Allocated {
+        /// Which.
+        file: FileId,
+    },
     /// Which data files there are in one of the directories, after one.
     List {
         /// The directory: the last byte of their handles.
@@ -176,7 +181,7 @@ pub enum NameAnswer {
         /// Its length in bytes.
         length: u64,
     },
-    /// Bytes: of `Length` and `Free`.
+    /// Bytes: of `Length`, `Free` and `Allocated`.
     Bytes(u64),
     /// Data files in the order of their handles.
     Files(Vec<DataFile>),
@@ -203,6 +208,7 @@ where
         }
         NameOperation::Length { file } => disk.length(file).map(NameAnswer::Bytes),
         NameOperation::Free => disk.free_bytes().map(NameAnswer::Bytes),
+        NameOperation::Allocated { file } => disk.allocated_bytes(file).map(NameAnswer::Bytes),
         NameOperation::List { directory, after, most } => {
             list(names, directory, after, most).map(NameAnswer::Files)
         }

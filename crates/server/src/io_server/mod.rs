@@ -21,6 +21,7 @@ mod ranges;
 mod record;
 mod removed;
 mod resize;
+mod room;
 mod runner;
 mod scratch;
 mod scrub;

@@ -40,6 +40,14 @@ impl Piece {
         }
     }
 
+    /// The byte after the last one in the data file.
+    pub fn end(&self) -> u64 {
+        match self {
+            Self::Direct { blocks, .. } => blocks.end * BLOCK_BYTES,
+            Self::Mixed { parts, .. } => parts.iter().map(|part| part.offset + part.bytes).max().unwrap_or(0),
+        }
+    }
+
     /// Of how many runs it is.
     pub fn parts(&self) -> usize {
         match self {

@@ -20,12 +20,17 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
+        let taken = if reserve { self.check_reserved(file, ids, length).await? } else { 0 };
         if length < file.length.get().max(file.summed.get()) {
             self.shorten(file, ids, target, length, reserve).await?;
         } else {
             let path = data_path(file.handle);
             let longer = NameOperation::Resize { path: path.clone(), length, reserve };
-            if let Err(error) = self.name(longer).await {
+            let made = match self.name(longer).await {
+                Ok(_) => self.check_taken(file, taken).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = made {
                 // Longer, but without the room: as it was before.
                 let before = NameOperation::Resize { path, length: file.length.get(), reserve: false };
                 let _ = self.name(before).await;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use outcore_core::{Buffer, Error, ErrorKind, Handle, IoReply, IoRequest, IoStatus, Regions, Result, Target};
 
 use super::config::Config;
-use super::event::{Effect, Event, NameAnswer, NameOperation};
+use super::event::{Effect, Event};
 use super::fetch::Caller;
 use super::files::File;
 use super::pieces::{Piece, Pieces};
@@ -108,6 +108,8 @@ impl<B: Buffer> IoServer<B> {
                 });
             }
             Event::Tick => {
+                // Others may have written to the disk.
+                self.shared.room_left.set(0);
                 self.shared.collectives.look_at_clock(self.shared.running_ns.get());
                 let (shared, started) = (self.shared.clone(), self.started.clone());
                 if !started.is_settling.replace(true) {
@@ -352,10 +354,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     async fn status(&self) -> Result<IoReply> {
-        let free_bytes = match self.name(NameOperation::Free).await? {
-            NameAnswer::Bytes(bytes) => bytes,
-            _ => 0,
-        };
+        let free_bytes = self.room().await?;
         let is_writable = !self.log_is_stuck();
         Ok(IoReply::Status(IoStatus { free_bytes, is_writable, ..*self.status.borrow() }))
     }

@@ -63,6 +63,8 @@ pub(super) struct Shared<B> {
     pub fetches: RefCell<HashMap<u64, Slot<Fetched>>>,
     pub make: Factory<B>,
     pub reads_memory: bool,
+    /// Bytes of data that are written before the room on the disk is looked at again.
+    pub room_left: Cell<u64>,
     empty: B,
 }
 
@@ -97,6 +99,7 @@ impl<B: Buffer> Shared<B> {
             fetches: RefCell::default(),
             make: config.scratch,
             reads_memory: config.reads_memory,
+            room_left: Cell::new(0),
             calls: Permits::new(limits.calls.max(1)),
             pieces: Permits::new(limits.pieces.max(1)),
             status: RefCell::default(),

@@ -79,6 +79,8 @@ impl<B: Buffer> Shared<B> {
         piece: Piece,
         buffer: B,
     ) -> Result<()> {
+        let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
+        self.check_room(file, ids, &piece).await?;
         match piece {
             Piece::Direct { blocks, at } => {
                 let _lock = file.locks.take(blocks.clone(), true).await;

@@ -99,6 +99,8 @@ pub struct Manager<S> {
     /// Which request is at work, until a commit has done it.
     origin: Option<Origin>,
     in_group: bool,
+    /// Whether the disk of the store had room for more than removals, when that was last asked.
+    has_room: bool,
 }
 
 /// A request, who makes it, and which of that one's requests it is, if it may be sent again.
@@ -127,7 +129,7 @@ impl<S: Store> Manager<S> {
         })?;
         let pool = record::read(keys::POOL, &found.value)?;
         let (memory, answers) = (Memory::default(), Answers::load(&store)?);
-        Ok(Self { store, key, config, pool, memory, answers, origin: None, in_group: false })
+        Ok(Self { store, key, config, pool, memory, answers, origin: None, in_group: false, has_room: true })
     }
 
     /// Which pool it is.
@@ -137,6 +139,7 @@ impl<S: Store> Manager<S> {
 
     /// Answers a request. When it returns, what was changed has survived power loss, as far as the store promises that.
     pub fn handle(&mut self, now: Now, who: &User, request: ManagerRequest) -> ManagerReply {
+        self.look_at_room(request.is_change());
         self.answer(now, who, request).unwrap_or_else(ManagerReply::Failed)
     }
 
@@ -155,6 +158,7 @@ impl<S: Store> Manager<S> {
     pub fn begin_many(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
         // Also for one request: what a change reads is then one transaction with what it writes, and locks the store once.
         let gains = requests.iter().any(|asked| asked.request.is_change());
+        self.look_at_room(gains);
         if gains
             && !self.in_group
             && let Err(error) = self.begin_group()
@@ -177,8 +181,20 @@ impl<S: Store> Manager<S> {
         self.store.log()
     }
 
+    /// Asks the store before a change whether its disk has room. Within a group it was asked before.
+    fn look_at_room(&mut self, is_change: bool) {
+        if is_change && !self.in_group {
+            self.has_room = self.store.has_room();
+        }
+    }
+
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
         match request {
+            request if !self.has_room && request.takes_room() => Err(Error::new(
+                ErrorKind::DiskFull,
+                "need room on the disk of the pool's metadata, have only what is kept for removals; remove files, or make \
+                 room on the manager's disk",
+            )),
             ManagerRequest::Servers => {
                 let (servers, retired) = step::list_servers(&self.store)?;
                 Ok(ManagerReply::Servers { pool: self.pool, servers, retired })

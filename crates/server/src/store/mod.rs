@@ -8,6 +8,7 @@
 pub mod conformance;
 mod memory;
 mod mounts;
+mod reserve;
 mod sqlite;
 mod write_ahead;
 
@@ -119,6 +120,11 @@ pub trait Store {
     /// Until then it is seen by all who read, and nobody may be told of it. Groups become durable in their order.
     fn end_group_unsynced(&mut self) -> Result<()> {
         self.end_group()
+    }
+
+    /// Whether there is room for more than removals, for which a store keeps some. It is asked between groups.
+    fn has_room(&mut self) -> bool {
+        true
     }
 
     /// What makes groups durable that ended so.

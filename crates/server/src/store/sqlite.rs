@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outcore_core::{Error, ErrorKind, Result};
+use outcore_core::{Error, ErrorKind, Result, Room};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
 use super::mounts::check_is_local;
+use super::reserve::Reserve;
 use super::write_ahead::WriteAhead;
 use super::{Guard, Log, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
 
@@ -26,6 +27,8 @@ const FORMAT: i32 = 1;
 const PAGE_BYTES: i64 = 2048;
 /// When the log goes into the database.
 const LOG_BYTES: i64 = 4 << 20;
+/// The same on a disk that is nearly full.
+const SHORT_LOG_BYTES: i64 = 256 << 10;
 /// How long to wait for another process's commit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -47,6 +50,9 @@ pub struct SqliteStore {
     /// Whether there is a group of commits: one transaction.
     in_group: bool,
     known: Known,
+    reserve: Option<Reserve>,
+    /// What the reserve said last.
+    has_room: bool,
 }
 
 /// What was read and written in groups, in which nobody else writes; between two of them SQLite tells whether somebody did.
@@ -112,7 +118,28 @@ impl SqliteStore {
             path: name,
             in_group: false,
             known: Known::default(),
+            reserve: None,
+            has_room: true,
         })
+    }
+
+    /// As [`SqliteStore::open`], and it keeps some room for removals on its disk, which is that of `room`.
+    pub fn open_keeping(path: impl AsRef<Path>, room: Box<dyn Room>) -> Result<Self> {
+        let mut reserve = Reserve::new(room);
+        // Before the store is opened, which takes room too.
+        reserve.look();
+        let mut store = Self::open(path)?;
+        store.reserve = Some(reserve);
+        Ok(store)
+    }
+
+    /// Moves what is in the log into the database, and gives the room of the log back to the disk.
+    fn empty_log(&self) -> rusqlite::Result<()> {
+        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    }
+
+    fn bound_log(&self, bytes: i64) -> rusqlite::Result<()> {
+        self.connection.pragma_update(None, "wal_autocheckpoint", bytes / PAGE_BYTES)
     }
 
     #[cfg(test)]
@@ -287,6 +314,18 @@ impl Store for SqliteStore {
             self.log.sync()?;
         }
         Ok(outcome)
+    }
+
+    fn has_room(&mut self) -> bool {
+        let has_room = self.reserve.as_mut().is_none_or(Reserve::look);
+        if has_room != std::mem::replace(&mut self.has_room, has_room) {
+            let bytes = if has_room { LOG_BYTES } else { SHORT_LOG_BYTES };
+            let bounded = self.bound_log(bytes);
+            let emptied = if has_room { Ok(()) } else { self.empty_log() };
+            // A log that stays long takes room that removals could need: tried again at the next look.
+            self.has_room = has_room || bounded.and(emptied).is_err();
+        }
+        has_room
     }
 
     fn begin_group(&mut self) -> Result<()> {

@@ -5,7 +5,8 @@ use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path};
 
 use crate::world::{Faults, World, small_limits};
 
-const FULL: Faults = Faults { short_of: 0, full_of: 0, is_full: true, sync_fails: false, unreadable: 0 };
+const FULL: Faults =
+    Faults { short_of: 0, full_of: 0, is_full: true, sync_fails: false, unreadable: 0, room: None };
 
 /// Some files, one of which was being written, on a server that starts on a full disk.
 fn started_full(seed: u64) -> World {

@@ -11,6 +11,7 @@ mod format;
 mod full_log;
 mod inventory;
 mod ranks;
+mod room;
 mod runner;
 mod scrub;
 mod world;

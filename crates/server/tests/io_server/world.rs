@@ -9,7 +9,9 @@ use outcore_core::{
     Operation, Regions, Request, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 use outcore_server::grants::Key;
-use outcore_server::io_server::{Caller, Config, Effect, Event, IoServer, Limits, fetch, perform};
+use outcore_server::io_server::{
+    Caller, Config, Effect, Event, IoServer, Limits, NameAnswer, NameOperation, fetch, perform,
+};
 
 pub const MAX: u64 = 1536 << 10;
 pub const NOW_S: u64 = 1_800_000_000;
@@ -35,6 +37,8 @@ pub struct Faults {
     pub sync_fails: bool,
     /// Reads of this byte of any file fail; 0 for none.
     pub unreadable: u64,
+    /// Bytes that the disk says are free, and that each file has; none: as it is.
+    pub room: Option<(u64, u64)>,
 }
 
 pub struct World {
@@ -231,7 +235,13 @@ impl World {
                 self.finish(token, completion)
             }
             Effect::Name { token, operation } => {
-                let result = perform(self.disk.as_ref(), self.disk.as_ref(), operation);
+                let result = match (&operation, self.faults.room) {
+                    (NameOperation::Free, Some((free, _))) => Ok(NameAnswer::Bytes(free)),
+                    (NameOperation::Allocated { .. }, Some((_, allocated))) => {
+                        Ok(NameAnswer::Bytes(allocated))
+                    }
+                    _ => perform(self.disk.as_ref(), self.disk.as_ref(), operation),
+                };
                 self.step(Event::Name { token, result });
                 true
             }
