@@ -72,7 +72,7 @@ class Work:
         """Make an array anew, and write it, durably."""
         if self.comm.rank == 0:
             there = self.pool / name
-            oc.create_array(there, tuple(shape), "f8", overwrite=True, **disk).close()
+            oc.create_array(there, tuple(shape), "f8", if_exists="overwrite", **disk).close()
         self.comm.barrier()
         self.write(name, schema, mesh)
 

@@ -89,7 +89,7 @@ def make(there: oc.Pool, ranks: Ranks, mib: int) -> None:
     elements_log2 = (mib << 20).bit_length() - 1 - 3
     shape = [1 << ((elements_log2 + more) // 3) for more in range(3)]
     for order in ORDERS:
-        oc.create_array(there / order, shape, "f8", overwrite=True, **on_disk(order)).close()
+        oc.create_array(there / order, shape, "f8", if_exists="overwrite", **on_disk(order)).close()
     ranks.seconds("hold", shape=[n // m for n, m in zip(shape, MESH, strict=True)])
 
 

@@ -88,7 +88,7 @@ def factored(
             clear(where / "Z.lu")
         start = time.perf_counter()
         oc.linalg.lu_factor(
-            where / "Z", memory=n * n * 8 // BUDGET_SHARE, overwrite=True, progress=False
+            where / "Z", memory=n * n * 8 // BUDGET_SHARE, if_exists="overwrite", progress=False
         )
         return time.perf_counter() - start
 

@@ -22,7 +22,7 @@ def fill(rows, cols):
     return 1 / (1 + abs(i - j)) + (i == j)
 
 
-A = oc.create_array(where / "A", (n, n), "f8", order="F", fill=fill, overwrite=True)
+A = oc.create_array(where / "A", (n, n), "f8", order="F", fill=fill, if_exists="overwrite")
 b = np.ones(n)
 
 x, report = oc.linalg.solve(A, b, memory=A.nbytes // 4)

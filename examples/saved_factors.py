@@ -30,11 +30,11 @@ def load(rows, cols):
 
 
 if "--solve" not in sys.argv:
-    A = oc.create_array(where / "A", (n, n), order="F", fill=fill, overwrite=True)
-    lu = oc.linalg.lu_factor(A, memory="3 MB", out=where / "A.lu", overwrite=True)
+    A = oc.create_array(where / "A", (n, n), order="F", fill=fill, if_exists="overwrite")
+    lu = oc.linalg.lu_factor(A, memory="3 MB", out=where / "A.lu", if_exists="overwrite")
     print(lu.report)
     print(f"the first row swaps: {lu.piv[:5]}")
-    B = oc.create_array(where / "B", (n, columns), order="F", fill=load, overwrite=True)
+    B = oc.create_array(where / "B", (n, columns), order="F", fill=load, if_exists="overwrite")
     B.flush()
     subprocess.run([sys.executable, __file__, str(where), "--solve"], check=True)
 else:

@@ -101,7 +101,7 @@ def swept_by_several(
 def on_disk(
     path: Path, a: Matrix, order: str = "C", chunks: tuple[int, int] | None = (16, 64)
 ) -> oc.Array:
-    return oc.from_array(a, path, order=order, chunks=chunks, overwrite=True, progress=False)
+    return oc.from_array(a, path, order=order, chunks=chunks, if_exists="overwrite", progress=False)
 
 
 def least_budget(method: Any, A: oc.Array, b: Matrix, **options: Any) -> int:

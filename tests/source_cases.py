@@ -22,7 +22,9 @@ def copied(source: Any, path: Path, **options: Any) -> tuple[Values, CopyReport]
     names = ("shape", "dtype", "source_order", "offset")
     given = {name: options.pop(name) for name in names if name in options}
     with open_source(source, **given) as opened:
-        array, report = copy_to_array(opened, path, overwrite=True, progress=False, **options)
+        array, report = copy_to_array(
+            opened, path, if_exists="overwrite", progress=False, **options
+        )
     assert report.peak_memory_bytes <= report.memory_bytes
     assert oc.open_array(path).info().state == "whole"
     with array:
@@ -64,8 +66,8 @@ def in_npy(model: Values, path: Path) -> Path:
 
 
 def in_outcore(model: Values, path: Path) -> Path:
-    oc.from_array(model, path / "stored", chunks=5, overwrite=True) if model.ndim == 1 else (
-        oc.from_array(model, path / "stored", chunks=(3,) * model.ndim, overwrite=True)
+    oc.from_array(model, path / "stored", chunks=5, if_exists="overwrite") if model.ndim == 1 else (
+        oc.from_array(model, path / "stored", chunks=(3,) * model.ndim, if_exists="overwrite")
     )
     return path / "stored"
 

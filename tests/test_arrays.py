@@ -292,15 +292,15 @@ def test_a_script_may_be_started_again(tmp_path: Path) -> None:
         return np.ones((rows.stop - rows.start, columns.stop - columns.start))
 
     calls: list[slice] = []
-    made = oc.create_array(tmp_path / "a", (50, 60), fill=fill, exist_ok=True)
+    made = oc.create_array(tmp_path / "a", (50, 60), fill=fill, if_exists="open")
     first = len(calls)
     generation = made.info().generation
-    again = oc.create_array(tmp_path / "a", (50, 60), fill=fill, exist_ok=True)
+    again = oc.create_array(tmp_path / "a", (50, 60), fill=fill, if_exists="open")
     assert np.array_equal(again, np.ones((50, 60)))
     assert len(calls) == first > 0
     assert again.info().generation == generation, "a stopped factorization of it must go on"
     with pytest.raises(ExistsError):
-        oc.create_array(tmp_path / "a", (50, 61), exist_ok=True)
+        oc.create_array(tmp_path / "a", (50, 61), if_exists="open")
 
 
 def write_an_element(array: oc.Array) -> None:

@@ -205,7 +205,7 @@ def test_existing_target(path: Path, tmp_path: Path) -> None:
             oc.from_array(np.ones(3), tmp_path / name)
     for name in ["file", "mine"]:
         with pytest.raises(ExistsError, match="not overwritten"):
-            oc.create_array(tmp_path / name, 3, overwrite=True)
+            oc.create_array(tmp_path / name, 3, if_exists="overwrite")
     with pytest.raises(ExistsError):
         oc.create_group(path)
     assert (tmp_path / "mine/notes.txt").read_text() == "text"
@@ -220,7 +220,7 @@ def test_attributes_that_a_group_cannot_have(tmp_path: Path, attributes: dict[st
 
 
 def test_overwriting(path: Path, tmp_path: Path) -> None:
-    array = oc.create_array(path, (3, 3), "i4", overwrite=True)
+    array = oc.create_array(path, (3, 3), "i4", if_exists="overwrite")
     assert array.shape == (3, 3)
     assert not array[...].any()
     (tmp_path / "empty").mkdir()
@@ -228,10 +228,10 @@ def test_overwriting(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_group_in_place_of_an_array_has_nothing_of_it(path: Path) -> None:
-    oc.create_group(path, overwrite=True, attributes={"a": 1})
+    oc.create_group(path, if_exists="overwrite", attributes={"a": 1})
     assert [each.name for each in path.iterdir()] == ["zarr.json"]
     oc.create_array(path / "in", 3)
-    oc.create_group(path, overwrite=True)
+    oc.create_group(path, if_exists="overwrite")
     assert oc.open_array(path / "in").shape == (3,)
 
 
@@ -243,14 +243,14 @@ def test_an_array_is_not_copied_into_itself(path: Path, tmp_path: Path) -> None:
     before = sorted(each.name for each in path.iterdir())
     for name in ("b.npy", "zarr.json"):
         with pytest.raises(InvalidError, match=r"lies in .*/A, its source"):
-            oc.export_array(oc.open_array(path), path / name, format="npy", overwrite=True)
+            oc.export_array(oc.open_array(path), path / name, format="npy", if_exists="overwrite")
     assert sorted(each.name for each in path.iterdir()) == before
     np.testing.assert_array_equal(oc.open_array(path)[...], values((40, 30), "f8"))
 
 
 def test_an_array_is_not_copied_onto_itself(path: Path) -> None:
     with pytest.raises(InvalidError, match="itself"):
-        oc.from_array(oc.open_array(path), path, overwrite=True)
+        oc.from_array(oc.open_array(path), path, if_exists="overwrite")
     np.testing.assert_array_equal(oc.open_array(path)[...], values((40, 30), "f8"))
 
 
@@ -273,9 +273,11 @@ def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
     assert (half[:16] == 1).all()
     with pytest.raises(ExistsError):
         oc.from_array(np.ones((40, 30)), tmp_path / "A", resume=False)
-    with pytest.raises(JournalError, match="another shape, type or layout; pass overwrite=True"):
+    with pytest.raises(
+        JournalError, match="another shape, type or layout; pass if_exists='overwrite'"
+    ):
         oc.from_array(np.ones((40, 30)), tmp_path / "A")
-    oc.from_array(np.ones((40, 30)), tmp_path / "A", overwrite=True)
+    oc.from_array(np.ones((40, 30)), tmp_path / "A", if_exists="overwrite")
     assert oc.open_array(tmp_path / "A").info().state == "whole"
 
 
@@ -324,11 +326,11 @@ def test_killed_while_it_is_made(
                 oc.open_array(tmp_path / "A")
         with pytest.raises(ExistsError):
             oc.create_array(tmp_path / "A", 1000)
-    oc.create_array(tmp_path / "A", 1000, overwrite=True)
+    oc.create_array(tmp_path / "A", 1000, if_exists="overwrite")
     # What is not outcore's stays, whatever its name.
     (tmp_path / "B" / "c").mkdir(parents=True)
     with pytest.raises(ExistsError, match="no Zarr array"):
-        oc.create_array(tmp_path / "B", 1000, overwrite=True)
+        oc.create_array(tmp_path / "B", 1000, if_exists="overwrite")
 
 
 DIES_AT_REMOVAL = """
@@ -353,7 +355,7 @@ def place(path):
     return found._replace(volume=Volume(found.volume))
 
 outcore.create.place = place
-oc.create_array(sys.argv[1], 7, overwrite=True)
+oc.create_array(sys.argv[1], 7, if_exists="overwrite")
 """
 
 
@@ -368,7 +370,7 @@ def test_killed_while_it_is_overwritten(
     if removals:
         with pytest.raises(NotFoundError, match="missing"):
             oc.open_array(path)
-    oc.create_array(path, 7, overwrite=True)
+    oc.create_array(path, 7, if_exists="overwrite")
 
 
 def test_closed_array(path: Path) -> None:

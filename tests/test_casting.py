@@ -42,12 +42,14 @@ BEYOND = [
 
 
 def into_array(source: Any, path: Path, **options: Any) -> Any:
-    with oc.from_array(source, path / "A", overwrite=True, progress=False, **options) as array:
+    with oc.from_array(
+        source, path / "A", if_exists="overwrite", progress=False, **options
+    ) as array:
         return array[...]
 
 
 def into_npy(source: Any, path: Path, **options: Any) -> Any:
-    oc.export_array(source, path / "A.npy", overwrite=True, progress=False, **options)
+    oc.export_array(source, path / "A.npy", if_exists="overwrite", progress=False, **options)
     return np.load(path / "A.npy")
 
 

@@ -38,7 +38,7 @@ N, TINY = 333, 300_000
 def reported(
     c: CholeskyFactor, b: Any, memory: int = TINY, shown: Any = False
 ) -> tuple[Any, Report]:
-    rhs = RightHandSide.read(c.n, c.dtype, b, "N", None, overwrite=False)
+    rhs = RightHandSide.read(c.n, c.dtype, b, "N", None, if_exists="error")
     return solve_and_report(c, rhs, memory, None, shown)
 
 

@@ -193,7 +193,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> 
     with pytest.raises(oc.OutcoreError, match=f"need {least} "):
         cho_factor(A, memory=least - 1, progress=False)
     for memory in (least, least + 1, *(int(least * f) for f in (1.05, 1.2, 1.3, 1.5, 1.7, 4, 99))):
-        found = cho_factor(A, memory=memory, progress=False, overwrite=True)
+        found = cho_factor(A, memory=memory, progress=False, if_exists="overwrite")
         assert found.report is not None
         assert found.report.peak_memory_bytes <= memory
         assert cholesky_ratio(a, found) < 30
@@ -349,6 +349,6 @@ def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
 def test_factors_are_replaced_when_asked(tmp_path: Path) -> None:
     a, b = definite(200, "f8", 1), definite(300, "f4", 2)
     factor(tmp_path / "Y", a, out=tmp_path / "F")
-    found = factor(tmp_path / "Z", b, out=tmp_path / "F", overwrite=True)
+    found = factor(tmp_path / "Z", b, out=tmp_path / "F", if_exists="overwrite")
     assert (found.n, found.dtype) == (300, np.float32)
     assert cholesky_ratio(b, found) < 30

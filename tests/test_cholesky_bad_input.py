@@ -184,7 +184,9 @@ def test_a_disk_with_room_for_the_triangle_only(tmp_path: Path, small_disk: Path
 
 def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
     cho_factor(A, progress=False)
-    with refused(tmp_path, ExistsError, r"open_factor, or pass overwrite=True"):
+    with refused(
+        tmp_path, ExistsError, r"open_factor, or pass if_exists='open', if_exists='overwrite'"
+    ):
         cho_factor(A)
 
 
@@ -194,7 +196,7 @@ def test_without_a_matrix_factors_are_not_replaced(tmp_path: Path, A: oc.Array, 
     A.mark(state, "for a test")
     error = IncompleteError if state == "incomplete" else ConsumedError
     with refused(tmp_path, error, "for a test"):
-        cho_factor(A, overwrite=True)
+        cho_factor(A, if_exists="overwrite")
 
 
 def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
@@ -206,7 +208,7 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
         cho_factor(A, out=tmp_path / "Z" / ".." / "Z")
     for target in ("file", "folder", "array", "."):
         with refused(tmp_path, ExistsError):
-            cho_factor(A, out=tmp_path / target, overwrite=True)
+            cho_factor(A, out=tmp_path / target, if_exists="overwrite")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_journal_left_beside_whole_factors_does_no_harm(tmp_path: Path, matrix
     expected = factor_of(found)
     with pytest.raises(oc.errors.ExistsError, match="complete factors"):
         factor(path)
-    assert_finished(factor(path, overwrite=True), expected)
+    assert_finished(factor(path, if_exists="overwrite"), expected)
 
 
 def test_a_slab_is_durable_before_its_note(
@@ -336,7 +336,7 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(
     lu_factor(path, out=out, memory=MEMORY, resume=False, progress=False)
     with pytest.raises(oc.errors.ExistsError, match="complete factors"):
         factor(path, out=out)
-    found = factor(path, out=out, overwrite=True)
+    found = factor(path, out=out, if_exists="overwrite")
     assert sorted(p.name for p in out.iterdir()) == ["l", "zarr.json"]
     assert cholesky_ratio(matrix, found) < 30
 
@@ -358,7 +358,7 @@ def test_two_calls_for_one_target(tmp_path: Path, matrix: Matrix) -> None:
         with pytest.raises(BusyError, match="in use by another process"):
             factor(path)
         with pytest.raises(BusyError):
-            lu_factor(path, out=tmp_path / "Z.cho", overwrite=True)
+            lu_factor(path, out=tmp_path / "Z.cho", if_exists="overwrite")
 
     with after_notes(2, meanwhile):
         found = factor(path)

@@ -74,7 +74,7 @@ def test_what_is_no_file_is_not_replaced(served_here: Served) -> None:
                 assert "is a device, a socket or the like, which is not replaced" in said
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
     with pytest.raises(ExistsError, match="not replaced"):
-        copy_files("file", "pipe", overwrite=True, progress=False)
+        copy_files("file", "pipe", if_exists="overwrite", progress=False)
 
 
 def test_an_array_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

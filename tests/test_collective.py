@@ -124,7 +124,7 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
     content = case.content()
     oc.create_array(
         pool / "u", case.shape, case.dtype, chunks=case.chunks, order=case.order,
-        chunk_order=case.chunk_order, overwrite=True,
+        chunk_order=case.chunk_order, if_exists="overwrite",
     ).close()  # fmt: skip
     given_arrays = []
     for parts in one.parts:
@@ -179,7 +179,9 @@ RATES: Any = type("Rates", (), {"read_bytes_s": 1e9, "write_bytes_s": 5e8})()
 
 def test_pieces_that_are_cut_inside_chunks(embedded: oc.Pool) -> None:
     content = np.arange(1.5e6).reshape(1500, 1000)
-    oc.create_array(embedded / "big", (1500, 1000), chunks=(1500, 500), overwrite=True).close()
+    oc.create_array(
+        embedded / "big", (1500, 1000), chunks=(1500, 500), if_exists="overwrite"
+    ).close()
 
     def job(comm: ThreadComm) -> None:
         with oc.open_array(embedded / "big", "r+") as u:
@@ -194,7 +196,7 @@ def test_pieces_that_are_cut_inside_chunks(embedded: oc.Pool) -> None:
 
 
 def test_a_collective_counts_as_one_opening_that_wrote(embedded: oc.Pool) -> None:
-    oc.create_array(embedded / "u", (9, 8), overwrite=True).close()
+    oc.create_array(embedded / "u", (9, 8), if_exists="overwrite").close()
     content = np.arange(72.0).reshape(9, 8)
 
     def job(comm: ThreadComm) -> list[int]:
@@ -220,7 +222,7 @@ def test_a_collective_counts_as_one_opening_that_wrote(embedded: oc.Pool) -> Non
 
 
 def test_several_files_are_done_one_after_the_other(embedded: oc.Pool) -> None:
-    oc.create_array(embedded / "steps", (0, 9, 8), growing=True, overwrite=True).close()
+    oc.create_array(embedded / "steps", (0, 9, 8), growing=True, if_exists="overwrite").close()
     content = np.arange(3 * 9 * 8.0).reshape(3, 9, 8)
     with oc.open_array(embedded / "steps", "r+") as u:
         u.append(np.zeros((3, 9, 8)))
@@ -243,7 +245,7 @@ def test_several_files_are_done_one_after_the_other(embedded: oc.Pool) -> None:
 
 
 def test_what_no_box_covers_stays(embedded: oc.Pool) -> None:
-    with oc.create_array(embedded / "s", (20, 30), chunks=(6, 7), overwrite=True) as u:
+    with oc.create_array(embedded / "s", (20, 30), chunks=(6, 7), if_exists="overwrite") as u:
         u[...] = 5
         box = (slice(3, 11), slice(2, 29))
         u.write_all([np.full((8, 27), 7.0)], oc.Schema.boxes([[box]]))
@@ -257,7 +259,7 @@ def test_what_no_box_covers_stays(embedded: oc.Pool) -> None:
 def test_each_process_names_its_own_boxes(pool: oc.Pool) -> None:
     """One box, two of which one is empty, and none."""
     content = np.arange(20 * 30.0).reshape(20, 30)
-    oc.create_array(pool / "own", (20, 30), chunks=(6, 7), overwrite=True).close()
+    oc.create_array(pool / "own", (20, 30), chunks=(6, 7), if_exists="overwrite").close()
     of_rank: list[list[Any]] = [
         [(slice(0, 12), slice(0, 30))],
         [(slice(12, 20), slice(0, None)), (slice(4, 4), slice(3, 9))],
@@ -281,7 +283,7 @@ def test_each_process_names_its_own_boxes(pool: oc.Pool) -> None:
 
 def test_more_servers_than_chunks_and_zarr_reads_it(embedded: oc.Pool) -> None:
     content = np.arange(12.0).reshape(3, 4)
-    with oc.create_array(embedded / "z", (3, 4), chunks=(3, 4), overwrite=True) as u:
+    with oc.create_array(embedded / "z", (3, 4), chunks=(3, 4), if_exists="overwrite") as u:
         u.write_all(content, "*,*")
         assert (u.read_all(None, "*,*") == content).all()
     found = zarr.open_array(PoolStore(embedded / "z", read_only=True), mode="r")
@@ -290,7 +292,7 @@ def test_more_servers_than_chunks_and_zarr_reads_it(embedded: oc.Pool) -> None:
 
 def test_two_at_once_on_different_arrays(pool: oc.Pool) -> None:
     for name in "ab":
-        oc.create_array(pool / name, (64, 64), chunks=(8, 64), overwrite=True).close()
+        oc.create_array(pool / name, (64, 64), chunks=(8, 64), if_exists="overwrite").close()
 
     def one(name: str, value: float) -> Any:
         def job(comm: ThreadComm) -> None:
@@ -309,7 +311,7 @@ def test_two_at_once_on_different_arrays(pool: oc.Pool) -> None:
 
 
 def test_without_disks_nothing_is_written(embedded: oc.Pool) -> None:
-    with oc.create_array(embedded / "n", (40, 40), chunks=(9, 9), overwrite=True) as u:
+    with oc.create_array(embedded / "n", (40, 40), chunks=(9, 9), if_exists="overwrite") as u:
         u[...] = 3
         report = u.write_all(np.zeros((40, 40)), "*,*", skip_disk=True)
         assert report.bytes_moved == 40 * 40 * 8
@@ -319,7 +321,7 @@ def test_without_disks_nothing_is_written(embedded: oc.Pool) -> None:
 
 
 def test_atomic_writes_replace_all_at_the_end(pool: oc.Pool) -> None:
-    oc.create_array(pool / "t", (30, 30), chunks=(7, 7), overwrite=True).close()
+    oc.create_array(pool / "t", (30, 30), chunks=(7, 7), if_exists="overwrite").close()
 
     def job(comm: ThreadComm, value: float, *, fails: bool = False) -> None:
         with oc.open_array(pool / "t", "r+") as u:
@@ -336,7 +338,7 @@ def test_atomic_writes_replace_all_at_the_end(pool: oc.Pool) -> None:
 
 
 def test_an_atomic_write_of_a_part_is_refused_by_all(pool: oc.Pool) -> None:
-    with oc.create_array(pool / "t", (30, 30), chunks=(7, 7), overwrite=True) as t:
+    with oc.create_array(pool / "t", (30, 30), chunks=(7, 7), if_exists="overwrite") as t:
         t[...] = 5
 
     def job(comm: ThreadComm) -> None:
@@ -357,7 +359,7 @@ def test_what_cannot_be_done_is_refused(embedded: oc.Pool, tmp_path: Any) -> Non
     plain = oc.create_array(tmp_path / "plain", (4, 4))
     with pytest.raises(InvalidError, match=r"needs an array in a pool.*Pool\.embedded"):
         plain.write_all(np.zeros((4, 4)), "*,*")
-    u = oc.create_array(embedded / "r", (4, 4), overwrite=True)
+    u = oc.create_array(embedded / "r", (4, 4), if_exists="overwrite")
     ok = np.zeros((4, 4))
     frozen = np.zeros((4, 4))
     frozen.flags.writeable = False

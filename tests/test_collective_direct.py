@@ -56,7 +56,7 @@ def test_messages_are_as_planned_both_ways(pool: oc.Pool, monkeypatch: pytest.Mo
         ("cyclic,*", [np.ascontiguousarray(values[i::2]) for i in range(2)]),
         ("*,cyclic", [np.ascontiguousarray(values[:, i::2]) for i in range(2)]),
     ]:
-        oc.create_array(pool / "m", values.shape, chunks=(300, 125), overwrite=True).close()
+        oc.create_array(pool / "m", values.shape, chunks=(300, 125), if_exists="overwrite").close()
         plan = oc.plan("write_all", array=pool / "m", schema=schema, processes=2, rates=RATES)
         expected = [2 * 6 if schema != "*,cyclic" else sum(each.values()) for each in plan.messages]
         assert [sum(each.values()) for each in plan.direct_messages] == expected
@@ -87,7 +87,9 @@ def test_memory_with_strides(pool: oc.Pool) -> None:
     columns = np.zeros((12, 40, 300), order="F")
     for memory, is_read in [(ghosts, True), (backwards, True), (fields, False), (columns, False)]:
         memory[...] = values
-        oc.create_array(pool / "s", values.shape, chunks=(5, 40, 300), overwrite=True).close()
+        oc.create_array(
+            pool / "s", values.shape, chunks=(5, 40, 300), if_exists="overwrite"
+        ).close()
         (report,) = write(pool, "s", [memory], "*,*,*")
         assert report.direct_bytes == (values.nbytes if is_read and is_read_by_itself() else 0)
         assert (content(pool, "s") == values).all()
@@ -115,7 +117,7 @@ def test_a_server_of_both_is_reached_by_its_socket() -> None:
             url = manager.addresses[0].replace("tcp:", "outcore://")
             for _ in range(10):
                 with oc.connect(url, key=key) as pool:
-                    oc.create_array(pool / "u", (300, 100), overwrite=True).close()
+                    oc.create_array(pool / "u", (300, 100), if_exists="overwrite").close()
                     (report,) = write(pool, "u", [np.ones((300, 100))], "*,*")
                     read = report.bytes_moved if is_read_by_itself() else 0
                     assert report.direct_bytes == read
@@ -148,7 +150,7 @@ def test_a_server_may_be_told_not_to() -> None:
 
 def test_what_the_variable_may_say(pool: oc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTCORE_DIRECT_MEMORY", "perhaps")
-    with oc.create_array(pool / "v", (4, 4), overwrite=True) as u:
+    with oc.create_array(pool / "v", (4, 4), if_exists="overwrite") as u:
         with pytest.raises(InvalidError, match="need OUTCORE_DIRECT_MEMORY=on or off"):
             u.write_all(np.zeros((4, 4)), "*,*")
         assert u.info().state == "whole"

@@ -24,10 +24,10 @@ TIMEOUT_S = 60
 
 
 def make(pool: oc.Pool) -> None:
-    with oc.create_array(pool / "u", (0, ROWS, COLUMNS), growing=True, overwrite=True) as u:
+    with oc.create_array(pool / "u", (0, ROWS, COLUMNS), growing=True, if_exists="overwrite") as u:
         u.append(np.zeros((STEPS, ROWS, COLUMNS)))
         assert u.metadata.grid().shards == STEPS
-    oc.create_array(pool / "v", (STEPS, ROWS, COLUMNS), overwrite=True).close()
+    oc.create_array(pool / "v", (STEPS, ROWS, COLUMNS), if_exists="overwrite").close()
 
 
 @pytest.fixture(params=["embedded", "served", "unix"])

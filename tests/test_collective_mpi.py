@@ -25,7 +25,10 @@ cart = oc.distribution.distribute(content.shape, "block,block,block", mesh)
 messages = 0
 with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
     if comm.rank == 0:
-        oc.create_array(pool / "u", content.shape, chunks=(5, 18, 10), overwrite=True).close()
+        u = oc.create_array(
+            pool / "u", content.shape, chunks=(5, 18, 10), if_exists="overwrite"
+        )
+        u.close()
     comm.barrier()
     # The servers are in processes of the same machine and user. Number n runs in rank n.
     is_found = [finds_nonce(*where) for where in comm.allgather(WHERE)]

@@ -65,7 +65,8 @@ def test_what_is_not_there_is_planned_as_if_it_were(
 def create(path: oc.PoolPath, spec: oc.ArraySpec) -> oc.Array:
     return oc.create_array(
         path, spec.shape, spec.dtype, chunks=spec.chunks, order=spec.order,
-        chunk_order=spec.chunk_order, disk_schema=spec.disk_schema, mesh=spec.mesh, overwrite=True,
+        chunk_order=spec.chunk_order, disk_schema=spec.disk_schema, mesh=spec.mesh,
+        if_exists="overwrite",
     )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def check(daemons: Daemons, found: list[Any], before: float, value: float, verb:
 def array(daemons: Daemons) -> float:
     """The value of the first element of the array."""
     with daemons.connect() as pool:
-        u = oc.create_array(pool / "u", SHAPE, chunks=(384, 1024), overwrite=True)
+        u = oc.create_array(pool / "u", SHAPE, chunks=(384, 1024), if_exists="overwrite")
         u[...] = whole(1.0)
         u.flush()
         u.close()

@@ -215,7 +215,7 @@ def test_the_infinity_norm_needs_the_matrix(tmp_path: Path) -> None:
         array[0, 0] = 3
     with pytest.raises(InvalidError, match=r"has changed since .* give that norm as norm_a="):
         estimate(lu, np.inf)
-    lu = lu_factor(A.path, memory="1 MB", overwrite=True, overwrite_a=True, progress=False)
+    lu = lu_factor(A.path, memory="1 MB", if_exists="overwrite", overwrite_a=True, progress=False)
     with pytest.raises(InvalidError, match=r"needs A: .* was given up.* or estimate in the 1-norm"):
         estimate(lu, np.inf, memory="1 MB")
     a[0, 0] = 3
@@ -349,7 +349,7 @@ def test_factors_with_a_stopped_estimate_are_made_anew(
     with oc.open_array(tmp_path / "Z", "r+") as A:
         A[150, 150] = np.nan
     with pytest.raises(NonFiniteError):
-        lu_factor(tmp_path / "Z", memory=TINY, overwrite=True, progress=False)
+        lu_factor(tmp_path / "Z", memory=TINY, if_exists="overwrite", progress=False)
     assert not any("condition" in name for name in names_below(tmp_path))
     with oc.open_array(tmp_path / "Z", "r+") as A:
         A[150, 150] = a[150, 150]

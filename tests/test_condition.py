@@ -161,7 +161,7 @@ def test_no_pass_more_than_without(tmp_path: Path) -> None:
     a = random_matrix(N, "f8")
     A, b = on_disk(tmp_path / "Z", a), random_matrix(N, "f8", 1)[:, :3]
     lu = lu_factor(A, out=tmp_path / "lu", memory=TINY, progress=False)
-    rhs = RightHandSide.read(N, lu.dtype, b, "N", None, overwrite=False)
+    rhs = RightHandSide.read(N, lu.dtype, b, "N", None, if_exists="error")
     x, report = solve_and_report(lu, rhs, TINY, None, False, probes=PROBES)
     assert report.probed_condition is not None
     assert report.bytes_read == solve_bytes_read(N, lu.dtype, lu.tile)

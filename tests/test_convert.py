@@ -269,7 +269,7 @@ def measured(name, act):
 
 def to(source, target, **options):
     copy = oc.from_array if target.isupper() else oc.export_array
-    copy(source, target, memory=BUDGET, overwrite=True, progress=False, **options)
+    copy(source, target, memory=BUDGET, if_exists="overwrite", progress=False, **options)
 
 chunks = {"chunks": (512, 512)}
 to(np.ones((600, 600)), "warm.zarr", chunks=(64, 64))

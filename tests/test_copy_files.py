@@ -197,11 +197,11 @@ def test_an_array_is_copied_without_being_asked_for_a_tree(pool: oc.Pool, tmp_pa
     with pytest.raises(ExistsError, match="overwrite"):
         copy(tmp_path / "A", pool / "A")
     oc.from_array(-a, tmp_path / "B", chunks=(200, 10), progress=False).close()
-    copy(tmp_path / "B", pool / "A", overwrite=True)
+    copy(tmp_path / "B", pool / "A", if_exists="overwrite")
     with oc.open_array(pool / "A") as found:
         assert (found[...] == -a).all()
     assert names(pool / "") == ["A"]
-    copy(pool / "A", tmp_path / "A", overwrite=True)
+    copy(pool / "A", tmp_path / "A", if_exists="overwrite")
     with oc.open_array(tmp_path / "A") as found:
         assert (found[...] == -a).all()
     assert oc.verify(tmp_path / "A", progress=False).checksums == "none"
@@ -250,12 +250,12 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(pool: oc.Pool, tmp_
     with pytest.raises(BudgetError, match="need 64 KiB"):
         copy(tree / "one", pool / "f", memory=PIECE - 1)
     (tmp_path / "file").write_bytes(b"there")
-    with pytest.raises(ExistsError, match="overwrite=True"):
+    with pytest.raises(ExistsError, match="if_exists='overwrite'"):
         copy(tree / "one", tmp_path / "file")
     (tmp_path / "file").unlink()
     (tmp_path / "d").mkdir()
     with pytest.raises(ExistsError, match="no array"):
-        copy(tree / "d", tmp_path, recursive=True, overwrite=True)
+        copy(tree / "d", tmp_path, recursive=True, if_exists="overwrite")
     (tmp_path / "d").rmdir()
     pool.mkdir("t")
     copy(tree / "one", pool / "t")
@@ -427,7 +427,7 @@ def test_moving_within_and_between(pool: oc.Pool, tmp_path: Path) -> None:
     move_files(tree / "one", tmp_path / "one", progress=False)
     with pytest.raises(ExistsError):
         move_files(tree / "d/page", tmp_path / "one", progress=False)
-    move_files(tree / "d/page", tmp_path / "one", overwrite=True, progress=False)
+    move_files(tree / "d/page", tmp_path / "one", if_exists="overwrite", progress=False)
     assert (tmp_path / "one").read_bytes() == before["d/page"]
     with pytest.raises(InvalidError, match="into itself"):
         move_files(pool / "d", pool / "d/e/f", progress=False)
@@ -441,7 +441,7 @@ def test_an_array_takes_the_place_of_another_by_moving(pool: oc.Pool, tmp_path: 
     for where in (pool / "", tmp_path / "plain"):
         for name, value in [("A", 1.0), ("B", 2.0)]:
             oc.from_array(np.full(10, value), where / name, progress=False).close()
-        move_files(where / "B", where / "A", overwrite=True, progress=False)
+        move_files(where / "B", where / "A", if_exists="overwrite", progress=False)
         assert names(where) == ["A"]
         with oc.open_array(where / "A") as found:
             assert (found[...] == 2).all()

@@ -99,7 +99,7 @@ def test_a_budget_for_smaller_blocks_only_is_refused(
             patch.setattr(each, "Side", copy_plan.Side)
         stopped(source, tmp_path / "A", fetched, at=2, memory="4 MiB", chunks=chunks)
     with pytest.raises(
-        BudgetError, match=r"need \d+ bytes .* in which it was begun, .* overwrite=True"
+        BudgetError, match=r"need \d+ bytes .* in which it was begun, .* if_exists='overwrite'"
     ):
         copy(source, tmp_path / "A", memory="512 KiB", chunks=chunks)
     with copy(source, tmp_path / "A", memory="4 MiB", chunks=chunks) as array:
@@ -115,7 +115,7 @@ def test_a_target_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetche
         stopped(source, tmp_path / "A", fetched)
     with oc.open_array(tmp_path / "A", "r+", allow_incomplete=True) as array:
         array[0, :] = -7.0
-    with pytest.raises(JournalError, match=r"A was written to since .* overwrite=True"):
+    with pytest.raises(JournalError, match=r"A was written to since .* if_exists='overwrite'"):
         copy(source, tmp_path / "A")
 
 
@@ -217,7 +217,9 @@ def test_another_layout_is_refused(
 ) -> None:
     source = in_npy(MODEL, tmp_path)
     stopped(source, tmp_path / "A", fetched)
-    with pytest.raises(JournalError, match="another shape, type or layout; pass overwrite=True"):
+    with pytest.raises(
+        JournalError, match="another shape, type or layout; pass if_exists='overwrite'"
+    ):
         copy(source, tmp_path / "A", **change)
 
 
@@ -251,7 +253,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str, fetched: Fetched
     source = in_npy(MODEL, tmp_path)
     stopped(source, tmp_path / "A", fetched)
     (tmp_path / "A/outcore.copy").write_text(text)
-    with pytest.raises(JournalError, match=r"record of the stopped copy .* overwrite=True"):
+    with pytest.raises(JournalError, match=r"record of the stopped copy .* if_exists='overwrite'"):
         copy(source, tmp_path / "A")
 
 

@@ -36,9 +36,9 @@ def test_a_source_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetche
     changed = np.load(source, mmap_mode="r+")
     changed[0, 0] = -1
     changed.flush()
-    with pytest.raises(JournalError, match="written to since; pass overwrite=True"):
+    with pytest.raises(JournalError, match="written to since; pass if_exists='overwrite'"):
         copy(source, tmp_path / "A")
-    with copy(source, tmp_path / "A", overwrite=True) as array:
+    with copy(source, tmp_path / "A", if_exists="overwrite") as array:
         np.testing.assert_array_equal(array[...], changed)
 
 

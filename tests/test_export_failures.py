@@ -83,19 +83,19 @@ def test_existing_targets(tmp_path: Path, kind: str) -> None:
     old, new = np.zeros((5, 4)), values((6, 3), "f8")
     path = tmp_path / NAMES[kind]
     oc.export_array(old, path, format=kind)
-    with pytest.raises(ExistsError, match="overwrite=True"):
+    with pytest.raises(ExistsError, match="if_exists='overwrite'"):
         oc.export_array(new, path, format=kind)
     np.testing.assert_array_equal(read(path, kind, old), old)
-    oc.export_array(new, path, format=kind, overwrite=True)
+    oc.export_array(new, path, format=kind, if_exists="overwrite")
     np.testing.assert_array_equal(read(path, kind, new), new)
     # A file in a directory's place, and the other way round.
     other = "zarr" if kind != "zarr" else "npy"
-    oc.export_array(old, path, format=other, overwrite=True)
+    oc.export_array(old, path, format=other, if_exists="overwrite")
     np.testing.assert_array_equal(read(path, other, old), old)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("text")
     with pytest.raises(ExistsError, match="not overwritten"):
-        oc.export_array(new, tmp_path / "mine", format=kind, overwrite=True)
+        oc.export_array(new, tmp_path / "mine", format=kind, if_exists="overwrite")
     with pytest.raises(NotFoundError, match="no directory"):
         oc.export_array(new, tmp_path / "none" / NAMES[kind], format=kind)
     assert sorted(os.listdir(tmp_path)) == sorted(["mine", NAMES[kind]])
@@ -105,14 +105,14 @@ def test_a_file_may_be_made_from_itself(tmp_path: Path) -> None:
     model = values((50, 40), "f8")
     np.save(tmp_path / "x.npy", model)
     oc.export_array(
-        tmp_path / "x.npy", tmp_path / "x.npy", order="F", overwrite=True, memory="64 KiB"
+        tmp_path / "x.npy", tmp_path / "x.npy", order="F", if_exists="overwrite", memory="64 KiB"
     )
     found = np.load(tmp_path / "x.npy")
     assert found.flags.f_contiguous
     np.testing.assert_array_equal(found, model)
     zarr.create_array(tmp_path / "Z", data=model)
     with pytest.raises(InvalidError, match="itself"):
-        oc.export_array(tmp_path / "Z", tmp_path / "Z", format="zarr", overwrite=True)
+        oc.export_array(tmp_path / "Z", tmp_path / "Z", format="zarr", if_exists="overwrite")
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: Any) -> None:
@@ -172,7 +172,12 @@ def test_after_a_failure_nothing_is_left_or_what_was_there(
     chunks = {"chunks": (20, 50)} if kind in ("hdf5", "zarr") else {}
     with pytest.raises(expected):
         oc.export_array(
-            FailingAfter(rows, error), path, format=kind, overwrite=True, memory="150 KiB", **chunks
+            FailingAfter(rows, error),
+            path,
+            format=kind,
+            if_exists="overwrite",
+            memory="150 KiB",
+            **chunks,
         )
     assert os.listdir(tmp_path) == ([NAMES[kind]] if before else [])
     if before:
@@ -269,7 +274,7 @@ def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment:
     script = (
         "import os, sys, outcore as oc, outcore.export as e\n"
         "setattr(e, sys.argv[1], lambda *_: os.kill(os.getpid(), 9))\n"
-        "oc.export_array(sys.argv[2], sys.argv[3], overwrite=True, progress=False)"
+        "oc.export_array(sys.argv[2], sys.argv[3], if_exists='overwrite', progress=False)"
     )
     arguments = [moment, tmp_path / "A", tmp_path / name]
     ended = subprocess.run([sys.executable, "-c", script, *arguments], check=False)

@@ -156,7 +156,7 @@ def test_residuals_of_least_squares(
     if by_slabs:
         qr = qr_factor(on_disk(tmp_path / "Z", (a * scale).astype(dtype)), **QUIET)
         rhs = RightHandSide.read(
-            200, qr.dtype, (b * scale).astype(dtype), "N", None, overwrite=False, unknowns=20
+            200, qr.dtype, (b * scale).astype(dtype), "N", None, if_exists="error", unknowns=20
         )
         found = solve_and_report(qr, rhs, 1 << 23, None, False, 0)
         x, residuals = found.x, found.residual_norms

@@ -71,9 +71,9 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "there").unlink()
     assert [name for name in names_below(tmp_path) if not name.startswith("S")] == before
     Q, _ = form_q(qr, progress=False)
-    with pytest.raises(ExistsError, match="overwrite=True"):
+    with pytest.raises(ExistsError, match="if_exists='overwrite'"):
         form_q(qr, progress=False)
-    again, _ = form_q(qr, overwrite=True, progress=False)
+    again, _ = form_q(qr, if_exists="overwrite", progress=False)
     np.testing.assert_array_equal(again[...], Q[...])
 
 

@@ -162,7 +162,7 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
     found = run(lambda rank, comm: gauss_seidel(A, np.ones(N), comm=comm, **options))
     assert_told(found, 0, ExistsError, "exists")
     found = run(
-        lambda rank, comm: gauss_seidel(A, np.ones(N), comm=comm, overwrite=True, **options)
+        lambda rank, comm: gauss_seidel(A, np.ones(N), comm=comm, if_exists="overwrite", **options)
     )
     assert [x.shape for x, _ in found] == [(N,)] * SIZE
     with oc.volumes.exclusive(oc.volumes.place(tmp_path / ".A.f4.1.filling"), "test"):

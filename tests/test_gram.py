@@ -174,8 +174,8 @@ def test_no_more_than_blas_counts_at_once(
     a, ways = tall(300, 300, "c16"), set()
     for memory in ("4 MiB", "900 KiB", "600 KiB", "300 KiB"):
         G, report = gram(
-            oc.from_array(a, tmp_path / "A", chunks=(32, 32), overwrite=True),
-            side=side, memory=memory, out=tmp_path / "G", overwrite=True, progress=False,
+            oc.from_array(a, tmp_path / "A", chunks=(32, 32), if_exists="overwrite"),
+            side=side, memory=memory, out=tmp_path / "G", if_exists="overwrite", progress=False,
         )  # fmt: skip
         assert_product(G[...], a, side)
         ways.add(report.method.split()[1].strip(","))
@@ -291,8 +291,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExistsError, match="G exists"):
         gram(a, out=tmp_path / "G", progress=False)
     with pytest.raises(InvalidError, match="operand itself"):
-        gram(G, out=tmp_path / "G", overwrite=True, progress=False)
-    gram(a, out=tmp_path / "G", overwrite=True, progress=False)
+        gram(G, out=tmp_path / "G", if_exists="overwrite", progress=False)
+    gram(a, out=tmp_path / "G", if_exists="overwrite", progress=False)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -321,7 +321,7 @@ def test_what_cannot_be_cut_says_why(tmp_path: Path) -> None:
             gram(rows, memory="500 KiB", out=tmp_path / "G", progress=False, **options)  # type: ignore[arg-type]
         need = int(str(refused.value).split()[1])
         rows = a if options else ragged(a, [9])
-        G, report = gram(rows, memory=need, out=tmp_path / "G", overwrite=True, **options)  # type: ignore[arg-type]
+        G, report = gram(rows, memory=need, out=tmp_path / "G", if_exists="overwrite", **options)  # type: ignore[arg-type]
         assert_product(G[...], a)
         assert report.peak_memory_bytes <= need
 

@@ -235,8 +235,8 @@ def test_bad_input(tmp_path: Path) -> None:
 def test_it_can_be_made_again_and_verified(tmp_path: Path) -> None:
     arguments: Any = {"shape": (0, 4), "dtype": "i4", "growing": True}
     oc.create_array(tmp_path / "u", **arguments).append([1, 2, 3, 4])
-    found = oc.create_array(tmp_path / "u", exist_ok=True, **arguments)
-    assert (found.mode, found.shape) == ("r", (1, 4))
+    found = oc.create_array(tmp_path / "u", if_exists="open", **arguments)
+    assert (found.mode, found.shape) == ("r+", (1, 4))
     array = oc.open_array(tmp_path / "u", "r+")
     assert oc.verify(tmp_path / "u", record=True, progress=False).checksums == "recorded"
     assert oc.verify(tmp_path / "u", progress=False).checksums == "matched"
@@ -244,7 +244,7 @@ def test_it_can_be_made_again_and_verified(tmp_path: Path) -> None:
     assert oc.verify(tmp_path / "u", progress=False).checksums == "stale"
     assert json.loads((tmp_path / "u/zarr.json").read_text())["attributes"]["outcore"]["growing"]
     assert "2 of" in str(array.info())
-    again = oc.create_array(tmp_path / "u", overwrite=True, **arguments)
+    again = oc.create_array(tmp_path / "u", if_exists="overwrite", **arguments)
     assert again.shape == (0, 4)
     assert "0 of" in str(again.info())
     assert oc.verify(tmp_path / "u", progress=False).bytes == 0

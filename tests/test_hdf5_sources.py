@@ -16,7 +16,7 @@ from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedEr
 
 
 def copied(source: Any, path: Path) -> Any:
-    with oc.from_array(source, path / "copy", overwrite=True, progress=False) as array:
+    with oc.from_array(source, path / "copy", if_exists="overwrite", progress=False) as array:
         return array[...]
 
 

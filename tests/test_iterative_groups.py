@@ -57,7 +57,7 @@ def test_groups_solve_all_columns_as_planned(
     a, b = system(dtype, b_dtype)
     A = on_disk(tmp_path / "A", a, "C", (64, 128))
     B: Any = oc.from_array(b, tmp_path / "b", chunks=(N, 1), order="F") if is_stored else b
-    where = {"out": tmp_path / "x", "overwrite": True} if is_stored else {}
+    where = {"out": tmp_path / "x", "if_exists": "overwrite"} if is_stored else {}
     plans = {"n": N, "dtype": dtype, "rhs": COLUMNS, "path": tmp_path, "rates": RATES,
              "chunks": (64, 128), "b": B, "out": where.get("out")} | options  # fmt: skip
     least = least_budget(method, A, B, **options, **where)
@@ -102,7 +102,7 @@ def test_every_group_makes_the_sweeps_of_the_definition(tmp_path: Path, directio
     a, b, x0 = dominant(N, "f8"), random((N, 7), "f8", 1), random((N, 7), "f8", 2)
     for order, chunks in (("C", (16, 64)), ("F", (64, 16))):
         A = on_disk(tmp_path / "A", a, order, chunks)
-        X0 = oc.from_array(x0, tmp_path / "x0", chunks=(N, 2), overwrite=True)
+        X0 = oc.from_array(x0, tmp_path / "x0", chunks=(N, 2), if_exists="overwrite")
         for guess in (None, x0, X0, X0.path):
             options: dict[str, Any] = {
                 "x0": guess,
@@ -218,7 +218,7 @@ def test_a_stopped_call_goes_on_behind_whole_groups(
     full = [j for j in range(COLUMNS) if j != 7]
     assert residual(a, x[...][:, full], b[:, full]) < 1.1e-6
     assert {path.name for path in tmp_path.iterdir()} == {"A", "b", "x"}
-    _, report = method(A, B, memory=memory, overwrite=True, **where)
+    _, report = method(A, B, memory=memory, if_exists="overwrite", **where)
     assert len(report.residuals) == COLUMNS
 
 
@@ -245,7 +245,7 @@ def test_a_stopped_call_of_another_tolerance_begins_anew(
         x, report = cg(A, b, **options | change)
         assert len(report.residuals) == COLUMNS
         assert residual(a, x[...][:, :7], b[:, :7]) < 1.1 * change["tol"]
-        options["overwrite"] = True
+        options["if_exists"] = "overwrite"
 
 
 def test_columns_that_do_not_converge_are_counted(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_paths_of_right_hand_sides(tmp_path: Path) -> None:
     x, _ = cg(A, tmp_path / "b", x0=str(tmp_path / "b"), tol=1e-10, progress=False)
     assert residual(a, x[:, :7], b[:, :7]) < 1e-9
     with pytest.raises(InvalidError, match="which the call needs"):
-        cg(A, b, x0=tmp_path / "b", out=tmp_path / "b", overwrite=True, progress=False)
+        cg(A, b, x0=tmp_path / "b", out=tmp_path / "b", if_exists="overwrite", progress=False)
     with pytest.raises(InvalidError, match="x0 has a NaN"):
         cg(A, b, x0=np.where(np.arange(COLUMNS) == 10, np.nan, b), progress=False)
 

@@ -73,13 +73,17 @@ def test_places_that_are_taken(tmp_path: Path, method: Any) -> None:
         method(A, b, out=tmp_path / "x", memory=MEMORY, progress=False)
     for place in ("A", "b"):
         with pytest.raises(InvalidError, match="out= "):
-            method(A, B, out=tmp_path / place, overwrite=True, memory=MEMORY, progress=False)
-    x, _ = method(A, b, out=tmp_path / "x", overwrite=True, memory=MEMORY, progress=False)
+            method(A, B, out=tmp_path / place, if_exists="overwrite", memory=MEMORY, progress=False)
+    x, _ = method(A, b, out=tmp_path / "x", if_exists="overwrite", memory=MEMORY, progress=False)
     with pytest.raises(InvalidError, match=r"out= would replace .*x, which the call needs"):
-        method(A, b, x0=x, out=tmp_path / "x", overwrite=True, memory=MEMORY, progress=False)
+        method(A, b, x0=x, out=tmp_path / "x", if_exists="overwrite", memory=MEMORY, progress=False)
     if method is gmres:
         lu = lu_factor(A, out=tmp_path / "lu", progress=False)
-        options: dict[str, Any] = {"preconditioner": lu, "overwrite": True, "progress": False}
+        options: dict[str, Any] = {
+            "preconditioner": lu,
+            "if_exists": "overwrite",
+            "progress": False,
+        }
         with pytest.raises(InvalidError, match=r"out= would replace .*lu, which the call needs"):
             gmres(A, b, out=tmp_path / "lu", **options)
     assert x.shape == (N,)

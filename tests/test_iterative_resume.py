@@ -267,7 +267,7 @@ def test_kept_iterates_change_no_digit(tmp_path: Path) -> None:
     for scale in (1.0, 3e-306, 1e300):
         b = scale * random((SIDE**2, 2), "f8")
         want, alike = cg(A, b, **OPTIONS)
-        x, report = cg(A, b, out=tmp_path / "x", overwrite=True, **OPTIONS)
+        x, report = cg(A, b, out=tmp_path / "x", if_exists="overwrite", **OPTIONS)
         np.testing.assert_array_equal(x[...], want)
         assert report.history == alike.history
         # They are counted as they are written.

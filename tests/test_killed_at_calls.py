@@ -48,7 +48,7 @@ def put(home: Path) -> None:
     a = random_matrix(N, "f8")
     for name, matrix in (("A", a), ("S", a @ a.T + N * np.eye(N)), ("D", a + 4 * N * np.eye(N))):
         oc.from_array(
-            matrix, home / name, order="F", chunks=(64, 32), overwrite=True, progress=False
+            matrix, home / name, order="F", chunks=(64, 32), if_exists="overwrite", progress=False
         ).close()  # fmt: skip
 
 

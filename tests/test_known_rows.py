@@ -66,7 +66,7 @@ def test_gram_larger_than_memory_is_exact(tmp_path: Path) -> None:
     A = stored(tmp_path / "A", scipy.linalg.hadamard(n).astype(float))
     for side in ("left", "right"):
         G, report = gram(
-            A, side=side, out=tmp_path / "G", overwrite=True, memory=memory, progress=False
+            A, side=side, out=tmp_path / "G", if_exists="overwrite", memory=memory, progress=False
         )  # type: ignore[call-overload]
         np.testing.assert_array_equal(G[...], n * np.eye(n))
         assert "a pass for each" in report.method

@@ -19,7 +19,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(name: str) -> float:
-    with oc.from_array(name, "read", overwrite=True, progress=False) as found:
+    with oc.from_array(name, "read", if_exists="overwrite", progress=False) as found:
         return float(found[0])
 
 
@@ -94,7 +94,9 @@ def test_datasets_are_written_to_hdf5_files_only() -> None:
         oc.export_array(np.ones(3), "m::v", progress=False)
     # A file of the very name is the one that is replaced.
     Path("n.h5::u").write_text("a file of its own")
-    oc.export_array(np.full(3, 3.0), "n.h5::u", format="hdf5", overwrite=True, progress=False)
+    oc.export_array(
+        np.full(3, 3.0), "n.h5::u", format="hdf5", if_exists="overwrite", progress=False
+    )
     with h5py.File("n.h5::u") as file:
         assert file["data"][0] == 3
     assert read("n.h5::run::1") == 1

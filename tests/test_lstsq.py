@@ -337,13 +337,13 @@ def test_a_solution_on_disk(tmp_path: Path, columns: int | None) -> None:
     assert_solves(a, b, x[...], report)
     assert report.planned_bytes_written == x.nbytes <= report.bytes_written < x.nbytes + 4096
     assert report.peak_memory_bytes <= 600 << 10
-    with pytest.raises(ExistsError, match="pass overwrite=True"):
+    with pytest.raises(ExistsError, match="pass if_exists='overwrite'"):
         solve(a, b, out=out)
-    again, report = solve(a, 2 * b, out=out, overwrite=True)
+    again, report = solve(a, 2 * b, out=out, if_exists="overwrite")
     assert_solves(a, 2 * b, again[...], report)
     A = oc.from_array(a, tmp_path / "A", progress=False)
     with pytest.raises(InvalidError, match="operand itself"):
-        solve(A, b, out=tmp_path / "A", overwrite=True)
+        solve(A, b, out=tmp_path / "A", if_exists="overwrite")
     assert np.array_equal(A[...], a)
 
 

@@ -122,7 +122,7 @@ def test_factors_are_kept_and_used(tmp_path: Path) -> None:
     a[3, 3] = 7
     with pytest.raises(ExistsError, match="as it was before"):
         solve(A, b)
-    x, report = solve(A, b, overwrite=True)
+    x, report = solve(A, b, if_exists="overwrite")
     assert_solves(a, b, x, report)
     assert not (tmp_path / "A.qr").exists()
     x, report = solve(A, b, factors=tmp_path / "elsewhere")
@@ -220,14 +220,14 @@ def test_a_solution_on_disk(tmp_path: Path) -> None:
     a, b = tall(M, N, "f8"), tall(M, 3, "f8", 1)
     A = oc.from_array(a, tmp_path / "A")
     for given in (b, b[:, 0], oc.from_array(b, tmp_path / "b")):
-        x, report = solve(A, given, out=tmp_path / "x", overwrite=True)
+        x, report = solve(A, given, out=tmp_path / "x", if_exists="overwrite")
         assert isinstance(x, oc.Array)
         assert_solves(a, np.asarray(given[...]), x[...], report)
         assert report.peak_memory_bytes <= MEMORY
     with pytest.raises(ExistsError):
         solve(A, b, out=tmp_path / "x")
     with pytest.raises(InvalidError, match="choose another"):
-        solve(A, b, out=tmp_path / "A", overwrite=True)
+        solve(A, b, out=tmp_path / "A", if_exists="overwrite")
 
 
 def test_what_is_refused_leaves_no_solution_and_no_factors(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_what_is_refused_leaves_no_solution_and_no_factors(tmp_path: Path) -> No
 def test_factors_that_are_not_made_are_not_kept_silently(tmp_path: Path) -> None:
     a, b = tall(M, 20, "f8"), tall(M, 1, "f8", 1)
     for given, right in ((a, b), (a.T.copy(), b[:20])):
-        report = solve(oc.from_array(given, tmp_path / "A", overwrite=True), right,
+        report = solve(oc.from_array(given, tmp_path / "A", if_exists="overwrite"), right,
                        keep_factors=True)[1]  # fmt: skip
         assert any("no factors were kept" in note for note in report.notes)
         assert not (tmp_path / "A.qr").exists()

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
     def store(self, path: Path, a: Matrix) -> oc.Array:
         options: dict[str, Any] = {"order": self.order, "chunks": self.chunks}
-        return oc.from_array(a, path, progress=False, overwrite=True, **options)
+        return oc.from_array(a, path, progress=False, if_exists="overwrite", **options)
 
     def solve(self, A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
         x, report = lstsq(A, b, **{"memory": self.memory, "progress": False} | options)
@@ -174,7 +174,13 @@ def to_kill(tmp_path: Path, case: Case) -> tuple[Callable[[], Any], Matrix]:
     A = case.store(tmp_path / "A", a)
     expected, _ = case.solve(A, b, threads=1)
     run = functools.partial(
-        case.solve, A.path, b, threads=1, factors=tmp_path / "F", out=tmp_path / "x", overwrite=True
+        case.solve,
+        A.path,
+        b,
+        threads=1,
+        factors=tmp_path / "F",
+        out=tmp_path / "x",
+        if_exists="overwrite",
     )
     return run, expected
 
@@ -219,7 +225,7 @@ def test_killed_at_random_moments(tmp_path: Path, run_python: RunPython, case: C
     A = case.store(tmp_path / "A", a)
     expected, _ = case.solve(A, b, threads=1)
     np.save(tmp_path / "b.npy", b)
-    options = f'memory={case.memory}, threads=1, factors="F", out="x", overwrite=True'
+    options = f'memory={case.memory}, threads=1, factors="F", out="x", if_exists="overwrite"'
     script = f"""
 import numpy as np
 from outcore.linalg import lstsq

@@ -166,7 +166,7 @@ def test_a_solution_on_disk(tmp_path: Path) -> None:
     a, b = wide("f8"), tall(M, 2, "f8", 1)
     A = oc.from_array(a, tmp_path / "A", order="F", chunks=(M, 64), progress=False)
     for given in (b, b[:, 0]):
-        x, report = solve(A, given, out=tmp_path / "x", overwrite=True)
+        x, report = solve(A, given, out=tmp_path / "x", if_exists="overwrite")
         assert isinstance(x, oc.Array)
         assert_solves(a, given, x[...], report)
         assert report.planned_bytes_written == x.nbytes <= report.bytes_written < x.nbytes + 4096
@@ -174,7 +174,7 @@ def test_a_solution_on_disk(tmp_path: Path) -> None:
     with pytest.raises(ExistsError):
         solve(A, b, out=tmp_path / "x")
     with pytest.raises(InvalidError, match="operand itself"):
-        solve(A, b, out=tmp_path / "A", overwrite=True)
+        solve(A, b, out=tmp_path / "A", if_exists="overwrite")
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_solutions_on_disk_and_in_groups(tmp_path: Path) -> None:
     with pytest.raises(ExistsError):
         solve(A, b, out=tmp_path / "x0")
     with pytest.raises(InvalidError, match="choose another"):
-        solve(A, b, out=tmp_path / "A", overwrite=True)
+        solve(A, b, out=tmp_path / "A", if_exists="overwrite")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -218,7 +218,7 @@ def test_factors_are_kept_and_used(tmp_path: Path, dtype: str) -> None:
     a[3, 3] = 7
     with pytest.raises(ExistsError, match="as it was before"):
         solve(A, b, memory=memory)
-    x, _ = solve(A, b, memory=memory, overwrite=True, factors=tmp_path / "A.qr")
+    x, _ = solve(A, b, memory=memory, if_exists="overwrite", factors=tmp_path / "A.qr")
     assert_solves(a, b, x)
     assert not (tmp_path / "A.qr").exists()
 
@@ -233,11 +233,11 @@ def test_factors_of_a_and_of_its_transpose_are_told_apart(tmp_path: Path) -> Non
     with pytest.raises(ExistsError, match=r"holds QR factors of .*, not transposed QR factors"):
         solve(A, b)
     assert_factors(a, open_factor(kept.path))  # type: ignore[arg-type]
-    x, _ = solve(A, b, overwrite=True, keep_factors=True)
+    x, _ = solve(A, b, if_exists="overwrite", keep_factors=True)
     assert_solves(a, b, x)
     with pytest.raises(ExistsError, match="holds complete factors"):
         factor()
-    assert_factors(a, factor(overwrite=True))
+    assert_factors(a, factor(if_exists="overwrite"))
 
     shutil.rmtree(kept.path)
     with after_notes(1, interrupt), pytest.raises(Interrupted):
@@ -283,7 +283,7 @@ def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) ->
     for order, k, dtype, out in [
         ("C", 1, "f8", None), ("F", 100, "f8", tmp_path / "x"), ("C", 3, "c16", None),
     ]:  # fmt: skip
-        A, b = stored(tmp_path / "A", a, order, overwrite=True), tall(M, k, dtype, 1)
+        A, b = stored(tmp_path / "A", a, order, if_exists="overwrite"), tall(M, k, dtype, 1)
         with pytest.raises(SingularMatrixError, match=r"raise memory= to \d+ bytes") as refused:
             solve(A, b, out=out)
         need = int(str(refused.value).split("raise memory= to ")[1].split()[0])
@@ -299,7 +299,7 @@ def test_that_rounding_leaves_a_residual_is_noted(tmp_path: Path) -> None:
     a, b = tall(M, N, "f8"), np.arange(float(M))
     a[200] = a[3] + 1e-12 * a[200]
     for options in ({}, {"cond": 0.0}):
-        x, report = solve(stored(tmp_path / "A", a, overwrite=True), b, **options)
+        x, report = solve(stored(tmp_path / "A", a, if_exists="overwrite"), b, **options)
         assert report.residual_norms == [0.0]
         assert np.linalg.norm(b - a @ x) > 1e-3
         assert any("nor is ‖b - A x‖ zero" in note for note in report.notes)
@@ -330,11 +330,11 @@ def test_what_cannot_be_done_is_refused_with_a_way_out(tmp_path: Path) -> None:
     for bad in (np.nan, np.inf):
         wrong = a.copy()
         wrong[123, 321] = bad
-        B = stored(tmp_path / "B", wrong, overwrite=True)
+        B = stored(tmp_path / "B", wrong, if_exists="overwrite")
         with pytest.raises(NonFiniteError, match=r"A\[123, 321\] is") as found:
             solve(B, np.ones(M))
         assert found.value.index == (123, 321)
-    huge = stored(tmp_path / "B", a * 1e307, overwrite=True)
+    huge = stored(tmp_path / "B", a * 1e307, if_exists="overwrite")
     with pytest.raises(InvalidError, match="overflow float64; scale its rows"):
         solve(huge, np.ones(M))
     shutil.rmtree(tmp_path / "B")
@@ -348,7 +348,7 @@ def test_the_least_budget_that_is_named_suffices(tmp_path: Path) -> None:
         (40, 9000, (1, 9000), "two panels of a QR of 9000 x 40"),
     ]:
         order = "F" if chunks == (40, 16) else "C"
-        A = stored(tmp_path / "A", tall(m, n, "f8"), order, chunks=chunks, overwrite=True)
+        A = stored(tmp_path / "A", tall(m, n, "f8"), order, chunks=chunks, if_exists="overwrite")
         with pytest.raises(BudgetError, match=named) as refused:
             solve(A, np.ones(m), memory=20_000)
         need = int(str(refused.value).split()[1])

@@ -276,7 +276,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> 
     with pytest.raises(oc.OutcoreError, match=f"need {least} "):
         lu_factor(A, memory=least - 1, progress=False)
     for memory in (least, least + 1, *(int(least * f) for f in (1.05, 1.3, 1.7, 4))):
-        lu = lu_factor(A, memory=memory, progress=False, overwrite=True)
+        lu = lu_factor(A, memory=memory, progress=False, if_exists="overwrite")
         assert lu.report is not None
         assert lu.report.peak_memory_bytes <= memory
         np.testing.assert_array_equal(lu.piv, piv)
@@ -408,7 +408,7 @@ def test_everything_is_durable_before_the_factors_are_whole(
 def test_factors_are_replaced_when_asked(tmp_path: Path) -> None:
     a, b = random_matrix(200, "f8", 1), random_matrix(300, "f4", 2)
     factor(tmp_path / "Y", a, out=tmp_path / "F")
-    lu = factor(tmp_path / "Z", b, out=tmp_path / "F", overwrite=True)
+    lu = factor(tmp_path / "Z", b, out=tmp_path / "F", if_exists="overwrite")
     assert (lu.n, lu.dtype) == (300, np.float32)
     assert lapack_ratio(b, lu) < 30
 

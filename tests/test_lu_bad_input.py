@@ -281,7 +281,7 @@ def test_a_read_only_disk(tmp_path: Path, small_disk: Path) -> None:
     for work in (
         lambda: lu_factor(B, out=small_disk / "F"),
         lambda: lu_factor(B, out=small_disk / "F" / "G"),
-        lambda: lu_factor(B, overwrite=True),
+        lambda: lu_factor(B, if_exists="overwrite"),
         lambda: lu_solve(lu, x, out=small_disk / "x"),
     ):
         with refused(small_disk, ReadOnlyError, "permissions"):
@@ -290,18 +290,20 @@ def test_a_read_only_disk(tmp_path: Path, small_disk: Path) -> None:
 
 def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
     lu_factor(A, progress=False)
-    with refused(tmp_path, ExistsError, r"open_factor, or pass overwrite=True"):
+    with refused(
+        tmp_path, ExistsError, r"open_factor, or pass if_exists='open', if_exists='overwrite'"
+    ):
         lu_factor(A)
 
 
 @pytest.mark.parametrize("state", ["incomplete", "consumed"])
 def test_without_a_matrix_factors_are_not_replaced(tmp_path: Path, A: oc.Array, state: str) -> None:
-    """Though overwrite=True says so: nothing would take their place."""
+    """Though if_exists='overwrite' says so: nothing would take their place."""
     lu_factor(A, progress=False)
     stop_after(1, A, memory=MEMORY, out=tmp_path / "F")
     A.mark(state, "for a test")
     error = IncompleteError if state == "incomplete" else ConsumedError
-    for options in ({"overwrite": True}, {"out": tmp_path / "F", "resume": False}):
+    for options in ({"if_exists": "overwrite"}, {"out": tmp_path / "F", "resume": False}):
         with refused(tmp_path, error, "for a test"):
             lu_factor(A, **options)  # type: ignore[arg-type]
     with refused(tmp_path, error, "for a test"):
@@ -321,7 +323,7 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
     targets = ["file", "file/below", "folder/lu", "folder/other", "group", "array", "link", "."]
     for target in targets:
         with refused(tmp_path, ExistsError):
-            lu_factor(A, out=tmp_path / target, overwrite=True)
+            lu_factor(A, out=tmp_path / target, if_exists="overwrite")
     with refused(tmp_path, InvalidError, "not a path"):
         lu_factor(A, out=7)  # type: ignore[arg-type]
     # An empty directory is a fine place, and so is what a call killed at its start left.

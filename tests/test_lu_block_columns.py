@@ -361,7 +361,7 @@ def test_a_call_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(choice.rates, "stored", lambda where: None)
 
     def method(**options: object) -> str:
-        lu = lu_factor(A, memory=200_000, overwrite=True, progress=False, **options)  # type: ignore[arg-type]
+        lu = lu_factor(A, memory=200_000, if_exists="overwrite", progress=False, **options)  # type: ignore[arg-type]
         assert lu.report is not None
         return lu.report.method
 
@@ -369,7 +369,7 @@ def test_a_call_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     slow = Rates(**RATES.__dict__ | {"read_bytes_s": 1e6, "write_bytes_s": 1e6})
     with monkeypatch.context() as patch:
         patch.setattr(choice.rates, "NOMINAL", slow)
-        report = lu_factor(A, memory=200_000, overwrite=True, progress=False).report
+        report = lu_factor(A, memory=200_000, if_exists="overwrite", progress=False).report
     assert report is not None
     assert report.method == "block-columns"
     (why,) = (note for note in report.notes if "block columns" in note)

@@ -76,7 +76,7 @@ def test_any_memory_gives_the_same(tmp_path: Path) -> None:
     least = int(str(refused.value).split()[1])
     assert names_below(tmp_path / "Z.lu") == names_below(lu.path)
     for memory in (least, least + 10_000, 3 * least, 100 * least):
-        array, _, report = export_lapack(lu, memory=memory, overwrite=True, progress=False)
+        array, _, report = export_lapack(lu, memory=memory, if_exists="overwrite", progress=False)
         np.testing.assert_array_equal(array[...], packed(lu))
         assert report.peak_memory_bytes <= memory
 
@@ -94,13 +94,13 @@ def test_singular_factors_too(tmp_path: Path) -> None:
 def test_what_is_there_is_replaced_only_when_told(tmp_path: Path) -> None:
     lu = factored(tmp_path / "Z", random_matrix(100, "f8"))
     export_lapack(lu, tmp_path / "out", progress=False)
-    with pytest.raises(ExistsError, match="overwrite=True"):
+    with pytest.raises(ExistsError, match="if_exists='overwrite'"):
         export_lapack(lu, tmp_path / "out", progress=False)
-    export_lapack(lu, tmp_path / "out", overwrite=True, progress=False)
+    export_lapack(lu, tmp_path / "out", if_exists="overwrite", progress=False)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("kept")
     with pytest.raises(ExistsError):
-        export_lapack(lu, tmp_path / "mine", overwrite=True, progress=False)
+        export_lapack(lu, tmp_path / "mine", if_exists="overwrite", progress=False)
     assert (tmp_path / "mine" / "notes").read_text() == "kept"
 
 

@@ -83,11 +83,11 @@ def made_anew(path: Path) -> None:
 
 
 def another_type(path: Path) -> None:
-    oc.from_array(random_matrix(N, "f4"), path, order="F", overwrite=True).close()
+    oc.from_array(random_matrix(N, "f4"), path, order="F", if_exists="overwrite").close()
 
 
 def another_order(path: Path) -> None:
-    oc.from_array(random_matrix(N + 1, "f8"), path, order="F", overwrite=True).close()
+    oc.from_array(random_matrix(N + 1, "f8"), path, order="F", if_exists="overwrite").close()
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_two_calls_for_one_target(tmp_path: Path, matrix: Matrix, run_python: Ru
         with pytest.raises(BusyError, match="in use by another process"):
             factor(path)
         with pytest.raises(BusyError):
-            factor(other, out=tmp_path / "Z.lu", overwrite=True)
+            factor(other, out=tmp_path / "Z.lu", if_exists="overwrite")
         run = run_python("from outcore.linalg import lu_factor\nlu_factor('Z', progress=False)")
         seen.append(run.communicate(timeout=60)[1])
 

@@ -33,7 +33,7 @@ N, TINY = 333, 400_000
 
 
 def reported(lu: LUFactor, b: Any, trans: Any = "N") -> tuple[Any, Report]:
-    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, None, overwrite=False)
+    rhs = RightHandSide.read(lu.n, lu.dtype, b, trans, None, if_exists="error")
     return solve_and_report(lu, rhs, TINY, None, False)
 
 
@@ -253,7 +253,7 @@ def test_factors_of_a_matrix_made_anew_are_not_used(tmp_path: Path) -> None:
             solve(A, np.ones(100), keep_factors=True, progress=False)
     with pytest.raises(ExistsError, match="as it was before"):
         solve(A, np.ones(100), progress=False)
-    x, _ = solve(A, np.ones(100), overwrite=True, progress=False)
+    x, _ = solve(A, np.ones(100), if_exists="overwrite", progress=False)
     assert hpl_residual(random_matrix(100, "f8", 1), x, np.ones(100)) < 16
 
 

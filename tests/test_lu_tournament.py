@@ -306,9 +306,11 @@ def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="LU works in"):
         cut(64, "i4", 1 << 20, "C", (64, 32))
     lu = lu_factor(A, method="tournament", progress=False)
-    with pytest.raises(oc.errors.ExistsError, match="overwrite=True"):
+    with pytest.raises(oc.errors.ExistsError, match="if_exists='overwrite'"):
         lu_factor(A, method="tournament", progress=False)
-    assert lu_factor(A, method="tournament", overwrite=True, progress=False).norm1 == lu.norm1
+    assert (
+        lu_factor(A, method="tournament", if_exists="overwrite", progress=False).norm1 == lu.norm1
+    )
 
 
 def test_no_room_beside_the_factors(tmp_path: Path, small_disk: Path) -> None:

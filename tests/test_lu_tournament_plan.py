@@ -123,4 +123,4 @@ def test_a_call_takes_it_where_nothing_else_fits(
     # And if this does not fit either, what is refused is the first of them.
     assert choice.chosen("auto", A, None, 50_000, overwrite_a=False, resume=True) == ("slabs", "")
     with pytest.raises(BudgetError, match="for one panel"):
-        lu_factor(A, memory=50_000, overwrite=True, progress=False)
+        lu_factor(A, memory=50_000, if_exists="overwrite", progress=False)

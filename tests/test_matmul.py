@@ -35,7 +35,7 @@ def random(shape: tuple[int, ...], dtype: Any = "f8", seed: int = 0) -> Matrix:
 
 def stored(path: Path, a: Matrix, **layout: Any) -> oc.Array:
     layout = {"chunks": (64,) * a.ndim, "order": "F"} | layout
-    array = oc.create_array(path, a.shape, a.dtype, overwrite=True, **layout)
+    array = oc.create_array(path, a.shape, a.dtype, if_exists="overwrite", **layout)
     array[...] = a
     return array
 
@@ -68,7 +68,7 @@ def test_as_numpy(tmp_path: Path, dtype: str, trans_a: Any, trans_b: Any) -> Non
         memory = 100_000 + 18 * 2048 * a.itemsize
         out = None if trans_a == trans_b and number else tmp_path / "C"
         C, report = matmul_and_report(
-            A, B, trans_a=trans_a, trans_b=trans_b, out=out, overwrite=True, memory=memory,
+            A, B, trans_a=trans_a, trans_b=trans_b, out=out, if_exists="overwrite", memory=memory,
             progress=False,
         )  # fmt: skip
         assert_product(C, a, b)
@@ -123,7 +123,7 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, order: str) -> None
         A = stored(tmp_path / "A", a, order=order)
         B = stored(tmp_path / "B", b, order=order)
         C, report = matmul_and_report(
-            A, B, out=tmp_path / "C", overwrite=True, memory=330_000, progress=False
+            A, B, out=tmp_path / "C", if_exists="overwrite", memory=330_000, progress=False
         )
         assert_product(C, a, b)
         assert report.bytes_read == report.planned_bytes_read
@@ -158,7 +158,7 @@ def test_any_shape_and_layout(
             )  # fmt: skip
     C, report = matmul_and_report(
         arrays["A"], arrays["B"], trans_a=letters[0], trans_b=letters[1],
-        out=tmp_path / "C" if out else None, overwrite=True,
+        out=tmp_path / "C" if out else None, if_exists="overwrite",
         memory=data.draw(st.integers(250_000, 500_000), label="memory"), progress=False,
     )  # fmt: skip
     assert_product(C, a, b)
@@ -200,7 +200,7 @@ def test_matrices_of_one_row_or_column(tmp_path: Path) -> None:
     A, B = stored(tmp_path / "A", a), stored(tmp_path / "B", b)
     for one, two, left, right in ((A, B, a, b), (B, A, b, a)):
         for out in (None, tmp_path / "C"):
-            C = matmul(one, two, memory=700_000, out=out, overwrite=True, progress=False)
+            C = matmul(one, two, memory=700_000, out=out, if_exists="overwrite", progress=False)
             assert_product(C, left, right)
 
 
@@ -314,7 +314,7 @@ def test_bytes_are_as_planned(tmp_path: Path, dtype: str, order: str, shape: Any
         B = stored(tmp_path / "B", b, chunks=chunks, order=order)
         for out, memory in itertools.product((None, tmp_path / "C"), (700_000, 5_000_000)):
             C, report = matmul_and_report(
-                A, B, out=out, overwrite=True, memory=memory, progress=False
+                A, B, out=out, if_exists="overwrite", memory=memory, progress=False
             )
             assert_product(C, a, b)
             assert report.bytes_read == report.planned_bytes_read
@@ -401,7 +401,7 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str) ->
     for memory in (A.nbytes // 2, A.nbytes):
         g = matmul_geometry(product, memory)
         C, report = matmul_and_report(
-            A, B, out=tmp_path / "C", overwrite=True, memory=memory, progress=False
+            A, B, out=tmp_path / "C", if_exists="overwrite", memory=memory, progress=False
         )
         assert_product(C, A[...], B[...])
         assert report.method == g.method
@@ -418,7 +418,9 @@ def test_chunks_of_the_operands_need_not_meet(tmp_path: Path) -> None:
         for order in "CF":
             A = stored(tmp_path / "A", a, chunks=chunks_a, order=order)
             B = stored(tmp_path / "B", b, chunks=chunks_b, order=order)
-            C = matmul(A, B, out=tmp_path / "C", overwrite=True, memory=700_000, progress=False)
+            C = matmul(
+                A, B, out=tmp_path / "C", if_exists="overwrite", memory=700_000, progress=False
+            )
             assert_product(C, a, b)
 
 
@@ -448,7 +450,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
             assert not (tmp_path / "C").exists()
             for memory in (least, least + PAGE, least + 17 * PAGE, 2 * least, 5 * least):
                 C, report = matmul_and_report(
-                    A, B, memory=memory, out=out, overwrite=True, progress=False
+                    A, B, memory=memory, out=out, if_exists="overwrite", progress=False
                 )
                 assert_product(C, a, b)
                 assert report.peak_memory_bytes <= memory

@@ -88,14 +88,18 @@ def test_targets_that_exist(tmp_path: Path, square: oc.Array) -> None:
     (tmp_path / "D" / "thesis.tex").touch()
     (tmp_path / "E").write_text("data")
     for name in "DE":
-        refused(ExistsError, "exists", square, square, out=tmp_path / name, overwrite=True)
+        refused(ExistsError, "exists", square, square, out=tmp_path / name, if_exists="overwrite")
     assert (tmp_path / "D" / "thesis.tex").exists()
     for same in (square.path, tmp_path / "." / "A"):
-        refused(InvalidError, "is an operand itself", square, square, out=same, overwrite=True)
+        refused(
+            InvalidError, "is an operand itself", square, square, out=same, if_exists="overwrite"
+        )
         refused(InvalidError, "is an operand itself", np.ones((4, 256)), square.path, out=same)
     (tmp_path / "link").symlink_to(square.path)
     refused(InvalidError, "is an operand itself", square, square, out=tmp_path / "link")
-    C = matmul(square, square, out=tmp_path / "C", overwrite=True, memory=MEMORY, progress=False)
+    C = matmul(
+        square, square, out=tmp_path / "C", if_exists="overwrite", memory=MEMORY, progress=False
+    )
     np.testing.assert_allclose(C[...], square[...] @ square[...], atol=1e-12)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["A", "C", "D", "E", "link"]
 

@@ -177,7 +177,7 @@ def test_a_stopped_factorization_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", stopping)
         with pytest.raises(KeyboardInterrupt):
-            oc.linalg.lu_factor(tmp_path / "A", overwrite=True, **SETTING)
+            oc.linalg.lu_factor(tmp_path / "A", if_exists="overwrite", **SETTING)
     with oc.open_array(tmp_path / "A", "r+") as A:
         A[0, 0] = 1
     with pytest.raises(JournalError, match="written to since"):

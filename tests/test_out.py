@@ -41,9 +41,9 @@ def matrix(tmp_path: Path) -> oc.Array:
 def test_solutions_do_not_replace_what_they_need(tmp_path: Path, A: oc.Array, out: str) -> None:
     a = A[...]
     with pytest.raises(InvalidError, match="out= would replace"):
-        solve(A, np.ones(N), out=tmp_path / out, overwrite=True)
+        solve(A, np.ones(N), out=tmp_path / out, if_exists="overwrite")
     with pytest.raises(InvalidError, match="out= would replace"):
-        solve(A, np.ones(N), out=tmp_path / "x", factors=tmp_path / "x", overwrite=True)
+        solve(A, np.ones(N), out=tmp_path / "x", factors=tmp_path / "x", if_exists="overwrite")
     np.testing.assert_array_equal(oc.open_array(A.path)[...], a)
 
 
@@ -51,7 +51,7 @@ def test_solutions_do_not_replace_what_they_need(tmp_path: Path, A: oc.Array, ou
 def test_products_do_not_replace_operands(tmp_path: Path, A: oc.Array, out: str) -> None:
     a = A[...]
     with pytest.raises(InvalidError, match=r"out= (is an operand|holds Z)"):
-        matmul(A, A, out=tmp_path / out, overwrite=True)
+        matmul(A, A, out=tmp_path / out, if_exists="overwrite")
     np.testing.assert_array_equal(oc.open_array(A.path)[...], a)
 
 
@@ -80,13 +80,13 @@ def test_results_do_not_lie_in_operands(tmp_path: Path, A: oc.Array, out: str) -
 def test_results_do_not_replace_factors(A: oc.Array) -> None:
     lu, qr = lu_factor(A, progress=False), qr_factor(A, progress=False)
     with pytest.raises(InvalidError, match="out= would replace"):
-        lu_solve(lu, np.ones(N), out=lu.path, overwrite=True)
+        lu_solve(lu, np.ones(N), out=lu.path, if_exists="overwrite")
     with pytest.raises(InvalidError, match="out= would replace"):
-        qr_solve(qr, np.ones(N), out=qr.path, overwrite=True)
+        qr_solve(qr, np.ones(N), out=qr.path, if_exists="overwrite")
     with pytest.raises(InvalidError, match="out= is an operand"):
-        export_lapack(lu, lu.path, overwrite=True)
+        export_lapack(lu, lu.path, if_exists="overwrite")
     with pytest.raises(InvalidError, match="out= is an operand"):
-        form_q(qr, out=qr.path, overwrite=True)
+        form_q(qr, out=qr.path, if_exists="overwrite")
     for factor in (lu, qr):
         open_factor(factor.path)
 

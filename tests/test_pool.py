@@ -361,7 +361,7 @@ def test_arrays_lie_in_a_pool(pool: oc.Pool, tmp_path: Path) -> None:
     oc.from_array(pool / "sim/A", tmp_path / "copy", progress=False).close()
     B = oc.from_array(tmp_path / "copy", pool / "sim/B", progress=False)
     assert (B[...] == expected).all()
-    oc.create_array(pool / "sim/A", 3, overwrite=True).close()
+    oc.create_array(pool / "sim/A", 3, if_exists="overwrite").close()
     assert pool.ls("sim") == ["A", "B"]
 
 
@@ -433,7 +433,7 @@ def test_a_killed_process_leaves_a_pool_that_opens(tmp_path: Path, run_python: S
                 assert values <= {float(done), float(done + 1), float(done + 2)}
                 A[...] = -1
                 assert (A[...] == -1).all()
-            oc.create_array(pool / "A", 3, overwrite=True).close()
+            oc.create_array(pool / "A", 3, if_exists="overwrite").close()
             pool.rm("A", recursive=True)
 
 

@@ -31,7 +31,7 @@ def whole(found: list[Any]) -> list[Any]:
 def work_together(pool: oc.Pool, comm: ThreadComm) -> tuple[str, list[int]]:
     """Rank 0 makes an array, each writes its rows, all read them."""
     if comm.rank == 0:
-        oc.create_array(pool / "A", (30, 40), "f8", chunks=(4, 40), overwrite=True).close()
+        oc.create_array(pool / "A", (30, 40), "f8", chunks=(4, 40), if_exists="overwrite").close()
     comm.barrier()
     with oc.open_array(pool / "A", "r+") as A:
         A[comm.rank :: comm.size] = comm.rank
@@ -273,7 +273,7 @@ import outcore as oc
 comm = MPI.COMM_WORLD
 with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
     if comm.rank == 0:
-        oc.create_array(pool / "A", (60, 50), "c16", chunks=(7, 50), overwrite=True).close()
+        oc.create_array(pool / "A", (60, 50), "c16", chunks=(7, 50), if_exists="overwrite").close()
     comm.barrier()
     with oc.open_array(pool / "A", "r+") as A:
         A[comm.rank :: comm.size] = 1j * comm.rank
@@ -284,7 +284,7 @@ with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
     assert len(pool.servers()) == int(sys.argv[2])
     with pool.logical_disk(comm.rank) as disk:
         mine = np.full(100, comm.rank)
-        oc.from_array(mine, disk / "mine", overwrite=True, progress=False).close()
+        oc.from_array(mine, disk / "mine", if_exists="overwrite", progress=False).close()
     comm.barrier()
     with oc.open_array(pool / f".disks/{comm.size - 1}/mine") as last:
         assert (last[...] == comm.size - 1).all()

@@ -104,7 +104,7 @@ def test_the_room_of_what_was_removed_is_there_for_what_comes_next(small_disk: P
     with oc.Pool.embedded([small_disk / "pool"]) as pool:
         for number in range(6):
             reserve = number % 2 == 0
-            options: Any = {"chunks": (1, 1 << 17), "reserve": reserve, "overwrite": True}
+            options: Any = {"chunks": (1, 1 << 17), "reserve": reserve, "if_exists": "overwrite"}
             with oc.create_array(pool / "a", shape, **options) as array:
                 array[...] = number
                 array.flush()

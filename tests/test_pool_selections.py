@@ -75,7 +75,7 @@ def test_an_array_is_made_and_opened_by_few_messages(pool: oc.Pool) -> None:
     array.close()
     # Data files on three servers, and two small files.
     with Messages(pool) as remade:
-        oc.create_array(pool / "made", (64, 64), overwrite=True).close()
+        oc.create_array(pool / "made", (64, 64), if_exists="overwrite").close()
     assert remade.count == 3 + 2 + making
 
 
@@ -145,7 +145,7 @@ def test_what_is_written_and_read_is_as_in_numpy(
 ) -> None:
     layout, keys = case
     model = values(layout.shape, layout.dtype)
-    with oc.create_array(pool / "H", **layout.arguments(), overwrite=True) as A:
+    with oc.create_array(pool / "H", **layout.arguments(), if_exists="overwrite") as A:
         shards = A.metadata.grid().shards
         A[...] = model
         for seed, key in enumerate(keys):

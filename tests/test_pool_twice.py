@@ -44,7 +44,7 @@ def test_two_are_as_two_processes(daemons: OwnDaemons) -> None:
         move_files(two / "g", one / "d/h", progress=False)
         assert two.core.handle("d/h") == handle, "renamed"
         with pytest.raises(InvalidError, match="onto itself"):
-            oc.from_array(one / "A", two / "A", overwrite=True, progress=False)
+            oc.from_array(one / "A", two / "A", if_exists="overwrite", progress=False)
         A.close()
 
 
@@ -89,12 +89,12 @@ def test_one_pool_at_two_addresses_is_one(tmp_path: Path) -> None:
         with oc.connect(urls[0], key=key) as one, oc.connect(urls[1], key=key) as two:
             oc.from_array(DATA, one / "A", progress=False).close()
             with pytest.raises(InvalidError, match="onto itself"):
-                oc.from_array(one / "A", two / "A", overwrite=True, progress=False)
+                oc.from_array(one / "A", two / "A", if_exists="overwrite", progress=False)
             with one.open("d/f", "w") as file:
                 file.write(b"content")
             for old, new in ((one / "d/f", two / "d/f"), (two / "d", one / "d/e")):
                 with pytest.raises(InvalidError, match="into itself"):
-                    move_files(old, new, overwrite=True, progress=False)
+                    move_files(old, new, if_exists="overwrite", progress=False)
             assert (two / "d/f").read_bytes() == b"content"
             with oc.open_array(two / "A") as A:
                 np.testing.assert_array_equal(A[...], DATA)

@@ -148,7 +148,7 @@ def test_what_is_no_choice_is_refused(tmp_path: Path, given: Any) -> None:
     a = random_matrix(20, "f8")
     A = on_disk(tmp_path / "Z", a)
     out = tmp_path / "there"
-    options: dict[str, Any] = {"overwrite": True, "progress": given}
+    options: dict[str, Any] = {"if_exists": "overwrite", "progress": given}
     oc.from_array(a, out)
     calls: list[Callable[[], object]] = [
         lambda: solve(A, np.ones(20), progress=given),

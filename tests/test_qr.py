@@ -188,7 +188,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     qr(A, mode="economic", progress=False)
     with pytest.raises(ExistsError, match=r"A\.q exists"):
         qr(A, mode="economic", progress=False)
-    Q, R, _ = qr(A, mode="economic", overwrite=True, progress=False)
+    Q, R, _ = qr(A, mode="economic", if_exists="overwrite", progress=False)
     assert_factors(a, Q[...], R)
     a[44, 3] = np.nan
     for mode in ("r", "economic"):
@@ -258,7 +258,7 @@ def test_wide(tmp_path: Path, dtype: str, order: str, m: int) -> None:
         assert_triangle(a, R)
         assert report.peak_memory_bytes <= memory
         Q, R, report = qr(source, mode="economic", memory=memory, out=tmp_path / "Q",
-                          overwrite=True, progress=False)  # fmt: skip
+                          if_exists="overwrite", progress=False)  # fmt: skip
         assert Q.shape == (m, m)
         assert_triangle(a, R)
         assert_factors(a, Q[...], R)

@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 def reported(qr: QRFactor, b: Any, memory: int = TINY, probes: int = 0) -> Solved:
     m, n = qr.kind.shape_of(qr.shape)
-    rhs = RightHandSide.read(m, qr.dtype, b, "N", None, overwrite=False, unknowns=n)
+    rhs = RightHandSide.read(m, qr.dtype, b, "N", None, if_exists="error", unknowns=n)
     return solve_and_report(qr, rhs, memory, None, False, probes)
 
 
@@ -308,7 +308,7 @@ def test_groups_on_disk_are_minutes_of_work(tmp_path: Path) -> None:
     """What is noted is counted by both sides of the matrix."""
     b = np.broadcast_to(0.0, (20_000, 10**6))
     rhs = RightHandSide.read(
-        len(b), b.dtype, b, "N", tmp_path / "x", overwrite=False, unknowns=10**6
+        len(b), b.dtype, b, "N", tmp_path / "x", if_exists="error", unknowns=10**6
     )  # fmt: skip
     size = Groups.of(rhs, 10**6).size
     assert solve_flops((10**6, 20_000), b.dtype, size) <= 2 * MOST_FLOPS

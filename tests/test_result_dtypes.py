@@ -118,7 +118,7 @@ def test_solve_triangular(of_a: str, of_b: str, where: str, tmp_path: Path) -> N
     T, B = placed(t, where, tmp_path / "T"), placed(b, where, tmp_path / "B")
     for left, right in ((T, B), (T, b), (t, B)):
         x = oc.linalg.solve_triangular(
-            left, right, lower=True, memory=MEMORY, overwrite=True, progress=False
+            left, right, lower=True, memory=MEMORY, if_exists="overwrite", progress=False
         )
         assert_like(x, solved(np.tril(t), b), expected(of_a, of_b))
         assert is_as_planned()
@@ -162,7 +162,7 @@ def test_saved_factors(kind: str, of_a: str, of_b: str, tmp_path: Path) -> None:
     assert factors.dtype == of_a
     on_disk = placed(b, "disk, order F", tmp_path / "b")
     for right in (b, on_disk, str(tmp_path / "b")):
-        x = solve(factors, right, memory="4 MB", overwrite=True, progress=False)
+        x = solve(factors, right, memory="4 MB", if_exists="overwrite", progress=False)
         assert_like(x, solved(a, b), dtype)
         assert is_as_planned() or right is not b
 

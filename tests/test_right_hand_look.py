@@ -41,7 +41,12 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
 
     def write(b: np.ndarray[Any, Any]) -> oc.Array:
         return oc.from_array(
-            b, tmp_path / "b", order=order, chunks=chunks[: b.ndim], overwrite=True, progress=False
+            b,
+            tmp_path / "b",
+            order=order,
+            chunks=chunks[: b.ndim],
+            if_exists="overwrite",
+            progress=False,
         )
 
     return write
@@ -83,7 +88,7 @@ def test_it_is_counted(tmp_path: Path, stored: Stored) -> None:
     """The report says what was read in all, and in how much memory."""
     a, b = random_matrix(N, "f8"), tall(N, K, "c16")
     A, B = on_disk(tmp_path / "A", a), stored(b)
-    rhs = RightHandSide.read(N, A.dtype, B, "N", tmp_path / "x", overwrite=False)
+    rhs = RightHandSide.read(N, A.dtype, B, "N", tmp_path / "x", if_exists="error")
     look = look_at(rhs, 1_000_000, False)
     assert look is not None
     assert look.bytes_read == look.planned_bytes_read >= b.nbytes

@@ -37,13 +37,13 @@ def set_rights(path: Path, mode: int) -> tuple[int, int, int]:
 
 def exported(name: str) -> Callable[[Path], Any]:
     return lambda top: oc.export_array(
-        np.ones(4), top / name, format="raw" if name == "raw" else None, overwrite=True,
+        np.ones(4), top / name, format="raw" if name == "raw" else None, if_exists="overwrite",
         progress=False,
     )  # fmt: skip
 
 
 def reported(top: Path) -> None:
-    with oc.from_array(np.eye(3), top / "M", overwrite=True, progress=False) as M:
+    with oc.from_array(np.eye(3), top / "M", if_exists="overwrite", progress=False) as M:
         oc.linalg.gram(M, progress=False)[1].save(top / "report")
 
 
@@ -54,7 +54,7 @@ def drawn(top: Path) -> None:
 
 
 def solved(top: Path) -> None:
-    oc.from_array(2 * np.eye(3), top / "A", overwrite=True, progress=False).close()
+    oc.from_array(2 * np.eye(3), top / "A", if_exists="overwrite", progress=False).close()
     np.save(top / "b.npy", np.ones(3))
     result = outcore("solve", top / "A", top / "b.npy", "-o", top / "x.npy", "--overwrite")
     assert result.exit_code == 0, result.stderr
@@ -110,7 +110,9 @@ def test_zarr_arrays(tmp_path: Path) -> None:
     assert rights(tmp_path / "a.zarr") == expected
     # A directory gets nothing from a file.
     (tmp_path / "file").touch()
-    oc.export_array(np.ones(4), tmp_path / "file", format="zarr", overwrite=True, progress=False)
+    oc.export_array(
+        np.ones(4), tmp_path / "file", format="zarr", if_exists="overwrite", progress=False
+    )
     assert rights(tmp_path / "file")[0] == 0o777 & ~current_umask()
 
 
@@ -123,12 +125,16 @@ def test_copies_as_gnu_does(tmp_path: Path, mode: int) -> None:
             (tmp_path / name).write_text("old")
             set_rights(tmp_path / name, mode)
         subprocess.run(["cp", "-f", tmp_path / "source", tmp_path / "theirs"], check=True)
-        copy_files(tmp_path / "source", tmp_path / "ours", overwrite=True, progress=False)
+        copy_files(tmp_path / "source", tmp_path / "ours", if_exists="overwrite", progress=False)
         assert rights(tmp_path / "ours") == rights(tmp_path / "theirs")
         assert (tmp_path / "ours").read_text() == "new"
         subprocess.run(["cp", "-fp", tmp_path / "source", tmp_path / "theirs"], check=True)
         copy_files(
-            tmp_path / "source", tmp_path / "ours", overwrite=True, preserve=True, progress=False
+            tmp_path / "source",
+            tmp_path / "ours",
+            if_exists="overwrite",
+            preserve=True,
+            progress=False,
         )
         assert rights(tmp_path / "ours") == rights(tmp_path / "theirs")
         (tmp_path / "ours").unlink()
@@ -139,7 +145,7 @@ def test_copies_of_arrays(tmp_path: Path) -> None:
     for name in ("A", "B"):
         oc.create_array(tmp_path / name, 4).close()
     expected = set_rights(tmp_path / "B", 0o700)
-    copy_files(tmp_path / "A", tmp_path / "B", overwrite=True, progress=False)
+    copy_files(tmp_path / "A", tmp_path / "B", if_exists="overwrite", progress=False)
     assert rights(tmp_path / "B") == expected
 
 
@@ -168,7 +174,7 @@ def test_in_a_pool(served_here: Served, tmp_path: Path) -> None:
                 pool.open(name, "w").close()
             pool.chmod(name, 0o640)
             pool.chown(name, 1234, 56)
-        copy_files(tmp_path / "source", pool / "copied", overwrite=True, progress=False)
+        copy_files(tmp_path / "source", pool / "copied", if_exists="overwrite", progress=False)
         fsspec = pytest.importorskip("fsspec")
         fsspec.filesystem("outcore", pool=pool).pipe_file(f"{url}/piped", b"new")
         metadata_written(pool / "A")

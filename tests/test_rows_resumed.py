@@ -108,7 +108,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     pages = ("steps_done.py", "result.py", "kept_state.py")
     while kill_at_line(line, lambda: case.run(out), pages):
         resume = line % 4 != 0
-        found = case.run(out, overwrite=is_whole(out), resume=resume)
+        found = case.run(out, if_exists="overwrite" if is_whole(out) else "error", resume=resume)
         case.assert_right(found)
         same(found, whole)
         resumed += any("gone on" in note for note in found[2].notes)
@@ -392,7 +392,7 @@ def test_what_cannot_be_known_again_is_not_kept(tmp_path: Path, kind: str) -> No
     with contextlib.suppress(Interrupted), interrupted_after(2):
         gram(A, **options)
     assert (tmp_path / "G" / STATE).exists() == is_known
-    G, report = gram(iter([a]) if kind == "iterator" else A, overwrite=True, **options)
+    G, report = gram(iter([a]) if kind == "iterator" else A, if_exists="overwrite", **options)
     assert bool(report.notes) == is_known
     np.testing.assert_allclose(G[...], a.T @ a, atol=1e-9)
     assert not {STATE, STEPS} & set(names_below(tmp_path / "G"))

@@ -95,7 +95,7 @@ def test_systems(stored: Any) -> None:
             (oc.linalg.cho_factor, oc.linalg.cho_solve),
             (oc.linalg.qr_factor, oc.linalg.qr_solve),
         ):
-            x = solve(make(A, **QUIET), B, overwrite=True, **QUIET)
+            x = solve(make(A, **QUIET), B, if_exists="overwrite", **QUIET)
             np.testing.assert_allclose(x[...], want, atol=1e-14)
         for method in ("gauss_seidel", "jacobi", "cg", "gmres"):
             x, _ = getattr(oc.linalg, method)(A, B, tol=1e-13, **QUIET)

@@ -227,7 +227,7 @@ def test_every_budget_from_the_least_on_suffices(
     with pytest.raises(BudgetError, match=f"need {least} "):
         qr_factor(A, memory=least - 1, progress=False)
     for memory in (least, least + 1, *(int(least * f) for f in (1.05, 1.2, 1.3, 1.5, 1.7, 4, 99))):
-        qr = qr_factor(A, memory=memory, progress=False, overwrite=True)
+        qr = qr_factor(A, memory=memory, progress=False, if_exists="overwrite")
         assert qr.report is not None
         assert qr.report.peak_memory_bytes <= memory
         assert_factors(a, qr)
@@ -323,6 +323,6 @@ def test_padding_is_zeros(tmp_path: Path) -> None:
 def test_factors_are_replaced_when_asked(tmp_path: Path) -> None:
     a, b = tall(200, 150, "f8", 1), tall(120, 130, "f4", 2)
     factor(tmp_path / "Y", a, out=tmp_path / "F")
-    qr = factor(tmp_path / "Z", b, out=tmp_path / "F", overwrite=True)
+    qr = factor(tmp_path / "Z", b, out=tmp_path / "F", if_exists="overwrite")
     assert (qr.shape, qr.dtype) == ((120, 130), np.float32)
     assert_factors(b, qr)

@@ -136,7 +136,9 @@ def test_more_than_the_disk_holds(tmp_path: Path) -> None:
 
 def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
     qr_factor(A, progress=False)
-    with refused(tmp_path, ExistsError, r"open_factor, or pass overwrite=True"):
+    with refused(
+        tmp_path, ExistsError, r"open_factor, or pass if_exists='open', if_exists='overwrite'"
+    ):
         qr_factor(A)
 
 
@@ -146,7 +148,7 @@ def test_without_a_matrix_factors_are_not_replaced(tmp_path: Path, A: oc.Array, 
     A.mark(state, "for a test")
     error = IncompleteError if state == "incomplete" else ConsumedError
     with refused(tmp_path, error, "for a test"):
-        qr_factor(A, overwrite=True)
+        qr_factor(A, if_exists="overwrite")
 
 
 def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
@@ -158,7 +160,7 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
         qr_factor(A, out=tmp_path / "Z" / ".." / "Z")
     for target in ("file", "folder", "array", "."):
         with refused(tmp_path, ExistsError):
-            qr_factor(A, out=tmp_path / target, overwrite=True)
+            qr_factor(A, out=tmp_path / target, if_exists="overwrite")
 
 
 @pytest.mark.parametrize(

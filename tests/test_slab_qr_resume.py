@@ -259,7 +259,7 @@ def test_a_resumed_run_says_what_it_did(tmp_path: Path, shape: tuple[int, int]) 
     (note,) = qr.report.notes
     assert note.startswith(f"resumed at panel {journal.panels_done} of ")
     assert qr.report.bytes_written == qr.report.planned_bytes_written < a.nbytes
-    whole = factor(path, memory=350_000, overwrite=True, resume=False)
+    whole = factor(path, memory=350_000, if_exists="overwrite", resume=False)
     assert whole.report is not None
     assert qr.report.flops < whole.report.flops
     assert_same(qr, bits(whole))
@@ -330,7 +330,7 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(tmp_path: Path) -
     lu_factor(path, out=out, memory=MEMORY, resume=False, progress=False)
     with pytest.raises(oc.errors.ExistsError, match="complete factors"):
         factor(path, out=out)
-    qr = factor(path, out=out, overwrite=True)
+    qr = factor(path, out=out, if_exists="overwrite")
     assert sorted(p.name for p in out.iterdir()) == ["qr", "tau", "zarr.json"]
     assert_factors(a, qr)
 

@@ -137,7 +137,7 @@ def test_a_stopped_solution_is_gone_on_with(
     assert sorted(p.name for p in x.path.iterdir()) == sorted(p.name for p in whole.path.iterdir())
     # Another budget has other groups, and goes on as well.
     x.close()
-    stop_after(1, lambda: again(overwrite=True))
+    stop_after(1, lambda: again(if_exists="overwrite"))
     again(memory=2 * MEMORY)
     np.testing.assert_allclose(oc.open_array(tmp_path / "b.x")[...], whole[...], rtol=1e-8)
 
@@ -195,14 +195,20 @@ def test_killed_at_any_line(
     def work() -> None:
         # Threads do not survive a fork: all is opened anew.
         again, given = open_factor(factor.path), oc.open_array(b.path)
-        solver(again, given, memory=MEMORY, threads=1, overwrite=True, progress=False)
+        solver(again, given, memory=MEMORY, threads=1, if_exists="overwrite", progress=False)
 
     line = first + 1
     while kill_at_line(line, work, DECISIVE):
         state = "nothing"
         if (out / "zarr.json").exists():
             state = read_metadata(place(out)).state or "whole"
-        x = solver(factor, b, memory=MEMORY, overwrite=state == "whole", progress=False)
+        x = solver(
+            factor,
+            b,
+            memory=MEMORY,
+            if_exists="overwrite" if state == "whole" else "error",
+            progress=False,
+        )
         assert hpl_residual(a, x[...], b[...]) < 16
         assert not (out / NOTE).exists()
         line += 21
@@ -216,7 +222,7 @@ def test_of_two_calls_one_is_refused(
 
     def meanwhile() -> None:
         with pytest.raises(BusyError, match="solving"):
-            solver(factor, b, memory=MEMORY, overwrite=True, progress=False)
+            solver(factor, b, memory=MEMORY, if_exists="overwrite", progress=False)
 
     with after_note(1, meanwhile):
         x = solver(factor, b, memory=MEMORY, progress=False)

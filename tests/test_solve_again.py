@@ -87,7 +87,7 @@ def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
     """Also between the moment when factors are whole and the next line."""
     matrix.close()
     a = matrix_of(assume_a)
-    oc.from_array(a, matrix.path, order="F", overwrite=True).close()
+    oc.from_array(a, matrix.path, order="F", if_exists="overwrite").close()
 
     def solve() -> None:
         options = {"memory": "300 kB", "threads": 1, "assume_a": assume_a, "progress": False}
@@ -169,9 +169,9 @@ def test_factors_of_a_matrix_that_changed_are_refused_with_a_fix_that_works(
     oc.linalg.lu_factor(matrix, progress=False)
     with oc.open_array(matrix.path, "r+") as changed:
         changed[0, 0] = 50
-    with pytest.raises(ExistsError, match=r"overwrite=True, or another factors="):
+    with pytest.raises(ExistsError, match=r"if_exists='overwrite', or another factors="):
         oc.linalg.solve(matrix, np.ones(N), progress=False)
-    x, _ = oc.linalg.solve(matrix, np.ones(N), overwrite=True, progress=False)
+    x, _ = oc.linalg.solve(matrix, np.ones(N), if_exists="overwrite", progress=False)
     assert np.allclose(oc.open_array(matrix.path)[...] @ x, 1)
 
 
@@ -179,9 +179,9 @@ def test_a_solution_on_disk_is_replaced_only_when_told(matrix: oc.Array, tmp_pat
     lu = oc.linalg.lu_factor(matrix, progress=False)
     b = oc.from_array(np.ones((N, 3)), tmp_path / "b")
     first = oc.linalg.lu_solve(lu, b, progress=False)
-    with pytest.raises(ExistsError, match="overwrite=True"):
+    with pytest.raises(ExistsError, match="if_exists='overwrite'"):
         oc.linalg.lu_solve(lu, b, progress=False)
-    again = oc.linalg.lu_solve(lu, b, overwrite=True, progress=False)
+    again = oc.linalg.lu_solve(lu, b, if_exists="overwrite", progress=False)
     assert np.array_equal(again, np.asarray(oc.open_array(first.path)))
     with pytest.raises(InvalidError, match="the right-hand side itself"):
-        oc.linalg.lu_solve(lu, b, out=b.path, overwrite=True, progress=False)
+        oc.linalg.lu_solve(lu, b, out=b.path, if_exists="overwrite", progress=False)

@@ -132,7 +132,7 @@ def test_anew_where_the_matrix_has_changed(
     if stage == "refining":
         with pytest.raises(ExistsError, match="as it was before"):
             mixed(path)
-    report = check_again(path, matrix, overwrite=stage == "refining")
+    report = check_again(path, matrix, if_exists="overwrite" if stage == "refining" else "error")
     assert not any("resumed" in note or "used" in note for note in report.notes)
 
 
@@ -180,7 +180,7 @@ def test_what_belongs_to_another_matrix_stays(tmp_path: Path, matrix: Matrix) ->
     assert any("resumed" in note for note in report.notes)
     with after_notes(2, interrupt), pytest.raises(Interrupted):
         mixed(one, factors=factors)
-    x, _ = mixed(two, factors=factors, overwrite=True)
+    x, _ = mixed(two, factors=factors, if_exists="overwrite")
     assert hpl_residual(matrix, x, np.ones(N)) < 16
     assert {p.name for p in tmp_path.iterdir()} == {"one", "two"}
 
@@ -189,7 +189,7 @@ def test_an_array_of_the_users_in_the_place_of_the_copy(tmp_path: Path, matrix: 
     path = on_disk(tmp_path / "Z", matrix).path
     oc.from_array(np.ones(3), tmp_path / "Z.f4.lu.copy")
     with pytest.raises(ExistsError, match="where solve would put a temporary copy"):
-        mixed(path, overwrite=True)
+        mixed(path, if_exists="overwrite")
     assert oc.open_array(tmp_path / "Z.f4.lu.copy").shape == (3,)
 
 

@@ -57,7 +57,7 @@ def well(n: int, dtype: Any = "f8", seed: int = 0) -> Matrix:
 
 def stored(path: Path, a: Matrix, **layout: Any) -> oc.Array:
     layout = {"chunks": (64,) * a.ndim, "order": "F"} | layout
-    array = oc.create_array(path, a.shape, a.dtype, overwrite=True, **layout)
+    array = oc.create_array(path, a.shape, a.dtype, if_exists="overwrite", **layout)
     array[...] = a
     return array
 
@@ -93,7 +93,7 @@ def test_as_scipy(tmp_path: Path, dtype: str, trans: Any, lower: bool) -> None:
         B = stored(tmp_path / "B", b, order=side_order, chunks=(32, 32))
         memory = 226_000 + 8_000 * a.itemsize
         X, report = solve_triangular_and_report(
-            T, B, trans=trans, lower=lower, overwrite=True, memory=memory, progress=False
+            T, B, trans=trans, lower=lower, if_exists="overwrite", memory=memory, progress=False
         )
         assert_solved(X, a, b, trans, lower=lower)
         np.testing.assert_allclose(X[...], want, atol=1e3 * np.finfo(dtype).eps)
@@ -164,7 +164,13 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, lower: bool) -> Non
         b = random((n, k), seed=1)
         T = stored(tmp_path / "T", a, order=order, chunks=(64, 64))
         X, report = solve_triangular_and_report(
-            T, b, out=tmp_path / "X", lower=lower, overwrite=True, memory=250_000, progress=False
+            T,
+            b,
+            out=tmp_path / "X",
+            lower=lower,
+            if_exists="overwrite",
+            memory=250_000,
+            progress=False,
         )
         assert_solved(X, a, b, "N", lower=lower)
         assert report.bytes_read == report.planned_bytes_read
@@ -198,7 +204,8 @@ def test_any_shape_and_layout(
             )  # fmt: skip
     memory = data.draw(st.integers(250_000, 400_000), label="memory")
     X, report = solve_triangular_and_report(
-        arrays["T"], arrays["B"], trans=trans, out=tmp_path / "X", overwrite=True, memory=memory,
+        arrays["T"], arrays["B"], trans=trans, out=tmp_path / "X",
+        if_exists="overwrite", memory=memory,
         progress=False, **triangle,
     )  # fmt: skip
     assert_solved(X, a, b, trans, **triangle)
@@ -227,7 +234,7 @@ def test_ones_below_the_diagonal_take_differences(tmp_path: Path) -> None:
     assert (X[...] == np.diff(b, axis=0, prepend=0)).all()
     # Transposed, differences with the row below.
     X = solve_triangular(
-        T, B, lower=True, trans="T", overwrite=True, memory=T.nbytes // 6, progress=False
+        T, B, lower=True, trans="T", if_exists="overwrite", memory=T.nbytes // 6, progress=False
     )
     assert (X[...] == -np.diff(b, axis=0, append=0)).all()
 
@@ -283,7 +290,7 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str, lo
     for memory in (T.nbytes // 4, T.nbytes):
         g = triangular_geometry(system, memory)
         X, report = solve_triangular_and_report(
-            T, B, lower=lower, overwrite=True, memory=memory, progress=False
+            T, B, lower=lower, if_exists="overwrite", memory=memory, progress=False
         )
         assert_solved(X, a, b, "N", lower=lower)
         assert report.method == g.method
@@ -301,7 +308,7 @@ def test_one_pass_over_the_triangle_for_each_group(tmp_path: Path) -> None:
     for k, memory in ((1, 400_000), (100, 900_000), (100, 450_000)):
         b = random((n, k), seed=1)
         X, report = solve_triangular_and_report(
-            T, b, out=tmp_path / "X", overwrite=True, memory=memory, progress=False
+            T, b, out=tmp_path / "X", if_exists="overwrite", memory=memory, progress=False
         )
         assert_solved(X, a, b, "N")
         passes = int(report.method.split()[0])
@@ -324,7 +331,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
             assert not (tmp_path / "X").exists()
             for memory in (least, least + PAGE, least + 17 * PAGE, 2 * least, 5 * least):
                 X, report = solve_triangular_and_report(
-                    T, side, memory=memory, out=out, overwrite=True, progress=False
+                    T, side, memory=memory, out=out, if_exists="overwrite", progress=False
                 )
                 assert_solved(X, a, b, "N")
                 assert report.peak_memory_bytes <= memory
@@ -417,7 +424,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(InvalidError, "elements of object", b.astype(object)[:3], b[:3])
     refused(InvalidError, "threads must be", T, b, threads=-1)
     refused(InvalidError, "cannot be on disk", T, b[:, :0], out=tmp_path / "X")
-    refused(InvalidError, "is an operand itself", T, b, out=T.path, overwrite=True)
+    refused(InvalidError, "is an operand itself", T, b, out=T.path, if_exists="overwrite")
     with exclusive(place(tmp_path / ".X.filling"), "another call"):
         refused(BusyError, "in use by another", T, b, out=tmp_path / "X")
     with monkeypatch.context() as patch:

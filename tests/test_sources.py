@@ -398,10 +398,10 @@ def test_names_of_dimensions_and_attributes_come_along(tmp_path: Path) -> None:
         attributes={"unit": "m", "_ARRAY_DIMENSIONS": ["t", "x"]},
     )  # fmt: skip
     for source in (ours, v3, v2, tmp_path / "v2"):
-        array = oc.from_array(source, tmp_path / "A", overwrite=True)
+        array = oc.from_array(source, tmp_path / "A", if_exists="overwrite")
         assert (array.dims, array.attrs) == (("t", "x"), {"unit": "m"})
         array = oc.from_array(
-            source, tmp_path / "A", overwrite=True, dims=("a", "b"), attributes={}
+            source, tmp_path / "A", if_exists="overwrite", dims=("a", "b"), attributes={}
         )
         assert (array.dims, array.attrs) == (("a", "b"), {})
 
@@ -418,7 +418,7 @@ def test_a_source_is_not_overwritten_by_its_copy(tmp_path: Path) -> None:
         for source in sources:
             name = tmp_path / source if isinstance(source, str) else source
             with pytest.raises(InvalidError, match="itself"):
-                oc.from_array(name, tmp_path / "Z", overwrite=True)
+                oc.from_array(name, tmp_path / "Z", if_exists="overwrite")
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "Z")[...], model)
 
 
@@ -470,7 +470,7 @@ def test_ctrl_c_leaves_an_incomplete_array(tmp_path: Path, after: int) -> None:
         oc.from_array(rows(), tmp_path / "A", shape=200, chunks=(10, 4))
     with pytest.raises(IncompleteError, match="again with the same arguments"):
         oc.open_array(tmp_path / "A")
-    again = oc.from_array(np.ones((200, 4)), tmp_path / "A", overwrite=True)
+    again = oc.from_array(np.ones((200, 4)), tmp_path / "A", if_exists="overwrite")
     assert again.info().state == "whole"
 
 
@@ -492,9 +492,9 @@ def test_a_target_is_for_one_copy_at_a_time(tmp_path: Path, kind: str) -> None:
             yield np.zeros((1, 3))
             busy = r"A is being made .* choose another name"
             with pytest.raises(BusyError, match=busy):
-                oc.from_array(np.ones((2, 3)), target, overwrite=True, progress=False)
+                oc.from_array(np.ones((2, 3)), target, if_exists="overwrite", progress=False)
             with pytest.raises(BusyError, match=busy):
-                oc.create_array(target, (2, 3), "f8", overwrite=True)
+                oc.create_array(target, (2, 3), "f8", if_exists="overwrite")
             yield np.ones((1, 3))
 
         oc.from_array(rows(), target, shape=(2, 3), dtype="f8", progress=False).close()
@@ -502,4 +502,4 @@ def test_a_target_is_for_one_copy_at_a_time(tmp_path: Path, kind: str) -> None:
             np.testing.assert_array_equal(A[...], [[0] * 3, [1] * 3])
         if pool is None:
             assert os.listdir(tmp_path) == ["A"]
-        oc.from_array(np.ones((2, 3)), target, overwrite=True, progress=False).close()
+        oc.from_array(np.ones((2, 3)), target, if_exists="overwrite", progress=False).close()

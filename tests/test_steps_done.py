@@ -51,7 +51,7 @@ class Case:
             self.call: Call = lambda **more: _with_report(matmul(self.source, b, **more))
         elif verb == "solve_triangular":
             triangle = np.tril(a) + 20 * np.eye(N)
-            oc.from_array(triangle, self.source, order="F", chunks=(64, 64), overwrite=True,
+            oc.from_array(triangle, self.source, order="F", chunks=(64, 64), if_exists="overwrite",
                           progress=False).close()  # fmt: skip
             self.expected = scipy.linalg.solve_triangular(triangle, b, lower=True)
             self.call = lambda **more: _with_report(
@@ -128,7 +128,9 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     before = sorted(p.name for p in tmp_path.iterdir())
     while kill_at_line(line, lambda: case.run(out), ("steps_done.py", "result.py")):
         resume = line % 4 != 0
-        X, report = case.run(out, overwrite=is_whole(out), resume=resume)
+        X, report = case.run(
+            out, if_exists="overwrite" if is_whole(out) else "error", resume=resume
+        )
         case.assert_right(X)
         resumed += any("gone on" in note for note in report.notes)
         assert resume or report.notes == []

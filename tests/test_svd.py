@@ -224,9 +224,9 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     svd(a, 2, out=tmp_path / "U", progress=False)
     with pytest.raises(ExistsError, match="U exists"):
         svd(a, 2, out=tmp_path / "U", progress=False)
-    U = svd(a, 2, out=tmp_path / "U", overwrite=True, progress=False)[0]
+    U = svd(a, 2, out=tmp_path / "U", if_exists="overwrite", progress=False)[0]
     with pytest.raises(InvalidError, match="operand itself"):
-        svd(U, 1, out=tmp_path / "U", overwrite=True, progress=False)
+        svd(U, 1, out=tmp_path / "U", if_exists="overwrite", progress=False)
     a[31, 4] = -np.inf
     with pytest.raises(NonFiniteError, match=r"A\[31, 4\] is -inf"):
         svd(a, 2, progress=False)

@@ -376,14 +376,15 @@ class Array(ArrayOperand):
     ) -> None:
         self.close()
 
-    def mark(self, state: str | None, why: str = "") -> None:
+    def mark(self, state: str | None, why: str = "", *, made: dict[str, Any] | None = None) -> None:
         """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``.
 
-        Steps that others have appended since it was opened stay counted.
+        Steps that others have appended since it was opened stay counted. `made` identifies the call
+        that made it, for calls with ``if_exists="open"``.
         """
         newest = read_metadata(self._place) if self.metadata.growing else self.metadata
-        write_metadata(self._place, dataclasses.replace(newest, state=state, why=why))
-        self.metadata = dataclasses.replace(self.metadata, state=state, why=why)
+        write_metadata(self._place, dataclasses.replace(newest, state=state, why=why, made=made))
+        self.metadata = dataclasses.replace(self.metadata, state=state, why=why, made=made)
 
 
 def open_array(

@@ -143,7 +143,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             made[name] = specs[name].laid_out(where, metadata)
         for name in made:
             where = self._place.below(name)
-            make_array(where, made[name], overwrite=time_steps.is_empty(where), reserve=True)
+            make_array(
+                where,
+                made[name],
+                if_exists="overwrite" if time_steps.is_empty(where) else "error",
+                reserve=True,
+            )
         time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
 
     def _check(self, wanted: dict[str, Metadata] | None, time: str) -> None:

@@ -43,7 +43,7 @@ def _no_array(where: Place) -> OutcoreError:
     if is_half_made(where):
         return IncompleteError(
             f"{where.path} is only half made: its making was stopped; make it again with "
-            "overwrite=True"
+            "if_exists='overwrite'"
         )
     if where.path.exists() and not where.path.is_dir():
         return NotFoundError(

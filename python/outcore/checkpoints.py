@@ -173,7 +173,7 @@ def _write_array(
     progress: ProgressLike,
     memory: int | None,
 ) -> None:
-    ranks.first(lambda: make_array(where, metadata, overwrite=False, reserve=True))
+    ranks.first(lambda: make_array(where, metadata, if_exists="error", reserve=True))
     with ranks.each(lambda: Array(where, metadata, "r+")) as array:
         group_transfer.write(array, local, schema, ranks, progress, memory)
 

@@ -25,6 +25,8 @@ from outcore.copy_plan import CopyPlan, Side, plan_copy
 from outcore.copy_report import CopyReport
 from outcore.create import array_metadata, make_array
 from outcore.errors import Interrupted, InvalidError, OutcoreError
+from outcore.existing import open_existing, refuse_other
+from outcore.if_exists import IfExists, check_if_exists
 from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
 from outcore.progress import ProgressLike, check_progress
@@ -147,7 +149,7 @@ def from_array(
     chunk_order: str | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> Array:
@@ -167,7 +169,7 @@ def from_array(
           it has several (``"data.h5::run/u"``), unless a file has that very name; of a Zarr array
           of any version and codec, or of outcore's own layout; of any other file of plain
           elements, with ``shape=`` and ``dtype=``.
-    path, chunks, chunk_order, overwrite
+    path, chunks, chunk_order
         As for `create_array`.
     dtype
         Type of the elements on disk; by default as `source` has it. Of a raw file, the type in the
@@ -188,6 +190,10 @@ def from_array(
         Order of elements in a chunk; by default as `source` has it.
     dims, attributes
         As for `create_array`; by default those of an outcore or Zarr source.
+    if_exists
+        As for `create_array`. ``"open"`` opens a whole copy of the same source: a file or directory
+        by its name, or an array, unless it was written to since. Elements of any other source are
+        not compared, only shape, type and layout.
     resume
         Whether a copy that was stopped goes on, if `source` is as it was then: a file or directory
         by its name, an array of outcore's or a zarr-python array in a directory. A copy of anything
@@ -227,7 +233,7 @@ def from_array(
     ) as opened:
         return copy_to_array(
             opened, path, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
-            dims=dims, attributes=attributes, overwrite=overwrite, resume=resume,
+            dims=dims, attributes=attributes, if_exists=if_exists, resume=resume,
             progress=progress,
         )[0]  # fmt: skip
 
@@ -242,7 +248,7 @@ def copy_to_array(
     chunk_order: str | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> tuple[Array, CopyReport]:
@@ -263,35 +269,50 @@ def copy_to_array(
     metadata = metadata.on(where.volume)
     check_apart(source, where.path)
     refuse_being_made(where)
+    version = source.version()
+    made: dict[str, Any] | None = None
+    if version is not None:
+        made = {"call": "from_array", "source": version, "casting": source.casting}
+    if check_if_exists(if_exists) == "open":
+        given: dict[str, Any] = {
+            "chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes
+        }  # fmt: skip
+        found = open_existing(where, metadata, [name for name in given if given[name] is not None])
+        if found is not None:
+            if made is not None:
+                refuse_other(where, found.metadata.made, made, "the source")
+            return found, _report_opened(found, plan.blocks)
     record = CopyRecord(where)
     with (
-        _saying_how_to_go_on(record, resume=resume, overwrite=overwrite),
+        _saying_how_to_go_on(record, resume=resume, if_exists=if_exists),
         being_made(where, f"copying to {where.path.name}"),
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
-        stopped = resume and not overwrite and record.was_stopped(begun)
-        version, done = source.version(), 0
+        stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
+        done = 0
         steps = record.steps_of(version, source.casting) if stopped else None
         if steps is not None:
             plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
             done = record.done_of(plan.blocks)
             write_metadata(where, begun)  # the attributes of this call
         else:
-            make_array(where, begun, overwrite=overwrite or stopped, reserve=True)
+            make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
         record.describe(version, source.casting, plan)
         record.begin(done)
-        return _copy_to(where, record, side, source, plan, done, memory_bytes, progress)
+        return _copy_to(where, record, side, source, plan, done, memory_bytes, progress, made)
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(record: CopyRecord, *, resume: bool, overwrite: bool) -> Iterator[None]:
+def _saying_how_to_go_on(
+    record: CopyRecord, *, resume: bool, if_exists: IfExists
+) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if overwrite and resume:
-            how = "without overwrite=True"
+        if if_exists == "overwrite" and resume:
+            how = "without if_exists='overwrite'"
         else:
-            how = "with the same arguments" if resume else "with overwrite=True"
+            how = "with the same arguments" if resume else "with if_exists='overwrite'"
         what = "go on" if resume and record.goes_on else "begin anew"
         raise Interrupted(
             f"copying to {record.where.path} was stopped; call it again {how} to {what}"
@@ -307,6 +328,7 @@ def _copy_to(
     done: int,
     memory_bytes: int,
     progress: ProgressLike,
+    made: dict[str, Any] | None,
 ) -> tuple[Array, CopyReport]:
     """Copy into an array that was made, while nobody else does, from block number `done` on."""
     array = open_array(where.path, "r+", allow_incomplete=True)
@@ -322,7 +344,7 @@ def _copy_to(
             notes = CopyNotes(record, target.sync, done) if record.goes_on else None
             copy_blocks(source, target, plan, call, where.path, notes)
             target.finish()
-            array.mark(None)
+            array.mark(None, made=made)
             record.remove()
     except BaseException:
         array.close()
@@ -333,6 +355,17 @@ def _copy_to(
     )  # fmt: skip
     array.report = report
     return array, report
+
+
+def _report_opened(array: Array, blocks: int) -> CopyReport:
+    """Report on a copy that an earlier call made."""
+    array.report = CopyReport(
+        path=str(array.path), format="outcore", shape=array.shape, dtype=array.dtype.name,
+        order=array.order, chunks=array.chunks, codec="none", nbytes=array.nbytes,
+        file_bytes=bytes_on_disk(array.path), blocks=blocks, blocks_before=blocks, times_read=0.0,
+        seconds=0.0, memory_bytes=0, peak_memory_bytes=0,
+    )  # fmt: skip
+    return array.report
 
 
 def report_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile
-from outcore.array import Array, open_array
+from outcore.array import Array
 from outcore.array_metadata import (
     bump_generation,
     is_half_made,
@@ -25,7 +26,10 @@ from outcore.disk_chunks import with_disk_schema
 from outcore.disk_schema import MemorySchema, divide
 from outcore.distribution import Rules
 from outcore.errors import ExistsError, InvalidError, OutcoreError
+from outcore.existing import open_existing
 from outcore.fill import Fill, fill_array
+from outcore.fill_identity import FillIdentity
+from outcore.if_exists import IfExists, check_if_exists
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.volumes import AnyPath, PathLike, Place, place, refuse_being_made
@@ -54,8 +58,8 @@ def create_array(
     attributes: dict[str, Any] | None = None,
     growing: bool = False,
     fill: Fill | None = None,
-    overwrite: bool = False,
-    exist_ok: bool = False,
+    fill_id: Any = None,
+    if_exists: IfExists = "error",
     reserve: bool = True,
     memory: int | str | None = None,
     threads: int = 1,
@@ -104,17 +108,23 @@ def create_array(
     fill
         Called as ``fill(rows, cols)`` (one slice a dimension) for bounded blocks; returns their
         elements. With ``threads > 1`` it is called from several threads at once.
-    overwrite
-        Replace what is there. Otherwise an existing array is an error, unless `fill` was stopped
-        halfway and goes on.
-    exist_ok
-        Open a whole array of the same shape and type that is there already, as it is and for
-        reading, for scripts that are started again: a stopped factorization of it goes on.
+    fill_id
+        A JSON value that names what `fill` computes, such as ``{"wavenumber": 20.6}``. A call with
+        another one neither resumes nor opens the array.
+    if_exists
+        ``"error"`` refuses an array that is there, unless a call with `fill` was stopped and this
+        call resumes it. ``"open"`` also opens a whole array, as it is, if shape, type, order,
+        `fill_id`, and those of chunks, dimensions and attributes that are given, are the same; so
+        a script can be run again. ``"overwrite"`` replaces what is there.
     reserve
         Take the disk space now, so that writing cannot run out of it later.
-    memory, threads, resume, progress
-        Budget for the blocks of `fill`, calls of `fill` at once, whether a stopped assembly goes
-        on, and whether progress is shown on the terminal.
+    memory, threads, progress
+        Budget for the blocks of `fill`, calls of `fill` at once, and whether progress is shown on
+        the terminal.
+    resume
+        Resume a stopped assembly of the same array with the same `attributes` and `fill_id`. Python
+        cannot compare functions: the values that `fill` takes from its closure, from objects and
+        from other functions go unseen. Put those that matter into `fill_id`.
 
     Returns
     -------
@@ -124,7 +134,9 @@ def create_array(
     Raises
     ------
     ExistsError
-        If there is something at `path`.
+        If there is something at `path`; with ``if_exists="open"``, something else.
+    JournalError
+        If a stopped assembly at `path` has another shape, layout, `attributes` or `fill_id`.
     DiskFullError
         If the disk has no room for it.
     InvalidError
@@ -136,6 +148,11 @@ def create_array(
         If another call makes an array, or factors, at `path`.
     Interrupted
         On Ctrl-C or SIGTERM while `fill` is at work. The same call goes on from what is done.
+
+    Warns
+    -----
+    FillChangedWarning
+        If the call resumes, or opens, an array whose `fill` had another source text.
     """
     metadata = array_metadata(
         shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
@@ -145,21 +162,30 @@ def create_array(
     where = place(path)
     layout = DiskLayout(disk_schema, memory_schema, mesh)
     metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))
-    if exist_ok and not overwrite and where.exists():
-        found = read_metadata(where)
-        if found.state is None and _is_alike(found, metadata):
-            return open_array(path)
+    if fill is None and fill_id is not None:
+        raise InvalidError(f"fill_id= belongs to fill=, have fill_id={fill_id!r} alone; pass both")
+    if check_if_exists(if_exists) == "open":
+        given = {
+            "chunks": chunks, "chunk_order": chunk_order, "disk_schema": disk_schema,
+            "dims": dims, "attributes": attributes,
+        }  # fmt: skip
+        found = open_existing(where, metadata, [name for name in given if given[name] is not None])
+        if found is not None:
+            if fill is not None:
+                FillIdentity.of(fill, fill_id).check_opened(where, found.metadata.made)
+            return found
     if fill is None:
         refuse_being_made(where)
-        make_array(where, metadata, overwrite=overwrite, reserve=reserve)
+        make_array(where, metadata, if_exists=if_exists, reserve=reserve)
         # Its making counts as writing.
         return Array(where, metadata, "r+")
     return fill_array(
         where,
         metadata,
         fill,
-        make=lambda begun, over: make_array(where, begun, overwrite=over, reserve=reserve),
-        overwrite=overwrite,
+        fill_id=fill_id,
+        make=lambda begun, over: make_array(where, begun, if_exists=over, reserve=reserve),
+        if_exists=if_exists,
         memory=memory,
         threads=threads,
         resume=resume,
@@ -278,21 +304,13 @@ def _default_chunks(
     return (1, *default_chunks(shape[1:], itemsize, order))
 
 
-def _is_alike(found: Metadata, wanted: Metadata) -> bool:
-    """Whether an array that is there will do, however many steps it has."""
-    fixed = int(wanted.growing)
-    return (found.growing, found.shape[fixed:], found.dtype) == (
-        wanted.growing, wanted.shape[fixed:], wanted.dtype,
-    )  # fmt: skip
-
-
-def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bool) -> None:
+def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve: bool) -> None:
     """Make the files, ``zarr.json`` last: there is no array until all of it is there.
 
     The first one tells whose the directory is: see `is_half_made`.
     """
     grid = metadata.grid()
-    _make_room(where, overwrite=overwrite)
+    _make_room(where, if_exists)
     try:
         bump_generation(where)
         ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
@@ -303,7 +321,7 @@ def make_array(where: Place, metadata: Metadata, *, overwrite: bool, reserve: bo
         raise
 
 
-def _make_room(where: Place, *, overwrite: bool) -> None:
+def _make_room(where: Place, if_exists: IfExists) -> None:
     """Remove what may be replaced, refuse what may not."""
     if not where.volume.exists(where.name):
         return
@@ -317,8 +335,19 @@ def _make_room(where: Place, *, overwrite: bool) -> None:
             for name, _, _ in where.volume.list(where.name)
         )
     )
-    if not blank and not overwrite:
-        raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+    if if_exists == "open" and is_known:
+        # The caller opens whole arrays.
+        blank = not where.exists()
+        if not blank:
+            why = read_metadata(where).why
+            raise ExistsError(
+                f"{where.path} exists and is not whole ({why}); finish that call, or pass "
+                "if_exists='overwrite'"
+            )
+    if not blank and if_exists != "overwrite":
+        raise ExistsError(
+            f"{where.path} exists; choose another name, or pass if_exists='open' or 'overwrite'"
+        )
     if not blank and not is_known:
         raise ExistsError(
             f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
@@ -349,8 +378,24 @@ def _is_array(where: Place) -> bool:
     return False
 
 
+def _check_group(where: Place, attributes: dict[str, Any] | None) -> None:
+    """Refuse what is no group, or one with other attributes."""
+    try:
+        document = json.loads(where.volume.read_small(where.inside("zarr.json")))
+        is_group, have = document["node_type"] == "group", document.get("attributes") or {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        is_group, have = False, {}
+    if not is_group or "outcore" in have:
+        raise ExistsError(f"{where.path} exists and is no group; choose another name")
+    if attributes is not None and have != attributes:
+        raise ExistsError(
+            f"{where.path} exists and has attributes {have}, this call makes {attributes}; choose "
+            "another name, or pass if_exists='overwrite'"
+        )
+
+
 def create_group(
-    path: PathLike, *, attributes: dict[str, Any] | None = None, overwrite: bool = False
+    path: PathLike, *, attributes: dict[str, Any] | None = None, if_exists: IfExists = "error"
 ) -> AnyPath:
     """Make a Zarr group, a directory for arrays that belong together.
 
@@ -362,9 +407,10 @@ def create_group(
         Directory of the group, also in a pool; directories above it are made.
     attributes
         The user's attributes, stored in ``zarr.json``; as of `create_array`.
-    overwrite
-        Of a group that is there, write the ``zarr.json`` anew; nothing else in it is touched. An
-        array that is there is removed.
+    if_exists
+        ``"open"`` accepts a group that is there, with `attributes` if these are given.
+        ``"overwrite"`` writes its ``zarr.json`` anew, and touches nothing else in it; it removes an
+        array that is there.
 
     Returns
     -------
@@ -382,8 +428,13 @@ def create_group(
     """
     document = group_json(plain_attributes(attributes))
     where = place(path)
-    if where.exists() and not overwrite:
-        raise ExistsError(f"{where.path} exists; choose another name or pass overwrite=True")
+    if check_if_exists(if_exists) != "overwrite" and where.exists():
+        if if_exists == "open":
+            _check_group(where, None if attributes is None else plain_attributes(attributes))
+            return where.path
+        raise ExistsError(
+            f"{where.path} exists; choose another name, or pass if_exists='open' or 'overwrite'"
+        )
     refuse_being_made(where)
     if _is_array(where):
         remove_array(where)

@@ -220,6 +220,10 @@ class DamagedCheckpointWarning(UserWarning):
     """A checkpoint that is damaged; the one before it is used."""
 
 
+class FillChangedWarning(UserWarning):
+    """The source text of `fill` changed since the assembly that a call resumes, or opens."""
+
+
 class GrowthWarning(UserWarning):
     """Pivots grew so much that the factors may have few correct digits."""
 

@@ -31,6 +31,7 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.hdf5_names import dataset_to_write, is_named_hdf5
+from outcore.if_exists import Replace, overwrites
 from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
 from outcore.pool_path import is_url
@@ -74,7 +75,7 @@ def export_array(
     source_order: str = "C",
     offset: int = 0,
     memory: int | str | None = None,
-    overwrite: bool = False,
+    if_exists: Replace = "error",
     progress: ProgressLike = True,
 ) -> CopyReport:
     """Copy an array into a file or directory of another format, in bounded memory.
@@ -103,9 +104,9 @@ def export_array(
         Bytes for the blocks that are copied at once and for what the libraries of both sides take
         beside them. Where chunks of the source would be decoded more than twice, the copy goes
         through a temporary array beside `path`, if there is room for it on the disk.
-    overwrite
-        Replace the file or Zarr array that is there, once the new one is whole. Of an HDF5 file,
-        all datasets go.
+    if_exists
+        ``"overwrite"`` replaces a file or Zarr array, once the new one is whole. It removes
+        all datasets of an HDF5 file.
     progress
         As for `from_array`.
 
@@ -128,6 +129,7 @@ def export_array(
     Interrupted
         On Ctrl-C or SIGTERM. As after any failure, nothing is left of the copy.
     """
+    overwrites(if_exists)  # refuses other words
     if not isinstance(path, str | os.PathLike):
         raise InvalidError(f"need a path, have {path!r}; name the file to make")
     if is_url(os.fspath(path)):
@@ -148,7 +150,7 @@ def export_array(
     ) as opened:
         where = Path(os.path.abspath(name))
         made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order)
-        return made.run(memory, overwrite, progress)
+        return made.run(memory, if_exists, progress)
 
 
 def format_of(path: PathLike) -> str | None:
@@ -200,16 +202,18 @@ class _Export:
             )
         return tuple(min(int(c), n) for c, n in zip(given, self._shape, strict=True))
 
-    def run(self, memory: int | str | None, overwrite: bool, progress: ProgressLike) -> CopyReport:
+    def run(
+        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
+    ) -> CopyReport:
         """Copy, under another name until all is there."""
         memory_bytes = budget.resolve(memory)
         plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
         nbytes = math.prod(self._shape) * self._dtype.itemsize
-        self._check_room(nbytes, overwrite)
+        self._check_room(nbytes, if_exists)
         chunks, before = None, None
         if plan.times_read > MOST_TIMES_READ and 2 * nbytes <= _free_bytes(self._path.parent):
             chunks = self._stage_chunks(plan, memory_bytes)
-        with _new(self._path, overwrite) as fresh:
+        with _new(self._path, if_exists) as fresh:
             if chunks is None:
                 call = self._copy(self._source, plan, fresh, memory_bytes, progress)
             else:
@@ -307,12 +311,12 @@ class _Export:
         header = b"" if self._kind == "raw" else _npy_header(self._shape, self._dtype, self._order)
         return FlatTarget(path, self._shape, self._dtype, self._order, header)
 
-    def _check_room(self, nbytes: int, overwrite: bool) -> None:
+    def _check_room(self, nbytes: int, if_exists: Replace) -> None:
         """Refuse, before any work, what cannot be written there."""
         path = self._path
         if not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first")
-        _check_replaceable(path, overwrite)
+        _check_replaceable(path, if_exists)
         source = self._source.path
         if not path.is_file() or source is None or not is_same(path, source):
             check_apart(self._source, path)
@@ -345,11 +349,11 @@ def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> byt
     return text.getvalue()
 
 
-def _check_replaceable(path: Path, overwrite: bool) -> None:
+def _check_replaceable(path: Path, if_exists: Replace) -> None:
     if not os.path.lexists(path):
         return
-    if not overwrite:
-        raise ExistsError(f"{path} exists; choose another name or pass overwrite=True")
+    if not overwrites(if_exists):
+        raise ExistsError(f"{path} exists; choose another name, or pass if_exists='overwrite'")
     zarr = path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zarray"))
     if not path.is_file() and not zarr:
         raise ExistsError(
@@ -359,7 +363,7 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def _new(path: Path, overwrite: bool) -> Iterator[Path]:
+def _new(path: Path, if_exists: Replace) -> Iterator[Path]:
     """Give a name for a new file or directory, which gets the name `path` in the end.
 
     After a failure it is removed. A process that is killed leaves it, under a hidden name that says
@@ -368,7 +372,7 @@ def _new(path: Path, overwrite: bool) -> Iterator[Path]:
     fresh = _hidden(path)
     try:
         yield fresh
-        _check_replaceable(path, overwrite)
+        _check_replaceable(path, if_exists)
         with writing(path):
             _put_in_place(fresh, path)
     except KeyboardInterrupt:

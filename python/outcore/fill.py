@@ -16,11 +16,15 @@ import numpy.typing as npt
 from outcore import blocks_done, budget
 from outcore._core import Arena, ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
+from outcore.array_metadata import read_metadata
 from outcore.blocks_done import FILL, BlocksDone, blocks_of
 from outcore.casting import convert, is_allowed
 from outcore.counts import count_of
 from outcore.elements import array_of
-from outcore.errors import BudgetError, Interrupted, InvalidError, OutcoreError
+from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
+from outcore.existing import first_difference
+from outcore.fill_identity import FillIdentity
+from outcore.if_exists import IfExists
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -39,8 +43,9 @@ def fill_array(
     metadata: Metadata,
     fill: Fill,
     *,
-    make: Callable[[Metadata, bool], None],
-    overwrite: bool,
+    fill_id: Any,
+    make: Callable[[Metadata, IfExists], None],
+    if_exists: IfExists,
     memory: int | str | None,
     threads: int,
     resume: bool,
@@ -48,10 +53,11 @@ def fill_array(
 ) -> Array:
     """Make the array, or go on with a half-made one, and return it filled.
 
-    ``make(metadata, overwrite)`` makes the files of the array.
+    ``make(metadata, if_exists)`` makes the files of the array.
     """
     if not callable(fill):
         raise InvalidError(f"fill must be a function such as fill(rows, cols), have {fill!r}")
+    identity = FillIdentity.of(fill, fill_id)
     threads = count_of("threads", threads)
     slot_bytes = metadata.grid().slot_bytes
     # A block in each thread and one of each on its way to the disk; and room to pad those that
@@ -67,12 +73,14 @@ def fill_array(
     begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
     with _saying_how_to_go_on(where), being_made(where, "assembly"):
         record = BlocksDone(where, FILL, "assembly")
-        stopped = resume and not overwrite and record.was_stopped(begun)
-        if stopped and record.is_there():
-            done = record.done_of(blocks_of(begun))
+        stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
+        done = record.done_of(blocks_of(begun)) if stopped and record.is_there() else 0
+        if done:
+            _refuse_other_attributes(where, begun)
+            identity.check_resumed(record)
         else:
-            make(begun, overwrite or stopped)
-            done = 0
+            make(begun, "overwrite" if stopped else if_exists)
+        record.header = identity.line()
         record.begin(done)
         array = open_array(where.path, "r+", allow_incomplete=True)
         array.mark("incomplete", _WHY)
@@ -90,9 +98,18 @@ def fill_array(
             array.report.notes.append(
                 f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
             )
-        array.mark(None)
+        array.mark(None, made={"call": "create_array", **identity._asdict()})
         record.remove()
     return array
+
+
+def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
+    """Refuse to resume for a caller with other attributes: its blocks may be others, too."""
+    if difference := first_difference(read_metadata(where), begun, ["attributes"]):
+        raise JournalError(
+            f"{where.path} holds a stopped assembly, which {difference}; pass the same, or "
+            "if_exists='overwrite' to restart"
+        )
 
 
 def _report(array: Array, file: ArrayFile, boxes: list[Box], call: LongCall) -> Report:

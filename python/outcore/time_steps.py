@@ -280,7 +280,7 @@ def _begin(
         times = array_metadata(
             (0,), "f8", None, "C", None, (group.time,), time_attributes, growing=True
         ).on(where.volume)
-        make_array(where.below(group.time), times, overwrite=True, reserve=True)
+        make_array(where.below(group.time), times, if_exists="overwrite", reserve=True)
         group = dataclasses.replace(group, times=times)
     if (time is None) != (group.times is None):
         have, fix = ("has no", "leave time= out") if group.times is None else ("has", "give time=")

@@ -47,6 +47,7 @@ class Metadata:
     chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
     Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along its first
     dimension has shard files of its own for each row of chunks, and blocks in each of these.
+    ``made`` identifies the call that made a whole array, for ``if_exists="open"``.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +64,7 @@ class Metadata:
     growing: bool = False
     block_chunks: tuple[int, ...] | None = None
     disk_schema: DiskSchema | None = None
+    made: dict[str, Any] | None = None
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -140,6 +142,8 @@ class Metadata:
             own["growing"] = True
         if self.state:
             own |= {"state": self.state, "why": self.why}
+        if self.made is not None:
+            own["made"] = self.made
         document: dict[str, Any] = {
             "zarr_format": 3,
             "node_type": "array",
@@ -228,6 +232,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             growing=growing,
             block_chunks=_integers(own.get("block_chunks")),
             disk_schema=None if schema is None else DiskSchema.from_json(schema, divided),
+            made=None if own.get("made") is None else dict(own["made"]),
         )
         # Attributes are easily copied from array to array; the layout is what makes one ours.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None

@@ -11,6 +11,7 @@ from outcore.copy_report import CopyReport
 from outcore.copying import copy_to_array
 from outcore.errors import InvalidError
 from outcore.export import CODECS, export_array, format_of
+from outcore.if_exists import Replace
 from outcore.open_source import open_source
 from outcore.pool_path import is_url
 from outcore.printable import as_line
@@ -56,7 +57,13 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 )  # fmt: skip
 @click.option("--offset", default=0, help="Of a raw SRC: bytes before its elements.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
-@click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
+@click.option(
+    "--overwrite",
+    "if_exists",
+    flag_value="overwrite",
+    default="error",
+    help="Replace what is at DST.",
+)
 @key_option
 @json_option
 def command(
@@ -72,7 +79,7 @@ def command(
     source_order: str,
     offset: int,
     memory: str | None,
-    overwrite: bool,
+    if_exists: Replace,
     as_json: bool,
 ) -> None:
     """Copy an array from SRC to DST in bounded memory.
@@ -86,13 +93,13 @@ def command(
     if kind == "outcore":
         report = _to_array(
             source, target, codec, chunks, order, dtype, casting, shape, source_order, offset,
-            memory, overwrite, not as_json,
+            memory, if_exists, not as_json,
         )  # fmt: skip
     else:
         report = export_array(
             source, target, format=kind, codec=codec, chunks=chunks, order=order, dtype=dtype,
             casting=casting, shape=shape, source_order=source_order, offset=offset, memory=memory,
-            overwrite=overwrite, progress=not as_json,
+            if_exists=if_exists, progress=not as_json,
         )  # fmt: skip
     if as_json:
         print_json(asdict(report))
@@ -112,7 +119,7 @@ def _to_array(
     source_order: str,
     offset: int,
     memory: str | None,
-    overwrite: bool,
+    if_exists: Replace,
     progress: bool,
 ) -> CopyReport:
     if codec not in (None, "none"):
@@ -123,7 +130,7 @@ def _to_array(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         array, report = copy_to_array(
-            opened, target, memory=memory, chunks=chunks, order=order, overwrite=overwrite,
+            opened, target, memory=memory, chunks=chunks, order=order, if_exists=if_exists,
             progress=progress,
         )  # fmt: skip
     array.close()

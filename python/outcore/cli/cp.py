@@ -9,6 +9,7 @@ import click
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
 from outcore.files.copy import FileCopyReport, copy_files
+from outcore.if_exists import Replace
 from outcore.printable import as_line
 from outcore.volumes import AnyPath, PathLike
 
@@ -25,7 +26,14 @@ from outcore.volumes import AnyPath, PathLike
     "-p", "--preserve", is_flag=True,
     help="Keep mode, time and extended attributes; owner and group where that is allowed.",
 )  # fmt: skip
-@click.option("-f", "--overwrite", is_flag=True, help="Replace what is there, once all is copied.")
+@click.option(
+    "-f",
+    "--overwrite",
+    "if_exists",
+    flag_value="overwrite",
+    default="error",
+    help="Replace what is there, once all is copied.",
+)
 @click.option("--resume", is_flag=True, help="Go on with a copy that was stopped.")
 @click.option(
     "--verify/--no-verify", default=None,
@@ -46,7 +54,7 @@ def command(
     recursive: bool,
     follow: bool,
     preserve: bool,
-    overwrite: bool,
+    if_exists: Replace,
     resume: bool,
     verify: bool | None,
     hints: dict[str, Any],
@@ -83,7 +91,7 @@ def command(
             failures.note(Path(link), said, "invalid")
 
     copy_files(
-        sources, target, recursive=recursive, preserve=preserve, overwrite=overwrite,
+        sources, target, recursive=recursive, preserve=preserve, if_exists=if_exists,
         resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
         links="follow" if follow else "leave", done=done, failed=failures.failed,
     )  # fmt: skip

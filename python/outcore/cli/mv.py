@@ -5,13 +5,21 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option
 from outcore.files.move import move_files
+from outcore.if_exists import Replace
 from outcore.volumes import AnyPath, PathLike
 
 
 @click.command("mv", short_help="Rename files and directories, or move them into and out of pools.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
 @click.argument("target", type=TARGET)
-@click.option("-f", "--overwrite", is_flag=True, help="Replace what is there.")
+@click.option(
+    "-f",
+    "--overwrite",
+    "if_exists",
+    flag_value="overwrite",
+    default="error",
+    help="Replace what is there.",
+)
 @click.option("--resume", is_flag=True, help="Go on with a move to another disk that was stopped.")
 @click.option("--memory", help="For pieces of files that go to another disk.  [default: 64MiB]")
 @key_option
@@ -19,7 +27,7 @@ from outcore.volumes import AnyPath, PathLike
 def command(
     sources: tuple[AnyPath, ...],
     target: PathLike,
-    overwrite: bool,
+    if_exists: Replace,
     resume: bool,
     memory: str | None,
     as_json: bool,
@@ -37,7 +45,7 @@ def command(
         moved.append({"source": str(source), "target": str(new)})
 
     move_files(
-        sources, target, overwrite=overwrite, resume=resume, memory=memory,
+        sources, target, if_exists=if_exists, resume=resume, memory=memory,
         progress=not as_json, done=done, failed=failures.failed,
     )  # fmt: skip
     failures.end()

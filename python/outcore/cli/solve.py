@@ -21,6 +21,7 @@ from outcore.errors import (
     ReadOnlyError,
 )
 from outcore.export import export_array
+from outcore.if_exists import Replace
 from outcore.linalg.factors.temporary import removed_later
 from outcore.linalg.systems.plan import ASSUMPTIONS
 from outcore.linalg.systems.solve import solve
@@ -49,7 +50,13 @@ from outcore.volumes import AnyPath, as_path, how_they_meet, place
     help="Directory for the factors.  [default: A's name with a suffix]",
 )  # fmt: skip
 @click.option("--keep-factors", is_flag=True, help="Leave the factors for later.")
-@click.option("--overwrite", is_flag=True, help="Replace a solution, or factors, that are there.")
+@click.option(
+    "--overwrite",
+    "if_exists",
+    flag_value="overwrite",
+    default="error",
+    help="Replace a solution, or factors, that are there.",
+)
 @click.option("--overwrite-a", is_flag=True, help="The factors take the space of A: it is lost.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the BLAS.")
 @click.option(
@@ -68,7 +75,7 @@ def command(
     condition: bool,
     factors: AnyPath | None,
     keep_factors: bool,
-    overwrite: bool,
+    if_exists: Replace,
     overwrite_a: bool,
     threads: int | None,
     report_path: AnyPath | None,
@@ -80,7 +87,7 @@ def command(
     memory while the system is solved. A call that was stopped goes on when it is made again.
     All arrays may be in pools, by their URLs; .npy files are plain ones.
     """
-    _check_writable(output, overwrite=overwrite or output.suffix != ".npy")
+    _check_writable(output, overwrite=if_exists == "overwrite" or output.suffix != ".npy")
     if report_path:
         _check_report(report_path, {"A": a, "B": b, "the output": output, "the factors": factors})
     options: dict[str, Any] = {"factor_dtype": factor_dtype} if factor_dtype else {}
@@ -98,11 +105,11 @@ def command(
             x, report = solve(
                 a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
                 factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
-                overwrite=overwrite, threads=threads, progress=not as_json, condition=condition,
+                if_exists=if_exists, threads=threads, progress=not as_json, condition=condition,
                 **options,
             )  # fmt: skip
             if is_plain:
-                export_array(x, output, format="npy", overwrite=overwrite, progress=False)
+                export_array(x, output, format="npy", if_exists=if_exists, progress=False)
     except KeyboardInterrupt:
         raise Interrupted(
             f"solving with {a.name}; the same command goes on from what is done"

@@ -150,6 +150,6 @@ def _assembled(
     threads = min(usable_cores(), blas_choice.in_use()[1])
     threads = max(min(threads, memory_bytes // (4 * rows * columns * itemsize)), 1)
     return create_array(
-        path, shape, "c16", chunks=(rows, columns), order="F", fill=problem.fill, exist_ok=True,
+        path, shape, "c16", chunks=(rows, columns), order="F", fill=problem.fill, if_exists="open",
         threads=threads, memory=memory_bytes, progress=progress,
     )  # fmt: skip

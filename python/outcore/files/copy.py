@@ -27,6 +27,7 @@ from outcore.files.globbing import expanded
 from outcore.files.pieces import workers_in
 from outcore.files.several import Failed, tried, without_repeats
 from outcore.files.status import FileStatus, status_of, walk
+from outcore.if_exists import Replace, overwrites
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike
 from outcore.signals import stop_on_signals
@@ -84,7 +85,7 @@ class CopyOptions:
 
     recursive: bool = False
     preserve: bool = False
-    overwrite: bool = False
+    if_exists: Replace = "error"
     resume: bool = False
     verify: bool | None = None
     hints: dict[str, Any] | None = None
@@ -104,7 +105,7 @@ def copy_files(
     *,
     recursive: bool = False,
     preserve: bool = False,
-    overwrite: bool = False,
+    if_exists: Replace = "error",
     resume: bool = False,
     verify: bool | None = None,
     hints: dict[str, Any] | None = None,
@@ -134,9 +135,9 @@ def copy_files(
     preserve
         Mode, time and extended attributes too, and owner and group where that is allowed. Else the
         mode only, less what the umask says.
-    overwrite
-        Replace files, arrays, factors and groups, once the copy is whole. Other directories are
-        never replaced, and neither is a copy that the same call made from another source.
+    if_exists
+        ``"overwrite"`` replaces files, arrays, factors and groups, once the copy is whole. It never
+        replaces other directories, nor a copy that the same call made from another source.
     resume
         Go on with a copy that was stopped. What it wrote is read and compared with the checksums
         that it noted, and copied again where they differ or the source has changed.
@@ -182,7 +183,7 @@ def copy_files(
         If what was read back is not what was written.
     """
     options = CopyOptions(
-        recursive, preserve, overwrite, resume, verify, hints, links, memory, progress
+        recursive, preserve, if_exists, resume, verify, hints, links, memory, progress
     )
     workers_in(options.memory_bytes())
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
@@ -209,9 +210,9 @@ def copy_one(
     started = time.perf_counter()
     refuse_just_made(target, source, made)
     below, left_out = _found(source, options.recursive, options.links)
-    _check_target(below[0], target, options.overwrite, options.resume)
+    _check_target(below[0], target, options.if_exists, options.resume)
     job = CopyJob(
-        below, target, preserve=options.preserve, overwrite=options.overwrite,
+        below, target, preserve=options.preserve, if_exists=options.if_exists,
         verify=options.verify, hints=options.hints or {}, memory_bytes=options.memory_bytes(),
         progress=options.progress,
     )  # fmt: skip
@@ -268,7 +269,7 @@ def _found(
     return found, left_out
 
 
-def _check_target(top: FileStatus, target: AnyPath, overwrite: bool, resume: bool) -> None:
+def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: bool) -> None:
     """Refuse, before any work, what cannot be done."""
     source = top.path
     real = (target, source)
@@ -287,8 +288,10 @@ def _check_target(top: FileStatus, target: AnyPath, overwrite: bool, resume: boo
     if not is_there(target):
         return
     refuse_special(target)
-    if not overwrite:
-        raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
+    if not overwrites(if_exists):
+        raise ExistsError(
+            f"{target} exists; choose another name or pass if_exists='overwrite' (-f)"
+        )
     if target.is_dir() and not is_whole_by_itself(target):
         raise ExistsError(
             f"{target} is a directory and no array, so it is not replaced; remove it first, or "

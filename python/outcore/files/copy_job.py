@@ -29,6 +29,7 @@ from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.files.status import FileStatus, status_of, walk
 from outcore.hints import hints_of
+from outcore.if_exists import Replace, overwrites
 from outcore.pool_locks import is_lock
 from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
@@ -69,7 +70,7 @@ class CopyJob:
         target: AnyPath,
         *,
         preserve: bool,
-        overwrite: bool,
+        if_exists: Replace,
         verify: bool | None,
         hints: dict[str, Any],
         memory_bytes: int,
@@ -77,7 +78,7 @@ class CopyJob:
     ) -> None:
         self.target, self.working = target, self.directory_for(target)
         self._top, self._found = found[0], found
-        self._preserve, self._overwrite, self._hints = preserve, overwrite, hints
+        self._preserve, self._if_exists, self._hints = preserve, if_exists, hints
         self.is_read_back = isinstance(target, Path) if verify is None else verify
         self._workers = workers_in(memory_bytes)
         self._arena = Arena(memory_bytes)
@@ -107,7 +108,7 @@ class CopyJob:
         """Make the copy."""
         header = {"source": str(self._top.path), "piece_bytes": PIECE_BYTES}
         self._where = place(self.working)
-        if self._overwrite and not self._preserve:
+        if self._if_exists == "overwrite" and not self._preserve:
             self._replaced = rights.rights_of(self.target)
         total = self.total_bytes * (2 if self.is_read_back else 1)
         try:
@@ -255,10 +256,10 @@ class CopyJob:
         is_replaced = is_there(self.target)
         # A directory cannot be replaced by renaming, nor a file by a directory.
         aside = is_replaced and (self.target.is_dir() or self._top.is_directory)
-        if is_replaced and not self._overwrite:
+        if is_replaced and not overwrites(self._if_exists):
             raise InvalidError(
                 f"{self.target} was made by somebody else meanwhile; choose another name, or pass "
-                "overwrite=True (-f) and resume=True (--resume)"
+                "if_exists='overwrite' (-f) and resume=True (--resume)"
             )
         if aside:
             move(target, old)

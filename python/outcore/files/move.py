@@ -16,6 +16,7 @@ from outcore.files.destinations import (
 from outcore.files.globbing import expanded
 from outcore.files.several import Failed, tried
 from outcore.files.status import FileStatus, status_of
+from outcore.if_exists import Replace, overwrites
 from outcore.progress import ProgressLike
 from outcore.signals import stop_on_signals
 from outcore.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
@@ -25,7 +26,7 @@ def move_files(
     sources: PathLike | Sequence[PathLike],
     target: PathLike,
     *,
-    overwrite: bool = False,
+    if_exists: Replace = "error",
     resume: bool = False,
     memory: int | str | None = None,
     progress: ProgressLike = True,
@@ -36,7 +37,7 @@ def move_files(
 
     Parameters
     ----------
-    sources, target, overwrite, memory, progress, failed
+    sources, target, if_exists, memory, progress, failed
         As for `copy_files`; directories are moved with all that they hold.
     resume
         Of moves to another disk: go on with one that was stopped.
@@ -59,7 +60,7 @@ def move_files(
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
     options = CopyOptions(
-        recursive=True, preserve=True, overwrite=overwrite, resume=resume, verify=True,
+        recursive=True, preserve=True, if_exists=if_exists, resume=resume, verify=True,
         memory=memory, progress=progress,
     )  # fmt: skip
     moved: list[tuple[AnyPath, AnyPath]] = []
@@ -86,7 +87,7 @@ def _move_one(source: AnyPath, new: AnyPath, options: CopyOptions, made: set[Any
         where = place(source)
         where.volume.remove(where.name)
     elif is_there(new):
-        _replace(source, new, status, options.overwrite)
+        _replace(source, new, status, options.if_exists)
     else:
         if isinstance(new, Path) and not new.parent.is_dir():
             raise NotFoundError(f"there is no directory {new.parent}; make it first")
@@ -104,10 +105,12 @@ def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
     return on_one_disk(source, above)
 
 
-def _replace(source: AnyPath, target: AnyPath, status: FileStatus, overwrite: bool) -> None:
+def _replace(source: AnyPath, target: AnyPath, status: FileStatus, if_exists: Replace) -> None:
     refuse_special(target)
-    if not overwrite:
-        raise ExistsError(f"{target} exists; choose another name or pass overwrite=True (-f)")
+    if not overwrites(if_exists):
+        raise ExistsError(
+            f"{target} exists; choose another name or pass if_exists='overwrite' (-f)"
+        )
     if status.number and status.number == status_of(target).number:
         # Renaming one of two hard links to the other does nothing.
         raise InvalidError(f"{source} and {target} are the same file; remove one of the names")

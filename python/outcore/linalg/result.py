@@ -17,6 +17,8 @@ from outcore.array_metadata import bump_generation, write_metadata
 from outcore.blocks_done import WORKING
 from outcore.create import remove_array
 from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.if_exists import IfExists
+from outcore.linalg.open_results import made_by_this_call
 from outcore.linalg.result_place import refuse_there
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
@@ -32,7 +34,7 @@ _WORKING = "the call that works with it was stopped; call it again"
 
 @contextmanager
 def claimed(
-    out: PathLike | None, operands: Sequence[object], *, overwrite: bool, why: str
+    out: PathLike | None, operands: Sequence[object], *, if_exists: IfExists, why: str
 ) -> Iterator[Place | None]:
     """Check the place of a result, and hold it against other calls; `None` stays `None`.
 
@@ -42,8 +44,8 @@ def claimed(
         Directory of the result.
     operands
         What the call reads, which the result must not replace: arrays, and paths of factors.
-    overwrite
-        Replace a whole array. What a stopped call left is always replaced.
+    if_exists
+        ``"overwrite"`` replaces a whole array. What a stopped call left is always replaced.
     why
         What marks an array as left by a stopped call of the same function.
 
@@ -68,7 +70,7 @@ def claimed(
             what = "is an operand itself" if meet == SAME else f"{meet} {path.name}"
             raise InvalidError(f"out= {what}, {where.path}; choose another directory")
     with being_made(where, f"writing {where.path.name}"):
-        refuse_there(where, why, overwrite=overwrite)
+        refuse_there(where, why, if_exists=if_exists)
         yield where
 
 
@@ -98,7 +100,7 @@ def written(
             for name in WORKING:
                 if where.exists(name):
                     where.volume.remove(where.inside(name))
-            array.mark(None)
+            array.mark(None, made=made_by_this_call(array))
             if steps is not None:
                 steps.finish()
     except BaseException:

@@ -4,10 +4,11 @@ import contextlib
 
 from outcore.array_metadata import read_metadata
 from outcore.errors import ExistsError, OutcoreError
+from outcore.if_exists import IfExists
 from outcore.volumes import Place
 
 
-def refuse_there(where: Place, why: str, *, overwrite: bool) -> None:
+def refuse_there(where: Place, why: str, *, if_exists: IfExists) -> None:
     """Refuse to write a result where something else is.
 
     `why` is what marks an array as left by such a call that was stopped.
@@ -18,10 +19,10 @@ def refuse_there(where: Place, why: str, *, overwrite: bool) -> None:
         If it is no array, or one that may not be overwritten.
     """
     is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
-    if is_there and (not overwrite or not where.exists()):
+    if is_there and (if_exists != "overwrite" or not where.exists()):
         raise ExistsError(
-            f"{where.path} exists; choose another out=, or pass overwrite=True if it is an "
-            "array that may go"
+            f"{where.path} exists; choose another out=, pass if_exists='open' if the same call "
+            "made it, or pass if_exists='overwrite' if it is an array that may go"
         )
 
 

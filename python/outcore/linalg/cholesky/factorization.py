@@ -29,6 +29,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
+from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.checks import Sums
 from outcore.linalg.cholesky.conveyor import Conveyor, Source
@@ -39,6 +40,7 @@ from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.journal import Record
+from outcore.linalg.factors.own import opened_factors
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.team import Team
 from outcore.longcall import LongCall, long_call
@@ -55,7 +57,7 @@ def cho_factor(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -82,8 +84,9 @@ def cho_factor(
     overwrite_a
         Let the factor take the disk space of `A`, whose content is given up at once. Needs ``A``
         in ``order="F"`` with default chunks, and ``lower=True``.
-    overwrite
-        Replace a complete factor that is at `out`.
+    if_exists
+        ``"open"`` opens a complete factor of the same `A` at `out`, with its report.
+        ``"overwrite"`` replaces a complete factor there.
     resume
         Go on where an earlier call was stopped. `False` begins anew.
     threads
@@ -116,9 +119,12 @@ def cho_factor(
     memory_bytes = budget.resolve(memory)
     if overwrite_a and not lower:
         raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")
+    ready = opened_factors(A, out, CholeskyFactor, if_exists, dtype=dtype, lower=lower)
+    if ready is not None:
+        return ready
     with open_storage(
         Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower), A, out, memory_bytes,
-        dtype=dtype, overwrite_a=overwrite_a, overwrite=overwrite, resume=resume, threads=threads,
+        dtype=dtype, overwrite_a=overwrite_a, if_exists=if_exists, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g = storage.geometry
         work, left = flops(g.n, g.dtype), _flops_left(g, storage.first_panel)

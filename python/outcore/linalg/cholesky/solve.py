@@ -16,6 +16,7 @@ import numpy.typing as npt
 from outcore import budget
 from outcore._core import ArrayFile
 from outcore.array import Array
+from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg.factors.factor import CholeskyFactor, refuse_others
@@ -23,6 +24,7 @@ from outcore.linalg.lu.plan import RING_BLOCKS, even_blocks
 from outcore.linalg.lu.solve import cut_group, stopping_cleanly
 from outcore.linalg.lu.sweeps import tile_bytes
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.systems.condition import Probes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
 from outcore.linalg.systems.right_hand_side import RightHandSide, opened, substituted_in
@@ -35,6 +37,7 @@ from outcore.streams import BlockStream
 from outcore.volumes import PathLike
 
 
+@opens_results(beside("b", ".x"))
 def cho_solve(
     c: CholeskyFactor,
     b: npt.ArrayLike | Array | PathLike,
@@ -42,7 +45,7 @@ def cho_solve(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -65,8 +68,9 @@ def cho_solve(
         caller's and not counted.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         As for `lu_solve`.
     threads, progress
@@ -91,7 +95,7 @@ def cho_solve(
     refuse_others(c, CholeskyFactor)
     b = opened(b)
     made_in = substituted_in(c.dtype, b, dtype)
-    rhs = RightHandSide.read(c.n, made_in, b, "N", out, overwrite=overwrite, reads=[c.path])
+    rhs = RightHandSide.read(c.n, made_in, b, "N", out, if_exists=if_exists, reads=[c.path])
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)

@@ -46,5 +46,8 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
             method=loads.method(g.method),
             notes=sums.notes() + loads.notes(lower=self.lower),
         )
-        self.complete(metadata, report, {"norm1": sums.norm1})
+        values: dict[str, object] = {"norm1": sums.norm1}
+        if not self.lower:
+            values["lower"] = False
+        self.complete(metadata, report, values)
         return dataclasses.replace(CholeskyFactor.open(self.target), report=report)

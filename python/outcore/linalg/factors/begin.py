@@ -28,6 +28,7 @@ from outcore.errors import (
     NotPositiveDefiniteError,
     OutcoreError,
 )
+from outcore.if_exists import IfExists, check_if_exists
 from outcore.linalg.cholesky.lower_tiles import create_lower
 from outcore.linalg.factors.factor import (
     KINDS,
@@ -125,7 +126,7 @@ def open_storage(
     *,
     dtype: npt.DTypeLike | None,
     overwrite_a: bool,
-    overwrite: bool,
+    if_exists: IfExists,
     resume: bool,
     threads: int | None,
 ) -> Iterator[S]:
@@ -134,6 +135,7 @@ def open_storage(
     An error that leaves nothing to go on with leaves nothing at the target either.
     """
     check_threads(threads)
+    check_if_exists(if_exists)
     kind = method.kind
     source = place_of(A)
     metadata = read_metadata(source)
@@ -152,7 +154,7 @@ def open_storage(
     fresh = method.geometry(n, made_in, memory_bytes, tile)
     with exclusive(target, "factors", keep=True):
         journal = _find_journal(
-            method, source, metadata, target, made_in, overwrite=overwrite, resume=resume
+            method, source, metadata, target, made_in, if_exists=if_exists, resume=resume
         )
         if journal is None:
             _check_content(source, metadata)
@@ -268,7 +270,7 @@ def _find_journal(
     target: Place,
     made_in: np.dtype[Any],
     *,
-    overwrite: bool,
+    if_exists: IfExists,
     resume: bool,
 ) -> Journal | None:
     """Find the stopped run at `target` that a call may go on with; `None`: it begins anew."""
@@ -284,10 +286,10 @@ def _find_journal(
             f"another {place_argument()}"
         ) from None
     if group["state"] == "complete":
-        if not overwrite:
+        if if_exists != "overwrite":
             raise ExistsError(
                 f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
-                f"pass overwrite=True or another {place_argument()}"
+                f"pass if_exists='open', if_exists='overwrite' or another {place_argument()}"
             )
         return None
     holds_matrix = bool(group.get("overwrite_a"))

@@ -274,7 +274,7 @@ def _matrix_of(lu: LUFactor) -> Array:
         A = open_array(lu.source)
     except (NotFoundError, ConsumedError) as error:
         raise InvalidError(f"the ∞-norm of A needs A: {error}; {fix}") from None
-    if ready_factors(place(lu.path), A.place, lu.dtype, LUFactor, overwrite=True) is None:
+    if ready_factors(place(lu.path), A.place, lu.dtype, LUFactor, if_exists="overwrite") is None:
         raise InvalidError(f"{A.path} has changed since it was factored; {fix}")
     return A
 

@@ -1,16 +1,20 @@
 """Factors that a call makes for itself, or finds ready."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import LinAlgWarning
 
 from outcore.array import Array
+from outcore.array_metadata import read_metadata
 from outcore.array_version import version_of
-from outcore.errors import ExistsError, InvalidError, SingularMatrixError
+from outcore.errors import CorruptError, ExistsError, InvalidError, SingularMatrixError
+from outcore.if_exists import IfExists, check_if_exists
 from outcore.linalg.factors.factor import (
     LU,
     CholeskyFactor,
@@ -24,11 +28,15 @@ from outcore.linalg.factors.temporary import (
     is_marked,
     made_for_itself,
     mark,
+    place_argument,
     remove_made,
     unmark,
 )
+from outcore.linalg.matrix import place_of
+from outcore.linalg.result_dtype import factor_dtype
 from outcore.progress import ProgressLike
-from outcore.volumes import PathLike, Place
+from outcore.report import Report
+from outcore.volumes import PathLike, Place, place
 
 F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
 
@@ -38,7 +46,7 @@ def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool
     if not where.exists() or read_any_group(where)[0] is not LU:
         return False
     if read_group(where)["state"] == "complete":
-        return ready_factors(where, source, dtype, LUFactor, overwrite=True) is not None
+        return ready_factors(where, source, dtype, LUFactor, if_exists="overwrite") is not None
     journal = read_journal(where) if resume else None
     if journal is None:
         return False
@@ -48,7 +56,13 @@ def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool
 
 
 def ready_factors(
-    where: Place, source: Place, dtype: np.dtype[Any], kind: type[F], *, overwrite: bool
+    where: Place,
+    source: Place,
+    dtype: np.dtype[Any],
+    kind: type[F],
+    *,
+    if_exists: IfExists,
+    argument: str = "factors=",
 ) -> F | None:
     """Open factors of this type that an earlier call, or one that was stopped, left complete.
 
@@ -68,17 +82,56 @@ def ready_factors(
     # A matrix that was given up to its factors has no files left to be modified.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
         return kind.open(where)
-    if overwrite:
+    if if_exists == "overwrite":
         return None
     if found is not kind.kind:
         raise ExistsError(
             f"{where.path} holds {found.title} factors of {group['source']}, not "
-            f"{kind.kind.title} factors of {source.path}; pass overwrite=True, or another factors="
+            f"{kind.kind.title} factors of {source.path}; pass if_exists='overwrite', "
+            f"or another {argument}"
         )
     raise ExistsError(
         f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
-        f"not of {source.path} in {dtype} as it is; pass overwrite=True, or another factors="
+        f"not of {source.path} in {dtype} as it is; "
+        f"pass if_exists='overwrite', or another {argument}"
     )
+
+
+def opened_factors(
+    A: Array | PathLike,
+    out: PathLike | None,
+    kind: type[F],
+    if_exists: IfExists,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    lower: bool = True,
+) -> F | None:
+    """Open the factors that a factorization with ``if_exists="open"`` finds complete.
+
+    Raises
+    ------
+    ExistsError
+        If they are of something else.
+    """
+    if check_if_exists(if_exists) != "open":
+        return None
+    source = place_of(A)
+    where = place(out if out is not None else f"{source.path}{kind.kind.suffix}")
+    try:
+        made_in = factor_dtype(read_metadata(source).dtype, dtype)
+        found = ready_factors(
+            where, source, made_in, kind, if_exists=if_exists, argument=place_argument()
+        )
+    except CorruptError:
+        return None  # The factorization refuses what is there.
+    if found is None:
+        return None
+    if read_any_group(where)[1].get("lower", True) != lower:
+        raise ExistsError(
+            f"{where.path} holds factors with lower={not lower}, this call has lower={lower}; pass "
+            f"if_exists='overwrite', or another {place_argument()}"
+        )
+    return dataclasses.replace(found, report=Report.load(where.path))
 
 
 @contextmanager
@@ -91,7 +144,7 @@ def own_factors(
     memory_bytes: int,
     keep: bool,
     overwrite_a: bool,
-    overwrite: bool,
+    if_exists: IfExists,
     resume: bool,
     threads: int | None,
     progress: ProgressLike,
@@ -108,7 +161,7 @@ def own_factors(
             warnings.simplefilter("ignore", LinAlgWarning)
             factors = make(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
-                overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+                if_exists=if_exists, resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
     with removed_at_end(where, keep=keep, useless=(SingularMatrixError, InvalidError)):
         yield factors

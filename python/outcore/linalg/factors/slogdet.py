@@ -10,6 +10,7 @@ from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import BudgetError
+from outcore.if_exists import IfExists
 from outcore.linalg.factors.factor import CholeskyFactor, Factor, LUFactor, refuse_others
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.lu.factorization import lu_factor
@@ -53,7 +54,7 @@ def slogdet(
     memory: int | str | None = None,
     factors: PathLike | None = None,
     keep_factors: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -69,7 +70,7 @@ def slogdet(
         complex types). Of factors only the tiles on the diagonal are read.
     memory
         Budget; by default half of the available memory.
-    factors, keep_factors, overwrite, resume
+    factors, keep_factors, if_exists, resume
         Of the factorization of a matrix, as for `solve`.
     threads, progress
         As for `lu_factor`.
@@ -96,10 +97,10 @@ def slogdet(
     source = place_of(A)
     where = place(factors if factors is not None else f"{source.path}.lu")
     dtype = read_metadata(source).dtype
-    ready = ready_factors(where, source, dtype, LUFactor, overwrite=overwrite)
+    ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
     with own_factors(
         where, A, ready, lu_factor, memory_bytes=memory_bytes, keep=keep_factors,
-        overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+        overwrite_a=False, if_exists=if_exists, resume=resume, threads=threads, progress=progress,
     ) as lu:  # fmt: skip
         found = _of_factors(lu, memory_bytes, threads, progress=False)
     if lu.report is None:

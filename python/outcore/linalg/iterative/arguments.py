@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from outcore.counts import is_count, is_number
 from outcore.errors import InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.assumptions import AssumeA, assumption
 from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
 from outcore.linalg.iterative.pinned_product import Mirror
@@ -40,7 +41,7 @@ class Setting:
     storage: Storage = None
     scratch: PathLike | None = None
     out: PathLike | None = None
-    overwrite: bool = False
+    if_exists: IfExists = "error"
     resume: bool = True
     factors: LUFactor | CholeskyFactor | None = None
     dtype: npt.DTypeLike | None = None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
+from outcore.if_exists import IfExists
 from outcore.linalg import columns
 from outcore.linalg.factors.factor import CholeskyFactor
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
@@ -25,6 +26,7 @@ from outcore.linalg.iterative.preconditioners import (
     way_of,
 )
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import opens_results
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike
@@ -35,6 +37,7 @@ VECTORS = 5
 """Right-hand sides, residual, direction, its product with A, and preconditioned residual."""
 
 
+@opens_results()
 def cg(
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
@@ -51,7 +54,7 @@ def cg(
     scratch: PathLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -63,7 +66,7 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
         As for `gauss_seidel`, and so is `progress`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
@@ -106,7 +109,7 @@ def cg(
     check_omega(omega)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
-        overwrite, resume, factors,
+        if_exists, resume, factors,
         dtype=dtype,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from outcore.array import Array, open_array
 from outcore.communicator import TIMEOUT_S
 from outcore.errors import InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
@@ -17,6 +18,7 @@ from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
 from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
 from outcore.linalg.iterative.sharing import Sharing
+from outcore.linalg.open_results import opens_results
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike, as_path
@@ -27,6 +29,7 @@ VECTORS = 5
 """Right-hand sides, residual, L x, D x and U x."""
 
 
+@opens_results()
 def gauss_seidel(
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
@@ -44,7 +47,7 @@ def gauss_seidel(
     scratch: PathLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -109,8 +112,9 @@ def gauss_seidel(
         Budget; by default half of the available memory.
     out
         Directory of the solution on disk; by default it stays in memory.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with what a stopped call left of a solution at `out`, if `A`, `b`, `tol` (which is
         not `None`) and `assume_a` are the same: behind the columns that are solved for, and with
@@ -178,7 +182,7 @@ def gauss_seidel(
     """
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite, resume,
+        if_exists, resume,
         dtype=dtype,
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:

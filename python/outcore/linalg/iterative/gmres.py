@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.counts import count_of
+from outcore.if_exists import IfExists
 from outcore.linalg.assumptions import AssumeA
 from outcore.linalg.grains import pages
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
@@ -29,6 +30,7 @@ from outcore.linalg.iterative.preconditioners import (
     wants_blocks,
     way_of,
 )
+from outcore.linalg.open_results import opens_results
 from outcore.linalg.systems.residual import matrix_in
 from outcore.progress import ProgressLike
 from outcore.report import Report
@@ -44,6 +46,7 @@ IN_VAIN = 3
 """Restarts in a row that may gain nothing, where the preconditioner is a function."""
 
 
+@opens_results()
 def gmres(
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
@@ -62,7 +65,7 @@ def gmres(
     scratch: PathLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -74,7 +77,7 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
         As for `gauss_seidel`, and so is `progress`.
     preconditioner
         Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
@@ -122,7 +125,7 @@ def gmres(
         restart = count_of("restart", restart)
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite, resume, preconditioner if isinstance(preconditioner, Saved) else None,
+        if_exists, resume, preconditioner if isinstance(preconditioner, Saved) else None,
         dtype=dtype,
     )  # fmt: skip
 

@@ -351,7 +351,7 @@ class Iteration:
         if isinstance(self._look, SymmetryLook) and self._look.found:
             how = f"{self._look.found}; x is of the matrix that one triangle makes"
             notes.append(f"A is not as assume_a says: {how}")
-            warn_not_hermitian(how, "leave out assume_a, or correct the matrix", stacklevel=5)
+            warn_not_hermitian(how, "leave out assume_a, or correct the matrix", stacklevel=6)
         bad = sum(not self._is_met(residual) for residual in self._residuals)
         if not bad:
             return
@@ -362,7 +362,7 @@ class Iteration:
             f"tol={tol:.2e} was asked for"
         )
         notes.append(text)
-        warnings.warn(text, ConvergenceWarning, stacklevel=4)
+        warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
     def _begin(self, here: slice) -> None:
         """Take the right-hand sides of a group, and the solutions to begin with."""

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
+from outcore.if_exists import IfExists
 from outcore.linalg import columns
 from outcore.linalg.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
+from outcore.linalg.open_results import opens_results
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.volumes import PathLike
@@ -23,6 +25,7 @@ VECTORS = 2
 """Right-hand sides and residual."""
 
 
+@opens_results()
 def jacobi(
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
@@ -39,7 +42,7 @@ def jacobi(
     scratch: PathLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -52,7 +55,7 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, overwrite, resume, threads
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
         As for `gauss_seidel`, and so is `progress`.
     omega
         Damping or over-relaxation ω, positive.
@@ -83,7 +86,7 @@ def jacobi(
     check_omega(omega, math.inf)
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        overwrite, resume,
+        if_exists, resume,
         dtype=dtype,
     )  # fmt: skip
     setting.check()

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from outcore._core import ArrayFile
 from outcore.array import Array, open_array
 from outcore.errors import Interrupted
+from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.factors.factor import LUFactor, refuse_others, tile_metadata
 from outcore.linalg.lu.export_plan import ExportGeometry
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.result import claimed, written
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, long_call
@@ -25,12 +27,13 @@ from outcore.volumes import PathLike, place
 _WHY = "the export that wrote it was stopped; call export_lapack again"
 
 
+@opens_results(beside("lu", ".lapack"))
 def export_lapack(
     lu: LUFactor,
     out: PathLike | None = None,
     *,
     memory: int | str | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -46,8 +49,9 @@ def export_lapack(
     memory
         Budget; by default half of the available memory. At least three columns of the matrix and
         the padding of its tiles.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with an array that a stopped call with the same arguments left; what is done is
         noted every minute or so, by strips of columns.
@@ -86,7 +90,7 @@ def export_lapack(
                 f"exporting {lu.path.name}", memory_bytes=steps.memory_bytes, work=lu.n,
                 threads=threads, progress=progress,
             ) as call,
-            claimed(target, [lu.path], overwrite=overwrite, why=_WHY),
+            claimed(target, [lu.path], if_exists=if_exists, why=_WHY),
             written(place(target), metadata, _WHY, steps) as packed,
         ):  # fmt: skip
             file = packed.open_file(call.arena, g.bounce_bytes, writable=True, trace=call.trace)

@@ -27,9 +27,11 @@ from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted
+from outcore.if_exists import IfExists
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import LU, LUFactor
 from outcore.linalg.factors.journal import Header
+from outcore.linalg.factors.own import opened_factors
 from outcore.linalg.lu.block_columns_geometry import BlockColumnGeometry
 from outcore.linalg.lu.block_columns_plan import (
     block_columns_again,
@@ -66,7 +68,7 @@ def lu_factor(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     method: LuMethod = "auto",
     threads: int | None = None,
@@ -90,8 +92,9 @@ def lu_factor(
     overwrite_a
         Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
         in ``order="F"`` with default chunks.
-    overwrite
-        Replace complete factors that are at `out`.
+    if_exists
+        ``"open"`` opens complete factors of the same `A` at `out`, with their report.
+        ``"overwrite"`` replaces complete factors there.
     resume
         Go on where an earlier call was stopped, by the method it was begun with. `False` begins
         anew.
@@ -135,12 +138,16 @@ def lu_factor(
     """
     check_progress(progress)
     memory_bytes = budget.resolve(memory)
+    ready = opened_factors(A, out, LUFactor, if_exists, dtype=dtype)
+    if ready is not None:
+        warn_of(ready)
+        return ready
     algorithm, why = chosen(
         method, A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a, resume=resume
     )
     begin = functools.partial(
         open_storage, A=A, out=out, memory_bytes=memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
-        overwrite=overwrite, resume=resume, threads=threads,
+        if_exists=if_exists, resume=resume, threads=threads,
     )  # fmt: skip
     if algorithm == "slabs":
         with begin(Method(lu_geometry, LuStorage, LU)) as storage:

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from outcore import budget
 from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError, SingularMatrixError
+from outcore.if_exists import IfExists
 from outcore.linalg.factors.factor import Factor, LUFactor, refuse_others
 from outcore.linalg.lu.plan import solve_bytes_read
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.systems.columns import ColumnRoom, fitted
 from outcore.linalg.systems.condition import Probes, probe_bytes, with_probes
 from outcore.linalg.systems.groups import Groups, report_on, solve_groups
@@ -26,6 +28,7 @@ from outcore.report import Report, keep
 from outcore.volumes import PathLike
 
 
+@opens_results(beside("b", ".x"))
 def lu_solve(
     lu: LUFactor,
     b: npt.ArrayLike | Array | PathLike,
@@ -34,7 +37,7 @@ def lu_solve(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -59,8 +62,9 @@ def lu_solve(
         caller's and not counted.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with the columns of a solution on disk that a stopped call left, if the system is the
         same; they are noted group by group.
@@ -84,7 +88,7 @@ def lu_solve(
     refuse_others(lu, LUFactor)
     b = opened(b)
     made_in = substituted_in(lu.dtype, b, dtype)
-    rhs = RightHandSide.read(lu.n, made_in, b, trans, out, overwrite=overwrite, reads=[lu.path])
+    rhs = RightHandSide.read(lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path])
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)

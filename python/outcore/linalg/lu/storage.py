@@ -76,7 +76,7 @@ class LuFiles(FactorStorage[G], ABC):
         for record in self.journal.records:
             extremes.see(Extremes(**record.extremes))
         metadata = self.lay_out()
-        with create_array(self.target.path / "piv", g.n, "i4", overwrite=True) as file:
+        with create_array(self.target.path / "piv", g.n, "i4", if_exists="overwrite") as file:
             file[...] = np.concatenate([piv for _, piv in self._pivots()])
             file.flush()
         read, written = self.planned_bytes()

@@ -28,9 +28,11 @@ from outcore import blas_choice
 from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.block_writer import DiskResult, WholeResult
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import opens_results
 from outcore.linalg.products.matmul_plan import MatmulGeometry, Product, flops, matmul_geometry
 from outcore.linalg.products.operand import (
     Extent,
@@ -58,6 +60,7 @@ Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 _WHY = "the product that it was to hold was stopped; call matmul again with the same arguments"
 
 
+@opens_results()
 def matmul(
     A: OperandLike,
     B: OperandLike,
@@ -67,7 +70,7 @@ def matmul(
     alpha: complex = 1.0,
     dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
@@ -92,8 +95,9 @@ def matmul(
         promotion of the operands. What is on disk in another type is converted as it is read.
     out
         Directory for the result, to have it on disk. Otherwise it is a NumPy array.
-    overwrite
-        Replace a whole array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with a result on disk that a stopped call with the same arguments left; what is done
         is noted every minute or so, by blocks of the result.
@@ -127,7 +131,7 @@ def matmul(
     """
     result, report = matmul_and_report(
         A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, dtype=dtype, out=out,
-        overwrite=overwrite, resume=resume, memory=memory, threads=threads, progress=progress,
+        if_exists=if_exists, resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -142,7 +146,7 @@ def matmul_and_report(
     alpha: complex = 1.0,
     dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
@@ -168,7 +172,7 @@ def matmul_and_report(
     g = matmul_geometry(product, steps.memory_bytes)
     try:
         with (
-            claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
+            claimed(out, list(arrays.values()), if_exists=if_exists, why=_WHY) as where,
             long_call(
                 "product" if where is None else f"product {where.path.name}",
                 memory_bytes=steps.memory_bytes,

@@ -14,8 +14,10 @@ from outcore.array import Array
 from outcore.array_operand import TransposedArray
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.block_writer import DiskResult, WholeResult
 from outcore.linalg.grains import Grains
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.products.operand import (
     OperandLike,
     common_dtype,
@@ -45,6 +47,7 @@ Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 _WHY = "the solve that wrote it was stopped; call solve_triangular again with the same arguments"
 
 
+@opens_results(beside("B", ".x"))
 def solve_triangular(
     T: OperandLike,
     B: OperandLike,
@@ -54,7 +57,7 @@ def solve_triangular(
     unit_diagonal: bool = False,
     dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
@@ -83,8 +86,9 @@ def solve_triangular(
     out
         Directory for the solution, to have it on disk; for a `B` on disk by default its own with
         ``.x`` appended.
-    overwrite
-        Replace a whole array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with a solution on disk that a stopped call with the same arguments left; what is
         done is noted every minute or so, by groups of as many columns as fit in memory.
@@ -119,7 +123,7 @@ def solve_triangular(
     """
     result, report = solve_triangular_and_report(
         T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, dtype=dtype, out=out,
-        overwrite=overwrite, resume=resume, memory=memory, threads=threads, progress=progress,
+        if_exists=if_exists, resume=resume, memory=memory, threads=threads, progress=progress,
     )  # fmt: skip
     keep(report, result)
     return result
@@ -134,7 +138,7 @@ def solve_triangular_and_report(
     unit_diagonal: bool = False,
     dtype: npt.DTypeLike | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     memory: int | str | None = None,
     threads: int | None = None,
@@ -165,7 +169,7 @@ def solve_triangular_and_report(
     g = triangular_geometry(system, steps.memory_bytes)
     try:
         with (
-            claimed(out, list(arrays.values()), overwrite=overwrite, why=_WHY) as where,
+            claimed(out, list(arrays.values()), if_exists=if_exists, why=_WHY) as where,
             long_call(
                 "triangular system", memory_bytes=steps.memory_bytes,
                 work=flops(system.n, system.rhs, computed_in), threads=threads, progress=progress,

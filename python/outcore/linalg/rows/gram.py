@@ -19,10 +19,12 @@ from outcore.blas_calls import Trans
 from outcore.counts import is_finite
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.grains import cut
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import opens_results
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
 from outcore.linalg.result_dtype import work_dtype
@@ -65,6 +67,7 @@ _MIRROR = 256
 """Columns of the squares in which a triangle is mirrored."""
 
 
+@opens_results()
 def gram(
     A: RowsLike,
     *,
@@ -76,7 +79,7 @@ def gram(
     triangle: Triangle = "both",
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -107,8 +110,9 @@ def gram(
     out
         Directory of the result, to have it on disk. If it does not fit into the budget, it is
         computed in parts then, with a pass over `A` for each.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with a result on disk that a stopped call with the same arguments left, if `A` is an
         array on disk or of NumPy's and there is no `transform`.
@@ -168,7 +172,7 @@ def gram(
     read = [source.array] if isinstance(source, StoredRows) else []
     try:
         with (
-            claimed(out, read, overwrite=overwrite, why=_WHY) as where,
+            claimed(out, read, if_exists=if_exists, why=_WHY) as where,
             long_call(
                 "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=steps.memory_bytes,
                 work=geometry.flops(source.rows) if source.rows else None, threads=threads,

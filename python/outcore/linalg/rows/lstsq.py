@@ -20,9 +20,11 @@ from outcore.array import Array
 from outcore.counts import is_finite, is_number
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.columns import norms
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import opens_results
 from outcore.linalg.result import claimed, columns_of, put, written
 from outcore.linalg.result_dtype import result_dtype
 from outcore.linalg.rows.least_norm import least_norm
@@ -75,6 +77,7 @@ class LeastSquaresReport(Report):
     residual_norms: list[float] = field(default_factory=list)
 
 
+@opens_results(report=LeastSquaresReport)
 def lstsq(
     A: RowsLike,
     b: RowsLike | None = None,
@@ -86,7 +89,7 @@ def lstsq(
     out: PathLike | None = None,
     factors: PathLike | None = None,
     keep_factors: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -130,8 +133,10 @@ def lstsq(
         Leave the factors on disk for `open_factor` and `qr_solve`; with m < n those of the
         transpose, with which `qr_solve` finds solutions of least norm. Where rows or columns go by
         there are none, and the report says so.
-    overwrite
-        Replace an array that is at `out`, and factors of something else at `factors`.
+    if_exists
+        ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`, and factors of something else at
+        `factors`.
     resume
         Go on with what a call with the same arguments left that was stopped: with factors, or, if
         `out` is given and `A` and `b` are arrays, with what it kept of its triangle.
@@ -195,11 +200,11 @@ def lstsq(
     try:
         if isinstance(way, SlabQrGeometry):
             return problem.solve_by_slabs(
-                way, out=out, factors=factors, keep_factors=keep_factors, overwrite=overwrite,
+                way, out=out, factors=factors, keep_factors=keep_factors, if_exists=if_exists,
                 resume=resume, threads=threads, progress=progress,
             )  # fmt: skip
         with (
-            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
             long_call(
                 "least squares", memory_bytes=memory_bytes, work=problem.work(way),
                 threads=threads, progress=progress,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -13,8 +14,10 @@ from outcore._core import ArrayFile, Ticket
 from outcore.array import Array
 from outcore.blocks_done import REFLECTIONS
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, columns_of, put, working_array, written
 from outcore.linalg.result_dtype import result_dtype
@@ -52,6 +55,11 @@ Mode: TypeAlias = Literal["r", "economic"]
 _WHY = "the QR that wrote it was stopped; call qr again"
 
 
+def _default_place(given: Mapping[str, Any]) -> PathLike | None:
+    """Name the place of Q without ``out=``: beside the matrix on disk."""
+    return beside("A", ".q")(given) if given["mode"] == "economic" else None
+
+
 @overload
 def qr(
     A: RowsLike,
@@ -60,7 +68,7 @@ def qr(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -73,7 +81,7 @@ def qr(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -86,11 +94,12 @@ def qr(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Array, npt.NDArray[Any], Report]: ...
+@opens_results(_default_place)
 def qr(
     A: RowsLike,
     *,
@@ -98,7 +107,7 @@ def qr(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -121,8 +130,9 @@ def qr(
     out
         Directory of Q; by default that of `A`, if that is on disk, with ``.q`` appended. For
         ``mode="r"`` that of R, which is in memory otherwise.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with what a call with the same arguments left on disk that was stopped, if `A` is an
         array on disk or of NumPy's.
@@ -185,7 +195,7 @@ def qr(
     operands = [source.array] if isinstance(source, StoredRows) else []
     try:
         with (
-            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
             long_call(
                 f"QR of {_name(source)}", memory_bytes=steps.memory_bytes, work=work,
                 threads=threads, progress=progress,

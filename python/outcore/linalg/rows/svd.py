@@ -31,11 +31,13 @@ from outcore.array import Array
 from outcore.blocks_done import REFLECTIONS
 from outcore.counts import is_finite
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.lapack import Kernels, kernels
 from outcore.linalg.columns import norms, squares
 from outcore.linalg.cost import flop_weight
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import opens_results
 from outcore.linalg.result import claimed, working_array, written
 from outcore.linalg.result_dtype import result_dtype
 from outcore.linalg.rows.krylov_basis import KrylovBasis, triplet_residuals
@@ -88,6 +90,7 @@ class SvdReport(Report):
     frobenius_error: float = 0.0
 
 
+@opens_results(report=SvdReport)
 def svd(
     A: RowsLike,
     k: int,
@@ -99,7 +102,7 @@ def svd(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -132,8 +135,9 @@ def svd(
         Budget; by default half of the available memory. Vectors in memory count against it.
     out
         Directory of U, to have it on disk.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with what a call with the same arguments left at `out` that was stopped, if `A` is an
         array on disk or of NumPy's.
@@ -202,7 +206,7 @@ def svd(
     operands = [source.array] if isinstance(source, StoredRows) else []
     try:
         with (
-            claimed(out, operands, overwrite=overwrite, why=_WHY) as where,
+            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
             long_call(
                 "singular values", memory_bytes=steps.memory_bytes, work=g.flops, threads=threads,
                 progress=progress,
@@ -230,7 +234,7 @@ def _warn_unless_converged(report: SvdReport, tol: float | None) -> None:
             f"residuals are up to {max(report.triplet_residuals):.1e} of s[0]; raise power= or "
             "oversample=, or pass a larger tol=",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -24,9 +24,11 @@ from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import QRFactor
 from outcore.linalg.factors.journal import Record
+from outcore.linalg.factors.own import opened_factors
 from outcore.linalg.lu.checks import Extremes, check_finite
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix, place_of
@@ -54,7 +56,7 @@ def qr_factor(
     memory: int | str | None = None,
     out: PathLike | None = None,
     overwrite_a: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -80,8 +82,9 @@ def qr_factor(
     overwrite_a
         Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
         in ``order="F"`` with default chunks.
-    overwrite
-        Replace complete factors that are at `out`.
+    if_exists
+        ``"open"`` opens complete factors of the same `A` at `out`, with their report.
+        ``"overwrite"`` replaces complete factors there.
     resume
         Go on where an earlier call was stopped. `False` begins anew.
     threads
@@ -116,9 +119,12 @@ def qr_factor(
     storage-efficient WY representation for products of Householder transformations*, SIAM J. Sci.
     Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
     """
+    ready = opened_factors(A, out, QRFactor, if_exists, dtype=dtype)
+    if ready is not None:
+        return ready
     return _factor(
         SlabQrStorage, A, dtype=dtype, memory=memory, out=out, overwrite_a=overwrite_a,
-        overwrite=overwrite, resume=resume, threads=threads, progress=progress,
+        if_exists=if_exists, resume=resume, threads=threads, progress=progress,
     )  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def _factor(
     memory: int | str | None,
     out: PathLike | None,
     overwrite_a: bool,
-    overwrite: bool,
+    if_exists: IfExists,
     resume: bool,
     threads: int | None,
     progress: ProgressLike,
@@ -158,7 +164,7 @@ def _factor(
 
     with open_storage(
         Method(cut, made_in, kind), A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
-        overwrite=overwrite, resume=resume, threads=threads,
+        if_exists=if_exists, resume=resume, threads=threads,
     ) as storage:  # fmt: skip
         g, first = storage.geometry, storage.first_panel
         work, left = flops(g.m, g.n, g.dtype), _flops_left(g, first)

@@ -15,10 +15,12 @@ import numpy as np
 from outcore import blas_choice
 from outcore.array import Array
 from outcore.errors import Interrupted
+from outcore.if_exists import IfExists
 from outcore.linalg.cost import Cost, Phase, Problem
 from outcore.linalg.factors.factor import QRFactor, refuse_others
 from outcore.linalg.layouts import tile_of
 from outcore.linalg.lu.plan import Slab
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.pitch import allocate_matrix
 from outcore.linalg.products.operand import open_whole_chunks
 from outcore.linalg.result import claimed, written
@@ -36,12 +38,13 @@ from outcore.zarr_format import Metadata
 _WHY = "the form_q that wrote it was stopped; call form_q again"
 
 
+@opens_results(beside("qr", ".q"))
 def form_q(
     qr: QRFactor,
     *,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -57,8 +60,9 @@ def form_q(
         Budget; by default half of the available memory.
     out
         Directory of Q; by default that of the factors with ``.q`` appended.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with a Q that a stopped call with the same arguments left; what is done is noted every
         minute or so, by slabs of columns.
@@ -93,7 +97,7 @@ def form_q(
     out = out or f"{qr.path}.q"
     steps = StepsDone(out, "form_q", {}, {"qr": qr}, memory, resume=resume)
     g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, steps.memory_bytes, qr.tile)
-    with claimed(out, [qr.path], overwrite=overwrite, why=_WHY) as where:
+    with claimed(out, [qr.path], if_exists=if_exists, why=_WHY) as where:
         assert where is not None, "there is a place"
         try:
             with long_call(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
+from outcore.if_exists import IfExists
 from outcore.linalg.factors.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg.factors.own import own_factors, ready_factors
 from outcore.linalg.rows.lstsq_plan import least_bytes_going_by
@@ -41,7 +42,7 @@ def solve_by_slabs(
     out: PathLike | None,
     factors: PathLike | None,
     keep_factors: bool,
-    overwrite: bool,
+    if_exists: IfExists,
     resume: bool,
     threads: int | None,
     progress: ProgressLike,
@@ -58,7 +59,7 @@ def solve_by_slabs(
         How A, or for m < n its transpose, is cut.
     cond
         Singular values below `cond` times the largest count as zero.
-    out, factors, keep_factors, overwrite, resume, threads, progress
+    out, factors, keep_factors, if_exists, resume, threads, progress
         As for `lstsq`.
 
     Returns
@@ -78,10 +79,10 @@ def solve_by_slabs(
     where = place(factors if factors is not None else f"{A.path}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
-    ready = ready_factors(where, A.place, g.dtype, made, overwrite=overwrite)
+    ready = ready_factors(where, A.place, g.dtype, made, if_exists=if_exists)
     # What is wrong with b is found before the hours of factoring, not after.
     rhs = RightHandSide.read(
-        m, g.dtype, b, "N", out, overwrite=overwrite, unknowns=n,
+        m, g.dtype, b, "N", out, if_exists=if_exists, unknowns=n,
         reads=[A.path, where.path], stays=True,
     )  # fmt: skip
     if not isinstance(b, Array):
@@ -97,7 +98,7 @@ def solve_by_slabs(
         with own_factors(
             where, A, ready, functools.partial(make, dtype=g.dtype),
             memory_bytes=g.budget_bytes, keep=keep_factors,
-            overwrite_a=False, overwrite=overwrite, resume=resume, threads=threads,
+            overwrite_a=False, if_exists=if_exists, resume=resume, threads=threads,
             progress=bar.part(factoring),
         ) as qr:  # fmt: skip
             found = solve_and_report(

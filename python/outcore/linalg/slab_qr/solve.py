@@ -24,11 +24,13 @@ from outcore import budget
 from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.errors import InvalidError, SingularMatrixError
+from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.columns import norms, power_of_two, squares
 from outcore.linalg.factors.factor import QRFactor, refuse_others
 from outcore.linalg.lu.solve import stopping_cleanly
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.slab_qr.reflections import Reflections
 from outcore.linalg.slab_qr.solve_plan import PROBES, Tiles, solve_flops
 from outcore.linalg.systems.columns import ColumnRoom, fitted
@@ -43,6 +45,7 @@ from outcore.streams import BlockStream
 from outcore.volumes import PathLike
 
 
+@opens_results(beside("b", ".x"))
 def qr_solve(
     qr: QRFactor,
     b: npt.ArrayLike | Array | PathLike,
@@ -50,7 +53,7 @@ def qr_solve(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     out: PathLike | None = None,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -76,8 +79,9 @@ def qr_solve(
         are the caller's and not counted.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
-    overwrite
-        Replace an array that is at `out`.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array that is at `out`.
     resume
         Go on with the columns of a solution on disk that a stopped call left, if the system is the
         same; they are noted group by group.
@@ -113,7 +117,7 @@ def qr_solve(
         b,
         "N",
         out,
-        overwrite=overwrite,
+        if_exists=if_exists,
         unknowns=n,
         reads=[qr.path],
     )

@@ -65,7 +65,9 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
             extremes.see(Extremes(norm1=noted["norm1"], info=noted["info"]))
         metadata = self.lay_out()
         tau = self._tau()
-        with create_array(self.target.path / "tau", tau.shape, g.dtype, overwrite=True) as file:
+        with create_array(
+            self.target.path / "tau", tau.shape, g.dtype, if_exists="overwrite"
+        ) as file:
             file[...] = tau
             file.flush()
         notes = [f"exactly singular: diagonal number {extremes.info} of R is zero"]

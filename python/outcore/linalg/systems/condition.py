@@ -107,7 +107,7 @@ def is_singular(condition: float | None, dtype: np.dtype[Any]) -> bool:
     return condition is not None and not condition * float(np.finfo(dtype).eps) < 1
 
 
-def warn_if_singular(condition: float | None, dtype: np.dtype[Any], stacklevel: int = 3) -> None:
+def warn_if_singular(condition: float | None, dtype: np.dtype[Any], stacklevel: int = 4) -> None:
     """Warn as SciPy does if a matrix is singular to working precision."""
     if is_singular(condition, dtype):
         warnings.warn(

@@ -52,7 +52,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     """
     kind = way.kind.kind
     where = job.factors_at(kind.suffix)
-    ready = ready_factors(where, job.source, job.dtype, way.kind, overwrite=job.overwrite)
+    ready = ready_factors(where, job.source, job.dtype, way.kind, if_exists=job.if_exists)
     phases = list(_phases(job, kind, ready))
     estimated = [phases.pop()] if job.condition else []
     *made, solved, checked = phases
@@ -63,7 +63,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     make = functools.partial(make, dtype=job.dtype)
     with own_factors(
         where, job.A, ready, make, memory_bytes=job.memory_bytes, keep=job.keep,
-        overwrite_a=overwrite_a, overwrite=job.overwrite, resume=job.resume, threads=job.threads,
+        overwrite_a=overwrite_a, if_exists=job.if_exists, resume=job.resume, threads=job.threads,
         progress=factoring,
     ) as factors:  # fmt: skip
         x, report = way.solve(

@@ -119,7 +119,7 @@ def make_copy(
             f"copying {A.path.name} in {low}", memory_bytes=memory_bytes, work=A.nbytes,
             threads=threads, progress=progress,
         ) as call,
-        claimed(where.path, (), overwrite=True, why=_WHY),
+        claimed(where.path, (), if_exists="overwrite", why=_WHY),
         written(where, metadata, _WHY) as copy,
     ):  # fmt: skip
         bounce = copy_bounce_bytes(memory_bytes)

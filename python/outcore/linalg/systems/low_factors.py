@@ -53,17 +53,18 @@ def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor
     group = read_group(where) if where.exists() else None
     of_copy = group is not None and group["source"] == str(copy.path)
     ours = is_copy(copy)
-    if ours and copied(copy).path != str(job.source.path) and not job.overwrite:
+    replaced = job.if_exists == "overwrite"
+    if ours and not replaced and copied(copy).path != str(job.source.path):
         raise ExistsError(
             f"{copy.path} is what a stopped solve with {copied(copy).path} left; finish that, or "
-            "pass overwrite=True or another factors="
+            "pass if_exists='overwrite' or another factors="
         )
     usable = job.resume and is_current(copy, job.source, low)
     if group and of_copy and usable and group["state"] == "complete":
         _adopt(job, where, copy)
     elif of_copy and not usable:
         where.volume.remove(where.name)
-    ready = ready_factors(where, job.source, low, LUFactor, overwrite=job.overwrite)
+    ready = ready_factors(where, job.source, low, LUFactor, if_exists=job.if_exists)
     if is_copy(copy):
         is_lost = read_metadata(copy).state == "consumed" and not of_copy
         if ready or is_lost or not usable:
@@ -125,7 +126,7 @@ def _make(
             warnings.simplefilter("ignore", GrowthWarning)
             lu = lu_factor(
                 copy.path, memory=job.memory_bytes, out=where.path,
-                overwrite_a=read_metadata(copy).grid().shards == 1, overwrite=job.overwrite,
+                overwrite_a=read_metadata(copy).grid().shards == 1, if_exists=job.if_exists,
                 method="slabs", threads=job.threads, progress=factoring,
             )  # fmt: skip
     except OutcoreError:

@@ -89,7 +89,7 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
 
 def _beside(job: Solving) -> Solving:
     """Have factors in full precision go beside the matrix where the user's own are in the way."""
-    if job.factors is None or job.overwrite or not job.factors_at("").exists():
+    if job.factors is None or job.if_exists == "overwrite" or not job.factors_at("").exists():
         return job
     return dataclasses.replace(job, factors=None)
 

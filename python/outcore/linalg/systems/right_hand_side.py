@@ -11,6 +11,7 @@ from outcore.array import Array, open_array
 from outcore.blas_calls import Trans
 from outcore.elements import array_of
 from outcore.errors import InvalidError
+from outcore.if_exists import IfExists
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.result_place import refuse_there
@@ -34,7 +35,7 @@ class RightHandSide(NamedTuple):
     """Where the solution goes, unless it stays in memory."""
     unknowns: int | None = None
     """Rows of the solution, where these are not `n`."""
-    overwrite: bool = False
+    if_exists: IfExists = "error"
     """Whether an array that is at `out` may go."""
 
     @classmethod
@@ -46,7 +47,7 @@ class RightHandSide(NamedTuple):
         trans: Which,
         out: PathLike | None,
         *,
-        overwrite: bool,
+        if_exists: IfExists,
         unknowns: int | None = None,
         reads: Sequence[AnyPath] = (),
         stays: bool = False,
@@ -88,8 +89,8 @@ class RightHandSide(NamedTuple):
                     f"out= {how} {path}, which the call needs; choose another directory"
                 )
         if where is not None:
-            refuse_there(where, WHY, overwrite=overwrite)
-        return cls(given, letters[trans], n, dtype, where, unknowns, overwrite)
+            refuse_there(where, WHY, if_exists=if_exists)
+        return cls(given, letters[trans], n, dtype, where, unknowns, if_exists)
 
     @property
     def columns(self) -> int:

@@ -21,6 +21,7 @@ from outcore.array_metadata import bump_generation, read_metadata, write_metadat
 from outcore.counts import is_count
 from outcore.errors import OutcoreError
 from outcore.linalg.factors.factor import Factor
+from outcore.linalg.open_results import made_by_this_call
 from outcore.linalg.result_place import refuse_there
 from outcore.linalg.steps_done import version_of_operand
 from outcore.linalg.systems.right_hand_side import WHY, RightHandSide
@@ -125,7 +126,7 @@ def solution(
     metadata = Metadata(shape, dtype, chunks, "F", "column-major").on(where.volume)
     begun = dataclasses.replace(metadata, state="incomplete", why=WHY)
     with being_made(where, "solving"):
-        refuse_there(where, WHY, overwrite=rhs.overwrite)
+        refuse_there(where, WHY, if_exists=rhs.if_exists)
         done, iterate = _noted(where, begun, system) if resume else (0, None)
         solving = Solution(None, done, system, iterate)
         try:
@@ -134,7 +135,7 @@ def solution(
             where.remove_half_written()
             solving.x = open_array(where.path, "r+", allow_incomplete=True)
             yield solving
-            solving.x.mark(None)
+            solving.x.mark(None, made=made_by_this_call(solving.x))
             if where.exists(NOTE):
                 where.volume.remove(where.inside(NOTE))
         except BaseException as error:

@@ -12,12 +12,14 @@ from outcore import budget
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.if_exists import IfExists
 from outcore.linalg.assumptions import AssumeA as StatedA
 from outcore.linalg.assumptions import assumption, largest_backward_error, warn_not_hermitian
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import CHOLESKY, KINDS, LU
 from outcore.linalg.factors.own import are_begun
 from outcore.linalg.matrix import place_of
+from outcore.linalg.open_results import beside, opens_results
 from outcore.linalg.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.condition import warn_if_singular
@@ -35,6 +37,7 @@ from outcore.volumes import SAME, PathLike, how_they_meet, place
 AssumeA: TypeAlias = StatedA | Literal["auto"]
 
 
+@opens_results(beside("b", ".x"))
 def solve(
     A: Array | PathLike,
     b: npt.ArrayLike | Array,
@@ -48,7 +51,7 @@ def solve(
     factors: PathLike | None = None,
     keep_factors: bool = False,
     overwrite_a: bool = False,
-    overwrite: bool = False,
+    if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
@@ -94,8 +97,9 @@ def solve(
         Complete factors of the same `A` that are there already are used.
     keep_factors
         Leave the factors on disk for `open_factor`.
-    overwrite
-        Replace factors of something else at `factors`, and a solution at `out`.
+    if_exists
+        ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces factors of something else at `factors`, and a solution at `out`.
     overwrite_a, resume, threads, progress
         As for `lu_factor`.
 
@@ -158,12 +162,12 @@ def solve(
             n=n,
             dtype=job_dtype,
             # A wrong right-hand side is found before the hours of factoring, not after.
-            rhs=RightHandSide.read(n, job_dtype, right, "N", out, overwrite=overwrite, reads=reads),
+            rhs=RightHandSide.read(n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads),
             factors=factors,
             condition=condition,
             keep=keep_factors,
             memory_bytes=budget.resolve(memory),
-            overwrite=overwrite,
+            if_exists=if_exists,
             resume=resume,
             threads=threads,
             bar=bar,
@@ -209,7 +213,7 @@ def _warn_if_not_hermitian(report: Report, n: int, dtype: np.dtype[Any]) -> None
         return
     how = f"x leaves a backward error of {error:.1e} with all of it"
     report.notes.append(f"A is not Hermitian: {how}")
-    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=4)
+    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=5)
 
 
 def _look_at_right_hand_side(job: Solving) -> Report | None:

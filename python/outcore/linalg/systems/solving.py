@@ -8,6 +8,7 @@ import numpy as np
 
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
+from outcore.if_exists import IfExists
 from outcore.linalg.cost import Phase, Problem
 from outcore.linalg.systems.right_hand_side import RightHandSide
 from outcore.progress import Meter, Part
@@ -31,7 +32,7 @@ class Solving:
         Where the user wants the factors; `None` for beside the matrix.
     bar
         Progress of the whole call, in seconds as they are expected.
-    condition, keep, memory_bytes, overwrite, resume, threads
+    condition, keep, memory_bytes, if_exists, resume, threads
         As for `solve`.
     """
 
@@ -44,7 +45,7 @@ class Solving:
     condition: bool
     keep: bool
     memory_bytes: int
-    overwrite: bool
+    if_exists: IfExists
     resume: bool
     threads: int | None
     bar: Meter
