@@ -54,6 +54,20 @@ def test_disk_full_midway(small_disk: Path, tmp_path: Path) -> None:
     oc.create_array(small_disk / "B", (1024, 1024))[...] = 1.0
 
 
+def test_disk_full_amid_short_runs(small_disk: Path) -> None:
+    array = oc.create_array(small_disk / "A", (4096, 4096), chunks=(512, 512), reserve=False)
+    array[:512] = 1.0
+
+    def write() -> None:
+        for first in range(0, 4096, 200):
+            array[512:, first : first + 200] = 2.0
+
+    with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
+        write()
+    assert (array[:512] == 1.0).all()
+    assert set(np.unique(array[512:])) <= {0.0, 2.0}
+
+
 def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     with ballast.open("wb") as file:

@@ -187,7 +187,7 @@ class Array(ArrayOperand):
         target = out[box.flip]
         if not box.is_empty:
             for start, rows in growing.parts(self.metadata, box):
-                file.submit_read(start, box.step, target[rows]).wait()
+                file.read(start, box.step, target[rows])
         out = out.reshape(box.shape, order=order)
         return out if box.shape else out[()]
 

@@ -60,18 +60,18 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-struct AtomicCounters {
-    bytes_read: AtomicU64,
+pub(crate) struct AtomicCounters {
+    pub(crate) bytes_read: AtomicU64,
     bytes_written: AtomicU64,
-    reads: AtomicU64,
+    pub(crate) reads: AtomicU64,
     writes: AtomicU64,
 }
 
 /// An array's shard files, open.
 pub struct ArrayFile {
-    volume: Arc<dyn Volume<Buffer = Region>>,
+    pub(crate) volume: Arc<dyn Volume<Buffer = Region>>,
     grid: ChunkGrid,
-    shards: Arc<Shards>,
+    pub(crate) shards: Arc<Shards>,
     pub(crate) align: u64,
     pub(crate) memory_align: u64,
     /// Most bytes of a piece that goes through a bounce buffer.
@@ -81,10 +81,10 @@ pub struct ArrayFile {
     pub(crate) limits: Limits,
     /// Whether one request may be for several pieces.
     pub(crate) gathers: bool,
-    counters: AtomicCounters,
+    pub(crate) counters: AtomicCounters,
     trace: Option<(Trace, u32)>,
     /// The last unfinished write of each slot: what touches the slot later waits for it.
-    writers: Mutex<HashMap<Slot, Ticket>>,
+    pub(crate) writers: Mutex<HashMap<Slot, Ticket>>,
 }
 
 impl ArrayFile {

@@ -5,6 +5,7 @@ mod batch;
 mod bounce;
 mod collective;
 mod local;
+mod mapped;
 mod offer;
 mod piece;
 mod pool;

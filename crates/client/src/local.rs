@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
     Alignment, Buffer, Completion, Disk, Due, Entry, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
-    Request, Result, Run, Volume, VolumeRequest,
+    Piece, Request, Result, Run, Volume, VolumeRequest,
 };
 use outcore_disk::{Directory, LocalDisk};
 
@@ -151,6 +151,9 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         if runs.is_empty() {
             runs.push(Run { offset: 0, length: 0, at: 0 });
         }
+        let many = operation == Operation::Write && runs.len() > 1;
+        let left = if many { self.disk.write_runs(file, &runs, &buffer, done) } else { Some(done) };
+        let Some(done) = left else { return };
         let state = State {
             parts: runs.len(),
             result: Ok(0),
@@ -163,6 +166,16 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         // Who is handed the whole buffer back has the last view of it.
         drop(buffer);
         self.disk.submit_all(parts);
+    }
+
+    fn read_mapped(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        self.disk.read_mapped(file, pieces, memory, origin)
     }
 
     fn alignment(&self, file: FileId) -> Alignment {

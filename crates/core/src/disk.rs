@@ -1,6 +1,6 @@
 //! The disk seam: submit a request with an owned buffer, get the buffer back with the completion.
 
-use crate::{Error, Packing, Result, crc32c};
+use crate::{Error, Packing, Piece, Result, Run, crc32c};
 
 /// Memory that travels with a request. A buffer may be one run of bytes or several (scatter, gather). It is a
 /// handle: a clone is another view of the same bytes.
@@ -184,6 +184,34 @@ pub trait Disk: Send + Sync {
         for (request, done) in requests {
             self.submit(request, done);
         }
+    }
+
+    /// Reads pieces of an open file while the caller waits, out of the page cache, if this disk has one: short runs
+    /// cost least so. `memory` is one run of bytes; the pieces' places in memory count from byte `origin` of it.
+    /// Returns the pieces that it did not read, for requests, which also return the errors there are.
+    fn read_mapped(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        let _ = (file, memory, origin);
+        pieces
+    }
+
+    /// Starts writing runs of an open file as one request, where this disk has a better way than a request for each.
+    /// `buffer` has their bytes one after another, and `done` is told of all of them. Where it has none, it returns
+    /// `done`, and has done nothing.
+    fn write_runs(
+        &self,
+        file: FileId,
+        runs: &[Run],
+        buffer: &Self::Buffer,
+        done: OnDone<Self::Buffer>,
+    ) -> Option<OnDone<Self::Buffer>> {
+        let _ = (file, runs, buffer);
+        Some(done)
     }
 
     /// What a transfer must be aligned to, to skip the page cache. Others are done too, more slowly.

@@ -1,6 +1,6 @@
 //! The volume seam: a namespace of files, on one disk or on many.
 
-use crate::{Alignment, FileId, Hints, OnDone, OpenMode, Operation, Regions, Result};
+use crate::{Alignment, FileId, Hints, OnDone, OpenMode, Operation, Piece, Regions, Result};
 
 /// One request to a volume: the regions of a file, in order, against the bytes of one buffer, in order.
 #[derive(Debug)]
@@ -74,6 +74,18 @@ pub trait Volume: Send + Sync {
     /// Starts a request; `done` is called exactly once. A transfer that completes is complete: the volume goes
     /// on after short reads and writes, and reading past the end is an error of kind `truncated`.
     fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>);
+
+    /// See [`crate::Disk::read_mapped`].
+    fn read_mapped(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        let _ = (file, memory, origin);
+        pieces
+    }
 
     /// See [`crate::Disk::alignment`].
     fn alignment(&self, file: FileId) -> Alignment;

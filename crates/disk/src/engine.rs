@@ -21,10 +21,14 @@ pub(crate) trait Job: Send {
     fn run(self: Box<Self>);
 
     /// What it reads, if it is a short direct read: file, memory, and offset.
-    fn short_read(&self) -> Option<(&File, &Region, u64)>;
+    fn short_read(&self) -> Option<(&File, &Region, u64)> {
+        None
+    }
 
-    /// Notes that so many bytes of a short read were moved, begun at this time.
-    fn moved(self: Box<Self>, bytes: usize, started_ns: u64);
+    /// Notes that so many bytes of a short read were moved, begun at this time. No other job is told.
+    fn moved(self: Box<Self>, bytes: usize, started_ns: u64) {
+        let _ = (bytes, started_ns);
+    }
 }
 
 #[derive(Default)]

@@ -4,9 +4,11 @@ mod directory;
 mod engine;
 mod freeing;
 mod local;
+mod mapping;
 mod names;
 mod reserve;
 mod short_reads;
+mod short_writes;
 mod system;
 
 pub use directory::Directory;

@@ -5,22 +5,29 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use outcore_core::{
     Alignment, Buffer, Clock, Completion, Disk, Due, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
-    Request, Result,
+    Piece, Request, Result, Run,
 };
 use outcore_memory::Region;
 
 use crate::directory::Directory;
 use crate::engine::{Engine, Job};
 use crate::freeing::Freeing;
+use crate::mapping::Mapping;
 use crate::short_reads::SHORT_BYTES;
-use crate::system::{MonotonicClock, check_kind, describe, direct_alignment, drop_cached, reserve, transfer};
+use crate::short_writes::{SHORT_RUN_BYTES, ShortWrite, ShortWrites};
+use crate::system::{
+    MonotonicClock, check_kind, describe, direct_alignment, drop_cached, memory_bytes, reserve, transfer,
+};
 
 /// Above this a transfer through the page cache drops its pages afterwards.
 const KEEP_CACHED_BYTES: usize = 1 << 20;
+
+/// Runs of this length are read past the page cache where the file would not stay there.
+const LONG_RUN_BYTES: u64 = 64 << 10;
 
 struct OpenFile {
     path: PathBuf,
@@ -31,6 +38,8 @@ struct OpenFile {
     alignment: Alignment,
     writable: bool,
     freeing: Arc<Freeing>,
+    mapping: Mutex<Option<Arc<Mapping>>>,
+    short_writes: ShortWrites,
 }
 
 /// A directory of plain files, served by the threads of the disk it is on.
@@ -122,7 +131,18 @@ impl LocalDisk {
         let alignment = direct.as_ref().and(alignment).unwrap_or(Alignment::NONE);
         let direct_works = AtomicBool::new(direct.is_some());
         let freeing = self.directory.freeing().clone();
-        Ok(OpenFile { path: full, buffered, direct, direct_works, alignment, writable, freeing })
+        let (mapping, short_writes) = (Mutex::default(), ShortWrites::default());
+        Ok(OpenFile {
+            path: full,
+            buffered,
+            direct,
+            direct_works,
+            alignment,
+            writable,
+            freeing,
+            mapping,
+            short_writes,
+        })
     }
 }
 
@@ -136,6 +156,65 @@ impl OpenFile {
                     && (bytes as u64).is_multiple_of(self.alignment.offset_bytes)
             });
         aligned.then_some(direct)
+    }
+
+    /// The file mapped for reading, if that can be.
+    fn mapping(&self) -> Option<Arc<Mapping>> {
+        let mut mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        if mapping.as_ref().is_none_or(|found| found.is_worn()) {
+            let bytes = self.buffered.metadata().ok()?.len();
+            *mapping = Mapping::new(&self.buffered, bytes).map(Arc::new);
+        }
+        mapping.clone()
+    }
+
+    fn read_mapped(&self, pieces: Vec<Piece>, memory: &Region, origin: usize) -> Vec<Piece> {
+        let (Some((block, start)), Some(mapping)) = (memory.in_one_run(), self.mapping()) else {
+            return pieces;
+        };
+        // What is read again before a file of this size has gone by is in memory by then; else the cache is no use.
+        let stays_cached = mapping.bytes() <= memory_bytes() / 2;
+        let is_long = |piece: &Piece| !stays_cached && piece.run_bytes >= LONG_RUN_BYTES;
+        let (mut left, short): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(is_long);
+        let ahead = self.writable.then_some(&self.buffered);
+        left.extend(mapping.copy(ahead, short, block, start + origin as i64));
+        left
+    }
+
+    /// Writes runs through the page cache, the first bytes of `buffer` to the first of them. Returns how many bytes.
+    fn write_cached(&self, runs: &[Run], buffer: &Region) -> Result<usize> {
+        if let Some(mapping) = self.mapping() {
+            mapping.ask_for_runs(&self.buffered, runs);
+        }
+        let mut moved = 0;
+        for run in runs {
+            let end = run.at + run.length;
+            let mut at = run.at;
+            while at < end {
+                let rest = buffer.part(at as usize, (end - at) as usize);
+                let offset = run.offset + (at - run.at);
+                let once = || {
+                    transfer(&self.buffered, &rest, offset, true)
+                        .map_err(|e| describe("write", &self.path, &e))
+                };
+                match self.freeing.with_room(once)? {
+                    0 => return Err(self.took_none(offset)),
+                    some => at += some as u64,
+                }
+            }
+            moved += run.length as usize;
+        }
+        Ok(moved)
+    }
+
+    fn took_none(&self, offset: u64) -> Error {
+        let path = self.path.display();
+        Error::new(
+            ErrorKind::Io,
+            format!(
+                "cannot write {path} at offset {offset}: the disk took no byte; check the disk and the system log"
+            ),
+        )
     }
 
     fn run(&self, operation: Operation, offset: u64, region: &Region) -> Result<usize> {
@@ -210,6 +289,19 @@ impl Job for Transfer {
     }
 }
 
+/// Writes what waits among the short writes to a file, until there is nothing.
+struct ShortWriter(Arc<OpenFile>);
+
+impl Job for ShortWriter {
+    fn run(self: Box<Self>) {
+        while let Some(ShortWrite { runs, buffer, done }) = self.0.short_writes.next() {
+            let started_ns = MonotonicClock.now_ns();
+            let result = self.0.write_cached(&runs, &buffer);
+            done(Completion { buffer, result, started_ns, finished_ns: MonotonicClock.now_ns() });
+        }
+    }
+}
+
 impl Disk for LocalDisk {
     type Buffer = Region;
 
@@ -250,6 +342,31 @@ impl Disk for LocalDisk {
             }
         }
         self.engine.run(jobs);
+    }
+
+    fn read_mapped(&self, file: FileId, pieces: Vec<Piece>, memory: &Region, origin: usize) -> Vec<Piece> {
+        match self.usable(file) {
+            Ok(file) => file.read_mapped(pieces, memory, origin),
+            Err(_) => pieces,
+        }
+    }
+
+    fn write_runs(
+        &self,
+        file: FileId,
+        runs: &[Run],
+        buffer: &Region,
+        done: OnDone<Region>,
+    ) -> Option<OnDone<Region>> {
+        let usable = self.usable(file).ok().filter(|file| file.writable);
+        let Some(file) = usable.filter(|_| buffer.len() < SHORT_RUN_BYTES * runs.len()) else {
+            return Some(done);
+        };
+        let write = ShortWrite { runs: runs.to_vec(), buffer: buffer.clone(), done };
+        if file.short_writes.add(write) {
+            self.engine.run(vec![Box::new(ShortWriter(file))]);
+        }
+        None
     }
 
     fn alignment(&self, file: FileId) -> Alignment {

@@ -197,6 +197,13 @@ pub(crate) fn drop_cached(file: &File, offset: u64, bytes: u64) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as i64, bytes as i64, libc::POSIX_FADV_DONTNEED) };
 }
 
+/// Bytes of the machine's memory.
+pub(crate) fn memory_bytes() -> u64 {
+    // SAFETY: plain questions to the system.
+    let [pages, page] = unsafe { [libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)] };
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
+}
+
 /// Bytes that this user can still write below `path`.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
     file_system(path).map(|status| status.f_bavail * status.f_frsize)

@@ -131,7 +131,7 @@ impl Region {
     }
 
     /// The block, and where in it this view begins, if it is one run of bytes.
-    fn in_one_run(&self) -> Option<(&Block, i64)> {
+    pub fn in_one_run(&self) -> Option<(&Block, i64)> {
         let mut segments = self.segments(0, self.bytes);
         let ((number, first), second) = (segments.next()?, segments.next());
         let start = first.offset as i64;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use outcore_client::MemoryUse;
+use outcore_client::{Memory, MemoryUse};
 use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Operation, StorageOrder};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -225,6 +225,26 @@ impl ArrayFile {
         self.submit(py, Operation::Read, start, step, target)
     }
 
+    /// Reads as [`ArrayFile::submit_read`] does, and returns when it is done. What is in the page cache is copied out
+    /// of it.
+    fn read(
+        &self,
+        py: Python<'_>,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        target: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let (request, memory) = self.request(start, step, target)?;
+        let mut stopped = Ok(());
+        let mut go_on = || {
+            stopped = Python::attach(|py| py.check_signals());
+            stopped.is_ok()
+        };
+        let ticket = py.detach(|| self.0.read_mapped(&request, memory, &mut go_on)).or_raise(py)?;
+        stopped?;
+        Ticket(ticket).wait(py)
+    }
+
     /// Starts reading some rows of a two-dimensional array, from column `first_column` on, into the rows of `target`.
     /// Rows that follow each other in the array are read as one box.
     fn submit_read_rows(
@@ -291,9 +311,19 @@ impl ArrayFile {
         step: Vec<u64>,
         array: &Bound<'_, PyUntypedArray>,
     ) -> PyResult<Ticket> {
+        let (request, memory) = self.request(start, step, array)?;
+        py.detach(|| self.0.submit(operation, &request, memory)).or_raise(py).map(Ticket)
+    }
+
+    /// The box that begins at `start`, with `step` elements between, and `array` as its memory.
+    fn request(
+        &self,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        array: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<(BoxRequest, Memory)> {
         let count: Vec<u64> = array.shape().iter().map(|&n| n as u64).collect();
         let memory = memory_of(array, self.0.grid().spec().item_bytes)?;
-        let request = BoxRequest { start, count, step, memory_strides: memory.strides.clone() };
-        py.detach(|| self.0.submit(operation, &request, memory)).or_raise(py).map(Ticket)
+        Ok((BoxRequest { start, count, step, memory_strides: memory.strides.clone() }, memory))
     }
 }

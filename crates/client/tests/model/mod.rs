@@ -78,6 +78,12 @@ impl Place {
     pub fn open_well(&self) -> Arc<ArrayFile> {
         self.open(well(), &Arena::new(64 << 20), 16 << 20).unwrap()
     }
+
+    /// Opens it over the real disk, which does more than what requests ask of a disk.
+    pub fn open_real(&self) -> Arc<ArrayFile> {
+        let volume = LocalVolume::open_directory(self.root.path().to_str().unwrap(), 3).unwrap();
+        self.open_volume(volume, &Arena::new(64 << 20), 16 << 20).unwrap()
+    }
 }
 
 /// No fault at all.
@@ -166,6 +172,17 @@ impl Part {
         block: &Arc<Block>,
         origin: usize,
     ) -> Result<Ticket> {
+        let (request, memory) = self.request(file, block, origin);
+        file.submit(operation, &request, memory)
+    }
+
+    /// Reads out of the page cache what can be read so.
+    pub fn read_mapped(&self, file: &Arc<ArrayFile>, block: &Arc<Block>) -> Result<Ticket> {
+        let (request, memory) = self.request(file, block, GUARD);
+        file.read_mapped(&request, memory, &mut || true)
+    }
+
+    pub fn request(&self, file: &Arc<ArrayFile>, block: &Arc<Block>, origin: usize) -> (BoxRequest, Memory) {
         let strides = self.strides(file.grid().spec().item_bytes);
         let request = BoxRequest {
             start: self.start.clone(),
@@ -173,7 +190,7 @@ impl Part {
             step: self.step.clone(),
             memory_strides: strides.clone(),
         };
-        file.submit(operation, &request, Memory { block: block.clone(), origin, strides })
+        (request, Memory { block: block.clone(), origin, strides })
     }
 
     /// Calls `visit(byte in the model, byte in memory)` for each element.
@@ -242,8 +259,17 @@ impl Model {
 
     /// Reads a part of the file and compares.
     pub fn check(&self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
+        self.check_by(part, |target| part.submit(file, Operation::Read, target))
+    }
+
+    /// Reads a part of the file out of the page cache and compares.
+    pub fn check_mapped(&self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
+        self.check_by(part, |target| part.read_mapped(file, target))
+    }
+
+    fn check_by(&self, part: &Part, read: impl FnOnce(&Arc<Block>) -> Result<Ticket>) -> Result<()> {
         let target = block(&vec![0xEE; part.bytes(self.item) + 2 * GUARD]);
-        finish(&part.submit(file, Operation::Read, &target)?)?;
+        finish(&read(&target)?)?;
         let found = content(&target);
         let item = self.item as usize;
         part.for_each(&self.shape, self.item, |at, memory| {

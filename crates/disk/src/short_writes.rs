@@ -1,0 +1,102 @@
+//! Short runs of a file written one after another by one thread, through the page cache.
+//!
+//! The system writes to a file for one thread at a time, so more threads only wait for each other. Direct I/O takes
+//! some 50 µs for a run, however short, and the page cache 1 µs.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outcore_core::{OnDone, Run};
+use outcore_memory::Region;
+
+/// Runs shorter than this, on average, are written so.
+pub(crate) const SHORT_RUN_BYTES: usize = 16 << 10;
+
+/// Runs that are no further apart are read from the disk together.
+pub(crate) const GAP_BYTES: u64 = 128 << 10;
+
+/// Runs of a file, and one buffer with their bytes.
+pub(crate) struct ShortWrite {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) buffer: Region,
+    pub(crate) done: OnDone<Region>,
+}
+
+/// Writes that wait for their turn at one file.
+#[derive(Default)]
+pub(crate) struct ShortWrites(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<ShortWrite>,
+    /// A thread takes them until none is left.
+    is_served: bool,
+}
+
+impl ShortWrites {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a write. Whether a thread is needed that takes it.
+    pub(crate) fn add(&self, write: ShortWrite) -> bool {
+        let mut queue = self.queue();
+        queue.waiting.push_back(write);
+        !std::mem::replace(&mut queue.is_served, true)
+    }
+
+    /// The next write for the thread that takes them; after `None` that thread is done.
+    pub(crate) fn next(&self) -> Option<ShortWrite> {
+        let mut queue = self.queue();
+        let next = queue.waiting.pop_front();
+        queue.is_served = next.is_some();
+        next
+    }
+}
+
+/// The ranges of a file, each a first byte and an end, that the system needs in memory to write runs: of pages that a
+/// run fills in part it reads the rest. Empty if runs are whole pages.
+pub(crate) fn needed(runs: &[Run], page_bytes: u64) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let is_whole = |run: &Run| run.offset.is_multiple_of(page_bytes) && run.length.is_multiple_of(page_bytes);
+    if runs.iter().all(is_whole) {
+        return ranges;
+    }
+    for run in runs {
+        let end = run.offset + run.length;
+        match ranges.last_mut() {
+            Some((_, last)) if run.offset >= *last && run.offset - *last <= GAP_BYTES => *last = end,
+            _ => ranges.push((run.offset, end)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_lie_near_each_other_are_one_range() {
+        let run = |offset, length| Run { offset, length, at: 0 };
+        let far = 10_000 + GAP_BYTES;
+        assert_eq!(
+            needed(&[run(0, 100), run(9000, 1000), run(far + 1, 8)], 4096),
+            [(0, 10_000), (far + 1, far + 9)]
+        );
+        assert_eq!(needed(&[run(0, 100), run(9000, 1000), run(far, 8)], 4096), [(0, far + 8)]);
+        assert!(needed(&[run(4096, 8192), run(65536, 4096)], 4096).is_empty(), "nothing to be read");
+    }
+
+    #[test]
+    fn one_thread_takes_what_waits() {
+        let writes = ShortWrites::default();
+        let write = || ShortWrite { runs: Vec::new(), buffer: Region::empty(), done: Box::new(|_| ()) };
+        assert!(writes.add(write()));
+        assert!(!writes.add(write()), "a thread is on its way");
+        assert!(writes.next().is_some() && writes.next().is_some());
+        assert!(!writes.add(write()), "it has not seen the end");
+        assert!(writes.next().is_some() && writes.next().is_none());
+        assert!(writes.add(write()));
+    }
+}
