@@ -20,6 +20,7 @@ BENCHMARKS = {
     "scipy_lu": "out-of-core LU against scipy.linalg.lu_factor as installed",
     "streaming": "array streaming against fio with direct I/O",
     "blocks": "every block once through the block interface, against a stream",
+    "boxes": "boxes, planes and strips in default chunks against numpy.memmap",
     "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",

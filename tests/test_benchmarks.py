@@ -47,6 +47,7 @@ def run(
         "matmul",
         "streaming",
         "blocks",
+        "boxes",
         "lstsq",
         "mixed",
         "rivals",
