@@ -23,16 +23,14 @@ ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])
         ((2_000_000, 512), "C", (1024, 512)),
         ((2_000_000, 512), "F", (2048, 256)),
         ((512, 2_000_000), "F", (512, 1024)),
-        ((512, 2_000_000), "C", (512, 1024)),
+        ((512, 2_000_000), "C", (256, 2048)),
         ((10_000, 64), "C", (5000, 64)),  # two even chunks, not one of 8192 rows and a rest
         ((3000, 20), "C", (3072, 20)),  # pages hold 128 rows of 160 bytes
         ((30_000_000, 2000), "C", (512, 2000)),  # 4 MiB would make too many
         ((16384, 16384), "F", (2048, 256)),
         ((16384, 16384), "C", (256, 2048)),
         ((200_000, 200_000), "F", (4096, 256)),
-        ((1000, 126), "C", (1000, 126)),  # not tall
-        ((5000, 7000), "C", (625, 448)),  # rows of 7 sectors, not of 438 elements
-        ((5000, 7000), "F", (1792, 256)),
+        ((1000, 126), "C", (256, 126)),  # not tall
         ((1_000_000,), "C", (524_288,)),
         ((256, 256, 256), "C", (64, 64, 128)),
         ((256, 256, 256), "F", (128, 64, 64)),
@@ -78,31 +76,25 @@ def test_any_matrix_has_chunks_of_a_bounded_size(
     chunks = default_chunks((rows, columns), itemsize, order)
     assert min(chunks) >= 1
     assert math.prod(chunks) * itemsize <= MAX_TILE_BYTES
-    if rows == columns:
-        assert default_chunks((columns, rows), itemsize, "CF"[order == "C"]) == chunks[::-1]
+    swapped = default_chunks((columns, rows), itemsize, "CF"[order == "C"])
+    assert swapped == chunks[::-1]
 
 
-@given(st.lists(st.integers(1, 3000), min_size=2, max_size=5), ITEMSIZES)
-def test_other_arrays_have_near_cubes(shape: list[int], itemsize: int) -> None:
+@given(st.lists(st.integers(1, 3000), min_size=3, max_size=5), ITEMSIZES)
+def test_arrays_of_more_dimensions_have_near_cubes(shape: list[int], itemsize: int) -> None:
     """The definition: sides within a factor of 2, but for rounding and sides that are whole."""
     chunks = default_chunks(shape, itemsize, "C")
-    if len(shape) == 2 and (shape[0] == shape[1] or shape[0] >= TALL * shape[1]):
-        return
-    rounding = 1.25 if len(shape) == 2 else 1
-    nbytes = math.prod(shape) * itemsize
     aim = TILE_BYTES
-    while nbytes // aim > MAX_TILES and aim < MAX_TILE_BYTES:
+    while math.prod(shape) * itemsize // aim > MAX_TILES and aim < MAX_TILE_BYTES:
         aim *= 2
-    assert math.prod(chunks) * itemsize <= aim * rounding
+    assert math.prod(chunks) * itemsize <= aim
     assert chunks == tuple(shape) or math.prod(chunks) * itemsize > aim / 4
     cut = [c for c, n in zip(chunks, shape, strict=True) if c < n]
-    if cut:
-        assert max(chunks) <= (2 * min(cut) + 1) * rounding
-    if len(shape) > 2:
-        assert default_chunks(shape[::-1], itemsize, "F") == chunks[::-1]
-        for c, n in zip(chunks, shape, strict=True):
-            parts = math.ceil(n / c)
-            assert c == n or math.ceil(n / 2 ** math.ceil(math.log2(parts))) == c
+    assert not cut or max(chunks) <= 2 * min(cut) + 1
+    assert default_chunks(shape[::-1], itemsize, "F") == chunks[::-1]
+    for c, n in zip(chunks, shape, strict=True):
+        parts = math.ceil(n / c)
+        assert c == n or math.ceil(n / 2 ** math.ceil(math.log2(parts))) == c
 
 
 def test_a_step_of_a_growing_array_has_the_chunks_of_an_array_of_its_own(tmp_path: Path) -> None:

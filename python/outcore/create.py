@@ -76,10 +76,10 @@ def create_array(
         As for `numpy.zeros`. Any number type. An array that is `growing` begins with nothing:
         ``(0, 512, 512)``.
     chunks
-        Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB: near squares and
-        near cubes, so that boxes, planes and strips along any dimension are fast. A matrix that is
-        square, or has ``order="F"``, gets the tiles that LU works with; a tall one with
-        ``order="C"`` whole rows. The rule is in ``docs/format.md``.
+        Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB: of three and more
+        dimensions near cubes, so that boxes and planes along any of them are fast; of a matrix the
+        tiles that LU works with; of a tall one with ``order="C"`` whole rows. The rule is in
+        ``docs/format.md``.
     order
         Order of elements in a chunk: ``"C"`` or ``"F"``. Matrices to be factored want ``"F"``.
     chunk_order

@@ -26,9 +26,6 @@ MAX_TILE_BYTES = 64 << 20
 MAX_TILES = 60_000
 """Larger matrices get larger tiles, so that a shard file holds them all."""
 
-SECTOR_BYTES = 512
-"""Disks transfer whole sectors past the page cache."""
-
 TALL = 8
 """A matrix of this many times as many rows as columns is made to have its rows go by."""
 
@@ -347,13 +344,12 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
 def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
     """Choose a chunk shape of about 4 MiB.
 
-    - Matrices that solvers take have the chunks that suit solvers. A square matrix, or any matrix
-      in F order, gets the tiles that LU works with: 256 columns (128 for 16-byte elements) and as
-      many rows as fill the tile; in C order the same with rows and columns swapped.
+    - A matrix in F order gets the tiles that LU works with: 256 columns (128 for 16-byte elements)
+      and as many rows as fill the tile; in C order the same with rows and columns swapped.
     - A matrix in C order of at least `TALL` times as many rows as columns gets whole rows, for
       methods whose rows go by; in F order the same with rows and columns swapped.
     - A vector gets 4 MiB.
-    - Other arrays are cut into near squares and near cubes: see `_near_cubes`.
+    - Arrays of more dimensions are cut into near cubes: see `_near_cubes`.
     """
     shape = [max(int(n), 1) for n in shape]
     if len(shape) == 2:
@@ -362,10 +358,11 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
             lines = _whole_lines(slow, fast * itemsize)
             return (lines, fast) if order == "C" else (fast, lines)
         rows, columns = tile_shape(max(shape), itemsize, nbytes=math.prod(shape) * itemsize)
+        if order == "C":
+            rows, columns = columns, rows
         if shape[0] == shape[1]:
-            return (rows, columns) if order == "F" else (columns, rows)
-        if order == "F":
-            return min(rows, shape[0]), min(columns, shape[1])
+            return rows, columns
+        return min(rows, shape[0]), min(columns, shape[1])
     if len(shape) == 1:
         return (min(shape[0], max(TILE_BYTES // itemsize, 1)),)
     return _near_cubes(shape, itemsize, order)
@@ -377,9 +374,6 @@ def _near_cubes(shape: list[int], itemsize: int, order: str) -> tuple[int, ...]:
     No side is then more than twice another, unless the array itself is that short. Chunks end at
     halves, quarters and so on of the array, where programs cut arrays too. Between sides of the
     same length the slower one is halved, which leaves longer runs.
-
-    The fast side of a matrix is then rounded up to 512 bytes, so that rows of a chunk can be
-    transferred past the page cache.
     """
     most = _tile_bytes(math.prod(shape) * itemsize, TILE_BYTES)
     slow_to_fast = range(len(shape)) if order == "C" else range(len(shape))[::-1]
@@ -387,10 +381,6 @@ def _near_cubes(shape: list[int], itemsize: int, order: str) -> tuple[int, ...]:
     while max(chunk) > 1 and math.prod(chunk) * itemsize > most:
         longest = max(slow_to_fast, key=chunk.__getitem__)
         chunk[longest] = -(-chunk[longest] // 2)
-    if len(shape) == 2:
-        fast, unit = slow_to_fast[-1], max(SECTOR_BYTES // itemsize, 1)
-        if chunk[fast] >= 4 * unit:
-            chunk[fast] = min(-(-chunk[fast] // unit) * unit, shape[fast])
     return tuple(chunk)
 
 
