@@ -12,7 +12,7 @@ from outcore.create import create_array
 from outcore.demo import run
 from outcore.demo.run import run_demo
 from outcore.demo.sphere import SphereProblem
-from outcore.errors import InvalidError
+from outcore.errors import FillChangedWarning, InvalidError
 
 
 def test_the_error_falls_as_the_mesh_is_refined(tmp_path: Path) -> None:
@@ -43,7 +43,8 @@ def test_a_matrix_left_by_a_stopped_demonstration_is_used(
         raise AssertionError("assembled again")
 
     monkeypatch.setattr(SphereProblem, "fill", never)
-    result = run_demo(1, output=tmp_path, progress=False, say=lambda line: None)
+    with pytest.warns(FillChangedWarning):
+        result = run_demo(1, output=tmp_path, progress=False, say=lambda line: None)
     assert result.surface_error < 0.2
 
 
