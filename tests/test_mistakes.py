@@ -196,8 +196,9 @@ def test_a_pool_is_not_begun_in_an_array(tmp_path: Path) -> None:
     before = sorted(path.name for path in (tmp_path / "A").iterdir())
     with pytest.raises(InvalidError, match="no place for a pool"):
         oc.Pool.embedded([tmp_path / "A"])
-    result = CliRunner().invoke(main, ["pool", "up", str(tmp_path / "A")])
-    assert (result.exit_code, "no place for a pool" in result.stderr) == (1, True)
+    for options, message in ((["--dirs"], "no place for a pool"), ([], "no pool was started")):
+        result = CliRunner().invoke(main, ["pool", "up", *options, str(tmp_path / "A")])
+        assert (result.exit_code, message in result.stderr) == (1, True)
     assert sorted(path.name for path in (tmp_path / "A").iterdir()) == before
 
 
