@@ -49,7 +49,7 @@ def test_products_go_by_blocks(above: Any, dtype: str, order: str) -> None:
     for found, expected in [
         (A @ x, model @ x),
         (A @ X, model @ X),
-        (A @ X.tolist(), model @ X),
+        (A @ X.tolist(), model @ X.tolist()),
         (y @ A, y @ model),
         (Y @ A, Y @ model),
         (np.matmul(A, X), model @ X),

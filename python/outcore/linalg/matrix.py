@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
+from outcore.array_operand import TransposedArray
 from outcore.errors import InvalidError
 from outcore.volumes import PathLike, Place, place
 
@@ -24,7 +25,8 @@ def place_of(A: Array | PathLike) -> Place:
     if isinstance(A, Array):
         return A.place
     given: Any = A
-    if isinstance(given, list | tuple) or hasattr(given, "__array__"):
+    is_array = hasattr(given, "__array__") and not isinstance(given, TransposedArray)
+    if isinstance(given, list | tuple) or is_array:
         raise InvalidError(
             f"need a matrix on disk as A, or its path, have {type(given).__name__} of shape "
             f"{np.shape(given)} in memory; scipy.linalg solves with it there, oc.from_array puts "
