@@ -244,9 +244,18 @@ def test_less_memory_means_more_io_and_overwriting_less_disk() -> None:
     assert whole.bytes_read < 1.2 * lower
 
 
+def test_whole_numbers_are_factored_in_double_precision() -> None:
+    whole, double = (
+        oc.plan("cholesky", n=2000, dtype=dtype, rates=RATES) for dtype in ("i4", "f8")
+    )
+    assert whole.dtype == double.dtype == "float64"
+    assert whole.bytes_read < double.bytes_read
+    assert "int32" in "".join(whole.notes)
+
+
 def test_bad_plans_are_refused() -> None:
-    with pytest.raises(InvalidError, match="Cholesky works in"):
-        oc.plan("cholesky", n=10, dtype="i4", rates=RATES)
+    with pytest.raises(InvalidError, match="need a number type"):
+        oc.plan("cholesky", n=10, dtype="O", rates=RATES)
     with pytest.raises(InvalidError, match="at least 1"):
         oc.plan("cholesky", n=0, rates=RATES)
     with pytest.raises(InvalidError, match="no option 'upper'"):
