@@ -1,7 +1,9 @@
 """``outcore pool up`` again: with the settings of the last start, and with what is missing."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 from pathlib import Path
@@ -18,10 +20,16 @@ __all__ = ["directories"]
 
 
 def free_port() -> int:
-    """A port at which nobody listens, nor at the few after it."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
+    """A port at which nobody listens, nor at the few after it.
+
+    The system gives ports from 32768 on to whoever asks for any, so these are below.
+    """
+    for first in random.SystemRandom().sample(range(20_000, 32_000, 8), 1500):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + 8):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no port is free")
 
 
 def down(directories: list[Path]) -> None:

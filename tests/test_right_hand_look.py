@@ -81,7 +81,7 @@ def test_what_is_too_large_for_the_type_is_refused_first(tmp_path: Path) -> None
     b[7] = 1e300
     B = oc.from_array(b, tmp_path / "b")
     with pytest.raises(InvalidError, match="a number too large for float32 in row 7"):
-        solve(A, B, memory="1 MB", progress=False)
+        solve(A, B, dtype="f4", memory="1 MB", progress=False)
 
 
 def test_it_is_counted(tmp_path: Path, stored: Stored) -> None:
