@@ -29,6 +29,9 @@ const AHEAD_BYTES: u64 = 16 << 20;
 /// Page tables of a mapping take a 512th of what was read through it: after so many bytes the file is mapped anew.
 const MOST_TOUCHED_BYTES: u64 = 4 << 30;
 
+/// Pages of a mapping count as memory of the process, outside of any budget: after so many bytes they are let go.
+const MOST_RESIDENT_BYTES: u64 = 4 << 20;
+
 /// Where a mapping lies, for the handler of SIGBUS. `start` is 0 in a slot that is free.
 struct Slot {
     start: AtomicUsize,
@@ -51,6 +54,7 @@ pub(crate) struct Mapping {
     block: Block,
     slot: &'static Slot,
     touched: AtomicU64,
+    resident: AtomicU64,
 }
 
 impl Mapping {
@@ -73,7 +77,7 @@ impl Mapping {
         drop(taking);
         // SAFETY: the mapping is there until `drop`; nothing is ever written to this block, which stays in here.
         let block = unsafe { Block::foreign(start, bytes, Box::new(())) };
-        Some(Self { block, slot, touched: AtomicU64::new(0) })
+        Some(Self { block, slot, touched: AtomicU64::new(0), resident: AtomicU64::new(0) })
     }
 
     /// Bytes of the file that are mapped.
@@ -124,6 +128,7 @@ impl Mapping {
             if copy_strided(from, to, piece.run_bytes as usize, &levels).is_err() {
                 left.push(piece.clone());
             }
+            self.let_go_after(piece.extent_bytes);
         }
         self.touched.fetch_add(copied_bytes, Ordering::Relaxed);
         if self.is_broken() { pieces } else { left }
@@ -170,6 +175,18 @@ impl Mapping {
         let failed =
             unsafe { libc::mincore(self.block.as_ptr().wrapping_add(page).cast(), 1, &raw mut found) };
         failed == 0 && found & 1 == 1
+    }
+}
+
+impl Mapping {
+    /// Counts bytes that were copied, and takes the pages out of the process's memory from time to time. They stay in
+    /// the page cache.
+    fn let_go_after(&self, bytes: u64) {
+        if self.resident.fetch_add(bytes, Ordering::Relaxed) + bytes > MOST_RESIDENT_BYTES {
+            self.resident.store(0, Ordering::Relaxed);
+            // SAFETY: the range is this mapping, of a file and never written to: a later look finds the same bytes.
+            unsafe { libc::madvise(self.block.as_ptr().cast(), self.block.len(), libc::MADV_DONTNEED) };
+        }
     }
 }
 
