@@ -87,7 +87,7 @@ def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
     a, b = dominant(N, "f4"), random((N, 2), "c16", 1)
     b[:, 1] = b[:, 1].real
     x, _ = gauss_seidel(on_disk(tmp_path / "A", a), b, tol=1e-6, progress=False)
-    assert x.dtype == np.complex64
+    assert x.dtype == np.complex128
     assert residual(a, x, b) < 1e-6
 
 

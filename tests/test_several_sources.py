@@ -132,7 +132,7 @@ def test_in_a_program(tmp_path: Path) -> None:
         failures.append((path, type(error).__name__))
 
     sources = [tmp_path / name for name in ("none", "a/x", "b/x", "b/only")]
-    options: dict[str, Any] = {"overwrite": True, "progress": False, "failed": failed}
+    options: dict[str, Any] = {"if_exists": "overwrite", "progress": False, "failed": failed}
     for call in (copy_files, move_files):
         assert len(call(sources, tmp_path / "d", **options)) == 2
         assert failures == [(sources[0], "NotFoundError"), (sources[2], "ExistsError")]
