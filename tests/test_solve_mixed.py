@@ -198,9 +198,9 @@ def test_steps_go_on_while_they_gain_a_digit(first: float, steps: int) -> None:
 def test_types_that_do_not_go_together(tmp_path: Path, dtype: str, low: str) -> None:
     A = on_disk(tmp_path / "Z", random_matrix(N, dtype))
     with pytest.raises(InvalidError, match=r"cannot refine .*factor_dtype"):
-        solve(A, np.ones(N), factor_dtype=low, progress=False)
+        solve(A, np.ones(N, dtype), factor_dtype=low, progress=False)
     with pytest.raises(InvalidError, match="factor_dtype"):
-        solve(A, np.ones(N), factor_dtype="nonsense", progress=False)
+        solve(A, np.ones(N, dtype), factor_dtype="nonsense", progress=False)
     with pytest.raises(InvalidError, match=r"cannot refine .*factor_dtype"):
         oc.plan("solve", n=N, dtype=dtype, memory=TINY, path=tmp_path, factor_dtype=low)
     assert [p.name for p in tmp_path.iterdir()] == ["Z"]
@@ -209,8 +209,10 @@ def test_types_that_do_not_go_together(tmp_path: Path, dtype: str, low: str) -> 
 @pytest.mark.parametrize("dtype", ["f4", "c8", "f8"])
 def test_the_type_of_the_matrix_is_no_refinement(tmp_path: Path, dtype: str) -> None:
     a = random_matrix(N, dtype)
-    x, report = solve(on_disk(tmp_path / "Z", a), np.ones(N), factor_dtype=dtype, progress=False)
-    assert hpl_residual(a, x, np.ones(N)) < 16
+    x, report = solve(
+        on_disk(tmp_path / "Z", a), np.ones(N, dtype), factor_dtype=dtype, progress=False
+    )
+    assert hpl_residual(a, x, np.ones(N, dtype)) < 16
     assert report.method == "LU"
     assert any("there is nothing to refine" in note for note in report.notes)
 
