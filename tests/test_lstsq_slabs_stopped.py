@@ -152,7 +152,7 @@ def test_what_a_stopped_call_left_of_a_matrix_that_is_made_anew(tmp_path: Path) 
     with pytest.raises(
         JournalError, match="of 300 x 400 float64; the matrix is now 300 x 400 float32; pass resume"
     ):
-        WIDE.solve(A, b, **options)
+        WIDE.solve(A, b.astype("f4"), **options)
     x, _ = WIDE.solve(A, b, resume=False, **options)
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-3)
     assert not (tmp_path / "A.qr").exists()
