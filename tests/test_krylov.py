@@ -365,7 +365,7 @@ def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
     A = on_disk(tmp_path / "A", a)
     for method in (cg, gmres):
         x, _ = method(A, b, x0=1j * b, tol=1e-5, progress=False)
-        assert x.dtype == np.complex64
+        assert x.dtype == np.complex128
         assert residual(a, x[:, None], b[:, None]) < 1e-5
 
 
