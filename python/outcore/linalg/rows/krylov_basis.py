@@ -111,8 +111,9 @@ class KrylovBasis:
         self._T[:end, last] = H
         self._T[last, :end] = H.conj().T
         self._T[last, last] = (H[last] + H[last].conj().T) / 2
-        H_again = self._project_out(V, W)
-        del H, H_again
+        del H
+        # Once more against rounding, which leaves parts of V in W.
+        self._project_out(V, W)
         Q = self._V[:, end : end + self._width]
         self._B = self._orthonormalize(W, Q)
         self._counts[1, 0] += 1
