@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import urllib.error
 import urllib.request
@@ -16,11 +15,14 @@ from click.testing import CliRunner
 from own_daemons import OwnDaemons
 from pool_files import data_files, flip
 from prometheus_client.parser import text_string_to_metric_families
+from started_pools import directories
 
 import outcore as oc
 from outcore import local_pool
 from outcore.cli import main
 from outcore.errors import CorruptError, NotFoundError
+
+__all__ = ["directories"]
 
 FILES, NBYTES = 7, 100_000
 
@@ -33,16 +35,6 @@ class Daemon(Protocol):
     @property
     def metrics(self) -> str | None:
         """Where."""
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a pool, whose processes are gone at the end whatever happens."""
-    places = [tmp_path / "a", tmp_path / "b"]
-    yield places
-    for daemon in local_pool.running(places[0]):
-        if daemon.is_alive:
-            os.kill(daemon.pid, signal.SIGKILL)
 
 
 @pytest.fixture
