@@ -42,7 +42,5 @@ def test_each_is_taken_where_it_fits_and_refused_elsewhere(made: str, tmp_path: 
         if made in kinds:
             use(*arguments, progress=False)
             continue
-        with pytest.raises(
-            InvalidError, match=f"need .* factors, of .* have {type(factor).__name__}"
-        ):
+        with pytest.raises(InvalidError, match=f"need .* factors, have {type(factor).__name__}"):
             use(*arguments, progress=False)

@@ -78,6 +78,17 @@ def refuse_sparse(value: Any) -> None:
         )
 
 
+def in_memory(given: Any) -> str | None:
+    """Describe a list, or an array of another library, that stands where a path must.
+
+    `None` if it is neither.
+    """
+    if isinstance(given, list | tuple):
+        return f"a {type(given).__name__} of {len(given)}"
+    shape = getattr(given, "shape", None)
+    return None if shape is None else f"{type(given).__name__} of shape {tuple(shape)}"
+
+
 def _told(value: Any) -> str:
     """Say of a list what its first entries are."""
     if not isinstance(value, list | tuple):

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 from outcore import pool_locks, rights
 from outcore._core import Volume
 from outcore.array_operand import TransposedArray
+from outcore.elements import in_memory
 from outcore.errors import (
     BusyError,
     DiskError,
@@ -85,6 +86,11 @@ def as_path(path: PathLike) -> AnyPath:
         )
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
+        if found := in_memory(path):
+            raise InvalidError(
+                f"need a path, have {found} in memory; give text or a pathlib.Path, such as that "
+                "of what oc.from_array makes of it"
+            )
         raise InvalidError(f"{reprlib.repr(path)} is not a path; give text or a pathlib.Path")
     return named(text) if is_url(text) else Path(os.path.abspath(check_plain(text)))
 

@@ -2,11 +2,11 @@
 
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from outcore.array import Array
 from outcore.array_operand import TransposedArray
+from outcore.elements import in_memory
 from outcore.errors import InvalidError
 from outcore.volumes import PathLike, Place, place
 
@@ -24,12 +24,9 @@ def place_of(A: Array | PathLike) -> Place:
     """
     if isinstance(A, Array):
         return A.place
-    given: Any = A
-    is_array = hasattr(given, "__array__") and not isinstance(given, TransposedArray)
-    if isinstance(given, list | tuple) or is_array:
+    if not isinstance(A, TransposedArray) and (found := in_memory(A)):
         raise InvalidError(
-            f"need a matrix on disk as A, or its path, have {type(given).__name__} of shape "
-            f"{np.shape(given)} in memory; scipy.linalg solves with it there, oc.from_array puts "
-            "it on disk"
+            f"need a matrix on disk as A, or its path, have {found} in memory; scipy.linalg solves "
+            "with it there, oc.from_array puts it on disk"
         )
     return place(A)

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Grid, Trace
 from outcore.array import open_array
+from outcore.array_operand import ArrayOperand
+from outcore.elements import in_memory
 from outcore.errors import CorruptError, IncompleteError, InvalidError, NotFoundError
 from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.report import Report
@@ -269,14 +271,26 @@ def refuse_others(given: object, *wanted: type[Factor]) -> None:
     InvalidError
         If it is something else.
     """
-    if not isinstance(given, wanted):
-        titles = " or ".join(each.kind.title for each in wanted)
-        functions = ", ".join(each.kind.function for each in wanted)
-        raise InvalidError(
-            f"need {titles} factors, of {functions} or open_factor, have "
-            f"{type(given).__name__}; factors of LU are for lu_solve, those of Cholesky for "
-            "cho_solve, those of QR for qr_solve"
+    if isinstance(given, wanted):
+        return
+    titles = " or ".join(each.kind.title for each in wanted)
+    function = wanted[0].kind.function
+    if isinstance(given, Factor):
+        name = type(given).__name__
+        fix = (
+            "factors of LU are for lu_solve, those of Cholesky for cho_solve, those of QR for "
+            "qr_solve"
         )
+    elif (found := in_memory(given)) and not isinstance(given, ArrayOperand):
+        name = f"{found} in memory"
+        fix = (
+            f"put the matrix on disk with oc.from_array and factor it with {function}, or use "
+            "scipy.linalg"
+        )
+    else:
+        name = type(given).__name__
+        fix = f"factor a matrix with {function}, or open what that left with open_factor"
+    raise InvalidError(f"need {titles} factors, have {name}; {fix}")
 
 
 def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
