@@ -16,6 +16,7 @@ from outcore._core import Arena, ArrayFile, Trace
 from outcore.array_info import Info
 from outcore.array_metadata import bump_generation, read_generation, read_metadata, write_metadata
 from outcore.array_operand import ArrayOperand
+from outcore.box_requests import BoxRequests
 from outcore.chunk_walk import in_disk_order, small_boxes
 from outcore.collective_report import CollectiveReport
 from outcore.copy_report import CopyReport
@@ -30,9 +31,10 @@ from outcore.errors import (
     TruncatedError,
 )
 from outcore.foreign_shards import refuse_foreign
+from outcore.index_masks import select_listed
 from outcore.placement import placement_of
 from outcore.report import Report
-from outcore.selection import select
+from outcore.selection import is_listed, select
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata
@@ -43,9 +45,10 @@ class Array(ArrayOperand):
 
     ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place.
     ``A @ x`` and ``x @ A`` multiply by blocks, and ``A.T`` is a transpose that reads nothing.
-    Indexing takes integers, slices with steps both ways, and ``...``. Several processes may write
-    disjoint elements of one array; nothing outside the assigned box is touched. Pickled for another
-    process, it is opened anew there.
+    Indexing takes integers, slices with steps both ways, ``...``, and one list of integers or mask:
+    ``A[[1, 4, 7], :]``, ``A[mask]``. Several processes may write disjoint elements of one array;
+    nothing outside the assigned elements is touched. Pickled for another process, it is opened anew
+    there.
     """
 
     def __init__(
@@ -181,8 +184,12 @@ class Array(ArrayOperand):
         return self._file
 
     def __getitem__(self, key: Any) -> Any:
-        file, box = self._open(), select(key, self.shape)
+        file = self._open()
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+        if is_listed(key):
+            chosen = select_listed(key, self.shape, self.chunks)
+            return chosen.read(self._requests(file), self.dtype, order)
+        box = select(key, self.shape)
         out: npt.NDArray[Any] = np.empty(box.count, self.dtype, order)
         target = out[box.flip]
         if not box.is_empty:
@@ -194,7 +201,12 @@ class Array(ArrayOperand):
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         if self.mode != "r+":
             raise ReadOnlyError(f'{self.path} is open for reading; open it with mode="r+"')
-        file, box = self._open(), select(key, self.shape)
+        file = self._open()
+        if is_listed(key):
+            chosen = select_listed(key, self.shape, self.chunks)
+            chosen.write(self._requests(file), value, self.dtype)
+            return
+        box = select(key, self.shape)
         source = elements(value, self.dtype, box.shape).reshape(box.count)
         if box.is_empty:
             return
@@ -204,6 +216,9 @@ class Array(ArrayOperand):
             if self.metadata.growing:
                 # Files that were written to stay open until they are synced.
                 file.submit_sync().wait()
+
+    def _requests(self, file: ArrayFile) -> BoxRequests:
+        return BoxRequests(file, self.metadata, self._place, self.count_writing)
 
     def chunk_boxes(self) -> Iterable[Box]:
         """Yield the box of each chunk, in the order on disk as far as a loop can follow it."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from outcore import budget, linalg
 from outcore.elements import array_of
 from outcore.errors import InvalidError, LargeLoadWarning
-from outcore.selection import select
+from outcore.selection import index_array, is_listed, one_for_each, select
 from outcore.sizes import format_bytes
 
 _BY_BLOCKS = ("float32", "float64", "complex64", "complex128")
@@ -135,13 +135,22 @@ class TransposedArray(ArrayOperand):
         return self.array.dtype
 
     def __getitem__(self, key: Any) -> Any:
-        select(key, self.shape)  # it names the dimensions as the caller counts them
-        keys = key if isinstance(key, tuple) else (key,)
-        at = next((i for i, each in enumerate(keys) if each is Ellipsis), len(keys))
-        missing = 2 - len(keys) + (at < len(keys))
-        full: list[Any] = [*keys[:at], *[slice(None)] * missing, *keys[at + 1 :]]
-        rows, columns = full
+        if is_listed(key):
+            only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+            if not isinstance(only, tuple) and (mask := index_array(only)).ndim > 1:
+                return self._masked(mask)
+        else:
+            select(key, self.shape)  # it names the dimensions as the caller counts them
+        rows, columns = one_for_each(key, 2)
         return self.array[columns, rows].T
+
+    def _masked(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Take elements in C order of the transpose: columns of the matrix, one after another."""
+        found: npt.NDArray[Any] = self.array[mask.T]
+        rows, columns = np.nonzero(mask)
+        out = np.empty_like(found)
+        out[np.lexsort((rows, columns))] = found
+        return out
 
 
 def _is_operand(given: Any) -> bool:

@@ -5,6 +5,9 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from outcore.errors import InvalidError
 
 
@@ -39,17 +42,8 @@ def select(key: Any, shape: tuple[int, ...]) -> Selection:
     InvalidError
         For what is not basic indexing.
     """
-    keys = key if isinstance(key, tuple) else (key,)
-    ellipses = sum(k is Ellipsis for k in keys)
-    if ellipses > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
-    missing = len(shape) - (len(keys) - ellipses)
-    if missing < 0:
-        raise IndexError(f"too many indices: the array has {len(shape)} dimensions")
-    at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
-    keys = (*keys[:at], *(slice(None),) * missing, *keys[at + ellipses :])
     start, step, count, flip, kept = [], [], [], [], []
-    for k, n in zip(keys, shape, strict=True):
+    for k, n in zip(one_for_each(key, len(shape)), shape, strict=True):
         if isinstance(k, slice):
             first, stop, stride = k.indices(n)
             number = len(range(first, stop, stride))
@@ -73,12 +67,59 @@ def select(key: Any, shape: tuple[int, ...]) -> Selection:
     return Selection(start, step, count, tuple(flip), tuple(kept))
 
 
+def one_for_each(key: Any, ndim: int) -> tuple[Any, ...]:
+    """Write out an index expression: one index for each dimension, without ``...``.
+
+    Raises
+    ------
+    IndexError
+        If there are too many indices.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    ellipses = sum(k is Ellipsis for k in keys)
+    if ellipses > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    missing = ndim - (len(keys) - ellipses)
+    if missing < 0:
+        raise IndexError(f"too many indices: the array has {ndim} dimensions")
+    at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    return (*keys[:at], *(slice(None),) * missing, *keys[at + ellipses :])
+
+
+def is_listed(key: Any) -> bool:
+    """Whether one of the indices is a list or a mask."""
+    return any(map(is_list, key)) if isinstance(key, tuple) else is_list(key)
+
+
+def is_list(key: Any) -> bool:
+    """Whether an index is a list of integers or a mask, or looks like one."""
+    if isinstance(key, list | tuple | range):
+        return True
+    return hasattr(key, "__array__") and bool(getattr(key, "ndim", 0))
+
+
+def index_array(given: Any) -> npt.NDArray[Any]:
+    """Make an array of an index.
+
+    Raises
+    ------
+    InvalidError
+        If it is lists of several lengths.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InvalidError(
+            "need a list of integers as an index, have lists of several lengths; give one list"
+        ) from None
+
+
 def _integer(key: Any) -> int:
     # NumPy takes a single truth value as a mask, not as 0 or 1.
     if hasattr(key, "__index__") and not isinstance(key, bool):
         with contextlib.suppress(TypeError):
             return operator.index(key)
     raise InvalidError(
-        f"cannot index with {type(key).__name__}; use integers, slices and '...', "
+        f"cannot index with {type(key).__name__} here; use integers, slices and '...', "
         "or read a box and index that"
     )
