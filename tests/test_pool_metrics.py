@@ -1,5 +1,6 @@
 """Metrics of a pool's daemons, read by Prometheus' own parsers and compared with what was done."""
 
+import contextlib
 import json
 import os
 import re
@@ -216,6 +217,30 @@ def test_nothing_else_is_answered(served: OwnDaemons) -> None:
     served.stop()
     with pytest.raises(urllib.error.URLError):
         page(manager)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_clients_that_say_nothing_keep_nobody_waiting(served: OwnDaemons, count: int) -> None:
+    """The page comes while a silent connection is open, which the server ends only in time."""
+    daemon = served.daemons[-1]
+    assert daemon.metrics is not None
+    host, port = daemon.metrics.removeprefix("http://").removesuffix("/metrics").split(":")
+
+    def comes_before_the_end() -> bool:
+        silent = [socket.create_connection((host, int(port))) for _ in range(count)]
+        try:
+            values(daemon)
+            silent[-1].setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                silent[-1].recv(1)
+                return False
+            return True
+        finally:
+            for each in silent:
+                each.close()
+
+    # A machine that stops for seconds may end it first.
+    assert any(comes_before_the_end() for _ in range(5))
 
 
 def test_they_are_off_unless_asked_for(tmp_path: Path, directories: list[Path]) -> None:

@@ -225,7 +225,7 @@ mod tests {
     struct Patient;
 
     impl Watch for Patient {
-        fn moved(&self) -> Result<()> {
+        fn moved(&self, _bytes: usize) -> Result<()> {
             Ok(())
         }
 

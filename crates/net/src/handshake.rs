@@ -51,7 +51,7 @@ impl Deadline {
 
 impl Watch for Deadline {
     /// Bytes that trickle in do not put it off.
-    fn moved(&self) -> Result<()> {
+    fn moved(&self, _bytes: usize) -> Result<()> {
         self.check()
     }
 

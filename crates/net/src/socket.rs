@@ -21,8 +21,8 @@ const KEEPALIVE_S: i32 = 15;
 
 /// Who waits for bytes, and for how long.
 pub(crate) trait Watch {
-    /// Some bytes went in or out. An error ends the wait.
-    fn moved(&self) -> Result<()>;
+    /// So many bytes went in or out. An error ends the wait.
+    fn moved(&self, bytes: usize) -> Result<()>;
 
     /// None did for a while. An error ends the wait.
     fn idle(&self, is_inside_frame: bool) -> Result<()>;
@@ -295,7 +295,7 @@ pub(crate) unsafe fn send(fd: RawFd, mut vectors: &mut [libc::iovec], watch: &dy
         if moved < 0 {
             wait_again(true, watch)?;
         } else {
-            watch.moved()?;
+            watch.moved(moved as usize)?;
             advance(&mut vectors, moved as usize);
         }
     }
@@ -342,7 +342,7 @@ pub(crate) unsafe fn receive_some(
         let moved = unsafe { libc::recvmsg(fd, &mut message, 0) };
         if moved >= 0 {
             if moved > 0 {
-                watch.moved()?;
+                watch.moved(moved as usize)?;
             }
             return Ok(moved as usize);
         }

@@ -1,5 +1,7 @@
-//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Requests are short, and served one after the other.
+//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Each connection has a thread, so that none waits for a client
+//! that says nothing; where there are too many, the oldest is ended.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -17,6 +19,15 @@ const MOST_BYTES: usize = 8 << 10;
 /// How long one client may take, from its connection to the end of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Most connections at once.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Makes the page.
+type Page = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// A connection, and the thread that answers it.
+type Served = (Arc<TcpStream>, JoinHandle<()>);
+
 /// Serves the page until it is dropped.
 #[derive(Debug)]
 pub struct PageServer {
@@ -27,7 +38,7 @@ pub struct PageServer {
 
 impl PageServer {
     /// Listens at `HOST:PORT`; `page` makes the page anew for each request.
-    pub(crate) fn start(address: &str, page: impl Fn() -> String + Send + 'static) -> Result<Self> {
+    pub(crate) fn start(address: &str, page: impl Fn() -> String + Send + Sync + 'static) -> Result<Self> {
         let cannot = |error: std::io::Error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::AddrInUse => ErrorKind::Busy,
@@ -44,18 +55,26 @@ impl PageServer {
         let address = listener.local_addr().map_err(cannot)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let stops = is_stopping.clone();
+        let page: Page = Arc::new(page);
         let serve = move || {
+            let mut served = VecDeque::new();
             for stream in listener.incoming() {
                 if stops.load(Ordering::SeqCst) {
-                    return;
+                    break;
                 }
-                match stream {
-                    // Who goes away in the middle gets nothing.
-                    Ok(stream) => drop(answer(&stream, &page)),
-                    // Out of descriptors, say: some will come back.
+                served.retain(|(_, thread): &Served| !thread.is_finished());
+                if served.len() >= MOST_CONNECTIONS
+                    && let Some(oldest) = served.pop_front()
+                {
+                    end(oldest);
+                }
+                match stream.and_then(|stream| begin(stream, page.clone())) {
+                    Ok(begun) => served.push_back(begun),
+                    // Out of descriptors, or of threads: some will come back.
                     Err(_) => thread::sleep(Duration::from_millis(200)),
                 }
             }
+            served.into_iter().for_each(end);
         };
         let thread = thread::Builder::new().name("outcore-metrics".into()).spawn(serve).map_err(cannot)?;
         Ok(Self { address, is_stopping, thread: Some(thread) })
@@ -78,7 +97,22 @@ impl Drop for PageServer {
     }
 }
 
-fn answer(mut stream: &TcpStream, page: &impl Fn() -> String) -> std::io::Result<()> {
+/// Answers a connection on a thread of its own. A client that goes away in the middle gets nothing.
+fn begin(stream: TcpStream, page: Page) -> std::io::Result<Served> {
+    let stream = Arc::new(stream);
+    let answered = stream.clone();
+    let answer = move || drop(answer(&answered, &page));
+    let thread = thread::Builder::new().name("outcore-page".into()).spawn(answer)?;
+    Ok((stream, thread))
+}
+
+/// Ends a connection, and waits for its thread.
+fn end((stream, thread): Served) {
+    let _ = stream.shutdown(Shutdown::Both);
+    let _ = thread.join();
+}
+
+fn answer(mut stream: &TcpStream, page: &Page) -> std::io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let (status, body) = match read_head(stream, until)? {
         Some(head) => respond(&head, page),
@@ -102,7 +136,7 @@ fn answer(mut stream: &TcpStream, page: &impl Fn() -> String) -> std::io::Result
     }
 }
 
-fn respond(head: &str, page: &impl Fn() -> String) -> (&'static str, String) {
+fn respond(head: &str, page: &Page) -> (&'static str, String) {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
     let is_http = version.is_some_and(|version| version.starts_with("HTTP/1.")) && words.next().is_none();

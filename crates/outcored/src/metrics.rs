@@ -23,7 +23,7 @@ pub(crate) fn serve_metrics(
     identity: Identity,
     requests: Arc<Requests>,
     watcher: Watcher,
-    more: impl Fn(&mut Page) + Send + 'static,
+    more: impl Fn(&mut Page) + Send + Sync + 'static,
 ) -> Result<PageServer> {
     let started = Instant::now();
     PageServer::start(address, move || {

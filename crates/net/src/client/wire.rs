@@ -140,7 +140,7 @@ impl Wire {
 }
 
 impl Watch for Wire {
-    fn moved(&self) -> Result<()> {
+    fn moved(&self, _bytes: usize) -> Result<()> {
         self.touch();
         Ok(())
     }

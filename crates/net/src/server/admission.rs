@@ -1,16 +1,20 @@
-//! Bounded memory for what is on its way: who finds none waits for its turn, and reads no further.
+//! Bounded memory for requests and answers in flight: a connection that finds none waits for its turn, and reads no further.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{Error, ErrorKind, Result};
 
-/// An account of bytes, of which each client has a share, so that one who is slow to send or to take does not hold
-/// everything.
+/// An account of bytes, of which each client and each user has a share, so that one who is slow to send or to take does not
+/// hold everything.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limit: usize,
     share: usize,
+    /// The share of one user, over all of its clients: a user may have any number of these.
+    user_share: usize,
     state: Mutex<State>,
 }
 
@@ -18,14 +22,24 @@ pub(crate) struct Admission {
 struct State {
     used: usize,
     of_clients: HashMap<u64, usize>,
+    of_users: HashMap<u32, usize>,
     queue: VecDeque<Waiting>,
     is_closed: bool,
+}
+
+/// The client and the user that take memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    /// The number of a client's session.
+    pub(crate) client: u64,
+    /// The user that it proved to be; `None`: one who may do everything, and may take everything.
+    pub(crate) user: Option<u32>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     bytes: usize,
-    client: u64,
+    owner: Owner,
     turn: Arc<Turn>,
 }
 
@@ -39,34 +53,63 @@ struct Turn {
 #[derive(Debug)]
 pub(crate) struct Lease {
     admission: Arc<Admission>,
-    client: u64,
+    owner: Owner,
     bytes: usize,
 }
 
+/// Gives back bytes that somebody of a table holds.
+fn give_back<K: Eq + Hash>(table: &mut HashMap<K, usize>, key: K, bytes: usize) {
+    if let Entry::Occupied(mut held) = table.entry(key) {
+        *held.get_mut() -= bytes;
+        if *held.get() == 0 {
+            held.remove();
+        }
+    }
+}
+
 impl State {
-    fn is_in_share(&self, share: usize, client: u64, bytes: usize) -> bool {
-        let held = self.of_clients.get(&client).copied().unwrap_or(0);
-        held == 0 || held + bytes <= share
+    /// Whether one more lease keeps to the shares; the first one always does.
+    fn is_in_share(&self, of: &Admission, owner: Owner, bytes: usize) -> bool {
+        self.is_in_share_without(0, of, owner, bytes)
     }
 
-    fn take(&mut self, client: u64, bytes: usize) {
+    /// The same, if the user held so many bytes less by other clients.
+    fn is_in_share_without(&self, less: usize, of: &Admission, owner: Owner, bytes: usize) -> bool {
+        let fits = |held: usize, share| held == 0 || held + bytes <= share;
+        let of_client = self.of_clients.get(&owner.client).copied().unwrap_or(0);
+        let of_user = owner.user.and_then(|user| self.of_users.get(&user)).copied().unwrap_or(0);
+        fits(of_client, of.share) && fits(of_user - less, of.user_share)
+    }
+
+    fn take(&mut self, owner: Owner, bytes: usize) {
         self.used += bytes;
-        *self.of_clients.entry(client).or_default() += bytes;
+        *self.of_clients.entry(owner.client).or_default() += bytes;
+        if let Some(user) = owner.user {
+            *self.of_users.entry(user).or_default() += bytes;
+        }
+    }
+
+    fn give_back(&mut self, owner: Owner, bytes: usize) {
+        self.used -= bytes;
+        give_back(&mut self.of_clients, owner.client, bytes);
+        if let Some(user) = owner.user {
+            give_back(&mut self.of_users, user, bytes);
+        }
     }
 }
 
 impl Admission {
-    /// `limit` bytes, of which each client holds at most `share` in more than one lease.
+    /// `limit` bytes, of which each client holds at most `share` in more than one lease, and each user a half.
     pub(crate) fn new(limit: usize, share: usize) -> Arc<Self> {
-        Arc::new(Self { limit, share, state: Mutex::default() })
+        Arc::new(Self { limit, share, user_share: limit / 2, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `bytes` bytes for `client`, in turn: those who came before are served before, unless their share is used up.
-    pub(crate) fn take(self: &Arc<Self>, client: u64, bytes: usize) -> Result<Lease> {
+    /// `bytes` bytes for `owner`, in turn: those who came before are served before, unless their share is used up.
+    pub(crate) fn take(self: &Arc<Self>, owner: Owner, bytes: usize) -> Result<Lease> {
         if bytes > self.limit {
             return Err(Error::new(
                 ErrorKind::Budget,
@@ -78,14 +121,14 @@ impl Admission {
         }
         let mut state = self.lock();
         let turn = Arc::<Turn>::default();
-        state.queue.push_back(Waiting { bytes, client, turn: turn.clone() });
+        state.queue.push_back(Waiting { bytes, owner, turn: turn.clone() });
         self.serve(&mut state);
         drop(state);
         let mut has_come = turn.has_come.lock().unwrap_or_else(PoisonError::into_inner);
         while !*has_come {
             has_come = turn.wake.wait(has_come).unwrap_or_else(PoisonError::into_inner);
         }
-        let lease = Lease { admission: self.clone(), client, bytes };
+        let lease = Lease { admission: self.clone(), owner, bytes };
         if self.lock().is_closed {
             return Err(Error::new(ErrorKind::Io, "the server is stopping"));
         }
@@ -96,9 +139,9 @@ impl Admission {
     fn serve(&self, state: &mut State) {
         let mut i = 0;
         while let Some(next) = state.queue.get(i) {
-            let (client, bytes) = (next.client, next.bytes);
+            let (owner, bytes) = (next.owner, next.bytes);
             if !state.is_closed {
-                if !state.is_in_share(self.share, client, bytes) {
+                if !state.is_in_share(self, owner, bytes) {
                     i += 1;
                     continue;
                 }
@@ -106,7 +149,7 @@ impl Admission {
                     return;
                 }
             }
-            state.take(client, bytes);
+            state.take(owner, bytes);
             if let Some(waiting) = state.queue.remove(i) {
                 *waiting.turn.has_come.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 waiting.turn.wake.notify_all();
@@ -127,16 +170,24 @@ impl Admission {
     }
 }
 
+impl Lease {
+    /// Whether another client waits that could use this memory.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let of = &self.admission;
+        let state = of.lock();
+        let could = |Waiting { owner, bytes, .. }: &Waiting| {
+            let is_of_user = owner.user.is_some() && owner.user == self.owner.user;
+            let less = if is_of_user { self.bytes } else { 0 };
+            owner.client != self.owner.client && state.is_in_share_without(less, of, *owner, *bytes)
+        };
+        state.queue.iter().any(could)
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut state = self.admission.lock();
-        state.used -= self.bytes;
-        if let Some(held) = state.of_clients.get_mut(&self.client) {
-            *held -= self.bytes;
-            if *held == 0 {
-                state.of_clients.remove(&self.client);
-            }
-        }
+        state.give_back(self.owner, self.bytes);
         self.admission.serve(&mut state);
     }
 }
@@ -148,15 +199,52 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    fn root(client: u64) -> Owner {
+        Owner { client, user: None }
+    }
+
+    #[test]
+    fn clients_of_one_user_leave_memory_to_other_users() {
+        let admission = Admission::new(100, 25);
+        let of = |user, client| Owner { client, user: Some(user) };
+        let held: Vec<_> = (0..2).map(|client| admission.take(of(7, client), 25).unwrap()).collect();
+        let waits: Vec<_> = (2..12)
+            .map(|client| {
+                let admission = admission.clone();
+                thread::spawn(move || admission.take(of(7, client), 25).map(drop))
+            })
+            .collect();
+        while admission.waiting() < waits.len() {
+            thread::yield_now();
+        }
+        let other = admission.take(of(8, 100), 25).unwrap();
+        drop(admission.take(root(101), 25).unwrap());
+        assert_eq!(admission.waiting(), waits.len(), "they wait for each other only");
+        assert!(held.iter().all(Lease::is_wanted), "by other clients of the same user");
+        assert!(!other.is_wanted());
+        let late = {
+            let admission = admission.clone();
+            thread::spawn(move || admission.take(root(102), 60).map(drop))
+        };
+        while !other.is_wanted() {
+            thread::yield_now();
+        }
+        drop((held, other));
+        late.join().unwrap().unwrap();
+        waits.into_iter().for_each(|each| each.join().unwrap().unwrap());
+        assert!(admission.lock().of_users.is_empty() && admission.lock().of_clients.is_empty());
+        drop(admission.take(of(7, 1), 100).unwrap());
+    }
+
     #[test]
     fn who_came_first_is_served_first_and_a_greedy_one_waits_alone() {
         let admission = Admission::new(100, 50);
-        let greedy = admission.take(1, 40).unwrap();
+        let greedy = admission.take(root(1), 40).unwrap();
         let (sender, served) = mpsc::channel();
         let ask = |client, bytes| {
             let (admission, sender) = (admission.clone(), sender.clone());
             thread::spawn(move || {
-                let lease = admission.take(client, bytes);
+                let lease = admission.take(root(client), bytes);
                 sender.send((client, bytes)).unwrap();
                 drop(lease);
             });
@@ -166,7 +254,7 @@ mod tests {
         assert!(served.try_recv().is_err(), "over its share");
         ask(2, 60);
         assert_eq!(served.recv(), Ok((2, 60)), "others do not wait for it");
-        let other = admission.take(3, 50).unwrap();
+        let other = admission.take(root(3), 50).unwrap();
         ask(4, 20);
         ask(5, 10);
         assert!(served.try_recv().is_err(), "in turn, though the later one would fit");
@@ -181,11 +269,11 @@ mod tests {
     #[test]
     fn what_never_fits_is_refused_and_closing_wakes_all() {
         let admission = Admission::new(100, 100);
-        assert_eq!(admission.take(1, 101).unwrap_err().kind, ErrorKind::Budget);
-        let _all = admission.take(1, 100).unwrap();
+        assert_eq!(admission.take(root(1), 101).unwrap_err().kind, ErrorKind::Budget);
+        let _all = admission.take(root(1), 100).unwrap();
         let waiting = {
             let admission = admission.clone();
-            thread::spawn(move || admission.take(2, 1).is_err())
+            thread::spawn(move || admission.take(root(2), 1).is_err())
         };
         thread::sleep(Duration::from_millis(50));
         admission.close();

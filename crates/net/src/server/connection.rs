@@ -3,6 +3,7 @@
 //! A small answer is sent by who has it, as far as the system takes it without waiting and nothing is before it. All else
 //! is left to a thread, so that nobody waits for a client that takes slowly.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,9 @@ use crate::socket::{Socket, Watch};
 
 /// Requests of one connection that may be under way at once; no more are read.
 const MOST_OWED: usize = 256;
+
+/// A client that sends or takes less than this keeps no memory for which others wait.
+const LEAST_BYTES_PER_S: f64 = 65_536.0;
 
 /// An answer on its way.
 pub(crate) struct Outgoing {
@@ -85,16 +89,37 @@ struct State {
     is_over: bool,
 }
 
-/// Who sends or takes too slowly is cut off.
+/// A client that sends or takes nothing is cut off; so is one that is slow with memory for which others wait.
 struct Stall<'a> {
     connection: &'a Connection,
-    since: std::cell::Cell<Instant>,
+    since: Cell<Instant>,
+    began: Instant,
+    bytes: Cell<u64>,
+    /// The memory that is held meanwhile.
+    held: Option<&'a Lease>,
+}
+
+impl Stall<'_> {
+    fn check_pace(&self) -> Result<()> {
+        let Some(held) = self.held else { return Ok(()) };
+        let seconds = self.began.elapsed().saturating_sub(self.connection.patience / 30).as_secs_f64();
+        if self.bytes.get() as f64 >= seconds * LEAST_BYTES_PER_S || !held.is_wanted() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "a client that moved less than {LEAST_BYTES_PER_S} bytes/s while others wait for memory was cut off"
+            ),
+        ))
+    }
 }
 
 impl Watch for Stall<'_> {
-    fn moved(&self) -> Result<()> {
+    fn moved(&self, bytes: usize) -> Result<()> {
         self.since.set(Instant::now());
-        Ok(())
+        self.bytes.set(self.bytes.get() + bytes as u64);
+        self.check_pace()
     }
 
     fn idle(&self, is_inside_frame: bool) -> Result<()> {
@@ -107,7 +132,7 @@ impl Watch for Stall<'_> {
                 format!("a client that moved nothing for {:?} was cut off", self.connection.patience),
             ));
         }
-        Ok(())
+        self.check_pace()
     }
 }
 
@@ -124,7 +149,13 @@ impl Connection {
 
     /// The watch for one frame, from now on.
     pub(crate) fn watch(&self) -> impl Watch + '_ {
-        Stall { connection: self, since: std::cell::Cell::new(Instant::now()) }
+        self.watch_holding(None)
+    }
+
+    /// The same, where memory is held meanwhile: the frame must move at the least rate while others wait for that.
+    pub(crate) fn watch_holding<'a>(&'a self, held: Option<&'a Lease>) -> impl Watch + 'a {
+        let now = Instant::now();
+        Stall { connection: self, since: Cell::new(now), began: now, bytes: Cell::new(0), held }
     }
 
     /// A request came in. Waits while too many are under way.
@@ -229,7 +260,9 @@ impl Connection {
     /// Sends what others left, and signs of life while there is nothing to send, until the connection ends.
     pub(crate) fn send_answers(&self) {
         while let Some(unsent) = self.next_unsent() {
-            match self.socket.send_frame(&unsent.frame, &self.watch()) {
+            let held = unsent.leases.as_ref().and_then(|leases| leases.last());
+            let sent = self.socket.send_frame(&unsent.frame, &self.watch_holding(held));
+            match sent {
                 Err(_) => return self.end(),
                 Ok(()) => self.sent(unsent, true),
             }

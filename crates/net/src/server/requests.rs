@@ -10,7 +10,7 @@ use outcore_core::{
 use outcore_memory::{Region, Waiter};
 
 use crate::server::Caller;
-use crate::server::admission::Lease;
+use crate::server::admission::{Lease, Owner};
 use crate::server::answer::Due;
 use crate::server::connection::{Connection, Outgoing};
 use crate::server::listening::Shared;
@@ -81,12 +81,14 @@ impl Requests {
         let length = header.control_bytes as usize;
         if length > SHORT_CONTROL_BYTES {
             let controls = &self.shared.controls;
-            match controls.take(self.session.number, length.saturating_mul(BYTES_IN_MEMORY)) {
+            match controls.take(self.owner(), length.saturating_mul(BYTES_IN_MEMORY)) {
                 Ok(lease) => due.leases.push(lease),
                 Err(error) => return self.refuse_unread(header, u64::from(header.control_bytes), due, error),
             }
         }
-        let control = self.connection.socket.receive_control(header, &self.connection.watch())?;
+        let connection = &self.connection;
+        let control =
+            connection.socket.receive_control(header, &connection.watch_holding(due.leases.last()))?;
         self.connection.channel.received(header.frame_bytes() - header.payload_bytes);
         if is_io { self.take_io(header, &control, due) } else { self.take_manager(header, &control, due) }
     }
@@ -124,7 +126,12 @@ impl Requests {
         }
         let is_read = request.is_read();
         if header.payload_bytes > 0 {
-            self.connection.socket.receive_payload(header, &buffer, &self.connection.watch())?;
+            let connection = &self.connection;
+            connection.socket.receive_payload(
+                header,
+                &buffer,
+                &connection.watch_holding(due.leases.last()),
+            )?;
             self.connection.channel.received(header.payload_bytes);
         }
         let changes = matches!(
@@ -214,9 +221,15 @@ impl Requests {
         Ok(bytes as usize)
     }
 
+    /// Whose memory it is that is taken here.
+    fn owner(&self) -> Owner {
+        let who = &self.caller.who;
+        Owner { client: self.session.number, user: (!who.is_root).then_some(who.uid) }
+    }
+
     /// Memory for a payload. Waits for its turn, and nothing is read meanwhile.
     fn memory(&self, bytes: usize) -> Result<(Region, Lease)> {
-        let lease = self.shared.payloads.take(self.session.number, bytes.next_multiple_of(4096))?;
+        let lease = self.shared.payloads.take(self.owner(), bytes.next_multiple_of(4096))?;
         loop {
             let (sender, receiver) = std::sync::mpsc::channel();
             let waiter: Waiter = Box::new(move || sender.send(()).unwrap_or(()));

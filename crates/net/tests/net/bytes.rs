@@ -22,7 +22,7 @@ pub trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 pub struct Raw {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn Stream + Send>,
     tcp: TcpStream,
     /// What both sides know of an encrypted connection: what the server's proof is bound to, and what the own one is.
     binding: Vec<u8>,
@@ -91,6 +91,10 @@ impl Raw {
         self.stream.write_all(bytes).unwrap();
     }
 
+    pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
     pub fn receive(&mut self) -> (Header, Vec<u8>) {
         let mut bytes = [0; HEADER_BYTES];
         self.stream.read_exact(&mut bytes).unwrap();
@@ -141,22 +145,30 @@ impl Raw {
         raw
     }
 
+    /// A user of that number, who has a key of its own.
+    pub fn user(address: &Address, uid: u32) -> Self {
+        let mut raw = Self::new(address);
+        let text = format!("raw:{uid}:{uid}");
+        let key = proof(&KEY, &[b"outcore user 1\0", text.as_bytes()]);
+        raw.introduce_by(KeyKind::User, rand(), uid, &key, &key);
+        assert_eq!(raw.receive().0.kind, Kind::Welcome);
+        raw
+    }
+
     /// Says hello and proves it by `key`; the server's proof is checked against the right one.
     pub fn introduce(&mut self, client: u128, key: &[u8]) {
-        let hello = encode(&Hello {
-            client,
-            nonce: [5; 32],
-            key: KeyKind::Pool,
-            name: "raw".into(),
-            uid: 1,
-            gids: vec![1],
-        });
+        self.introduce_by(KeyKind::Pool, client, 1, key, &KEY);
+    }
+
+    fn introduce_by(&mut self, kind: KeyKind, client: u128, uid: u32, key: &[u8], right_key: &[u8]) {
+        let (name, gids) = ("raw".into(), vec![uid]);
+        let hello = encode(&Hello { client, nonce: [5; 32], key: kind, name, uid, gids });
         self.send(&frame(Kind::Hello, &hello));
         let (header, challenge) = self.receive();
         assert_eq!(header.kind, Kind::Challenge);
         let asked = decode::<Challenge>(&challenge).unwrap();
         let open = encode(&Challenge { proof: [0; 32], ..asked.clone() });
-        assert_eq!(asked.proof, proof(&KEY, &[b"outcore server 1\0", &hello, &open, &self.binding]));
+        assert_eq!(asked.proof, proof(right_key, &[b"outcore server 1\0", &hello, &open, &self.binding]));
         let proof = proof(key, &[b"outcore client 1\0", &hello, &challenge, &self.own_binding]);
         self.send(&frame(Kind::Proof, &encode(&Proof { proof })));
     }

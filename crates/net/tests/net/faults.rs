@@ -268,6 +268,45 @@ fn a_slow_client_does_not_stall_others() {
     }
 }
 
+/// Connections of one user, each of a client of its own, that announce large writes and send a byte now and then.
+#[test]
+fn who_sends_slowly_keeps_no_memory_for_which_others_wait() {
+    for is_user in [true, false] {
+        let (memory_bytes, patience) = (400_000, Duration::from_secs(6));
+        let pool = Pool::with(&tcp(), Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
+        let frame = frame_of_write(1, 0, &[2; 100_000]);
+        let announced = frame.len() - 100_000;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (began, begins) = mpsc::channel();
+        let threads: Vec<_> = (0..12)
+            .map(|_| {
+                let address = &pool.server.addresses()[0];
+                let mut raw = if is_user { Raw::user(address, 4242) } else { Raw::introduced(address) };
+                let (frame, is_over, began) = (frame.clone(), is_over.clone(), began.clone());
+                thread::spawn(move || {
+                    raw.send(&frame[..announced + 1]);
+                    began.send(()).unwrap();
+                    // Far more often than it is cut off for silence, and it never comes to the end.
+                    for byte in announced + 1..frame.len() - 1 {
+                        thread::sleep(Duration::from_millis(20));
+                        if is_over.load(Ordering::SeqCst) || raw.try_send(&frame[byte..=byte]).is_err() {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        (0..12).for_each(|_| begins.recv().unwrap());
+        let link = pool.link();
+        for _ in 0..3 {
+            assert_eq!(write(&link, 2, 0, &[3; 100_000]), IoReply::Done);
+        }
+        assert_eq!(read(&link, 2, 0, 100_000), [3; 100_000]);
+        is_over.store(true, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
 #[test]
 fn who_does_not_say_who_he_is_is_cut_off_however_slowly_he_goes_on() {
     for places in networks() {
