@@ -28,7 +28,7 @@ def test_derived_figures() -> None:
     assert r.gflops_per_s == 2.0
     assert r.overlap == 0.75
     assert r.words_moved() == 300
-    assert "3.00 x the lower bound" in str(r)
+    assert "3.00 times the least any algorithm must move (lower is better)" in str(r)
     assert "75% hidden" in str(r)
 
 

@@ -21,6 +21,7 @@ from outcore.linalg.cost import Cost, Problem
 from outcore.machine import nearest_directory
 from outcore.pool_path import PoolPath
 from outcore.rates import Rates, stored_or_measured
+from outcore.report import over_the_least
 from outcore.sizes import format_bytes, format_seconds
 from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype
@@ -143,8 +144,7 @@ class Plan:
             ("write", format_bytes(self.bytes_written)),
         ]
         if self.words_lower_bound:
-            ratio = words / self.words_lower_bound
-            rows.append(("words moved", f"{ratio:.2f} x the lower bound"))
+            rows.append(("words moved", over_the_least(words, self.words_lower_bound)))
         rows.append(
             (
                 "time",

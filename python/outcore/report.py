@@ -37,6 +37,11 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
+def over_the_least(words: float, lower_bound: float) -> str:
+    """Compare words moved with the least that any algorithm must move, for plans and reports."""
+    return f"{words / lower_bound:.2f} times the least any algorithm must move (lower is better)"
+
+
 @dataclass
 class Report:
     """Figures of a long call; print it to read it.
@@ -253,8 +258,8 @@ class Report:
             ("written", _against(self.bytes_written, self.planned_bytes_written)),
         ]
         if self.words_lower_bound:
-            ratio = self.words_moved() / self.words_lower_bound
-            rows.append(("words moved", f"{ratio:.2f} x the lower bound"))
+            moved = over_the_least(self.words_moved(), self.words_lower_bound)
+            rows.append(("words moved", moved))
         if self.io_seconds:
             busy, waited = format_seconds(self.io_seconds), format_seconds(self.wait_seconds)
             hidden = f"{self.overlap:.0%} hidden"

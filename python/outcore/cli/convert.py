@@ -87,7 +87,7 @@ def command(
     SRC is an array of outcore's or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET
     where it has several), or a raw file with --shape and --dtype. DST is a new array of outcore's,
     or what its suffix says: .npy, .h5 (or FILE.h5::DATASET), .zarr. Arrays of outcore's may be in
-    pools, by their URLs. A copy to one that was stopped goes on when the command is given again.
+    pools, by their URLs. If the copy is stopped, run the command again to resume.
     """
     kind = file_format or format_of(target) or "outcore"
     if kind == "outcore":

@@ -84,7 +84,7 @@ def command(
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
     B is an array of outcore's or a .npy file. So is x, by its name; as a .npy file it is in
-    memory while the system is solved. A call that was stopped goes on when it is made again.
+    memory while the system is solved. If the command is stopped, run it again to resume.
     All arrays may be in pools, by their URLs; .npy files are plain ones.
     """
     _check_writable(output, overwrite=if_exists == "overwrite" or output.suffix != ".npy")

@@ -132,8 +132,8 @@ def _maps(names: list[str], spans: Spans) -> str:
 
 def _about_bytes(report: Report) -> str:
     if report.words_lower_bound is None:
-        return "What was moved, beside what the plan said."
+        return "Bytes moved, beside the plan."
     return (
-        "What was moved, beside what the plan said. The lower bound is the least that any "
+        "Bytes moved, beside the plan. The lower bound is the least that any "
         "algorithm must move with this memory."
     )
