@@ -1,1 +1,1 @@
-"""Cholesky, and solving with its factor."""
+"""Cholesky factorization, and solves with its factor."""

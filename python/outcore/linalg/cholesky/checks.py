@@ -1,4 +1,4 @@
-"""What Cholesky looks out for: NaN and infinities, the norm of A, imaginary diagonals."""
+"""Checks of Cholesky: NaN and infinities, the norm of A, imaginary diagonals."""
 
 import base64
 from typing import Any
@@ -11,16 +11,16 @@ from outcore.linalg.matrix import Matrix
 
 
 class Sums:
-    """Column sums of |A| for a Hermitian A of which one triangle is read, panel by panel.
+    """Column sums of |A| for a Hermitian A, computed from one triangle, panel by panel.
 
-    Column j is summed over its part in the lower triangle, and over its part in the upper one as
-    row j. So sums are complete only when all columns to the left were seen; of a column that comes
-    in parts, when the last one was.
+    The sum of column j has two parts: the column in the lower triangle, and the row j that mirrors
+    its upper part. Hence a sum is complete only once all columns to the left have been included. If
+    a column arrives in parts, its last part completes the sum.
 
     Attributes
     ----------
     norm1
-        The largest of the sums that are complete: ‖A‖₁ in the end, for complex types a lower bound
+        The largest complete sum. At the end it is ‖A‖₁; for complex types it is a lower bound
         within √2.
     imaginary
         Largest |imaginary| over |real| part of a diagonal element.
@@ -32,13 +32,13 @@ class Sums:
         self._sums = np.zeros(n)
 
     def see(self, C: Matrix, first: int, top: int) -> None:
-        """Note rows of columns of A, those from their diagonal down first.
+        """Include rows of columns of A; the rows from the diagonal down come first.
 
         Parameters
         ----------
         C
-            (m, k): rows from number `top` on of columns from number `first` on, ``top == first``
-            if they hold the diagonal, else they lie below it.
+            (m, k): rows from `top` on of columns from `first` on. ``top == first`` if they hold the
+            diagonal; otherwise they lie below it.
 
         Raises
         ------
@@ -47,7 +47,7 @@ class Sums:
         """
         m, k = C.shape
         columns = np.zeros(k)
-        # |re| + |im|, as BLAS has it: at most √2 times the absolute value.
+        # |re| + |im|, as in BLAS: at most √2 times the absolute value.
         add_sums(C, self._sums[top : top + m], columns, top == first)
         with np.errstate(over="ignore"):
             self._sums[first : first + k] += columns
@@ -62,7 +62,7 @@ class Sums:
         self.norm1 = max(self.norm1, float(self._sums[first : first + k].max()) / scale)
 
     def notes(self) -> list[str]:
-        """Tell what the reader of a report should know."""
+        """Return notes for the reader of the report."""
         if self.imaginary <= len(self._sums) * np.finfo(self._dtype).eps:
             return []
         return [
@@ -71,21 +71,21 @@ class Sums:
         ]
 
     def to_json(self, end: int) -> dict[str, Any]:
-        """Give what is to be known of columns up to ``end - 1`` when a run goes on after them."""
+        """Return the state after columns up to ``end - 1``, from which a run can resume."""
         rest = base64.b64encode(self._sums[end:].astype("<f8").tobytes()).decode()
         return {"norm1": self.norm1, "imaginary": self.imaginary, "sums": rest}
 
     def go_on(self, values: dict[str, Any]) -> None:
-        """Take up what `to_json` gave."""
+        """Restore the state that `to_json` returned."""
         rest = np.frombuffer(base64.b64decode(values["sums"]), "<f8")
         self._sums[len(self._sums) - len(rest) :] = rest
         self.norm1, self.imaginary = values["norm1"], values["imaginary"]
 
 
 def _find_nonfinite(C: Matrix, first: int, top: int, *, lower: bool) -> None:
-    """Refuse rows of columns, from the diagonal down, with a NaN or an infinity: name the first.
+    """Raise for rows of columns, from the diagonal down, with a NaN or infinity; name the first.
 
-    Those of an upper triangle were rows.
+    For an upper triangle, columns here are rows of A.
     """
     for j in range(C.shape[1]):
         above = max(first + j - top, 0)

@@ -1,7 +1,7 @@
-"""The slab of a Cholesky factorization in memory, or a part of it, as a conveyor.
+"""The conveyor of a Cholesky factorization: the memory of a slab, or of a part of one.
 
-Finished panels leave for the disk, and panels of the next part come in where they were. That part
-has another height and width, so its panels lie elsewhere than those of this one.
+Finished panels are written, and panels of the next part are read into their memory. The next part
+has another height and width, so its panels have other places.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from outcore.streams import Pending, wait
 
 @dataclass
 class _Held:
-    """A piece in memory: its panels that are still there, and the words of memory up to its end."""
+    """A piece in memory: the panels that it still holds, and the words of memory up to its end."""
 
     piece: Piece
     panels: range
@@ -36,12 +36,12 @@ class _Held:
 
     @property
     def start(self) -> int:
-        """Words of memory before the first panel that is still there."""
+        """Words of memory before the first panel that the piece still holds."""
         return self.stop - len(self.panels) * self.panel_words
 
 
 class _Coming(NamedTuple):
-    """Panels that are loaded together, the words of memory that they take, and what is read."""
+    """Panels loaded together, the words of memory that they take, and the boxes to read."""
 
     panels: range
     start: int
@@ -51,7 +51,7 @@ class _Coming(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where slabs come from: a file, how they are loaded, and whether it has the transpose."""
+    """The source of slabs: a file, its loads, and whether it stores the transpose."""
 
     file: MatrixFile
     loads: TriangleLoads
@@ -69,7 +69,7 @@ class Conveyor:
         self._memory: npt.NDArray[Any] = np.frombuffer(memoryview(memory), g.dtype)
         self._source = source
         self._held: list[_Held] = []
-        # Of each panel that leaves, in their order.
+        # Writes in flight, by panel, in their order.
         self._leaving: deque[tuple[int, list[Ticket]]] = deque()
         self._next: list[_Held] = []
         self._coming: list[_Coming] = []
@@ -77,28 +77,28 @@ class Conveyor:
         self._awaited: list[tuple[int, Pending]] = []
 
     def load(self, part: Part | None) -> None:
-        """Start loading a part into free memory: the first one."""
+        """Start to load the first part into free memory."""
         self._lay_out(part)
         self._fill()
 
     def begin(self, part: Part, following: Part | None) -> list[Piece]:
         """Return the memory of a part, in its pieces.
 
-        Its elements are there once `arrivals` has said so; panels of the part before may still be
-        where they come in. `following` is the part that will come in behind it.
+        The elements are valid once `arrivals` has yielded their panel. Until then, panels of the
+        previous part may still be in their place. `following` is the part to load behind this one.
         """
         self._part, self._following = part, following
         self._pieces = [held.piece for held in self._next]
         if part.is_first:
             self._storage.place_slab(part.slab)
-        # The panels of the first slab leave while later ones still come in.
+        # Panels of the first slab are written while later panels are still loading.
         self._is_alone = part.is_first and not part.slab.first
         if self._is_alone:
             self._let_follow()
         return self._pieces
 
     def arrivals(self) -> Iterator[int]:
-        """Wait for the part: its panels from the left, as soon as each is whole."""
+        """Wait for the part, and yield its panels from the left, each as soon as it is whole."""
         panels = self._part.panels
         arriving = self._awaited if self._is_alone else self._arriving
         for panel in panels:
@@ -113,12 +113,12 @@ class Conveyor:
         self._awaited = []
 
     def _let_follow(self) -> None:
-        """Have the following part come in behind this one, all of which has its memory."""
+        """Let the following part load behind this one, which now owns all of its memory."""
         self.drain()
         n = self._g.n
         self._held = self._next
         for piece in self._pieces:
-            # Padding is written with its tiles: zeros, whatever the memory held before.
+            # Padding is written with its tiles. It must be zero, whatever the memory held before.
             piece.data[max(n - piece.top, 0) :] = 0
             piece.data[:, piece.end - piece.first :] = 0
         self._awaited, self._arriving = self._arriving, []
@@ -130,7 +130,7 @@ class Conveyor:
         return self.panels(range(panel, panel + 1))
 
     def panels(self, panels: range) -> list[tuple[int, Matrix]]:
-        """View panels beside each other, from the diagonal of the last one down."""
+        """View adjacent panels, from the diagonal of the last one down."""
         first, end = self._g.extent(panels[0])[0], self._g.extent(panels[-1])[1]
         diagonal = self._g.extent(panels[-1])[0]
         found = []
@@ -140,15 +140,15 @@ class Conveyor:
         return found
 
     def is_beside_next(self, panel: int) -> bool:
-        """Whether the next panel of the part lies in memory beside this one, in the same pieces."""
+        """Whether the next panel of the part is next to this one in memory, in the same pieces."""
         first, end = self._g.extent(panel)
         beside = all(end < piece.end for piece in self._pieces_of(first))
         return beside and panel + 1 < self._part.slab.last
 
     def panel_done(self, panel: int) -> None:
-        """Let go of a panel of the part: it is final."""
+        """Write a panel of the part, which is final."""
         g = self._g
-        # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
+        # The journal must name a slab before later writes. Otherwise a crash could lose two slabs.
         self._storage.commit()
         first, end = g.extent(panel)
         place = self._storage.places[panel] * g.columns
@@ -162,7 +162,7 @@ class Conveyor:
         self._leaving.append((panel, tickets))
 
     def poll(self) -> None:
-        """Start loading into memory whose panels have left."""
+        """Start to load into memory whose panels are written."""
         while self._leaving and all(ticket.done() for ticket in self._leaving[0][1]):
             for ticket in self._leaving[0][1]:
                 ticket.wait()
@@ -173,18 +173,18 @@ class Conveyor:
             self._fill()
 
     def drain(self) -> None:
-        """Wait until every panel has left."""
+        """Wait until every panel is written."""
         while self._leaving:
             self._wait_for_one()
 
     def _wait_for_one(self) -> None:
-        """Wait until the next panel has left."""
+        """Wait until the next panel is written."""
         for ticket in self._leaving[0][1]:
             wait(ticket, self._trace)
         self.poll()
 
     def abandon(self) -> bool:
-        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        """Wait for all requests in flight, to free memory; return whether all succeeded."""
         well = True
         arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
         leaving = [ticket for _, tickets in self._leaving for ticket in tickets]
@@ -196,7 +196,7 @@ class Conveyor:
         return well
 
     def _lay_out(self, part: Part | None) -> None:
-        """Divide the memory for a part, and note what is to be loaded."""
+        """Divide the memory for a part, and list its loads."""
         g = self._g
         self._next = []
         self._coming = []
@@ -217,11 +217,11 @@ class Conveyor:
             self._next.append(_Held(piece, panels, panel_words, at))
 
     def _pieces_of(self, column: int) -> list[Piece]:
-        """Find the pieces of the part that have a column, from the top."""
+        """Return the pieces of the part that contain a column, from the top."""
         return [piece for piece in self._pieces if piece.first <= column < piece.end]
 
     def _fill(self) -> None:
-        """Start loading into memory that holds nothing which is still to leave."""
+        """Start to load into memory that holds no panel with a pending write."""
         taken = [(held.start, held.stop) for held in self._held if held.panels]
         waiting = []
         for coming in self._coming:
@@ -241,6 +241,6 @@ class Conveyor:
 
 
 def _clear_above(tiles: Matrix, rows: int) -> None:
-    """Set what is above the diagonal to zero; it begins in row `rows`."""
+    """Clear the elements above the diagonal, which begins in row `rows`."""
     for j in range(tiles.shape[1]):
         tiles[: rows + j, j] = 0

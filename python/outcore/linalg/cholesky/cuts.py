@@ -1,11 +1,10 @@
-"""Where a triangle is cut so that least is read: pure arithmetic.
+"""The cuts of a triangle that cause the fewest reads: pure arithmetic.
 
-A slab that begins at panel o reads, of each of the o panels left of it, the tiles from its first
-row down. It is in memory as a whole, so that slabs grow to the right; or in parts, about square
-blocks of it, which may then be wider, but the rows of L that stand beside its columns are read
-again for each part. So cuts cost more or less depending on where they are, and the best ones are
-found by dynamic programming, from the right: what the slabs from a panel on read does not depend on
-those before.
+A slab that begins at panel o reads tiles of the o panels to its left, from its first row down.
+Either the whole slab fits in memory, so slabs grow to the right. Or it is in memory in parts, which
+are roughly square blocks. Such a slab may be wider, but each part reads the rows of L beside its
+columns again. The cost of a cut thus depends on its position. Dynamic programming from the right
+finds the best cuts, because the reads of the slabs from a panel on do not depend on earlier slabs.
 """
 
 from collections.abc import Sequence
@@ -30,23 +29,23 @@ class Triangle(NamedTuple):
         return panel * self.columns // self.rows
 
     def panels_beside(self, tiles: int) -> int:
-        """Panels whose diagonal blocks lie in so many tiles."""
+        """Return how many panels have their diagonal block in `tiles` tiles."""
         return tiles * self.rows // self.columns
 
 
 class SlabCut(NamedTuple):
-    """How a slab is cut: the panel after its last, and the tile after the last of each part."""
+    """The cut of a slab: the panel after its last, and the tile after the last of each part."""
 
     end: int
     edges: tuple[int, ...]
 
 
 class Cuts(NamedTuple):
-    """How slabs are cut.
+    """The cuts of slabs.
 
-    ``cuts`` says that for each panel, of a slab that begins with it; ``reads`` how many tiles are
-    read then; ``most_words`` is what the largest part of these takes of memory;
-    ``is_short_of_blocks`` whether some could be wider if more blocks could be held.
+    For each panel, ``cuts`` holds the cut of a slab that begins with it. ``reads`` is the number of
+    tiles that all slabs read, and ``most_words`` the memory of the largest part.
+    ``is_short_of_blocks`` says whether some slabs could be wider if memory held more blocks.
     """
 
     cuts: tuple[SlabCut, ...]
@@ -56,9 +55,9 @@ class Cuts(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A cut, the words of memory that it takes, and the tiles that are read for its slab.
+    """A cut, the words of memory that it takes, and the number of tiles that its slab reads.
 
-    Of the matrix, only what is read a second time.
+    The count includes only second reads of the matrix.
     """
 
     cut: SlabCut
@@ -69,25 +68,25 @@ class _Candidate(NamedTuple):
 def cut_slabs(
     t: Triangle, most_words: int, most_blocks: int, widths: Sequence[int] = (), chunk_tiles: int = 1
 ) -> Cuts | None:
-    """Find how slabs should be cut; `None` if not even every single panel fits.
+    """Find the best cuts of slabs; `None` if some single panel does not fit.
 
     Parameters
     ----------
     t
         The triangle.
     most_words
-        What a slab, or a part of one, may take of memory.
+        Memory available to a slab, or to a part of one.
     most_blocks
-        How many blocks of an earlier panel can be held at once: those that hold the slab's own
-        rows, and the one below them that is in use.
+        Number of blocks of an earlier panel that memory can hold at once: the blocks with the
+        slab's own rows, and the one below them that is in use.
     widths
-        Of slabs in parts, in tiles, that are tried; with none, every slab is in memory as a whole.
+        Widths in tiles to try for slabs in parts. Without any, every slab is wholly in memory.
     chunk_tiles
-        Height of the matrix's chunks: one that belongs to two parts is read twice.
+        Height of the matrix's chunks. A chunk in two parts is read twice.
     """
     search = _Search(t, most_words, most_blocks, chunk_tiles)
     cuts = [SlabCut(0, ())] * t.panels
-    # Tiles that the slabs from a panel on read.
+    # Number of tiles that the slabs from each panel on read.
     reads = np.zeros(t.panels + 1, np.int64)
     largest = 0
     if not widths and most_words < t.tiles * t.rows * t.columns:
@@ -115,13 +114,13 @@ class _Search:
         self.is_short_of_blocks = False
         self.panel_words = t.rows * t.columns
         self.per_tile = t.panels_beside(1)
-        # Tiles above the diagonal blocks of the panels before each one.
+        # Tiles above the diagonal blocks of all panels before each panel.
         self.above = [0, *accumulate(map(t.first_tile, range(t.panels)))]
-        # The panel after the last of those that fit; most often about where that was before.
+        # The end of the widest slab that fits. It is usually near that of the previous call.
         self.last = t.panels
 
     def whole(self, first: int, reads: np.ndarray) -> _Candidate | None:
-        """Find the best slab that is in memory as a whole."""
+        """Find the best slab that is wholly in memory."""
         t, last = self.t, self.last
         most_tiles = self.most_words // self.panel_words
         while last < t.panels and self.tiles_of(first, last + 1) <= most_tiles:
@@ -129,43 +128,44 @@ class _Search:
         while last > first and self.tiles_of(first, last) > most_tiles:
             last -= 1
         self.last = last
-        # Below the last block there is none that could be in use beside it.
+        # The last block needs no block in use beside it, since no block lies below it.
         reach = self.reach(first, self.most_blocks - 1)
         if last > reach and t.tiles - t.first_tile(first) > self.most_blocks * t.block_tiles:
             last, self.is_short_of_blocks = reach, True
         if last <= first:
             return None
-        # Of cuts that are as good, the last.
+        # Among equally good cuts, take the last.
         end = last - int(np.argmin(reads[last:first:-1])) if last > first + 1 else last
         words = self.tiles_of(first, end) * self.panel_words
         return _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
 
     def tiles_of(self, first: int, last: int) -> int:
-        """Tiles of a slab's panels in memory, each group's from its first row down."""
+        """Tiles of a slab's panels in memory, each group from its first row down."""
         return (last - first) * self.t.tiles - self.above_groups(first, last)
 
     def above_groups(self, first: int, last: int) -> int:
-        """Tiles above the groups of a slab's panels, in closed form: there are many candidates."""
+        """Tiles above the groups of a slab's panels; a closed form for many candidates."""
         t = self.t
         top, height = t.first_tile(first), t.group_tiles
         width = height * self.per_tile
         end = (top + height) * self.per_tile
         if last <= end:
             return (last - first) * top
-        # Of the groups that follow, so many are whole, and one may not be.
+        # The following groups are all whole, except possibly the last.
         whole, rest = divmod(last - end, width)
         tops = whole * top + height * whole * (whole + 1) // 2
         return (end - first) * top + width * tops + rest * (top + height * (whole + 1))
 
     def reach(self, first: int, blocks: int) -> int:
-        """Find the panel after the last whose rows lie in a slab's first `blocks` blocks."""
+        """Return the panel after the last whose rows lie in a slab's first `blocks` blocks."""
         return (self.t.first_tile(first) + blocks * self.t.block_tiles) * self.per_tile
 
     def in_parts(self, first: int, width: int) -> _Candidate | None:
-        """Cut a slab of so many tiles into as few parts as can be, if several are needed."""
+        """Cut a slab of `width` tiles into the fewest parts; `None` if it needs only one."""
         t = self.t
         end = first // self.per_tile * self.per_tile + t.panels_beside(width)
-        # The blocks beside the slab's columns leave all at once; so about as many are read ahead.
+        # All blocks beside the slab's columns are released at once, so about as many are read
+        # ahead.
         reach = self.reach(first, self.most_blocks * 2 // 3 - 1)
         if end > reach:
             end, self.is_short_of_blocks = reach, True
@@ -187,9 +187,10 @@ class _Search:
         return _Candidate(SlabCut(end, edges), most * self.panel_words, reads)
 
     def edges(self, beside: int, lowest: int, height: int) -> tuple[int, ...]:
-        """Cut rows into parts: the first one ends at tile `lowest` at most.
+        """Cut rows into parts, the first of which ends at tile `lowest` at most.
 
-        As few as can be, and where these leave a choice, between chunks of the matrix.
+        There are as few parts as possible. If several cuts do that, they lie between chunks of the
+        matrix.
         """
         tiles, chunk = self.t.tiles, self.chunk_tiles
         found: list[int] = []

@@ -1,7 +1,7 @@
 """Cholesky factorization out of core, by slabs of columns that grow.
 
-Left-looking, as LU is (`outcore.linalg.lu.factorization`), but of one triangle. The matrix is cut
-into slabs of columns that fit in memory from their diagonal down, so that they become wider to the
+Left-looking, like LU (`outcore.linalg.lu.factorization`), but for one triangle. The matrix is cut
+into slabs of columns that fit in memory from their diagonal down, so slabs become wider to the
 right::
 
     for each slab C = A[o:, slab]:
@@ -9,15 +9,15 @@ right::
         for each panel K of C:       C_K = L_K L_KKᴴ            # and is applied to those right
         write C;  sync;  journal
 
-Flops n³/3; words read and written about n⁴/(12 M) + n² with M words of memory. Where that is many,
-slabs are wider than what fits, and in memory in parts, about square blocks: the first one, with the
-diagonal, as above, then each one below it::
+Flops: n³/3. Words read and written: about n⁴/(12 M) + n² with M words of memory. If that is many,
+slabs are wider than memory, which holds them in parts: roughly square blocks. The first part, with
+the diagonal, is factored as above, then each part below it::
 
     for each part C = A[rows, slab]:
         for each earlier panel K:    C <- C - L_K[rows] L_K[slab]ᴴ
         for each panel K of C:       C_K <- C_K L_KKᴴ⁻¹;  C <- C - C_K L_K[slab]ᴴ   # right of K
 
-Their words are about n³/(3 √M) + n² (`docs/numerics-cholesky.md`).
+Such slabs move about n³/(3 √M) + n² words (`docs/numerics-cholesky.md`).
 """
 
 import itertools
@@ -67,53 +67,54 @@ def cho_factor(
     Parameters
     ----------
     A
-        (n, n) array on disk, or its path; any number type of at most double precision. Imaginary
-        parts of its diagonal are taken as zero, as by LAPACK.
+        (n, n) array on disk, or its path, of a number type of at most double precision. Imaginary
+        parts of its diagonal are taken as zero, as in LAPACK.
     lower
-        Which triangle of `A` is read; the other need not be right. Of an `A` in ``order="F"`` the
-        lower is read fastest, in ``order="C"`` the upper (`False`), with the default chunks. L is
-        the same, up to rounding of what is in `A`.
+        The triangle of `A` to read. The other one need not be correct. With default chunks, the
+        lower triangle is faster to read in ``order="F"``, the upper (`False`) in ``order="C"``. L
+        is the same up to rounding errors in `A`.
     dtype
         Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
-        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
+        that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
+        it.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("cholesky", ...)``.
     out
         Directory for the factor; by default that of `A` with ``.cho`` appended.
     overwrite_a
-        Let the factor take the disk space of `A`, whose content is given up at once. Needs ``A``
-        in ``order="F"`` with default chunks, and ``lower=True``.
+        Let the factor take the disk space of `A`, whose content is lost at once. `A` must be in
+        ``order="F"`` with default chunks, and ``lower=True``.
     if_exists
         ``"open"`` opens a complete factor of the same `A` at `out`, with its report.
         ``"overwrite"`` replaces a complete factor there.
     resume
-        Go on where an earlier call was stopped. `False` begins anew.
+        Resume a stopped call. `False` restarts it.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     CholeskyFactor
-        For `cho_solve`; ``.report`` says what was done.
+        Factor for `cho_solve`. ``.report`` describes the call.
 
     Raises
     ------
     InvalidError
-        If `A` is not square, or of a type or layout that cannot be used.
+        If `A` is not square, or has an unsupported type or layout.
     NotPositiveDefiniteError
-        If `A` is not positive definite; a `numpy.linalg.LinAlgError`, as `scipy.linalg.cholesky`
-        raises.
+        If `A` is not positive definite. It is a `numpy.linalg.LinAlgError`, like the error of
+        `scipy.linalg.cholesky`.
     BudgetError, DiskFullError
-        Before any work, if memory or disk do not suffice.
+        Before any work, if memory or disk space do not suffice.
     NonFiniteError
-        If what is read of `A` has a NaN or an infinity, with its index.
+        If the triangle that is read has a NaN or an infinity. The error gives its index.
     ExistsError, BusyError, JournalError
         If `out` holds a complete factor, is in use, or holds a stopped run on other input.
     Interrupted
-        After Ctrl-C or SIGTERM; calling again goes on.
+        After Ctrl-C or SIGTERM. The same call resumes.
     """
     check_progress(progress)
     memory_bytes = budget.resolve(memory)
@@ -155,7 +156,7 @@ def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:
 
 
 def _source(storage: CholeskyStorage, call: LongCall) -> Source:
-    """Where slabs come from: the matrix, or its copy in tiles, which is made now."""
+    """Return the source of slabs: the matrix, or its copy in tiles, which this function makes."""
     loads, is_transposed = storage.loads, not storage.lower
     if not loads.is_copied:
         return Source(storage.matrix, loads, is_transposed)
@@ -200,7 +201,7 @@ class _Factorization:
         return self.sums
 
     def work_on(self, part: Part, following: Part | None) -> None:
-        """Make a part of a slab final, given all panels to the left and the parts above."""
+        """Complete a part of a slab, given all panels to the left and the parts above."""
         pieces = self.conveyor.begin(part, following)
         if part.is_first:
             self.factor_part(part, following, pieces)
@@ -214,7 +215,7 @@ class _Factorization:
             )
 
     def factor_part(self, part: Part, following: Part | None, pieces: list[Piece]) -> None:
-        """Factor a slab, or its first part, which has the diagonal."""
+        """Factor a slab, or its first part, which contains the diagonal."""
         conveyor, slab = self.conveyor, part.slab
         columns = self.columns_of(part.panels)
         arrivals = self.looked_at(part)
@@ -232,8 +233,8 @@ class _Factorization:
         begin = slab.first
         for K in part.panels:
             if here == K:
-                # Only in the first slab: its panels are factored while later ones still come in.
-                # The sooner all are there, the sooner those that are final leave and make room.
+                # Only in the first slab: its panels are factored while later ones are still
+                # loading. Once all have arrived, final panels are written and free their memory.
                 is_rest = slab.last - K <= 2 * K
                 here = max(arrivals if is_rest else itertools.islice(arrivals, max(K, 1)))
                 if here == slab.last:
@@ -246,23 +247,23 @@ class _Factorization:
             if here == slab.last:
                 self.let_go(range(K, K + 1), following)
             if here == slab.last and begin == K and conveyor.is_beside_next(K):
-                # Two panels are applied at once, which goes through C once instead of twice.
+                # Two panels are applied at once, so C is traversed once instead of twice.
                 self.update_in_memory(range(K, K + 1), part, range(K + 1, K + 2), pieces)
                 continue
             self.update_in_memory(range(begin, K + 1), part, range(K + 1, here), pieces)
             begin = K + 1
 
     def let_go(self, panels: range, following: Part | None) -> None:
-        """Have panels leave that are final, and be read again for the part that follows."""
+        """Write final panels, and schedule their reads for the following part."""
         for K in panels:
             self.conveyor.panel_done(K)
             self.read_ahead(range(K, K + 1), following)
 
     def update_as_they_come(self, part: Part, arrivals: Iterator[int], pieces: list[Piece]) -> None:
-        """C <- C - L_0 L_0[C]ᴴ, an eighth of C's panels first: the others are still coming in.
+        """C <- C - L_0 L_0[C]ᴴ, for the first eighth of C's panels, while the others are loading.
 
-        Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
-        many as there is memory for.
+        The memory of the others still holds the last panels of the previous slab. Blocks of L_0 are
+        kept for them, as many as fit in memory.
         """
         blocks, poll = self.taken(0, part), self.conveyor.poll
         held: list[tuple[int, Matrix]] = []
@@ -278,7 +279,7 @@ class _Factorization:
                 next(here for here in arrivals if here >= end)
                 apply_blocks(self.team, timed(L, self.call.trace), pieces, some)
                 done, L = some.stop, polled(held, poll)
-        # The memory of those that are not needed any more is for those that come.
+        # Free the blocks that are no longer needed, for further blocks.
         held[:] = [block for block in held if block[0] < columns.stop]
         apply_blocks(self.team, timed(blocks, self.call.trace), pieces, columns, held)
 
@@ -303,7 +304,7 @@ class _Factorization:
             self.conveyor.poll()
 
     def columns_of(self, panels: range) -> slice:
-        """Columns of some panels."""
+        """Columns of `panels`."""
         return slice(self.g.extent(panels[0])[0], self.g.extent(panels[-1])[1])
 
     def factor(self, K: int, part: Part) -> None:
@@ -321,7 +322,7 @@ class _Factorization:
         self.call.meter.advance(panel_flops(self.g, K, part))
 
     def update_in_memory(self, done: range, part: Part, panels: range, pieces: list[Piece]) -> None:
-        """C <- C - L_K L_K[C]ᴴ, for panels C right of some K beside each other in the same slab."""
+        """C <- C - L_K L_K[C]ᴴ, for panels C to the right of adjacent panels K of the same slab."""
         if not panels:
             return
         start_ns = self.call.trace.now_ns()
@@ -332,13 +333,13 @@ class _Factorization:
             self.advance(K, part, panels)
 
     def advance(self, K: int, part: Part, panels: range) -> None:
-        """Note that panel K was applied to panels."""
+        """Report that panel K was applied to `panels`."""
         o, e = self.g.extent(K)
         done = sum(update_flops(self.g, panel, part) for panel in panels)
         self.call.meter.advance((e - o) * done)
 
     def looked_at(self, part: Part) -> Iterator[int]:
-        """Look at the panels of A as they come in; yield the number of the one to come next."""
+        """Check the panels of A as they arrive; yield the number of the next panel."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
             for top, P in self.conveyor.panel(K):
@@ -349,7 +350,7 @@ class _Factorization:
             yield K + 1
 
     def read_ahead(self, panels: range, part: Part | None) -> None:
-        """Schedule what a part needs of earlier panels of L, or of those of its slab."""
+        """Schedule reads of the L that a part needs, from earlier panels or its own slab."""
         g = self.g
         if part is None:
             return
@@ -366,7 +367,7 @@ class _Factorization:
         return timed(self.taken(K, part), self.call.trace)
 
     def taken(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
-        """Do the same, for who notes the time of what is done with it."""
+        """Yield the same blocks as `blocks_of`, without timing them."""
         g = self.g
         o, e = g.extent(K)
         for tiles in g.blocks(part, K):

@@ -1,4 +1,4 @@
-"""The geometry of an out-of-core Cholesky factorization: what is held, moved and used when."""
+"""The geometry of out-of-core Cholesky: the memory, the transfers and the order of use."""
 
 import itertools
 import math
@@ -14,10 +14,10 @@ from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES, Slab, even_blocks
 from outcore.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 
 ROUNDING_BYTES = 8 << 10
-"""What a read takes more at the edges of the disk's blocks."""
+"""Additional bytes of a read at the edges of disk blocks."""
 
 _MOST_GAP_BYTES = 128 << 10
-"""The largest gap that a read goes over."""
+"""The largest gap that a read includes."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Part:
     Attributes
     ----------
     slab
-        Which columns.
+        The columns of the part.
     tiles
-        Which rows, in tiles.
+        The rows of the part, in tiles.
     is_first, is_last
-        Whether it holds the diagonal, and the last row.
+        Whether the part holds the diagonal, and the last row.
     """
 
     slab: Slab
@@ -47,25 +47,28 @@ class Part:
 
 @dataclass(frozen=True)
 class CholeskyGeometry(Tiled):
-    """How a matrix of order `n` is cut for the left-looking order within a budget.
+    """Cuts of a matrix of order `n` for left-looking Cholesky within a budget.
 
-    L is stored in tiles of ``rows`` x ``columns`` elements, those on and below the diagonal only.
-    A *panel* is a column of tiles. ``block_tiles`` tiles below each other are a *block*: rows of L
-    are read block by block. A *slab* is some panels from their diagonal down. It is in memory as a
-    whole, or where few whole columns would fit, in *parts*, one after the other: about square
-    blocks. The panels of a first part that begin in the same ``group_tiles`` tiles are a *group*:
-    in memory they have all rows from the first of these tiles down. Other parts are one group. A
-    part lies in memory in *pieces*, each a matrix: the ends of groups at the diagonal, and below
-    them rows of several groups together, since large products are faster.
+    L is stored in tiles of ``rows`` x ``columns`` elements, only on and below the diagonal. A
+    *panel* is a column of tiles. A *block* is ``block_tiles`` tiles below each other: rows of L are
+    read block by block.
+
+    A *slab* is some panels from their diagonal down. Memory holds the whole slab or, if few whole
+    columns would fit, one *part* of it at a time. Parts are roughly square blocks. The panels of a
+    first part that begin in the same ``group_tiles`` tiles form a *group*: in memory they have all
+    rows from the first of these tiles down. Other parts are one group.
+
+    A part lies in memory in *pieces*, each of which is a matrix: the ends of groups at the
+    diagonal, and below them rows of several groups together, since large products are faster.
 
     Attributes
     ----------
     ring_blocks
-        Blocks of L in memory.
+        Number of blocks of L in memory.
     cuts
-        For each panel, how a slab that begins with it is cut.
+        For each panel, the cut of a slab that begins with it.
     slab_bytes
-        Of the largest part of those slabs.
+        Memory of the largest part of those slabs.
     """
 
     n: int
@@ -87,7 +90,7 @@ class CholeskyGeometry(Tiled):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block in memory: whole pages, also where the tiles of a given file are not."""
+        """Bytes of a block in memory: whole pages, even if the tiles of an old file are not."""
         pages = -(-self.block_tiles * self.tile_bytes // SLOT_ALIGN_BYTES)
         return pages * SLOT_ALIGN_BYTES
 
@@ -98,7 +101,7 @@ class CholeskyGeometry(Tiled):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the factorization takes from its arena at most."""
+        """Peak bytes that the factorization takes from its arena."""
         beside = self.bounce_bytes + TILE_BOUNCE_BYTES
         return self.slab_bytes + self.ring_bytes + beside
 
@@ -109,7 +112,7 @@ class CholeskyGeometry(Tiled):
 
     @property
     def method(self) -> str:
-        """How the matrix is factored, for people."""
+        """Description of the method, for users."""
         slabs = self.slabs()
         widths = [(slab.last - slab.first) * self.columns for slab in slabs]
         in_parts = [len(self.cuts[slab.first].edges) > 1 for slab in slabs]
@@ -132,26 +135,27 @@ class CholeskyGeometry(Tiled):
         return panel * self.columns // self.rows
 
     def last_tile(self, slab: Slab) -> int:
-        """Tile after the one that holds a slab's last diagonal block."""
+        """Tile after the tile that holds a slab's last diagonal block."""
         return math.ceil(slab.last * self.columns / self.rows)
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
         """Cut the panels from `first_panel` on into slabs.
 
-        From where one of these begins on, a resumed run cuts as an undisturbed one would have done.
+        From the first of these slabs that an undisturbed run also has, a resumed run has the same
+        slabs as that run.
         """
         edges = self._slab_edges(first_panel)
         return [Slab(first, end) for first, end in itertools.pairwise(edges)]
 
     def _slab_edges(self, first_panel: int) -> list[int]:
-        """Panels with which slabs begin, and the one after the last."""
+        """Panels with which slabs begin, and the number of panels."""
         found, panels = [first_panel], self.panels
         while found[-1] < panels:
             found.append(self.cuts[found[-1]].end)
         return found
 
     def parts(self, slab: Slab) -> list[Part]:
-        """Cut the rows of a slab into what is in memory together."""
+        """Cut the rows of a slab into parts that fit in memory."""
         edges = [self.first_tile(slab.first), *self.cuts[slab.first].edges]
         return [
             Part(slab, range(a, b), a == edges[0], b == self.tiles)
@@ -167,20 +171,20 @@ class CholeskyGeometry(Tiled):
         """Cut a part's panels into groups."""
         first, last = part.slab.first, part.slab.last
         step = self.group_tiles * self.rows // self.columns
-        # Of a slab that begins within a tile, the first group is that much narrower.
+        # If a slab begins within a tile, its first group is narrower.
         start = self.first_tile(first) * self.rows // self.columns
         inner = range(start + step, last, step) if part.is_first else ()
         return [range(a, b) for a, b in itertools.pairwise([first, *inner, last])]
 
     def group_top(self, part: Part, group: range) -> int:
-        """Tile that is the first of a group."""
+        """First tile of a group."""
         return self.first_tile(group[0]) if part.is_first else part.tiles.start
 
     def pieces(self, part: Part, chunk_rows: int = 0) -> Iterator[tuple[range, range]]:
-        """Cut a part into pieces: (panels, tiles). Of a panel, those higher up come first.
+        """Cut a part into pieces: (panels, tiles). The pieces of a panel come from the top down.
 
-        One ends below another where chunks of the matrix end, of `chunk_rows` (if 0, those it gets
-        by default), so that these are read whole.
+        A piece below another begins at the end of a chunk of the matrix, so that chunks are read
+        whole. Chunks have `chunk_rows` rows; 0 stands for the default height.
         """
         chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
         return self._pieces(part, self.groups(part), part.tiles.stop, chunk_rows)
@@ -188,10 +192,11 @@ class CholeskyGeometry(Tiled):
     def _pieces(
         self, part: Part, groups: list[range], stop: int, chunk_rows: int
     ) -> Iterator[tuple[range, range]]:
-        """Cut groups, down to tile `stop`: in two, and what lies below a diagonal at once.
+        """Cut groups down to tile `stop`: rows below all diagonals at once, the rest in halves.
 
-        The two meet between chunks where they can, since what lies below begins with a chunk: as
-        near the middle as that is, and rather right of it, so that it is wide.
+        The halves meet between chunks if possible, since the rows below begin with a chunk. The
+        boundary is as near the middle as that allows, and rather right of it, so that the piece
+        below is wide.
         """
         first, last = groups[0][0], groups[-1][-1] + 1
         if len(groups) == 1:
@@ -212,30 +217,30 @@ class CholeskyGeometry(Tiled):
         yield from self._pieces(part, groups[half:], stop, chunk_rows)
 
     def blocks(self, part: Part, panel: int) -> list[range]:
-        """Cut what a part needs of an earlier panel of L, or of one of its slab, into blocks.
+        """Cut the rows of an earlier panel of L, or one of the slab, that a part needs into blocks.
 
-        Of earlier panels a part needs the rows that stand beside its columns, and its own; a part
-        below the diagonal needs of its slab's panels what is on and below the diagonal of the
-        first part.
+        A part needs the rows of an earlier panel beside its columns, and its own rows. If it
+        lies below the diagonal, it also needs panels of its own slab: their rows on and below the
+        diagonal of the first part.
         """
         if panel >= part.slab.first:
             return self._blocks(range(self.first_tile(panel), self.last_tile(part.slab)))
         beside = self.beside(part)
         if not part.is_first:
             return [*self._blocks(beside), *even_blocks(part.tiles, self.block_tiles)]
-        # Those beside the columns are full, so that they are few.
+        # Blocks beside the columns are full, so that there are few of them.
         whole = len(self._blocks(beside)) * self.block_tiles
         if whole < len(part.tiles):
             below = even_blocks(part.tiles[whole:], self.block_tiles)
             return [*self._blocks(part.tiles[:whole]), *below]
-        # All are beside them: those after the first are full, so that they begin with chunks of A,
-        # where pieces meet, if they can; but no group is in two of them.
+        # All blocks are beside the columns. The blocks after the first are full, so that they begin
+        # with chunks of A if possible, where pieces meet. No group is split between two blocks.
         first = (len(part.tiles) - 1) % self.block_tiles + 1
         first = -(-first // self.group_tiles) * self.group_tiles
         return [part.tiles[:first], *self._blocks(part.tiles[first:])]
 
     def beside(self, part: Part) -> range:
-        """Tiles of an earlier panel with the rows that stand beside a slab's columns."""
+        """Tiles of an earlier panel with the rows beside a slab's columns."""
         return range(self.first_tile(part.slab.first), self.last_tile(part.slab))
 
     def _blocks(self, tiles: range) -> list[range]:
@@ -243,7 +248,7 @@ class CholeskyGeometry(Tiled):
         return [range(a, b) for a, b in itertools.pairwise([*edges, tiles.stop])]
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of L read back while factoring from `first_panel` on. Exact."""
+        """Bytes of L that a run from `first_panel` on reads back. Exact."""
         edges = np.array(self._slab_edges(first_panel))
         first, last = edges[:-1], edges[1:]
         top, beside = first * self.columns // self.rows, -(-last * self.columns // self.rows)
@@ -254,7 +259,7 @@ class CholeskyGeometry(Tiled):
         return int(tiles.sum()) * self.tile_bytes
 
     def _first_tiles(self, first_panel: int) -> np.ndarray:
-        """Tiles with the diagonal blocks of the panels from one on."""
+        """Tiles with the diagonal blocks of the panels from `first_panel` on."""
         return np.arange(first_panel, self.panels) * self.columns // self.rows
 
     def stored_tiles(self, first_panel: int = 0) -> int:
@@ -262,24 +267,24 @@ class CholeskyGeometry(Tiled):
         return int((self.tiles - self._first_tiles(first_panel)).sum())
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes of L written while factoring from `first_panel` on. Exact."""
+        """Bytes of L that a run from `first_panel` on writes. Exact."""
         return self.stored_tiles(first_panel) * self.tile_bytes
 
     def matrix_strips(
         self, tiles: range, panels: range, chunk_rows: int
     ) -> Iterator[tuple[slice, slice, int]]:
-        """Cut what panels need of the matrix, in some tiles, into strips of boxes side by side.
+        """Cut the part of the matrix that panels need, in some tiles, into strips of boxes.
 
-        Their rows, all of their columns, and how many of these are to be read at once: of chunks of
-        which not all rows are read, the columns are read with gaps between them, as many as fit a
-        bounce buffer.
+        Yields the rows of a strip, all of its columns, and the number of columns to read at once.
+        If a read does not cover all rows of a chunk, it includes the gaps between columns, and as
+        many columns as fit in a bounce buffer.
         """
         columns = slice(self.extent(panels[0])[0], self.extent(panels[-1])[1])
         for rows, step in self._matrix_rows(tiles, panels[0], chunk_rows):
             yield rows, columns, step
 
     def whole_box(self, tiles: range, panels: range, *, is_padded: bool) -> tuple[slice, slice]:
-        """Give what panels need in some tiles as one box, in a file of whole tiles with padding."""
+        """Return the part of a file of whole tiles that panels need in some tiles, as one box."""
         bottom = tiles.stop * self.rows
         rows = slice(
             max(self.first_tile(panels[0]), tiles.start) * self.rows,
@@ -290,7 +295,7 @@ class CholeskyGeometry(Tiled):
     def _matrix_rows(
         self, tiles: range, panel: int, chunk_rows: int
     ) -> Iterator[tuple[slice, int]]:
-        """Rows that a panel and those right of it need, and how many of their columns a box has."""
+        """Rows that a panel and later ones need, and the number of columns in each box."""
         top = max(self.first_tile(panel), tiles.start) * self.rows
         bottom = min(tiles.stop * self.rows, self.n)
         step = self._columns_at_once(chunk_rows)
@@ -303,18 +308,18 @@ class CholeskyGeometry(Tiled):
                 yield rows, step
 
     def matrix_bytes_read(self, first_panel: int = 0, chunk_rows: int = 0) -> int:
-        """About what is read of A in order F, in chunks of so many rows; if 0, of those by default.
+        """Estimate the bytes read of A in order F, in chunks of `chunk_rows` rows (0: by default).
 
-        `TriangleLoads` says what is read of any A.
+        `TriangleLoads` computes the exact number for any A.
         """
         chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
         edges = itertools.pairwise(self._slab_edges(first_panel))
         slabs = [(last - first, self.cuts[first].edges) for first, last in edges]
-        # Of first parts, each panel has its own rows.
+        # In a first part, each panel has its own rows.
         bottom = np.repeat([tiles[0] for _, tiles in slabs], [panels for panels, _ in slabs])
         k = np.minimum(self.n - np.arange(first_panel, self.panels) * self.columns, self.columns)
         total = self._columns_read(self._first_tiles(first_panel), bottom, k, chunk_rows).sum()
-        # Of parts below the diagonal, all panels have the same rows.
+        # In a part below the diagonal, all panels have the same rows.
         below = [(*tiles, panels) for panels, cut in slabs for tiles in itertools.pairwise(cut)]
         top, bottom, panels = np.array(below, np.int64).reshape(-1, 3).T
         k = np.full(len(panels), self.columns)
@@ -322,17 +327,17 @@ class CholeskyGeometry(Tiled):
         return int(total) * self.dtype.itemsize
 
     def _columns_at_once(self, chunk_rows: int) -> int:
-        """Columns of a box that goes over the gaps between them."""
+        """Columns of a box whose read includes the gaps between them."""
         return max((self.bounce_bytes - ROUNDING_BYTES) // (chunk_rows * self.dtype.itemsize), 1)
 
     def _columns_read(
         self, top: np.ndarray, bottom: np.ndarray, k: np.ndarray, chunk_rows: int
     ) -> np.ndarray:
-        """Elements read for `k` columns from one tile to another, as `matrix_strips` cuts them."""
+        """Elements read for `k` columns between two tiles, with the cuts of `matrix_strips`."""
         top, bottom = top * self.rows, np.minimum(bottom * self.rows, self.n)
         whole = np.minimum(-(-top // chunk_rows) * chunk_rows, bottom)
         ragged = np.maximum(bottom // chunk_rows * chunk_rows, whole)
-        # In each box, what lies between its columns.
+        # The number of gaps between columns, over all boxes.
         gaps = k - -(-k // self._columns_at_once(chunk_rows))
         total: np.ndarray = (bottom - top) * k
         for rows in (whole - top, bottom - ragged):
@@ -341,14 +346,14 @@ class CholeskyGeometry(Tiled):
         return total
 
     def words_moved(self) -> int:
-        """Words read and written in all."""
+        """Total words read and written."""
         total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
         return total // self.dtype.itemsize
 
     def words_lower_bound(self) -> float:
         """Words that any algorithm must move.
 
-        n³/(3√2 √M) read (Beaumont et al. 2022), and n²/2 at the least; n²/2 written.
+        It reads n³/(3√2 √M) (Beaumont et al. 2022), but at least n²/2, and writes n²/2.
         """
         memory_words = self.budget_bytes / self.dtype.itemsize
         reads = max(self.n**3 / (3 * math.sqrt(2 * memory_words)), self.n**2 / 2)

@@ -1,4 +1,4 @@
-"""What loading the slabs of one triangle reads from the disk: exact, for any layout."""
+"""Bytes that slab loads of one triangle read from the disk: exact, for any layout."""
 
 import functools
 from collections import Counter
@@ -11,7 +11,7 @@ from outcore.linalg.loads import Loads
 from outcore.linalg.lu.segments import Layout
 
 _MANY = 1.0
-"""Words for each element of the matrix, of which half is needed, that are noted."""
+"""Words per element of the matrix above which the report has a note. Half of them are needed."""
 
 
 class Load(NamedTuple):
@@ -20,11 +20,11 @@ class Load(NamedTuple):
     Attributes
     ----------
     panels
-        Which.
+        The panels.
     piece
-        Panels and tiles of the piece of a slab that they are of.
+        Panels and tiles of the piece of a slab to which they belong.
     boxes
-        Rows and columns that are read, each pair at once.
+        Pairs of rows and columns, each for one read.
     """
 
     panels: range
@@ -33,9 +33,9 @@ class Load(NamedTuple):
 
 
 class TriangleLoads(Loads[CholeskyGeometry]):
-    """How the slabs of a Cholesky factorization, or their parts, are loaded.
+    """The loads of the slabs of a Cholesky factorization, or of their parts.
 
-    `layout` is that of what is read as a lower triangle: of the matrix, or of its transpose.
+    `layout` describes the lower triangle as it is read: the matrix, or its transpose.
     """
 
     is_lower = True
@@ -45,11 +45,11 @@ class TriangleLoads(Loads[CholeskyGeometry]):
         return _load_bytes(self.geometry, reads, first_panel, is_copy=is_copy)
 
     def of(self, part: Part) -> Iterator[Load]:
-        """Give what is read for a part, in this order."""
+        """Yield the loads of a part, in the order of their reads."""
         return _part_loads(self.geometry, part, self.source_layout, is_copy=self.is_copied)
 
     def notes(self, *, lower: bool) -> list[str]:
-        """Tell who reads a triangle across its layout how to read it as it lies."""
+        """Return advice for a user who reads a triangle across its layout."""
         words = sum(self.bytes_moved()) / self.geometry.dtype.itemsize / self.geometry.n**2
         if self.layout.order == "F" or words < _MANY:
             return []
@@ -61,13 +61,13 @@ class TriangleLoads(Loads[CholeskyGeometry]):
 
 
 Strip: TypeAlias = tuple[slice, slice, int]
-"""Boxes side by side: their rows, all of their columns, and how many of these each has."""
+"""Adjacent boxes: their rows, all of their columns, and the number of columns of each."""
 
 
 def _part_loads(
     g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
 ) -> Iterator[Load]:
-    """Cut what a part needs of a matrix in some layout into what is read together."""
+    """Cut the region of a matrix that a part needs, in some layout, into loads."""
     for panels, piece, strips in _part_strips(g, part, layout, is_copy=is_copy):
         boxes = [(rows, part) for rows, columns, step in strips for part in _cut(columns, step)]
         yield Load(panels, piece, boxes)
@@ -76,8 +76,8 @@ def _part_loads(
 def _part_strips(
     g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
 ) -> Iterator[tuple[range, tuple[range, range], list[Strip]]]:
-    # Columns of a chunk that has them side by side are read together, lest the chunk be read for
-    # each of them.
+    # If a chunk holds several panels side by side, they are read together. Otherwise each of them
+    # would read the whole chunk.
     at_once = 1 if layout.order == "F" else max(layout.chunks[1] // g.columns, 1)
     for panels, tiles in g.pieces(part, layout.chunks[0]):
         for i in range(0, len(panels), at_once):
@@ -98,7 +98,7 @@ def _cut(columns: slice, step: int) -> Iterator[slice]:
 @functools.lru_cache(1 << 8)
 def _load_bytes(g: CholeskyGeometry, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
     high, wide = reads.layout.chunks
-    # Of millions of boxes, most are alike: as large, and at the same place of a chunk.
+    # There may be millions of boxes. Most have the same size and the same place within a chunk.
     strips = Counter(
         (
             rows.start % high, rows.stop - rows.start,

@@ -1,4 +1,4 @@
-"""The file of a lower triangle: whole by its length, but with room for its tiles only.
+"""The file of a lower triangle: full length, but disk space for its tiles only.
 
 Tiles above the diagonal are holes, which read as zeros.
 """
@@ -15,12 +15,12 @@ from outcore.zarr_format import Metadata
 
 
 def create_lower(where: Place, metadata: Metadata) -> None:
-    """Make the file, or files, of an array of tiles, with room for those on and below the diagonal.
+    """Create the files of an array of tiles, with space for tiles on and below the diagonal.
 
     Raises
     ------
     DiskFullError
-        If there is not so much room.
+        If the disk has too little space.
     """
     grid = metadata.grid()
     extents = defaultdict(list)
@@ -37,14 +37,14 @@ def create_lower(where: Place, metadata: Metadata) -> None:
         )
     ArrayFile.create(where.volume, where.name, grid, False)
     if isinstance(where.path, PoolPath):
-        # A pool takes room for whole files only, so this one gets it as it is written.
+        # A pool reserves only whole files, so this file gets its space when it is written.
         return
     for shard, each in extents.items():
         take_room(where.path / grid.shard_key(shard), each)
 
 
 def keep_lower(where: Place, metadata: Metadata) -> None:
-    """Make holes of everything but the tiles on and below the diagonal, in a single shard file."""
+    """Free the space of all tiles above the diagonal, in a single shard file."""
     grid = metadata.grid()
     tiles, columns = grid.counts
     path = where.path / grid.shard_key(0)
@@ -52,7 +52,7 @@ def keep_lower(where: Place, metadata: Metadata) -> None:
     column_bytes = tiles * grid.slot_bytes
     above = dict(zip(places, _first_tiles(metadata), strict=True))
     holes = [
-        # Of a place that no column has, everything.
+        # A place without a column is wholly a hole.
         Extent(place * column_bytes, above.get(place, tiles) * grid.slot_bytes)
         for place in range(max(places) + 1)
     ]
@@ -63,7 +63,7 @@ def keep_lower(where: Place, metadata: Metadata) -> None:
 
 
 def _write_zeros(path: PoolPath, extents: Iterable[Extent]) -> None:
-    """Do durably in a pool, which has no holes, what reads the same."""
+    """Write zeros durably in a pool, which has no holes."""
     zeros = bytes(1 << 20)
     with path.open("r+") as file:
         for offset, length in extents:
@@ -73,7 +73,7 @@ def _write_zeros(path: PoolPath, extents: Iterable[Extent]) -> None:
 
 
 def _first_tiles(metadata: Metadata) -> Iterator[int]:
-    """Of each column of tiles, the tile on the diagonal."""
+    """Yield the diagonal tile of each column of tiles."""
     rows, columns = metadata.chunks
     for first in range(0, metadata.shape[1], columns):
         yield first // rows

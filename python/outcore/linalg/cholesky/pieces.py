@@ -11,14 +11,14 @@ from outcore.linalg.triangles import solve_each, solve_lower
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows and columns of a slab that lie in memory as one matrix.
+    """Rows and columns of a slab that form one matrix in memory.
 
     Attributes
     ----------
     first, end
-        First column, and the one after the last.
+        First column, and the column after the last.
     top
-        Row of the matrix that is the first in memory.
+        First row in memory, as a row of the whole matrix.
     data
         The piece, rounded up to whole tiles and panels.
     """
@@ -34,7 +34,7 @@ class Piece:
         return self.top + len(self.data)
 
     def part(self, rows: slice, columns: slice) -> Matrix:
-        """View rows and columns, numbered as in the whole matrix."""
+        """View rows and columns, with the numbers of the whole matrix."""
         return self.data[
             rows.start - self.top : rows.stop - self.top,
             columns.start - self.first : columns.stop - self.first,
@@ -44,21 +44,21 @@ class Piece:
 def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
     """Factor a tall panel in place: P = [L; M] with A = L Lᴴ on top and M Lᴴ below.
 
-    k³/3 + (m - k) k² operations.
+    It takes k³/3 + (m - k) k² operations.
 
     Parameters
     ----------
     kernels
-        For the type of `P`.
+        Kernels for the type of `P`.
     P
-        (m, k) with m >= k, column-major, as matrices one below the other. Of its first k rows, all
-        in the first of these, the lower triangle is used.
+        (m, k) with m >= k, column-major, as matrices one below the other. Its first k rows are all
+        in the first matrix. Their lower triangle is used.
 
     Returns
     -------
     int
-        LAPACK's info: 0, or the order of the first leading minor that is not positive, in which
-        case what is below is left as it was.
+        LAPACK's info: 0, or the order of the first leading minor that is not positive. In the
+        latter case the rows below are unchanged.
     """
     first, *below = P
     k = first.shape[1]
@@ -70,7 +70,7 @@ def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
 
 
 def subtract_square(team: Team, L: Matrix, C: Matrix) -> None:
-    """Note C <- C - L L_1ᴴ, from C's diagonal down; L_1 are L's rows beside C's diagonal block."""
+    """Schedule C <- C - L L_1ᴴ, from C's diagonal down; L_1 is L beside the diagonal block."""
     k = C.shape[1]
     team.herk(L[:k], C[:k], alpha=-1, beta=1, lower=True)
     team.gemm(L[k:], L[:k], C[k:], alpha=-1, beta=1, trans_b="C")
@@ -83,21 +83,21 @@ def apply_blocks(
     columns: slice,
     before: Iterable[tuple[int, Matrix]] = (),
 ) -> None:
-    """Update columns of a slab with a panel left of them: C <- C - L L_Cᴴ.
+    """Update columns of a slab with a panel to their left: C <- C - L L_Cᴴ.
 
     Parameters
     ----------
     team
-        For the type of the slab.
+        Team for the type of the slab.
     L
-        The panel in blocks of rows, from the top: (first row, block). L_C, its rows that stand
-        beside the columns' diagonal, and those below it that the pieces have.
+        The panel in blocks of rows, from the top: (first row, block). L_C are its rows beside the
+        columns' diagonal. Below them are the rows that the pieces have.
     pieces
-        Of the slab.
+        The pieces of the slab.
     columns
-        Which, of those that the pieces have.
+        The columns to update, which may be fewer than those of the pieces.
     before
-        Blocks that have been used already, to go on after them.
+        Blocks that earlier calls have applied already.
     """
     beside = [(first, block) for first, block in before if first < columns.stop]
     for first, block in L:
@@ -123,21 +123,21 @@ def apply_blocks(
 def solve_panel(
     kernels: Kernels, L: Iterable[tuple[int, Matrix]], first: int, columns: slice, C: Matrix
 ) -> Iterator[None]:
-    """Solve for columns of a block below the diagonal, and update those right of them.
+    """Solve for columns of a block below the diagonal, and update the columns to their right.
 
         C_K <- C_K L_KK⁻ᴴ,    C <- C - C_K L_JKᴴ
 
     Parameters
     ----------
     kernels
-        For the type of the block.
+        Kernels for the type of the block.
     L
         Panel K of L in blocks of rows, (first row, block), from its diagonal to that of the block's
         last column.
     first
-        The first of the block's columns.
+        First column of the block.
     columns
-        Those of panel K.
+        Columns of panel K.
     C
         The block.
 

@@ -1,4 +1,4 @@
-"""How an out-of-core Cholesky factorization is cut for a budget, and what it costs."""
+"""The cuts of an out-of-core Cholesky factorization for a budget, and its cost."""
 
 import dataclasses
 import functools
@@ -19,14 +19,15 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
 
 MOST_BLOCK_ROWS = 4096
-"""Products with taller blocks, or with groups as wide, are no faster."""
+"""Products with taller blocks, or with wider groups, are no faster."""
 
 RING_BLOCKS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-"""Blocks in memory that are tried: those next to the diagonal, one in use and one being read."""
+"""Numbers of blocks in memory to try: those by the diagonal, one in use, one being read."""
 
 _MORE_RING_BLOCKS = 6
 
-# How much more may be moved for the tallest blocks and widest groups, and for panels twice as wide.
+# Factors by which more words may move, for the tallest blocks and widest groups, and for panels of
+# twice the width.
 _TALLER = 1.02
 _WIDER = 1.10
 
@@ -36,19 +37,22 @@ _DEEP_COLUMNS = 128
 """Products with more inner columns are hardly faster."""
 
 FEWER = 0.9
-"""Share of the words at most with which slabs in parts are worth their shorter products."""
+"""Largest share of the words for which slabs in parts justify their shorter products."""
 
 _WORDS_IN_PARTS = 1.5
-"""Over the lower bound: what slabs in parts move at about the least. To cut them takes a while."""
+"""Slabs in parts move at least about this multiple of the lower bound. Their cuts take long to
+find.
+"""
 
 _SECTOR_BYTES = 512
 
 _BOUNCE_BYTES = (64 << 10, (1 << 20) + ROUNDING_BYTES)
-"""Least and most memory for transfers that are not aligned: where the matrix's chunks begin higher
-than what is needed of them, and at its ragged edge."""
+"""Least and most memory for unaligned transfers: at the ragged edge of the matrix, and where its
+chunks begin above the rows that are needed.
+"""
 
 # Shares of the speed of a large matrix product that the other steps reach, measured with OpenBLAS
-# 0.3.30, and seconds for each byte whose absolute values are summed.
+# 0.3.30, and the seconds per byte of a sum of absolute values.
 _PANEL_SHARE = 0.5
 _SUM_S_PER_BYTE = 0.15e-9
 
@@ -59,9 +63,9 @@ def flops(n: int, dtype: np.dtype[Any]) -> float:
 
 
 def panel_flops(g: CholeskyGeometry, panel: int, part: Part | None = None) -> float:
-    """Operations of factoring one panel of m rows and k columns: k³/3 + (m - k) k².
+    """Operations that factor one panel of m rows and k columns: k³/3 + (m - k) k².
 
-    Of those, a part below the diagonal has k² for each of its rows.
+    A part below the diagonal does k² of them for each of its rows.
     """
     o, e = g.extent(panel)
     k, below = e - o, _rows_below(g, panel, part)
@@ -70,7 +74,7 @@ def panel_flops(g: CholeskyGeometry, panel: int, part: Part | None = None) -> fl
 
 
 def update_flops(g: CholeskyGeometry, panel: int, part: Part | None = None) -> float:
-    """Operations of applying one column of L to a panel of m rows: k² + 2 (m - k) k."""
+    """Operations that apply one column of L to a panel of m rows: k² + 2 (m - k) k."""
     o, e = g.extent(panel)
     k, below = e - o, _rows_below(g, panel, part)
     square = k**2 if part is None or part.is_first else 0
@@ -78,7 +82,7 @@ def update_flops(g: CholeskyGeometry, panel: int, part: Part | None = None) -> f
 
 
 def _rows_below(g: CholeskyGeometry, panel: int, part: Part | None) -> int:
-    """Rows of a panel, or its part, below its diagonal block."""
+    """Rows of a panel, or of its part, below its diagonal block."""
     e = g.extent(panel)[1]
     rows = g.rows_of(part, panel) if part else slice(e, g.n)
     return rows.stop - max(rows.start, e)
@@ -97,14 +101,14 @@ def cholesky_geometry(
     memory_bytes
         The budget.
     tile
-        Tile shape of factors that exist already; otherwise it is chosen for the budget.
+        Tile shape of an existing factor; by default the budget determines it.
 
     Raises
     ------
     BudgetError
-        If not even the narrowest panel fits.
+        If not even one panel of the narrowest tiles fits.
     InvalidError
-        If there is no Cholesky factorization of this type.
+        If Cholesky does not support this type.
     """
     if dtype.name not in DTYPES:
         raise InvalidError(
@@ -114,7 +118,7 @@ def cholesky_geometry(
         raise InvalidError(f"the order of a matrix is at least 1, have {n}")
     shapes = [tile] if tile else _tile_shapes(n, dtype.itemsize)
     need = min(_least_bytes(n, dtype, shape) for shape in shapes)
-    # A run whose tiles are there already may have been begun in parts, with less.
+    # A run with existing tiles may have started in parts, with less memory.
     best = _best(n, dtype, memory_bytes, shapes) if tile or memory_bytes >= need else None
     if best:
         return best
@@ -128,7 +132,7 @@ def cholesky_geometry(
 def _best(
     n: int, dtype: np.dtype[Any], memory_bytes: int, shapes: list[tuple[int, int]]
 ) -> CholeskyGeometry | None:
-    """Cut for the widest tiles with which hardly more is moved than with narrower ones."""
+    """Return the cuts with the widest tiles that move hardly more than narrower ones."""
     best = None
     for shape in shapes:
         g = _cut(n, dtype, memory_bytes, shape, in_parts=False)
@@ -137,7 +141,7 @@ def _best(
             parts = _cut(n, dtype, memory_bytes, shape, in_parts=True)
         if parts and (not g or parts.words_moved() <= FEWER * g.words_moved()):
             g = parts
-        # Parts are for those who must move little.
+        # Parts are for calls that must move few words.
         wider = 1 if g is parts and shape[1] >= _DEEP_COLUMNS else _WIDER
         if best and (not g or best.words_moved() <= wider * g.words_moved()):
             return best
@@ -146,10 +150,10 @@ def _best(
 
 
 def _tile_shapes(n: int, itemsize: int) -> list[tuple[int, int]]:
-    """Shapes of tiles, wide ones first.
+    """Candidate shapes of tiles, wide ones first.
 
-    Tiles are low, so that little is stored and read above the diagonal, but their columns are
-    whole pages, or whole blocks of most disks where pages would be a large part of the matrix.
+    Tiles are low, so that little is stored and read above the diagonal. Their columns are whole
+    pages, or whole sectors of most disks if pages would be a large part of the matrix.
     """
     widest = tile_shape(n, itemsize)[1]
     shapes = []
@@ -186,7 +190,7 @@ def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
 def _cut(
     n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int], *, in_parts: bool
 ) -> CholeskyGeometry | None:
-    """Cut for tiles of one shape: for the fastest products among those that move hardly more."""
+    """Cut for tiles of one shape: the fastest products among cuts that move hardly more."""
     bounce = _bounce_bytes(memory_bytes)
     bare = CholeskyGeometry(n, dtype, *shape, 1, 1, 0, (), 0, bounce, memory_bytes)
     heights = [1]
@@ -203,8 +207,8 @@ def _cut(
         return None
     moved = {g: g.words_moved() for g in found}
     most = _TALLER * min(moved.values())
-    # The BLAS copies both factors of a product, and each element is used as often as the other
-    # factor has rows or columns; that with columns is copied four times as slowly.
+    # The BLAS copies both factors of a product. It uses each element as often as the other factor
+    # has rows or columns. The factor with columns is copied four times as slowly.
     return min(
         (g for g in found if moved[g] <= most),
         key=lambda g: _SLOWER_COPY / g.block_tiles + 1 / g.group_tiles,
@@ -212,19 +216,19 @@ def _cut(
 
 
 def _part_widths(bare: CholeskyGeometry) -> list[int]:
-    """Widths of slabs in parts that are tried, in tiles: such that the parts are about square."""
+    """Widths in tiles to try for slabs in parts, so that parts are roughly square."""
     side = math.sqrt(bare.budget_bytes / bare.dtype.itemsize) / bare.rows
     least, most = max(math.floor(side / 2), 1), math.ceil(1.5 * side)
     return [*range(least, min(most, bare.tiles) + 1, max((most - least) // 8, 1))]
 
 
 def _chunk_tiles(g: CholeskyGeometry) -> int:
-    """Tiles in the height of a chunk of the matrix, with default chunks."""
+    """Height of a default chunk of the matrix, in tiles."""
     return math.ceil(tile_shape(g.n, g.dtype.itemsize)[0] / g.rows)
 
 
 def _fit(bare: CholeskyGeometry, widths: list[int]) -> CholeskyGeometry | None:
-    """Share the memory between slabs and blocks of L so that least is read."""
+    """Divide the memory between slabs and blocks of L so that the fewest tiles are read."""
     t = Triangle(
         bare.panels, bare.tiles, bare.rows, bare.columns, bare.group_tiles, bare.block_tiles
     )
@@ -242,13 +246,13 @@ def _fit(bare: CholeskyGeometry, widths: list[int]) -> CholeskyGeometry | None:
             break
     if best is None:
         return None
-    # What slabs do not use is for reading further ahead.
+    # Memory that slabs leave over extends the read-ahead.
     over = (best.budget_bytes - best.memory_bytes) // best.block_bytes
     return dataclasses.replace(best, ring_blocks=best.ring_blocks + min(over, _MORE_RING_BLOCKS))
 
 
 def cholesky_solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
-    """Bytes of L read by one pass forward and one backward. Exact."""
+    """Bytes of L read by a forward and a backward pass. Exact."""
     rows, columns = tile
     tiles = math.ceil(n / rows)
     stored = sum(tiles - first // rows for first in range(0, n, columns))
@@ -256,7 +260,7 @@ def cholesky_solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int
 
 
 def cholesky_geometry_of(problem: Problem) -> CholeskyGeometry:
-    """Cut a matrix as `cho_factor` does: what takes the space of the matrix has its tiles."""
+    """Cut as `cho_factor` does: a factor that takes the space of the matrix has its tiles."""
     overwrite_a = problem.option("overwrite_a", False)
     tile = tile_shape(problem.n, problem.dtype.itemsize) if overwrite_a else None
     return cholesky_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
@@ -267,8 +271,8 @@ def cholesky_cost(problem: Problem) -> Cost:
     n, dtype = problem.n, problem.dtype
     overwrite_a = problem.option("overwrite_a", False)
     g = cholesky_geometry_of(problem)
-    # The last panel of a slab leaves, or of a part, and the next one's comes in, with nothing to do
-    # meanwhile.
+    # When the last panel of a slab or part is written and the next one loads, there is no
+    # arithmetic to overlap.
     ends = sum((g.tiles - g.first_tile(slab.last - 1)) * g.tile_bytes for slab in g.slabs())
     layout = layout_of(problem)
     lower = problem.option("lower", default=True)
@@ -294,6 +298,6 @@ def cholesky_cost(problem: Problem) -> Cost:
 
 
 def _gemm_flops(g: CholeskyGeometry) -> float:
-    """Operations, the slow ones weighted by how much slower than products they are."""
+    """Operations, slow ones weighted by their speed relative to products."""
     slow = sum(panel_flops(g, panel) for panel in range(g.panels))
     return flops(g.n, g.dtype) + slow * (1 / _PANEL_SHARE - 1)

@@ -1,9 +1,9 @@
-"""Solving with a Cholesky factor on disk: one pass over L forward, and one backward.
+"""Solves with a Cholesky factor on disk: one forward and one backward pass over L.
 
     A x = b with A = L Lᴴ:    L y = b,    Lᴴ x = y
 
 Each pass reads the tiles on and below the diagonal, whatever the number of right-hand sides. With k
-of them there are 2n²k flops (8n²k complex).
+right-hand sides there are 2n²k flops (8n²k complex).
 """
 
 from __future__ import annotations
@@ -57,20 +57,21 @@ def cho_solve(
     c
         Factor from `cho_factor` or `open_factor`.
     b
-        (n,) or (n, k): a NumPy array, or an array on disk or its path, which is worked on in groups
-        of as many columns as fit in memory (each group is a pass over L forward and one backward).
+        (n,) or (n, k): a NumPy array, or an array on disk or its path. The call solves for a `b` on
+        disk in groups of as many columns as fit in memory; each group is a forward and a backward
+        pass over L.
     dtype
-        Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
-        `b`. Factors of another type are converted as they are read, which gives them no digits that
-        they were made without: `b` is not rounded, and substitution adds no errors of their type.
+        Type of the arithmetic and of the solution; by default NumPy's promotion of the factor and
+        `b`. The call converts a factor of another type as it reads it. That adds no digits to the
+        factor, but `b` is not rounded, and substitution adds no errors of its type.
     memory
-        Budget of the passes; by default half of the available memory. A solution in memory is the
-        caller's and not counted.
+        Budget of the passes; by default half of the available memory. It does not include a
+        solution in memory, which belongs to the caller.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
         As for `lu_solve`.
     threads, progress
@@ -79,14 +80,14 @@ def cho_solve(
     Returns
     -------
     numpy.ndarray or Array
-        x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
-        its ``report``, which `outcore.last_report` is in any case. Of the type that the factor and
-        `b` promote to, or of `dtype`.
+        x, of the shape of `b`. Its type is the promotion of the factor and `b`, or `dtype`. It is
+        on disk if `b` is or `out` is given, and its ``report`` then describes the call.
+        `outcore.last_report` returns the report in either case.
 
     Raises
     ------
     InvalidError
-        If `c` is no Cholesky factor, or `b` does not fit it.
+        If `c` is not a Cholesky factor, or `b` does not fit it.
     BudgetError
         Before any work, if memory does not suffice.
     Interrupted
@@ -112,7 +113,7 @@ def solve_and_report(
     resume: bool = True,
     probes: int = 0,
 ) -> tuple[Any, Report]:
-    """Do what `cho_solve` does, and report on it; with `probes`, on the condition of A too."""
+    """Run `cho_solve`, and return its report too; with `probes`, also estimate A's condition."""
     probes, (room, (block_tiles, most)) = with_probes(
         probes, lambda probes: cut_group(c, rhs, memory_bytes, probes)
     )
@@ -146,8 +147,8 @@ def solve_and_report(
 class Passes:
     """The two passes, in place.
 
-    The matrices may be of a wider type than the factor. The arithmetic is done in that type, and
-    takes memory for one more block, in it.
+    The matrices may have a wider type than the factor. The arithmetic is then done in that type,
+    and needs memory for one more block of that type.
     """
 
     def __init__(
@@ -189,10 +190,10 @@ class Passes:
                     self.kernels.trsm(L[: e - o], X[o:e], lower=True, trans="C", unit=False)
 
     def blocks(self, panels: range) -> Iterator[tuple[tuple[int, int], int, Matrix]]:
-        """Read panels block by block, from the top, or backward from the bottom.
+        """Yield the blocks of `panels`, from the top, or from the bottom if the panels descend.
 
-        Yields the columns of the panel, the first row of the block on or below the diagonal, and
-        its rows from there on.
+        An item is the columns of the panel, the first row of the block on or below the diagonal,
+        and its rows from there on.
         """
         n, (rows, columns) = self.c.n, self.c.tile
         tiles = -(-n // rows)
@@ -200,7 +201,7 @@ class Passes:
         for K in panels:
             cut = list(even_blocks(range(K * columns // rows, tiles), self.most_tiles))
             schedule += [(K, block) for block in (cut if panels.step > 0 else cut[::-1])]
-        # Each pass has its own stream, over the blocks in the order it asks for them.
+        # Each pass has its own stream, with the blocks in the order of their use.
         block_bytes = self.most_tiles * tile_bytes(self.c)
         stream = BlockStream(
             self.file, self.c.dtype, self.call.arena, RING_BLOCKS * block_bytes, self.call.trace,

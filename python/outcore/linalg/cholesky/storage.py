@@ -1,4 +1,4 @@
-"""How a Cholesky factor is completed on disk."""
+"""The completion of a Cholesky factor on disk."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
 
     @property
     def loads(self) -> TriangleLoads:
-        """How its slabs are loaded."""
+        """The loads of its slabs."""
         layout = self.layout
         disk = DiskReads(*self.matrix.read_granularity)
         return TriangleLoads(self.geometry, layout if self.lower else layout.transposed(), disk)

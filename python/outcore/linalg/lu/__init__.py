@@ -1,1 +1,1 @@
-"""LU with partial pivoting, and what is done with its factors."""
+"""LU with partial pivoting, and solves with its factors."""

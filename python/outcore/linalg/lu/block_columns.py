@@ -1,16 +1,16 @@
-"""LU by block columns: left-looking, in blocks of rows and columns that are about square.
+"""LU by block columns: left-looking, in roughly square blocks of rows and columns.
 
-No column has to be in memory as a whole to be updated::
+No column has to fit in memory as a whole to be updated::
 
     for each block column [o, e):
-        for each block of rows:  C <- L⁻¹ (P A)[rows, o:e]     # C stays, L and U stream by
+        for each block of rows: C <- L⁻¹ (P A)[rows, o:e] # C stays in memory, L and U stream by
             write the rows of U;  spill the rows below
         factor the spilled rows;  write L, as tiles and by rows
 
-Where all rows from the diagonal down are in memory at once, they are factored there. How spilled
-rows are factored is what `partial.py` and `tournament.py` differ in. L is gathered by lists of
-rows: no swap is ever carried out on disk. Words moved are about n³/3 (1/r + 1/w) for blocks of r
-rows and w columns, and what the factoring takes (`docs/numerics-lu.md`).
+If all rows from the diagonal down fit in memory at once, they are factored there. `partial.py` and
+`tournament.py` factor spilled rows in different ways. Lists of rows gather L, so no swap is ever
+carried out on disk. Blocks of r rows and w columns move about n³/3 (1/r + 1/w) words, plus the
+words that the factoring moves (`docs/numerics-lu.md`).
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ G = TypeVar("G", bound=BlockColumnGeometry)
 
 
 class BlockColumnFactorization(ABC, Generic[G]):
-    """The phases of an LU by block columns, each with all of the memory."""
+    """The phases of an LU by block columns. Each phase has the whole memory budget."""
 
     def __init__(self, storage: BlockColumnStorage[G], call: LongCall) -> None:
         self.storage, self.call, self.g = storage, call, storage.geometry
@@ -47,7 +47,7 @@ class BlockColumnFactorization(ABC, Generic[G]):
         self.moves: list[RowMoves] = []
 
     def run(self) -> None:
-        """Factor what is not factored yet."""
+        """Factor the block columns that are not factored yet."""
         g, storage = self.g, self.storage
         begin = storage.journal.trailing
         storage.keep_only(begin)
@@ -64,18 +64,18 @@ class BlockColumnFactorization(ABC, Generic[G]):
 
     @abstractmethod
     def is_done(self, k: int) -> bool:
-        """Whether nothing of block column `k` is left to do."""
+        """Whether block column `k` is complete."""
 
     @abstractmethod
     def make(self, k: int) -> None:
-        """Do what is left to do of block column `k`, phase by phase."""
+        """Run the pending phases of block column `k`."""
 
     def is_noted(self, k: int) -> bool:
-        """Whether block column `k` is updated and spilled already."""
+        """Whether the journal says that block column `k` is updated and spilled."""
         return self.storage.journal.trailing == k + 1
 
     def update(self, k: int) -> None:
-        """Update block column `k`; factor it if it is in memory whole, else spill it."""
+        """Update block column `k`. Factor it if all of it is in memory, else spill it."""
         g, storage, s = self.g, self.storage, self.g.block_columns[k]
         is_whole = g.is_whole(s)
         if g.is_copied:
@@ -113,7 +113,7 @@ class BlockColumnFactorization(ABC, Generic[G]):
         self.call.meter.advance(g.lower_flops(s))
         if lower is not None and not g.is_last(s):
             wait(lower.submit_write([s.origin, s.origin], [1, 1], whole), self.call.trace)
-        # Of a panel's L in the factors, later panels swap no rows.
+        # In the factors, the L of a panel does not contain the row swaps of later panels.
         for first in range(0, s.width, g.columns):
             end = min(first + g.columns, s.width)
             later = piv[end:] - np.int32(end)

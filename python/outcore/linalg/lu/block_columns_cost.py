@@ -1,4 +1,4 @@
-"""What LU by block columns costs, for the plan."""
+"""Costs of LU by block columns, for the plan."""
 
 import dataclasses
 import math
@@ -11,11 +11,11 @@ from outcore.linalg.lu.slabs_cost import PANEL_SHARE, gemm_flops, memory_seconds
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 
 TITLE = "tournament pivoting"
-"""What the report and the plan call it, where the pivots are not those of partial pivoting."""
+"""Name in report and plan of an LU whose pivots are not those of partial pivoting."""
 
 
 def partial_cost(g: PartialGeometry) -> Cost:
-    """Give the cost of an LU by block columns with partial pivoting."""
+    """Return the cost of an LU by block columns with partial pivoting."""
     phases = [Phase(g.dtype, *g.copy_bytes())] if g.is_copied else []
     memory_s = memory_seconds(_whole(g)) / len(g.block_columns)
     slowdown = gemm_flops(_whole(g)) / flops(g.n, g.dtype)
@@ -39,7 +39,7 @@ def partial_cost(g: PartialGeometry) -> Cost:
 
 
 def tournament_cost(g: TournamentGeometry) -> Cost:
-    """Give the cost of an LU with tournament pivoting."""
+    """Return the cost of an LU with tournament pivoting."""
     phases = [Phase(g.dtype, *g.copy_bytes())] if g.is_copied else []
     memory_s = memory_seconds(_whole(g)) / len(g.block_columns)
     played = 0
@@ -57,7 +57,7 @@ def tournament_cost(g: TournamentGeometry) -> Cost:
 
 
 def _by_tiles(g: BlockColumnGeometry, phase: Phase) -> Phase:
-    """Count the requests of a phase that moves tiles."""
+    """Return the phase, which moves tiles, with its number of requests."""
     moved = phase.bytes_read + phase.bytes_written
     return dataclasses.replace(phase, requests=moved // g.tile_bytes)
 
@@ -76,9 +76,9 @@ def _update(g: BlockColumnGeometry, k: int, memory_s: float) -> Phase:
 
 
 def lower_gathers(g: BlockColumnGeometry, k: int) -> float:
-    """Count the runs of rows of L that the update of block column `k` gathers, about.
+    """Estimate how many runs of rows of L the update of block column `k` gathers.
 
-    What swaps have moved is read by itself, and so is what lies between.
+    Rows that swaps have moved need their own reads, and so do the rows between them.
     """
     s, total = g.block_columns[k], 0.0
     for left in g.block_columns[:k]:
@@ -89,23 +89,24 @@ def lower_gathers(g: BlockColumnGeometry, k: int) -> float:
 
 
 def source_gathers(g: BlockColumnGeometry, k: int) -> float:
-    """Count the runs of rows of A that the update of block column `k` gathers, about."""
+    """Estimate how many runs of rows of A the update of block column `k` gathers."""
     s = g.block_columns[k]
     chunk = g.segment if g.is_copied else g.layout.chunks[1]
     first = s.origin - (g.copied_from if g.is_copied else 0)
     end, total = first + g.source_columns(k), 0.0
     for left in range(first // chunk * chunk, end, chunk):
-        # Of a part of a chunk's columns, no two rows lie next to each other.
+        # If only some columns of a chunk are read, adjacent rows are not contiguous on disk.
         is_whole = first <= left and left + chunk <= end
         total += _runs(g.n, s.order, g.rows) if is_whole else g.n
     return total
 
 
 def _runs(rows: int, left: int, tile: int) -> float:
-    """Count the runs of `rows` rows of which all but `left` have become rows of U, in any order.
+    """Estimate the runs of `rows` rows once all but `left` are rows of U, in any order.
 
-    A row that is left stays in place unless a pivot came from there, which its row replaces: of
-    the places, a share of ``left / rows`` is as it was. Each tile's rows are a list of their own.
+    A remaining row stays in place unless a pivot came from its place: then the row that the pivot
+    replaced takes it. A share of ``left / rows`` of the places is unchanged. The rows of each tile
+    form a separate list.
     """
     stay = left / rows
     moved = left * (1 - stay)
@@ -113,7 +114,7 @@ def _runs(rows: int, left: int, tile: int) -> float:
 
 
 def _gathered_bytes(g: BlockColumnGeometry, k: int) -> int:
-    """Bytes of A and L among those that an update reads."""
+    """Bytes of A and L among the bytes that an update reads."""
     s = g.block_columns[k]
     lower = sum(g.n - first for first in range(0, s.origin, g.segment)) * g.segment
     return (lower + g.n * g.source_columns(k)) * g.dtype.itemsize

@@ -1,7 +1,8 @@
-"""How a matrix is cut into block columns, and what their update moves: pure arithmetic.
+"""The cuts of a matrix into block columns, and the bytes that their updates move.
 
-Left-looking by *block columns*: a block of rows of one stays in memory while L and U stream by. L
-is kept a second time in row-major *segments*, of which any rows are read by a list.
+Pure arithmetic. The algorithm is left-looking by *block columns*: a block of rows of one block
+column stays in memory while L and U stream by. A second copy of L is kept in row-major *segments*,
+from which a list of rows can be read.
 """
 
 import functools
@@ -21,11 +22,11 @@ L_PIECES = 5
 """Pieces of L in memory, each of a tile's rows by a segment."""
 
 LOWER_BLOCKS = 3
-"""Blocks of rows in memory while L by rows is made."""
+"""Blocks of rows in memory during the copy of L by rows."""
 
 
 class BlockColumn(NamedTuple):
-    """`width` columns after `origin` others; `order` rows are not rows of U before."""
+    """`width` columns, after the first `origin`; `order` rows are not yet rows of U."""
 
     origin: int
     order: int
@@ -33,15 +34,15 @@ class BlockColumn(NamedTuple):
 
 
 class BlockColumnGeometry(SegmentedGeometry):
-    """How a matrix of order `n` is cut for LU by block columns within a budget.
+    """Cuts of a matrix of order `n` for LU by block columns within a budget.
 
-    ``widths`` are those of all block columns but the last.
+    ``widths`` lists the widths of all block columns but the last.
     """
 
     method: ClassVar[str]
 
     def cuts(self) -> dict[str, Any]:
-        """Give what a stopped run goes on with, whatever its budget; tiles are known anyway."""
+        """Return the cuts that a resumed run keeps at any budget, without the tiles."""
         return {"method": self.method, **super().cuts()}
 
     @functools.cached_property
@@ -75,7 +76,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return math.ceil(s.width / self.columns) * self.columns
 
     def is_last(self, s: BlockColumn) -> bool:
-        """Whether nothing is right of it."""
+        """Whether the block column is the last one."""
         return s.order == s.width
 
     def block_rows(self, s: BlockColumn) -> int:
@@ -83,7 +84,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return _block_rows(self, s)
 
     def is_whole(self, s: BlockColumn) -> bool:
-        """Whether an update leaves all rows from the diagonal down in memory: none are spilled."""
+        """Whether an update keeps all rows from the diagonal down in memory, and spills none."""
         return s.order <= self.block_rows(s)
 
     def is_spilled(self, s: BlockColumn) -> bool:
@@ -91,7 +92,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return not self.is_whole(s)
 
     def edges(self, s: BlockColumn) -> list[int]:
-        """Cut the rows, counted in tiles, into blocks: as high as can be from below."""
+        """Cut the rows, counted in tiles, into blocks as high as possible, from below."""
         return [0, *self._inner_edges(s), self.tiles]
 
     def _inner_edges(self, s: BlockColumn) -> range:
@@ -100,7 +101,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return range(last % step or step, last + 1, step)
 
     def update_memory(self, s: BlockColumn, rows: int) -> int:
-        """Memory in which blocks of so many rows are updated, and factored if they are whole."""
+        """Memory to update blocks of `rows` rows, and to factor them if they are whole."""
         itemsize, wide = self.dtype.itemsize, self.wide(s)
         total = pages(rows * wide * itemsize) + self.norm_bytes(wide)
         total += self.transpose_bytes + self.spill_bounce_bytes + 2 * TILE_BOUNCE_BYTES
@@ -112,13 +113,13 @@ class BlockColumnGeometry(SegmentedGeometry):
         return total
 
     def leaf_bytes(self, rows: int) -> int:
-        """Memory beside rows that are factored."""
+        """Memory that factoring needs beside the rows themselves."""
         return pages(rows * LEAF_COLUMNS * self.dtype.itemsize)
 
     @property
     @abstractmethod
     def spill_bounce_bytes(self) -> int:
-        """Memory for what is on its way to the spilled rows."""
+        """Memory for writes to the spilled rows."""
 
     @abstractmethod
     def spill_columns(self, s: BlockColumn) -> int:
@@ -134,11 +135,11 @@ class BlockColumnGeometry(SegmentedGeometry):
 
     @abstractmethod
     def column_memory(self, s: BlockColumn) -> int:
-        """Bytes that the phases of a block column take at most."""
+        """Largest memory in bytes of any phase of a block column."""
 
     @abstractmethod
     def column_words(self, s: BlockColumn) -> float:
-        """Words moved by a block column, about: as if all were whole chunks."""
+        """Words moved by a block column: an estimate that assumes whole chunks."""
 
     def fits(self) -> bool:
         """Whether the budget suffices."""
@@ -147,17 +148,17 @@ class BlockColumnGeometry(SegmentedGeometry):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the factorization takes from its arena at most."""
+        """Peak bytes that the factorization takes from its arena."""
         copy = self.copy_memory() if self.is_copied else 0
         return max(copy, *map(self.column_memory, self.block_columns))
 
     def lower_grid(self) -> Grid:
-        """Lay out L by rows; what is above the diagonal has no room on disk."""
+        """Lay out L by rows. The part above the diagonal takes no space on disk."""
         across = self.whole_segments(sum(self.widths))
         return self.grid([self.height, across], self.segment, "C")
 
     def source_columns(self, k: int) -> int:
-        """Columns that are read of the matrix, or of its copy, padding included."""
+        """Columns read of the matrix or of its copy, padding included."""
         s = self.block_columns[k]
         if self.is_copied:
             return self.wide(s)
@@ -165,7 +166,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return min(self.wide(s), math.ceil(self.n / chunk) * chunk - s.origin)
 
     def update_bytes(self, k: int) -> tuple[int, int]:
-        """Bytes moved in updating block column `k`: A, L and U are read, U is written."""
+        """Bytes moved by the update of block column `k`: A, L and U are read, U is written."""
         s, itemsize = self.block_columns[k], self.dtype.itemsize
         of_source = itemsize if self.is_copied else self.layout.itemsize(self.dtype)
         source = self.n * self.source_columns(k) * of_source
@@ -175,12 +176,13 @@ class BlockColumnGeometry(SegmentedGeometry):
         return source + self.streamed_words(s) * itemsize, written * itemsize
 
     def streamed_words(self, s: BlockColumn) -> int:
-        """Words of L and U that stream by."""
+        """Words of L and U that stream by in an update."""
         if not s.origin:
             return 0
         segments = s.origin // self.segment
         lower = self.segment * (segments * self.n - self.segment * segments * (segments - 1) // 2)
-        # Blocks that begin among the rows of U need those above them, others all of them.
+        # A block that begins among the rows of U needs only the rows above it. Other blocks need
+        # all rows of U.
         tiles, edges = s.origin // self.rows, self._inner_edges(s)
         inside = range(edges.start, min(edges.stop, tiles), edges.step)
         upper = (len(edges) - len(inside)) * tiles
@@ -189,7 +191,7 @@ class BlockColumnGeometry(SegmentedGeometry):
         return lower + upper * self.rows * self.tile_columns(s)
 
     def whole_bytes(self, s: BlockColumn) -> tuple[int, int]:
-        """Bytes moved in writing the L of a block column that is in memory whole."""
+        """Bytes moved to write the L of a block column that is wholly in memory."""
         copied = 0 if self.is_last(s) else self.wide(s)
         high = self.height - s.origin
         return 0, high * (self.tile_columns(s) + copied) * self.dtype.itemsize
@@ -203,23 +205,23 @@ class BlockColumnGeometry(SegmentedGeometry):
         return lower + max(spills, default=0) + copy
 
     def update_flops(self, s: BlockColumn) -> float:
-        """Operations of applying what is left of a block column."""
+        """Operations that apply all earlier columns to a block column."""
         return flop_weight(self.dtype) * s.width * (2.0 * self.n * s.origin - s.origin**2)
 
     def lower_flops(self, s: BlockColumn) -> float:
-        """Operations of factoring a block column that is updated."""
+        """Operations that factor an updated block column."""
         return flop_weight(self.dtype) * (s.order * s.width**2 - s.width**3 / 3)
 
     @abstractmethod
     def flops_left(self, first_panel: int = 0, trailing: int | None = None) -> float:
-        """Operations of a run that begins with a panel, block column `trailing` - 1 updated."""
+        """Operations of a run that begins with a panel; block column `trailing` - 1 is updated."""
 
 
 @functools.lru_cache(1 << 14)
 def _block_rows(g: BlockColumnGeometry, s: BlockColumn) -> int:
     itemsize, wide = g.dtype.itemsize, g.wide(s)
     most = g.whole_segments(g.n)
-    # What is there with no rows at all, and no whole column.
+    # The memory without any rows, for a block column that is not whole.
     beside = g.update_memory(s._replace(order=g.n + 1), 0)
     rows = max(g.budget_bytes - beside, 0) // (wide * itemsize) // g.depth * g.depth
     rows = min(rows, most)

@@ -1,6 +1,6 @@
-"""Which cuts of a matrix LU by block columns takes: those that move the fewest words.
+"""The plan of LU by block columns: it chooses the cuts that move the fewest words.
 
-Words weigh more in rows that are gathered, each by a short request.
+A word costs more in a gathered row, since each row is a short request.
 """
 
 import dataclasses
@@ -22,19 +22,19 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
 
 MOST_CUTS, LEAST_WIDTHS = 40, 8
-"""About so many places are looked at where block columns may be cut, and so many widths."""
+"""Approximate number of places where block columns may be cut, and of widths to try."""
 
 MOST_WIDTH = 2
-"""Widths are looked at up to so many times that of a square block in all of the memory."""
+"""Largest width to try, as a multiple of the width of a square block that fills the memory."""
 
 ROW_BYTES = 1 << 10
-"""What is gathered of a row from one chunk costs as much as so many bytes more, at most."""
+"""Extra cost of each gathered row of a chunk, at most, as a number of bytes."""
 
 LEAST_TILE_BYTES = 128 << 10
-"""Smaller tiles are looked at only where the budget wants them."""
+"""Smaller tiles are tried only if the budget requires them."""
 
 MOST_TILES = 1 << 20
-"""Tiles in the file of the factors, whose index is not part of the budget: 16 bytes each."""
+"""Most tiles in the file of the factors. Its index, 16 bytes each, is not part of the budget."""
 
 G = TypeVar("G", bound=BlockColumnGeometry)
 
@@ -43,12 +43,12 @@ G = TypeVar("G", bound=BlockColumnGeometry)
 def partial_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
 ) -> PartialGeometry:
-    """Cut a matrix for block columns with partial pivoting; for one, if that moves the least.
+    """Cut for block columns with partial pivoting; for a single one if that moves least.
 
     Raises
     ------
     BudgetError, InvalidError
-        As `lu_geometry`.
+        As for `lu_geometry`.
     """
     whole = lu_geometry(n, dtype, memory_bytes)
     tile = whole.rows, whole.columns
@@ -67,7 +67,7 @@ def tournament_geometry(
     BudgetError
         If the budget is too small even for the narrowest block columns.
     InvalidError
-        If there is no LU of this type.
+        If LU does not support this type.
     """
     if dtype.name not in DTYPES:
         raise InvalidError(
@@ -89,12 +89,12 @@ def block_columns_again(
     kind: type[G], n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout,
     tile: tuple[int, int], cuts: dict[str, Any],
 ) -> G:  # fmt: skip
-    """Cut a matrix as a run before did, for the budget of today.
+    """Cut a matrix as an earlier run did, for the present budget.
 
     Raises
     ------
     BudgetError
-        If that is too small for these cuts.
+        If the budget is too small for these cuts.
     """
     g = kind(
         n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
@@ -121,7 +121,7 @@ def _best(
 
 
 def _enough(n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout) -> int:
-    """Find a budget that suffices for tournaments, within a hundredth of the least."""
+    """Find a sufficient budget for tournaments, within one percent of the least."""
     low = high = max(memory_bytes, 1 << 14)
     while _best(TournamentGeometry, n, dtype, high, layout) is None:
         low, high = high, 2 * high
@@ -137,14 +137,14 @@ def _enough(n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout) -> 
 
 
 def _shapes(n: int, dtype: np.dtype[Any], memory_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Rows and columns of tiles, and columns of segments, that are worth a look."""
+    """Yield candidate shapes: rows and columns of tiles, and columns of segments."""
     itemsize = dtype.itemsize
     unit = max(unit_bytes(n, dtype) // itemsize, 1)
     most = max(memory_bytes // 24, SLOT_ALIGN_BYTES)
     least = min(most // 32, LEAST_TILE_BYTES)
     for times in (1, 2, 4):
         segment = times * unit
-        # Of a small matrix all tiles are small.
+        # A small matrix has small tiles only.
         tile_bytes = segment * min(segment, full_columns(itemsize)) * itemsize
         least = max(min(least, tile_bytes), SLOT_ALIGN_BYTES)
         for rows, columns in itertools.product(_halves(1024), _halves(full_columns(itemsize))):
@@ -164,12 +164,12 @@ def _halves(most: int) -> list[int]:
 
 
 def _cut(bare: G) -> G | None:
-    """Find the widths that cost the least, by dynamic programming from the right."""
+    """Find the widths of least cost, by dynamic programming from the right."""
     n, unit = bare.n, bare.segment
     if not bare.is_copied and unit * bare.dtype.itemsize % SLOT_ALIGN_BYTES:
-        # Parts of a page would be read as a whole one.
+        # A read of part of a page would read the whole page.
         unit = math.lcm(unit, bare.layout.chunks[1])
-    # As wide as the pivot rows fit.
+    # The pivot rows limit the width.
     widest = math.isqrt(bare.budget_bytes // bare.dtype.itemsize)
     unit *= max(min(math.ceil(n / unit / MOST_CUTS), widest // unit // LEAST_WIDTHS), 1)
     row_words = min(ROW_BYTES / bare.dtype.itemsize, bare.segment / 4)
@@ -177,7 +177,7 @@ def _cut(bare: G) -> G | None:
     for origin in range((n - 1) // unit * unit, -1, -unit):
         found[origin] = (math.inf, 0)
         wide = range(origin + unit, min(n, origin + MOST_WIDTH * widest + 1), unit)
-        # One block column with partial pivoting is what slabs are.
+        # A single block column with partial pivoting is the algorithm by slabs.
         whole = [] if origin == 0 and isinstance(bare, PartialGeometry) else [n]
         for end in itertools.chain(wide, whole):
             s = BlockColumn(origin, n - origin, end - origin)
@@ -196,7 +196,7 @@ def _cut(bare: G) -> G | None:
 
 
 def _rows_gathered(g: BlockColumnGeometry, s: BlockColumn) -> float:
-    """Count the rows of A and L that an update gathers, in each chunk by itself."""
+    """Count the rows of A and L that an update gathers, separately in each chunk."""
     chunk = g.segment if g.is_copied else g.layout.chunks[1]
     chunks = math.ceil((s.origin + g.wide(s)) / chunk) - s.origin // chunk
     return g.n * chunks + s.origin * (g.n - s.origin / 2) / g.segment

@@ -16,7 +16,7 @@ from outcore.linalg.lu.plan import Slab
 from outcore.linalg.lu.tournament_geometry import TournamentGeometry
 
 LOWER = "lower"
-"""L by rows, each block column with all its row swaps."""
+"""L by rows, each block column after all its row swaps."""
 
 SPILL = "spill"
 """The rows of an updated block column, from the diagonal down."""
@@ -27,8 +27,8 @@ G = TypeVar("G", bound=BlockColumnGeometry)
 class BlockColumnStorage(PhasedFiles[G]):
     """The files of one LU by block columns.
 
-    In the journal, the note of number k + 1 says that block column k is updated and spilled, that
-    of number 0 that the matrix is copied.
+    Journal note k + 1 says that block column k is updated and spilled. Note 0 says that the matrix
+    is copied.
     """
 
     arrays = ("the matrix", "the factors", "rest", LOWER, SPILL)
@@ -43,8 +43,8 @@ class BlockColumnStorage(PhasedFiles[G]):
         return self.open_beside(SPILL, SPILL, g.spill_grid(s), anew=anew, bounce_bytes=bounce_bytes)
 
     def make_lower(self) -> None:
-        """Make the file of L by rows: before the first note, since with one it is whole."""
-        # It is as large as a square, with room for a triangle.
+        """Create the file of L by rows, before the first note: a resumed run relies on it."""
+        # The file has the length of a square, but only the space of a triangle.
         make_workspace(self.target.below(LOWER), self.geometry.lower_grid(), reserve=False)
 
     def open_lower(self, bounce_bytes: int) -> ArrayFile:
@@ -53,7 +53,7 @@ class BlockColumnStorage(PhasedFiles[G]):
         return self.open_beside(LOWER, LOWER, grid, bounce_bytes=bounce_bytes)
 
     def swaps_of(self, s: BlockColumn) -> npt.NDArray[np.int32]:
-        """Row swaps of a block column that is done, as row numbers of the whole matrix."""
+        """Row swaps of a complete block column, as row numbers of the whole matrix."""
         panels = self.panels_of(s)
         return np.concatenate([p for at, p in self._pivots() if panels.first <= at < panels.last])
 
@@ -63,7 +63,7 @@ class BlockColumnStorage(PhasedFiles[G]):
         return Slab(s.origin // columns, -(-(s.origin + s.width) // columns))
 
     def commit_column(self, s: BlockColumn, piv: npt.NDArray[np.int32], extremes: Extremes) -> None:
-        """Note that a block column is factored, and durable."""
+        """Record a factored and durable block column in the journal."""
         panels = self.panels_of(s)
         self.place_slab(panels)
         self.sync()
@@ -72,7 +72,7 @@ class BlockColumnStorage(PhasedFiles[G]):
         self.journal.append(Record(panels.first, panels.last, swaps, places, extremes.to_json()))
 
     def keep_only(self, k: int | None) -> None:
-        """Remove workspaces that are not needed to go on after the note of number `k`."""
+        """Remove the workspaces that a resume after note `k` does not need."""
         kept: tuple[str, ...] = ()
         if k is not None or self.journal.panels_done:
             kept = (COPY, LOWER, SPILL)
@@ -96,7 +96,7 @@ class TournamentStorage(BlockColumnStorage[TournamentGeometry]):
 
     @property
     def title(self) -> str:
-        """What the report calls the method."""
+        """Name of the method in the report."""
         g = self.geometry
         played = sum(s.width for s in g.block_columns if not g.is_whole(s))
         if not played:
@@ -104,6 +104,6 @@ class TournamentStorage(BlockColumnStorage[TournamentGeometry]):
         return f"{TITLE} of {played} of {g.n} columns"
 
     def notes(self, extremes: Extremes) -> list[str]:
-        """Give what the report notes."""
+        """Return the notes of the report."""
         largest = [f"largest element of L: {extremes.max_l:.3g}"] if extremes.max_l else []
         return super().notes(extremes) + largest

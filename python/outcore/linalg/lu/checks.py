@@ -1,4 +1,4 @@
-"""What LU looks out for: NaN and infinities, exact singularity, and growing pivots."""
+"""Checks of LU: NaN and infinities, exact singularity, and pivot growth."""
 
 import warnings
 from dataclasses import asdict, dataclass
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Extremes:
     """Norms and extremes of some columns of A and of their factors.
 
-    ``norm1`` is the largest column sum of |A|, for complex types a lower bound within √2;
-    ``max_a`` and ``max_u`` are the largest |element| of A and U (of complex ones, |re| + |im|, as
-    BLAS has it); ``info`` is LAPACK's; ``max_l`` the largest element of L, where that is not one or
-    less by the choice of the pivots.
+    ``norm1`` is the largest column sum of |A|; for complex types it is a lower bound within √2.
+    ``max_a`` and ``max_u`` are the largest |element| of A and U (for complex types |re| + |im|, as
+    in BLAS). ``info`` is that of LAPACK. ``max_l`` is the largest element of L, if the pivot choice
+    does not limit it to one.
     """
 
     norm1: float = 0.0
@@ -32,24 +32,24 @@ class Extremes:
     max_l: float = 0.0
 
     def see_matrix(self, C: Matrix) -> None:
-        """Note columns of A."""
+        """Include columns of A."""
         norm1, largest = column_extremes(C, False)
-        # |re| + |im| is at most √2 times the absolute value. Not max(): that loses a NaN.
+        # |re| + |im| is at most √2 times the absolute value. Python's max() would lose a NaN.
         scale = 2**0.5 if C.dtype.kind == "c" else 1.0
         self.norm1 = float(np.maximum(self.norm1, norm1 / scale))
         self.max_a = max(self.max_a, largest)
 
     def see_factor(self, U: Matrix) -> None:
-        """Note a panel's U: its rows up to the last of the diagonal block."""
+        """Include the U of a panel: its rows down to the last row of the diagonal block."""
         self.max_u = max(self.max_u, column_extremes(U, True)[1])
 
     def see_info(self, info: int, first_column: int) -> None:
-        """Note LAPACK's info of a panel."""
+        """Include LAPACK's info of a panel."""
         if info and not self.info:
             self.info = info + first_column
 
     def see(self, other: "Extremes") -> None:
-        """Note those of other columns."""
+        """Include the extremes of other columns."""
         self.norm1 = max(self.norm1, other.norm1)
         self.max_a = max(self.max_a, other.max_a)
         self.max_u = max(self.max_u, other.max_u)
@@ -57,7 +57,7 @@ class Extremes:
         self.max_l = max(self.max_l, other.max_l)
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the journal says of them."""
+        """Return the entry for the journal."""
         return {name: value for name, value in asdict(self).items() if name != "max_l" or value}
 
     @property
@@ -69,7 +69,7 @@ class Extremes:
 def check_finite(
     extremes: Extremes, C: Matrix, first_column: int, *, transposed: bool = False
 ) -> None:
-    """Refuse columns of A, or of its transpose, with a NaN or an infinity, naming the first one."""
+    """Raise if columns of A, or of its transpose, have a NaN or an infinity; name the first."""
     if np.isfinite(extremes.norm1):
         return
     for j in range(C.shape[1]):
@@ -85,8 +85,8 @@ def check_finite(
 
 
 def wild_growth(growth: float, dtype: np.dtype[Any]) -> str | None:
-    """Say what wild growth of the pivots may cost, if they grew wildly."""
-    # Written so that a NaN, of numbers that overflow, is not called growth.
+    """Describe the possible loss of digits if the pivots grew wildly; else `None`."""
+    # The comparison is false for a NaN, which overflowed numbers cause and which is not growth.
     if not growth > np.finfo(dtype).eps ** -0.5:
         return None
     return (

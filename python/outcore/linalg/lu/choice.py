@@ -1,4 +1,4 @@
-"""Which algorithm an LU takes: by slabs, by block columns, or with tournament pivoting."""
+"""The choice of LU's algorithm: slabs, block columns, or tournament pivoting."""
 
 import contextlib
 import dataclasses
@@ -33,34 +33,35 @@ Algorithm: TypeAlias = Literal["slabs", "block-columns", "tournament"]
 LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
 
 LEAST_BYTES = 256 << 20
-"""Smaller matrices are factored in seconds either way, and by slabs unless told otherwise."""
+"""Either method factors a smaller matrix in seconds. Slabs are the default for it."""
 
 ONLY = "memory holds no column of panels, which all other methods need"
-"""Why the plan says that tournament pivoting is taken where nobody asked for it."""
+"""Reason in the plan for tournament pivoting that the caller did not request."""
 
 UNMEASURED = "no rates are kept for this disk, so nominal ones were taken; oc.plan measures them"
-"""What a call says that chose without rates."""
+"""Note of a call that chose without measured rates."""
 
-# Block columns are looked at where memory holds less than this part of the matrix.
+# Block columns are considered if memory holds less than this fraction of the matrix.
 _SMALL_BUDGET = 16
 
-# They are chosen where they take less than so much of the time of slabs.
+# They are chosen if they take less than this fraction of the time of slabs.
 _WORTH_SECONDS = 0.95
 
-# Or less than so much, if they move less than half of the words in less than twice the room on
-# disk: a plan may be off by as much, and what moves few words depends less on the disk.
+# They are also chosen below the first factor if they move less than half of the words, in less than
+# twice the disk space. A plan may be off by that factor, and a method that moves few words depends
+# less on the disk.
 _WORTH_WORDS, _FEW_WORDS, _MUCH_ROOM = 1.25, 0.5, 2
 
 
 class Choice(NamedTuple):
-    """What a call takes.
+    """The algorithm of a call.
 
     Attributes
     ----------
     algorithm
-        How it goes.
+        Name of the algorithm.
     why
-        The reason, for the report, where there was something to choose.
+        Reason for the report, if there was a choice.
     """
 
     algorithm: Algorithm
@@ -68,7 +69,7 @@ class Choice(NamedTuple):
 
 
 def check_method(method: str, *, overwrite_a: bool) -> None:
-    """Refuse what there is not."""
+    """Raise for an unknown method, or for one that cannot overwrite A."""
     if method not in get_args(LuMethod):
         raise InvalidError(f"method must be one of {get_args(LuMethod)}, have {method!r}")
     if method in ("block-columns", "tournament") and overwrite_a:
@@ -89,7 +90,7 @@ def chosen(
     overwrite_a: bool,
     resume: bool,
 ) -> Choice:
-    """Choose the algorithm of a call: that of the stopped run, if it goes on with one."""
+    """Choose the algorithm of a call. A resumed run keeps its algorithm."""
     check_method(method, overwrite_a=overwrite_a)
     source = place_of(A)
     metadata = read_metadata(source)
@@ -102,7 +103,7 @@ def chosen(
     n, made_in = metadata.shape[0], factor_dtype(metadata.dtype, dtype)
     layout = Layout.of(metadata, made_in)
     if method == "block-columns" and not partial_geometry(n, made_in, memory_bytes, layout).widths:
-        # One block column is what slabs are.
+        # A single block column is the algorithm by slabs.
         return Choice("slabs")
     if method != "auto":
         return Choice(method)
@@ -118,7 +119,7 @@ def chosen(
 def _by_time(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, known: rates.Rates | None
 ) -> Choice:
-    """Choose by the time at the rates that are kept, or at nominal ones; say why."""
+    """Choose by the time at the stored rates, or at nominal ones, and give the reason."""
     at = known or rates.NOMINAL
     slabs, columns = _costs(n, dtype, memory_bytes, layout, at.reads)
     algorithm = better(slabs, columns, lambda cost: cost.seconds(at))
@@ -135,7 +136,7 @@ def _by_time(
 
 
 def _is_matrix(metadata: Metadata) -> bool:
-    """Whether there is a choice at all; what cannot be factored is refused later."""
+    """Whether the method can be chosen. Later checks refuse an array that cannot be factored."""
     shape = metadata.shape
     return len(shape) == 2 and shape[0] == shape[1]
 
@@ -143,9 +144,9 @@ def _is_matrix(metadata: Metadata) -> bool:
 def _only_tournament(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout
 ) -> TournamentGeometry | None:
-    """Cut for tournament pivoting, if that can do with the memory and the others cannot."""
+    """Return the cuts for tournament pivoting, if only that method fits in the memory."""
     try:
-        # By block columns, too, a panel must fit.
+        # Block columns need memory for a panel, too.
         lu_geometry(n, dtype, memory_bytes)
     except BudgetError:
         with contextlib.suppress(BudgetError):
@@ -161,14 +162,14 @@ def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
 def _costs(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, disk: DiskReads
 ) -> tuple[Cost, Cost | None]:
-    """Cost by slabs, and by block columns, if that is another way at all."""
+    """Return the costs by slabs and by block columns, the latter `None` if they equal slabs."""
     slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes), layout, disk)
     g = partial_geometry(n, dtype, memory_bytes, layout)
     return slabs, partial_cost(g) if g.widths else None
 
 
 def better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) -> Algorithm:
-    """Choose between slabs and block columns, if there are any."""
+    """Choose between slabs and block columns. `None` for `columns` means slabs."""
     if columns is None:
         return "slabs"
     moved, moved_by_slabs = (c.bytes_read + c.bytes_written for c in (columns, slabs))
@@ -179,19 +180,19 @@ def better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) 
 
 
 class Planned(NamedTuple):
-    """What an LU will cost, and the tiles of its factors."""
+    """The cost of an LU, and the tile shape of its factors."""
 
     cost: Cost
     tile: tuple[int, int]
 
 
 def lu_plan(problem: Problem) -> Cost:
-    """Plan `lu_factor`, by the algorithm that it would take."""
+    """Plan `lu_factor` with the algorithm that it would take."""
     return planned_lu(problem).cost
 
 
 def planned_lu(problem: Problem) -> Planned:
-    """Plan `lu_factor`, with the tiles of its factors."""
+    """Plan `lu_factor`, and return the tile shape of its factors too."""
     method = problem.option("method", "auto")
     overwrite_a = problem.option("overwrite_a", False)
     check_method(method, overwrite_a=overwrite_a)
@@ -225,7 +226,7 @@ def _by_slabs(problem: Problem) -> Planned:
 
 
 def _begun_with(target: Place) -> Algorithm | None:
-    """Tell what a stopped run at `target` was begun with; `None` if there is none to go on with."""
+    """Return the algorithm of a stopped run at `target`; `None` if there is nothing to resume."""
     journal = None
     with contextlib.suppress(OutcoreError):
         if read_any_group(target)[1]["state"] == "incomplete":

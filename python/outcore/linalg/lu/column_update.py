@@ -1,9 +1,10 @@
 """The update of a block column by all columns left of it: C <- L⁻¹ (P A), block by block of rows.
 
-A block of rows of C stays in memory. U of the block column comes in pieces of half a segment's
-rows, and L in pieces of a tile's rows by a segment, gathered by lists. C and L are row-major, that
-is column-major transposed: C' <- C' - U' L'. Threads apply pieces of L to different columns, two
-rows of tiles at a time: the fewer rows, the longer it takes a BLAS to pack U for a product.
+A block of rows of C stays in memory. U of the block column arrives in pieces of half a segment's
+rows. L arrives in pieces of a tile's rows by a segment, gathered by lists of rows. C and L are
+row-major, that is, column-major transposed: C' <- C' - U' L'. Threads apply pieces of L to
+different columns, two rows of tiles at a time. With fewer rows, a BLAS spends more of its time
+packing U.
 """
 
 import contextlib
@@ -35,22 +36,22 @@ _TOGETHER = 2
 """Rows of tiles to which pieces of L are applied at once."""
 
 _PART_COLUMNS = 64
-"""Parts of columns are multiples of as many."""
+"""Parts of columns are multiples of this width."""
 
 
 class ColumnFiles(NamedTuple):
-    """What an update reads and writes.
+    """The files that an update reads and writes.
 
     Attributes
     ----------
     source
         A, or its copy.
     lower
-        L by rows; `None` before there is any.
+        L by rows; `None` before the first block column is factored.
     factors
-        For U.
+        The factors, for U.
     spill
-        For the rows from the diagonal down; `None` if they stay in memory.
+        File of the rows from the diagonal down; `None` if they stay in memory.
     """
 
     source: MatrixFile
@@ -65,13 +66,13 @@ class ColumnUpdate:
     Parameters
     ----------
     geometry, k
-        What is updated.
+        The block column to update.
     moves
-        Of the rows, by each block column left of it.
+        Row moves of each block column to the left.
     files
-        See there.
+        See `ColumnFiles`.
     call
-        For memory and progress.
+        Memory and progress.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ColumnUpdate:
         self.edges = g.edges(self.s)
         self.extremes = Extremes()
         wide, rows = g.wide(self.s), g.block_rows(self.s)
-        # A copy was looked at when it was made.
+        # A copied matrix was checked during the copy.
         self.sums = None if g.is_copied else RowSums(g, wide, call.arena, self.extremes)
         self.C = self._allocate(rows, wide)
         self.U: list[Matrix] = []
@@ -98,11 +99,11 @@ class ColumnUpdate:
         if self.s.origin:
             self.U = [self._allocate(wide, g.depth).T for _ in range(g.u_pieces)]
             self.L = self._allocate(L_PIECES * g.rows, g.segment)
-        # All blocks but the first begin in the first place.
+        # All blocks but the first begin at the first place.
         self.places = rows // g.rows
         self.shift = -self.edges[-2] % self.places
         self.lists: dict[int, list[Rows]] = {}
-        # What is still to be read, in the order in which the relays ask for it.
+        # The pending reads, in the order in which the relays request them.
         self.pieces = self._pieces()
         self.streamed = (
             first
@@ -114,7 +115,7 @@ class ColumnUpdate:
         self.rows_relay = Relay(self.places, count, self._arrive_rows, trace, shift)
         count = sum(1 for _ in self._pieces())
         self.lower_relay = Relay(L_PIECES, count, self._arrive_lower, trace)
-        # U of the block column may be read once it is being written.
+        # U of the block column may be read as soon as its write has started.
         self.readable = 0
         self.upper_relay = Relay(g.u_pieces, 0, self._arrive_upper, trace)
 
@@ -129,17 +130,17 @@ class ColumnUpdate:
         return len(self.edges) - 1
 
     def run(self) -> Matrix:
-        """Update all blocks; U leaves, and the rows below it leave or stay in memory.
+        """Update all blocks. U is written; the rows below it are spilled or stay in memory.
 
         Returns
         -------
         ndarray
-            The block column from the diagonal down, row-major, in whole tiles; of no rows if they
-            have left.
+            The block column from the diagonal down, row-major, in whole tiles. It has no rows if
+            they were spilled.
         """
         g = self.g
         try:
-            # What is needed first does not come after all the rows that there is room for.
+            # The first pieces of L must not queue behind all the rows that fit in memory.
             self.lower_relay.poll()
             self.rows_relay.poll()
             if self.sums:
@@ -152,7 +153,7 @@ class ColumnUpdate:
                     for block in range(self.blocks):
                         self._update(crew, block, numbers, streamed)
             finally:
-                # Ctrl-C may come just where a block of `with` begins or ends.
+                # Ctrl-C may arrive just as a `with` block begins or ends.
                 crew.close()
             if self.sums:
                 self.sums.end(self.s.width)
@@ -163,7 +164,7 @@ class ColumnUpdate:
                     relay.abandon()
             raise
         finally:
-            # They know this object: without the circles, memory goes back at once.
+            # These refer to this object. Without the reference cycles, memory is freed at once.
             del self.rows_relay, self.lower_relay, self.upper_relay, self.pieces, self.streamed
         if self.files.spill is not None:
             return self.C[:0]
@@ -175,7 +176,7 @@ class ColumnUpdate:
         return self.edges[block] * self.g.rows
 
     def _end(self, block: int) -> int:
-        """Row after the last of a block that is a row of U, or has an L left of it."""
+        """Row after the last row of a block that is a row of U or has L to its left."""
         return min(self.edges[block + 1] * self.g.rows, self.s.origin)
 
     def _segments(self, block: int) -> range:
@@ -196,7 +197,7 @@ class ColumnUpdate:
                     yield block, first, i
 
     def _rows(self, block: int) -> list[Rows]:
-        """Places of a block's rows after the swaps of each block column, and rows of A at last."""
+        """Places of a block's rows after the swaps of each block column; last, the rows of A."""
         if block not in self.lists:
             last = min(self.edges[block + 1] * self.g.rows, self.g.n)
             rows = np.arange(self._first(block), last)
@@ -216,7 +217,7 @@ class ColumnUpdate:
         return bisect_right(self.edges, i) - 1
 
     def _room(self, tiles: range) -> Matrix:
-        """Memory of rows of tiles of C, which are next to each other in a block."""
+        """Memory of rows of tiles of C, which are contiguous within a block."""
         place = (tiles.start + self.shift) % self.places
         return self.C[place * self.g.rows : (place + len(tiles)) * self.g.rows]
 
@@ -253,12 +254,12 @@ class ColumnUpdate:
         numbers: "itertools.count[int]",
         streamed: "itertools.count[int]",
     ) -> None:
-        """Update a block of rows, and let it leave."""
+        """Update a block of rows, and write it."""
         g = self.g
         tiles = range(self.edges[block], self.edges[block + 1])
         left = tiles.start
         if block + 1 < self.blocks:
-            # Of what the next block needs, all above this one is being written.
+            # The next block needs the U above this block, whose writes have all started.
             above = min(self._first(block), self.s.origin)
             self.upper_relay.allow(self.readable + above // g.depth)
         segments = self._segments(block)
@@ -270,7 +271,7 @@ class ColumnUpdate:
             pieces = [next(streamed) for _ in range(first, end, g.depth)]
             is_streamed = end == first + g.segment
             if was_streamed and not is_streamed:
-                # From here on, rows of the block are U for those below them.
+                # From this column on, rows of the block are U for the rows below them.
                 crew.settle(0)
             was_streamed = is_streamed
             for group in self._groups(block, first):
@@ -280,7 +281,7 @@ class ColumnUpdate:
                 left = leaving.stop
                 number, *_ = [next(numbers) for _ in group]
                 self._apply(crew, first, group, number, pieces, leaving)
-        # What follows reads rows of U once they are being written.
+        # The next block reads rows of U as soon as their writes have started.
         if left < tiles.stop or self._first(block) < self.s.origin:
             crew.settle(0)
         for i in range(left, tiles.stop):
@@ -290,10 +291,10 @@ class ColumnUpdate:
             self.upper_relay.allow(self.readable)
 
     def _leaving(self, block: int, first: int, group: range, left: int) -> int:
-        """Tell up to which row of tiles those of a block may leave after a group's, from `left` on.
+        """Return the end of the tile rows that may be written after this group, from `left` on.
 
-        Rows of U are used for those below them in the block until their segment is done. What stays
-        in memory leaves at the end.
+        Rows of U are needed for the rows below them until their segment is complete. Rows that stay
+        in memory are released at the end.
         """
         g = self.g
         if self._first(block) >= self.s.origin and self.files.spill is not None:
@@ -305,7 +306,7 @@ class ColumnUpdate:
         return max(left, used)
 
     def _take(self, crew: Crew, relay: Relay, number: int) -> None:
-        """Wait until a block is there, and work while it is not."""
+        """Wait until a block has arrived, and work meanwhile."""
         while relay.must_leave_before(number) and crew.unsettled:
             crew.settle(crew.unsettled - 1)
         while not relay.is_there(number) and crew.help():
@@ -321,7 +322,7 @@ class ColumnUpdate:
         pieces: Sequence[int],
         leaving: range,
     ) -> None:
-        """Apply pieces of L to rows of tiles, piece by piece of U; after it, some may leave.
+        """Apply pieces of L to rows of tiles, piece by piece of U; then write some of the rows.
 
         Pieces of U that do not stream by are in the block itself.
         """
@@ -346,18 +347,19 @@ class ColumnUpdate:
                     self._flops(tiles, at),
                 )
                 works = self._works(first, tiles, numbers, at, piece, crew.size)
-                # Pieces of U that stream by are applied to each group by itself. Those in the block
-                # are groups themselves, which must be done before: all steps have one place.
+                # Each streamed piece of U is applied to each group separately. A piece of U in the
+                # block is itself a group, which must be complete first: all its steps share one
+                # place.
                 place = group.start if is_streamed else None
                 crew.add([((place, part), work) for part, work in enumerate(works)], done)
                 self.upper_relay.poll()
                 self.rows_relay.poll()
 
     def _units(self, first: int, group: range, number: int) -> list[range]:
-        """Parts of a group for one product each.
+        """Parts of a group, one for each product.
 
-        Rows beside the segment's own diagonal depend on those before, and pieces of L may be at
-        both ends of their memory.
+        Rows beside the segment's own diagonal depend on the rows above them. Pieces of L may wrap
+        around the end of their memory.
         """
         is_below = group.start * self.g.rows >= first + self.g.segment
         if is_below and number % L_PIECES + len(group) <= L_PIECES:
@@ -373,7 +375,7 @@ class ColumnUpdate:
         piece: int | None,
         parts: int,
     ) -> list[Work]:
-        """Give what applies a piece of U to rows of tiles, by parts of their columns."""
+        """Return the tasks that apply a piece of U to rows of tiles, one per part of columns."""
         g, top = self.g, tiles.start * self.g.rows
         rows, inner = min(len(tiles) * g.rows, g.n - top), min(top - at, g.depth)
         L = self._lower(numbers)[:rows].T
@@ -387,7 +389,7 @@ class ColumnUpdate:
                 U = self.U[piece % g.u_pieces][:, part]
                 calls.append(self._product(U, L[at - first :][:inner], C, "T"))
             elif inner > 0:
-                # Rows of a block are next to each other in memory.
+                # Rows of a block are contiguous in memory.
                 place = (at // g.rows + self.shift) % self.places * g.rows
                 U = self.C[place : place + inner, part].T
                 calls.append(self._product(U, L[at - first :][:inner], C, "N"))
@@ -410,7 +412,7 @@ class ColumnUpdate:
         return self.weight * float(done) * rows * self.s.width
 
     def _note(self, numbers: range, piece: int | None, leaving: range, flops: float) -> None:
-        """Note the end of a step: pieces of L or of U are done with, and rows of tiles leave."""
+        """Complete a step: free its pieces of L or U, and write the rows that are ready."""
         if piece is not None:
             self.upper_relay.leave(piece, [])
         for number in numbers:
@@ -420,7 +422,7 @@ class ColumnUpdate:
         self.call.meter.advance(flops)
 
     def _take_rows(self, crew: Crew, block: int, tiles: range) -> None:
-        """Wait for rows of A, and look at them."""
+        """Wait for rows of A, and check them."""
         for i in tiles:
             self._take(crew, self.rows_relay, i + self.shift)
             rows = self._tile(i, self._rows(block)[-1], block)
@@ -433,7 +435,7 @@ class ColumnUpdate:
                 self.call.trace.record("compute", start_ns)
 
     def _leave(self, i: int) -> None:
-        """Let a row of tiles leave: to the factors, or to the spilled rows; or it stays."""
+        """Write a row of tiles to the factors or to the spilled rows, or keep it in memory."""
         g, room, tickets = self.g, self._room(range(i, i + 1)), []
         if i * g.rows < self.s.origin:
             C = room[:, : g.tile_columns(self.s)]

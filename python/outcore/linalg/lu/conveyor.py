@@ -1,7 +1,7 @@
 """The slab in memory, as a conveyor.
 
-Finished tiles leave for the disk, and the next slab's elements come in behind them, so that neither
-the load nor the write of a slab is waited for.
+Finished tiles are written, and the next slab's elements are read into their memory. The caller thus
+waits neither for the load nor for the write of a slab.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from outcore.streams import Pending, wait
 
 
 class Source(NamedTuple):
-    """Where the columns of slabs come from: a file, the rows that are read of it, and its chunks.
+    """The file from which slabs are loaded, the number of its rows to read, and its chunks.
 
-    Its first element is the first of the part that is factored.
+    Its first element is the first element of the part that is factored.
     """
 
     file: MatrixFile
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 
 class _Leaving(NamedTuple):
-    """Tiles on their way out: tile rows, and a panel counted from the slab's first."""
+    """A write in flight: tile rows, and a panel counted from the slab's first."""
 
     ticket: Ticket
     tiles: range
@@ -40,9 +40,9 @@ class _Leaving(NamedTuple):
 
 
 class Conveyor:
-    """Memory for one slab between a matrix and its factors.
+    """Memory for one slab, between a matrix and its factors.
 
-    Loads are grouped so that no chunk of the matrix is read twice for a slab.
+    The conveyor groups loads so that a slab reads no chunk of the matrix twice.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class Conveyor:
         self._source, self._origin_panel = source, g.origin // g.columns
         width = g.slab_panels * g.columns
         self._memory = allocate_matrix(call.arena, g.height, width, g.dtype)
-        # Padding rows are written with their tiles: zeros, whatever the memory held before.
+        # Padding rows are written with their tiles. They must be zero, whatever the memory held
+        # before.
         self._memory[g.n :] = 0
         chunk_rows, chunk_columns = source.chunks
         self._tile_group = load_group(chunk_rows, g.rows, g.tiles)
@@ -66,33 +67,33 @@ class Conveyor:
         self._arriving: list[tuple[int, Pending]] = []
         self._awaited: list[tuple[int, Pending]] = []
         self._unwritten: Counter[tuple[int, int]] = Counter()
-        # The slab whose tiles leave, and the one that comes in behind it; then those that `begin`
-        # was told of, of which the first may still be coming in.
+        # First the slab whose tiles are written and the slab that is read behind it. Then the slabs
+        # that the last `begin` received. The first of those may still be loading.
         self._slab = self._current = Slab(0, 0)
         self._next: Slab | None = None
         self._following: Slab | None = None
 
     def load(self, slab: Slab | None) -> None:
-        """Start loading a slab into free memory: the first one."""
+        """Start to load the first slab into free memory."""
         self._next = slab
         self._fill_free()
 
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
         """Return the memory of a slab, (n, columns of the slab), column-major.
 
-        Its elements are there once `arrivals` has said so; tiles of the slab before may still be
-        where they come in. `following` is the slab that will come in behind it.
+        The elements are valid once `arrivals` has yielded their columns. Until then, tiles of the
+        previous slab may still be in their place. `following` is the slab to load behind this one.
         """
         p = self._origin_panel
         self._storage.place_slab(Slab(slab.first + p, slab.last + p))
         self._current, self._following = slab, following
         if not slab.first:
-            # Its panels leave while later ones still come in.
+            # The panels of this slab are written while later panels are still loading.
             self._let_follow()
         return self._memory[: self._geometry.n, : self._width(slab)]
 
     def arrivals(self) -> Iterator[slice]:
-        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        """Wait for the slab; yield its columns from the left, each panel as soon as it is whole."""
         g, slab = self._geometry, self._current
         coming = self._arriving if slab.first else self._awaited
         panels = slab.last - slab.first
@@ -109,12 +110,12 @@ class Conveyor:
         self._awaited = []
 
     def _is_coming(self, panel: int, coming: list[tuple[int, Pending]]) -> bool:
-        """Whether all of a panel is on its way in: nothing of the slab before is left there."""
+        """Whether all reads of a panel have started: the previous slab has no tile left there."""
         groups = range(0, self._geometry.tiles, self._tile_group)
         return sum(first_panel == panel for first_panel, _ in coming) == len(groups)
 
     def _let_follow(self) -> None:
-        """Have the following slab come in behind the current one, all of which has its memory."""
+        """Let the following slab load behind the current one, which now owns all of its memory."""
         self.drain()
         slab = self._slab = self._current
         self._next = self._following
@@ -125,7 +126,7 @@ class Conveyor:
         )
         self._awaited, self._arriving = self._arriving, []
         self._memory[:, self._width(slab) : (slab.last - slab.first) * self._geometry.columns] = 0
-        # The first slab is narrow: the second can begin to come in beside it.
+        # The first slab is narrow, so the second one can start to load beside it.
         self._fill_free()
 
     def _width(self, slab: Slab) -> int:
@@ -134,7 +135,7 @@ class Conveyor:
         return min(slab.last * g.columns, g.n) - slab.first * g.columns
 
     def rows_done(self, end: int) -> None:
-        """Let go of the tiles whose last row is ``end - 1``: rows above `end` are final."""
+        """Write the tiles whose last row is ``end - 1``: rows above `end` are final."""
         g = self._geometry
         tile = end // g.rows - 1
         if end % g.rows == 0 and tile < g.tiles_below(self._slab.first).start:
@@ -144,13 +145,13 @@ class Conveyor:
         self.poll()
 
     def panel_done(self, panel: int) -> None:
-        """Let go of the rest of a panel of the slab: it is final."""
+        """Write the rest of a panel of the slab, which is final."""
         g = self._geometry
         self._leave(g.tiles_below(self._slab.first), panel - self._slab.first)
 
     def _leave(self, tiles: range, panel: int) -> None:
         g = self._geometry
-        # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
+        # The journal must name a slab before later writes. Otherwise a crash could lose two slabs.
         self._storage.commit()
         rows = slice(tiles.start * g.rows, tiles.stop * g.rows)
         columns = slice(panel * g.columns, (panel + 1) * g.columns)
@@ -161,21 +162,21 @@ class Conveyor:
         self._leaving.append(_Leaving(ticket, tiles, panel))
 
     def poll(self) -> None:
-        """Start loading into memory whose tiles have left."""
+        """Start to load into memory whose tiles are written."""
         self._leaving = [item for item in self._leaving if not self._has_left(item)]
 
     def drain(self) -> None:
-        """Wait until every tile has left."""
+        """Wait until every tile is written."""
         while self._leaving:
             wait(self._leaving[0].ticket, self._trace)
             self.poll()
 
     def held(self) -> tuple[Slab, Matrix]:
-        """Give the last slab and its memory, after `drain`: whole tiles, nothing behind it."""
+        """Return the last slab and its memory, after `drain`: whole tiles, no slab behind it."""
         return self._slab, self._memory
 
     def abandon(self) -> bool:
-        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        """Wait for all requests in flight, to free memory; return whether all succeeded."""
         well = True
         arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
         for ticket in [*(item.ticket for item in self._leaving), *arriving]:
@@ -200,7 +201,7 @@ class Conveyor:
         return tile // self._tile_group, panel // self._panel_group
 
     def _fill_free(self) -> None:
-        """Start loading into memory that holds nothing which is still to leave."""
+        """Start to load into memory that holds no tile with a pending write."""
         for panels in range(0, self._geometry.slab_panels, self._panel_group):
             for tiles in range(0, self._geometry.tiles, self._tile_group):
                 group = tiles // self._tile_group, panels // self._panel_group

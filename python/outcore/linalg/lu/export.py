@@ -1,8 +1,8 @@
-"""LU factors in the order that LAPACK has them, for other programs.
+"""LU factors in LAPACK's order, for other programs.
 
-On disk, a panel of L carries the row swaps of its own and earlier panels only. LAPACK carries out
-later ones in it too. That is done here, in one pass: strips of columns are read, swapped in memory,
-and written.
+On disk, a panel of L has the row swaps of its own and earlier panels only. In LAPACK's order it has
+those of later panels too. The export applies them in one pass: it reads strips of columns, swaps
+their rows in memory, and writes them.
 """
 
 import numpy as np
@@ -43,18 +43,18 @@ def export_lapack(
     Parameters
     ----------
     lu
-        Factors from `lu_factor` or `open_factor`. They stay as they are.
+        Factors from `lu_factor` or `open_factor`. The call does not change them.
     out
         Directory of the array; by default that of the factors with ``.lapack`` appended.
     memory
-        Budget; by default half of the available memory. At least three columns of the matrix and
-        the padding of its tiles.
+        Budget; by default half of the available memory. The call needs at least three columns of
+        the matrix and the padding of its tiles.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with an array that a stopped call with the same arguments left; what is done is
-        noted every minute or so, by strips of columns.
+        Resume a stopped call with the same arguments. The call records its progress about every
+        minute, by strips of columns.
     threads, progress
         As for `lu_factor`.
 
@@ -66,18 +66,19 @@ def export_lapack(
         (n,) int32: row i was swapped with row ``piv[i]``, counted from 0. In memory,
         ``scipy.linalg.lu_solve((packed[...], piv), b)`` solves with them.
     report : Report
-        Of the call: n² elements are read and written, and the padding of the tiles is read.
+        Figures of the call. It reads and writes n² elements, and also reads the padding of the
+        tiles.
 
     Raises
     ------
     InvalidError
-        If these are no LU factors.
+        If `lu` is not a factorization by LU.
     BudgetError
         If three columns do not fit in memory.
     ExistsError, BusyError, DiskFullError
-        If there is something at `out`, another call writes there, or the disk has no room.
+        If `out` exists, another call writes there, or the disk is full.
     Interrupted
-        After Ctrl-C or SIGTERM; what was noted is left to go on with.
+        After Ctrl-C or SIGTERM. The same call resumes from the recorded progress.
     """
     refuse_others(lu, LUFactor)
     metadata = tile_metadata(lu.n, lu.dtype, lu.tile)

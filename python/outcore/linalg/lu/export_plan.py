@@ -1,4 +1,4 @@
-"""How factors are cut for `export_lapack`. Pure arithmetic."""
+"""The cuts of factors for `export_lapack`. Pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +12,21 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _STRIPS = 3
-"""In memory: one that is read, one in which rows are swapped, one that is written."""
+"""Strips in memory: one is read, one has its rows swapped, one is written."""
 
 _MOST_BOUNCE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class ExportGeometry:
-    """How LU factors of order `n`, in tiles, are cut into strips of columns.
+    """The cuts of LU factors of order `n`, in tiles, into strips of columns.
 
     Attributes
     ----------
     strip
         Columns of a strip, at most those of a panel.
     bounce_bytes
-        Memory of the array that is written.
+        Bounce memory of the array that is written.
     """
 
     n: int
@@ -39,7 +39,7 @@ class ExportGeometry:
     def of(
         cls, n: int, dtype: np.dtype[Any], tile: tuple[int, int], memory_bytes: int
     ) -> "ExportGeometry":
-        """Cut within a budget.
+        """Return the cuts for a budget.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class ExportGeometry:
 
     @property
     def height(self) -> int:
-        """Rows of a panel on disk: whole tiles."""
+        """Rows of a panel on disk, in whole tiles."""
         return -(-self.n // self.tile[0]) * self.tile[0]
 
     @property
@@ -75,26 +75,26 @@ class ExportGeometry:
 
     @property
     def memory_bytes(self) -> int:
-        """Peak of the call."""
+        """Peak memory of the call."""
         return self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     @property
     def bytes_read(self) -> int:
-        """The factors, and the padding of their tiles."""
+        """Bytes of the factors and of the padding of their tiles."""
         return self.height * self.n * self.dtype.itemsize
 
     @property
     def bytes_written(self) -> int:
-        """One array, without padding."""
+        """Bytes of one array without padding."""
         return self.n * self.n * self.dtype.itemsize
 
     @property
     def words_lower_bound(self) -> float:
-        """Words that must move: all of them read, and written."""
+        """Words that any export must move: it reads and writes all of them."""
         return 2.0 * self.n**2
 
     def strips(self) -> list[slice]:
-        """Columns of the strips, none of which is of two panels."""
+        """Return the columns of each strip. No strip crosses a panel boundary."""
         n, width = self.n, self.tile[1]
         return [
             slice(first, min(first + self.strip, end))

@@ -1,7 +1,7 @@
 """LU with true partial pivoting, out of core, by slabs of columns.
 
 Algorithm A: left-looking (Womble, Greenberg, Riesen & Wheat 1993, section 4.1), with the row swaps
-in LINPACK order. The matrix is cut into slabs of columns that fit in memory, each slab into
+in LINPACK order. The matrix is cut into slabs of columns that fit in memory, and each slab into
 panels::
 
     for each slab C = A[:, slab]:
@@ -9,8 +9,8 @@ panels::
         for each panel K of C:       P_K C_K = L_K U_K      # and is applied to those right of it
         write C;  sync;  journal
 
-A panel of L is stored with its own and earlier row swaps only, so that no swap is ever carried out
-on disk. Flops 2n³/3; words read and written about n³/(3w) + n² with slabs of w columns
+A panel of L is stored with its own and earlier row swaps only, so no swap is ever carried out on
+disk. Flops: 2n³/3. Words read and written: about n³/(3w) + n² with slabs of w columns
 (`docs/numerics-lu.md`).
 """
 
@@ -79,55 +79,55 @@ def lu_factor(
     Parameters
     ----------
     A
-        (n, n) array on disk, or its path, of numbers of at most double precision. ``order="F"``
-        with the default chunks is read fastest.
+        (n, n) array on disk, or its path. Its type has at most double precision. The call reads
+        ``order="F"`` with the default chunks fastest.
     dtype
         Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
-        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
+        that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
+        it.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("lu", ...)``.
     out
         Directory for the factors; by default that of `A` with ``.lu`` appended.
     overwrite_a
-        Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
-        in ``order="F"`` with default chunks.
+        Let the factors take the disk space of `A`, whose content is lost at once. `A` must be in
+        ``order="F"`` with default chunks.
     if_exists
         ``"open"`` opens complete factors of the same `A` at `out`, with their report.
         ``"overwrite"`` replaces complete factors there.
     resume
-        Go on where an earlier call was stopped, by the method it was begun with. `False` begins
-        anew.
+        Resume a stopped call, by the method with which it started. `False` restarts it.
     method
-        ``"slabs"``: left-looking by slabs of columns; ``"block-columns"``: less I/O where memory
-        holds few columns, at the price of disk space for most of a second matrix meanwhile;
-        ``"tournament"``: block columns where memory does not hold a column of panels, whose pivots
-        a tournament chooses: pivots may grow more than with partial pivoting, and are not SciPy's;
-        ``"auto"``: by block columns where that will be clearly faster, by a tournament where memory
-        does not suffice for anything else, never with `overwrite_a`. The factors are of the same
-        format, and the report says which it was.
+        ``"slabs"``: left-looking by slabs of columns. ``"block-columns"``: less I/O if memory holds
+        few columns, but temporary disk space for most of a second matrix. ``"tournament"``: block
+        columns if memory does not hold a column of panels. A tournament then chooses the pivots:
+        they may grow more than with partial pivoting, and differ from SciPy's. ``"auto"``: block
+        columns if they are clearly faster, a tournament if no other method fits in memory, neither
+        with `overwrite_a`. The format of the factors does not depend on the method, and the report
+        names it.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     LUFactor
-        For `lu_solve`; ``.report`` says what was done, ``.piv`` is what SciPy would have returned.
+        Factors for `lu_solve`. ``.report`` describes the call, ``.piv`` is what SciPy would return.
 
     Raises
     ------
     InvalidError
-        If `A` is not square, or of a type or layout that cannot be used.
+        If `A` is not square, or has an unsupported type or layout.
     BudgetError, DiskFullError
-        Before any work, if memory or disk do not suffice.
+        Before any work, if memory or disk space do not suffice.
     NonFiniteError
-        If `A` has a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity. The error gives its index.
     ExistsError, BusyError, JournalError
         If `out` holds complete factors, is in use, or holds a stopped run on other input.
     Interrupted
-        After Ctrl-C or SIGTERM; calling again goes on.
+        After Ctrl-C or SIGTERM. The same call resumes.
 
     Warns
     -----
@@ -222,7 +222,7 @@ def _by_columns(
     cut: Callable[[int, np.dtype[Any], int, Layout], C],
     storage: Callable[..., D],
 ) -> Method[C, D]:
-    """How an LU of a matrix by block columns begins, or goes on."""
+    """Return how to start or resume an LU by block columns."""
     layout = _layout(A, dtype)
 
     def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
@@ -240,7 +240,7 @@ def _by_columns(
 
 
 def _columns_left(storage: BlockColumnStorage[Any]) -> float:
-    """Operations that are still to be done."""
+    """Pending operations."""
     left: float = storage.geometry.flops_left(storage.first_panel, storage.journal.trailing)
     return left
 
@@ -251,7 +251,7 @@ def _layout(A: Array | PathLike, dtype: npt.DTypeLike | None) -> Layout:
 
 
 def _flops_left(storage: LuStorage) -> float:
-    """Operations that are still to be done."""
+    """Pending operations."""
     g, first_panel = storage.geometry, storage.first_panel
     panels = sum(panel_flops(g, K) for K in range(first_panel, g.panels))
     return panels + sum(

@@ -1,9 +1,9 @@
-"""L of a block column by rows: from tiles in LINPACK order to the order after all its swaps.
+"""A copy of L of a block column by rows: from tiles in LINPACK order to the order after all swaps.
 
-Each later swap is between a row that becomes one of U, at the top of the block column, and one
-below it (or another at the top), and a row that comes to the top stays there. So a row below either
-stays or is replaced by one that was at the top when its panel was written: with the top rows of a
-segment in memory, one pass over the others suffices.
+Each later swap exchanges a row that becomes one of U, at the top of the block column, with a row
+below it or another at the top. A row that comes to the top stays there. So a row below either
+stays, or is replaced by a row that was at the top when its panel was written. With the top rows of
+a segment in memory, one pass over the other rows suffices.
 """
 
 import numpy as np
@@ -20,18 +20,18 @@ from outcore.streams import wait
 
 
 class LowerCopy:
-    """The copy of the segments before column `end` of a block column.
+    """The copy of those segments of a block column that lie before column `end`.
 
     Parameters
     ----------
     geometry, s, end
-        What is copied; columns are counted from the block column's first.
+        The columns to copy, counted from the block column's first.
     piv
         Row swaps of the block column, counted from its first row.
     factors, lower
-        Where L is, and where it goes.
+        The source and the target of L.
     call
-        For memory.
+        Memory and the trace.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LowerCopy:
         return room
 
     def run(self) -> None:
-        """Copy."""
+        """Run the copy."""
         try:
             self.relay.poll()
             for number, first in enumerate(self.segments):
@@ -73,7 +73,7 @@ class LowerCopy:
             self.relay.abandon()
             raise
         finally:
-            # It knows this object: without the circle, memory goes back at once.
+            # It refers to this object. Without the reference cycle, memory is freed at once.
             del self.relay
 
     def _arrive(self, number: int) -> Ticket:
@@ -85,7 +85,7 @@ class LowerCopy:
         return [self.s.origin + row, self.s.origin + column]
 
     def _copy(self, number: int, first: int) -> None:
-        """Copy a segment: the rows below the top one tile after the other, then the top."""
+        """Copy a segment: first the rows below the top, tile by tile, then the top."""
         g, w, trace = self.g, self.s.width, self.call.trace
         wait(
             self.factors.submit_read(self._place(first, first), [1, 1], self.before[first:]), trace
@@ -118,12 +118,12 @@ class LowerCopy:
         self.leaving = [self.lower.submit_write(self._place(first, first), [1, 1], top_rows)]
 
     def _moves(self, first: int) -> RowMoves:
-        """Where the swaps from number `first` on bring rows, and from where: those that move."""
+        """Return the row moves of the swaps from `first` on, without rows that stay in place."""
         to, source = RowMoves.of(self.piv[first:], first)
         return RowMoves(to[to != source], source[to != source])
 
     def _wait_for_top(self) -> None:
-        """Wait until the top rows of the segment before have left."""
+        """Wait until the top rows of the previous segment are written."""
         for ticket in self.leaving:
             wait(ticket, self.call.trace)
         self.leaving = []

@@ -15,15 +15,16 @@ LEAF_COLUMNS = 32
 def factor_panel(kernels: Kernels, P: Matrix, piv: npt.NDArray[np.int32]) -> int:
     """Factor a tall panel in place with partial pivoting, P = L U up to row swaps.
 
-    Recursive in columns (Toledo 1997), so that most of the n·k² flops are matrix products.
+    The factorization is recursive in columns (Toledo 1997), so most of the n·k² flops are matrix
+    products.
 
     Parameters
     ----------
-    kernels
+    Kernels for the type of `P`.
         For the type of `P`.
     P
         (m, k) with m >= k, column-major.
-    piv
+    (k,) int32, overwritten: row i was swapped with row ``piv[i]``.
         (k,) int32; on return row i was swapped with row ``piv[i]``.
 
     Returns
@@ -54,7 +55,7 @@ def apply_panel(
     Parameters
     ----------
     kernels
-        For the type of `C`.
+        Kernels for the type of `C`.
     piv
         (k,) row swaps of the panel.
     L
@@ -68,12 +69,12 @@ def apply_panel(
 
 
 def apply_blocks(kernels: Kernels, k: int, L: Iterable[tuple[int, Matrix]], C: Matrix) -> None:
-    """Go on with `apply_panel`, whose row swaps are done, and the blocks above those of `L`.
+    """Do the rest of `apply_panel`, after the row swaps and the blocks above those of `L`.
 
     Parameters
     ----------
     kernels, L, C
-        As there.
+        As for `apply_panel`.
     k
         Columns of the panel.
     """

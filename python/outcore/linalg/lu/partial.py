@@ -1,13 +1,13 @@
 """LU by block columns with partial pivoting, for budgets that hold few columns.
 
-A block column that is updated is factored by slabs of its columns, as a whole matrix is, and its L
-is copied by rows once all its pivots are known::
+An updated block column is factored by slabs of its columns, like a whole matrix. Its L is copied by
+rows once all its pivots are known::
 
     for each slab of the spilled rows:  algorithm A                      # slabs.py
     for each row tile:  L <- tiles;  swaps of later panels;  write L     # lower_copy.py
 
-Where rows of A cannot be gathered, the slabs of the first block column come from A itself. The
-columns that the last slab holds are written by rows from memory.
+If rows of A cannot be gathered, A itself supplies the slabs of the first block column. The columns
+of the last slab are written by rows from memory.
 """
 
 import numpy as np
@@ -25,15 +25,15 @@ from outcore.streams import wait
 
 
 class PartialFactorization(BlockColumnFactorization[PartialGeometry]):
-    """The phases of an LU by block columns with partial pivoting, each with all of the memory."""
+    """The phases of an LU by block columns with partial pivoting, each with the whole budget."""
 
     def is_done(self, k: int) -> bool:
-        """Whether nothing of block column `k` is left to do."""
+        """Whether block column `k` is complete."""
         journal = self.storage.journal
         return self.g.is_done(k, journal.panels_done, journal.trailing)
 
     def make(self, k: int) -> None:
-        """Do what is left to do of block column `k`, phase by phase."""
+        """Run the pending phases of block column `k`."""
         storage, s = self.storage, self.g.block_columns[k]
         is_factored = storage.journal.panels_done == storage.panels_of(s).last
         if not (is_factored or self.g.is_loaded(s) or self.is_noted(k)):
@@ -50,7 +50,7 @@ class PartialFactorization(BlockColumnFactorization[PartialGeometry]):
                 self.copy_lower(s, kept)
 
     def factor_slabs(self, s: BlockColumn) -> int:
-        """Factor a block column by slabs; return its first column whose L is there by rows."""
+        """Factor a block column by slabs; return its first column whose L is stored by rows."""
         g, storage = self.g, self.storage
         slabs = g.slabs_of(s)
         storage.open_factors()

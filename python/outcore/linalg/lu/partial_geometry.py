@@ -1,7 +1,7 @@
-"""How a matrix is cut for LU by block columns with partial pivoting, and what that moves.
+"""The cuts of a matrix for LU by block columns with partial pivoting, and the bytes they move.
 
 Pure arithmetic, before any work. An updated block column is spilled in the tiles of the factors, so
-that slabs of it are loaded whole.
+that its slabs load whole tiles.
 """
 
 import functools
@@ -23,25 +23,25 @@ from outcore.linalg.lu.plan import (
 )
 
 SOURCE_BOUNCE_BYTES = 64 << 10
-"""For slabs that come from spilled rows, whose tiles are aligned as they are."""
+"""Bounce memory for slabs of spilled rows, whose tiles are aligned."""
 
 
 class PartialGeometry(BlockColumnGeometry):
-    """How a matrix of order `n` is cut for LU by block columns within a budget.
+    """Cuts of a matrix of order `n` for LU by block columns within a budget.
 
-    Of a matrix that is copied, the first block column is loaded by slabs as it is.
+    If the matrix is copied, slabs load its first block column directly, without a copy.
     """
 
     method = "block-columns"
 
     @property
     def copied_from(self) -> int:
-        """First column that is copied: those of the first block column are loaded as they are."""
+        """First column that is copied. Slabs load the first block column without a copy."""
         return self.widths[0] if self.widths else self.n
 
     @property
     def spill_bounce_bytes(self) -> int:
-        """Memory for what is on its way to the spilled rows, which are tiles."""
+        """Memory for writes to the spilled rows, which are tiles."""
         return self.transpose_bytes
 
     def spill_columns(self, s: BlockColumn) -> int:
@@ -53,14 +53,14 @@ class PartialGeometry(BlockColumnGeometry):
         return self.grid([self.whole_rows(s.order), self.tile_columns(s)], self.columns, "F")
 
     def is_loaded(self, s: BlockColumn) -> bool:
-        """Whether slabs come from the matrix itself: the first ones, where that has no rows.
+        """Whether slabs load the block column from A: the first one, if A is not stored by rows.
 
-        Where it has, slabs would cut its rows, and read what lies between them.
+        If A is stored by rows, slabs would cut its rows, and read the gaps between them too.
         """
         return s.origin == 0 and (self.is_copied or self.is_last(s))
 
     def is_whole(self, s: BlockColumn) -> bool:
-        """Whether an update leaves all rows from the diagonal down in memory: none are spilled."""
+        """Whether an update keeps all rows from the diagonal down in memory, and spills none."""
         return not self.is_loaded(s) and super().is_whole(s)
 
     def is_spilled(self, s: BlockColumn) -> bool:
@@ -68,18 +68,18 @@ class PartialGeometry(BlockColumnGeometry):
         return not self.is_loaded(s) and not self.is_whole(s)
 
     def slabs_of(self, s: BlockColumn) -> LuGeometry:
-        """How a block column is cut into slabs; none, if not one panel fits."""
+        """Return the cuts of a block column into slabs; without slabs if no panel fits."""
         left = self.budget_bytes - self._kept_bounce_bytes(s)
         return _slabs_of(s, self.dtype, (self.rows, self.columns), left)
 
     def _kept_bounce_bytes(self, s: BlockColumn) -> int:
-        """Memory for columns that become rows of L on their way to the file."""
+        """Memory for columns in memory that are written as rows of L."""
         return 0 if self.is_last(s) else self.transpose_bytes
 
     def kept_from(self, s: BlockColumn, first_panel: int = 0) -> int:
         """First column whose L is still in memory when the block column is factored.
 
-        Columns and panels are counted from the block column's first; whole segments.
+        Columns and panels are counted from the block column's first, in whole segments.
         """
         if self.is_last(s):
             return s.width
@@ -87,7 +87,7 @@ class PartialGeometry(BlockColumnGeometry):
         return self.whole_segments(slabs[-1].first * self.columns) if slabs else s.width
 
     def lower_memory(self, s: BlockColumn) -> int:
-        """Memory in which L is copied by rows: a segment of the top rows twice, and blocks."""
+        """Memory for the copy of L by rows: a segment of the top rows twice, and blocks."""
         segment_bytes = self.segment * self.dtype.itemsize
         top = 2 * pages(s.width * segment_bytes)
         blocks = LOWER_BLOCKS * pages(self.rows * segment_bytes)
@@ -102,7 +102,7 @@ class PartialGeometry(BlockColumnGeometry):
         return self.is_whole(s) or self.slabs_of(s).slab_panels > 0
 
     def column_memory(self, s: BlockColumn) -> int:
-        """Bytes that the phases of a block column take at most."""
+        """Largest memory in bytes of any phase of a block column."""
         phases = [] if self.is_last(s) else [self.lower_memory(s)]
         if not self.is_loaded(s):
             phases.append(self.update_memory(s, self.block_rows(s)))
@@ -111,7 +111,7 @@ class PartialGeometry(BlockColumnGeometry):
         return max(phases)
 
     def column_words(self, s: BlockColumn) -> float:
-        """Words moved by a block column, about: as if all were whole chunks."""
+        """Words moved by a block column: an estimate that assumes whole chunks."""
         n, m, w = self.n, s.order, s.width
         total = 2.0 * n * w + self.streamed_words(s)
         if self.is_copied and not s.origin:
@@ -128,7 +128,7 @@ class PartialGeometry(BlockColumnGeometry):
         return total
 
     def bytes_moved(self, first_panel: int = 0, trailing: int | None = None) -> tuple[int, int]:
-        """Bytes moved; block column `trailing` - 1 is updated already; 0: A is copied."""
+        """Bytes moved once block column `trailing` - 1 is updated; with 0, once A is copied."""
         moved = []
         if trailing is None and self.is_copied and self.widths:
             moved.append(self.copy_bytes())
@@ -147,9 +147,10 @@ class PartialGeometry(BlockColumnGeometry):
         return sum(read for read, _ in moved), sum(written for _, written in moved)
 
     def is_done(self, k: int, panels_done: int, trailing: int | None) -> bool:
-        """Whether nothing of block column `k` is left to do for a run that goes on from there.
+        """Whether a run that resumes from this state can skip block column `k`.
 
-        That all its panels are done does not say that L by rows is. What comes after it does.
+        Even if all its panels are factored, L by rows may be incomplete. Later progress shows that
+        it is complete.
         """
         s = self.block_columns[k]
         end = math.ceil((s.origin + s.width) / self.columns)
@@ -158,7 +159,7 @@ class PartialGeometry(BlockColumnGeometry):
         return panels_done > end or (trailing or 0) > k + 1
 
     def slab_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
-        """Bytes moved in factoring a block column by slabs, from its panel `first` on."""
+        """Bytes moved to factor a block column by slabs, from its panel `first` on."""
         g = self.slabs_of(s)
         source = g.matrix_bytes_read(first)
         if self.is_loaded(s):
@@ -168,7 +169,7 @@ class PartialGeometry(BlockColumnGeometry):
         return source + g.factor_bytes_read(first), g.factor_bytes_written(first)
 
     def lower_bytes(self, s: BlockColumn, first: int = 0) -> tuple[int, int]:
-        """Bytes moved in writing L by rows, after slabs from panel `first` on."""
+        """Bytes moved to write L by rows, after slabs from panel `first` on."""
         if self.is_last(s):
             return 0, 0
         kept, high = self.kept_from(s, first), self.whole_rows(s.order)
@@ -177,7 +178,7 @@ class PartialGeometry(BlockColumnGeometry):
         return sum(areas[: kept // self.segment]) * itemsize, sum(areas) * itemsize
 
     def flops_left(self, first_panel: int = 0, trailing: int | None = None) -> float:
-        """Operations of a run that begins with a panel, block column `trailing` - 1 updated."""
+        """Operations of a run that begins with a panel; block column `trailing` - 1 is updated."""
         total = 0.0
         for k, s in enumerate(self.block_columns):
             first = max(first_panel - s.origin // self.columns, 0)

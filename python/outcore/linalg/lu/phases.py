@@ -1,4 +1,4 @@
-"""The files of an LU in phases, each of which has its own files and memory."""
+"""The files of an LU in phases, each with its own open files and memory."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ from outcore.streams import wait
 from outcore.volumes import Place
 
 COPY = "rest-0"
-"""A matrix whose rows cannot be gathered, in segments: all but its first columns."""
+"""A copy in segments of a matrix whose rows cannot be gathered: all but its first columns."""
 
 G = TypeVar("G", bound=SegmentedGeometry)
 
 
 class PhasedFiles(LuFiles[G]):
-    """The files of one LU that goes through phases: of one, nothing is left when the next begins.
+    """The files of one LU in phases. A phase frees its files and memory before the next one begins.
 
     Attributes
     ----------
     arrays
-        The matrix, the factors, and its workspaces, as the report names them.
+        The matrix, the factors, and the workspaces, as the report names them.
     """
 
     arrays: ClassVar[tuple[str, ...]]
 
     def open(self, call: LongCall) -> None:
-        """Note the call; files are opened in each phase."""
+        """Remember the call. Each phase opens its own files."""
         self._call, self._trace = call, call.trace
         self._opened: list[ArrayFile] = []
         self._moved = (0, 0)
@@ -45,7 +45,7 @@ class PhasedFiles(LuFiles[G]):
 
     @contextmanager
     def phase(self) -> Iterator[None]:
-        """Close all files in the end, and wait until all memory has come back."""
+        """Close all files at the end, and wait until all memory has come back."""
         try:
             yield
         finally:
@@ -92,7 +92,7 @@ class PhasedFiles(LuFiles[G]):
         bounce_bytes: int = TILE_BOUNCE_BYTES,
         anew: bool = False,
     ) -> ArrayFile:
-        """Open a workspace, one of `arrays`; `anew`: make it first, with room for all of it."""
+        """Open a workspace, one of `arrays`; `anew` creates it and reserves its disk space."""
         where = self.target.below(name)
         if anew:
             make_workspace(where, grid)
@@ -109,7 +109,7 @@ class PhasedFiles(LuFiles[G]):
             wait(ticket, self._trace)
 
     def commit_trailing(self, k: int, extremes: Extremes) -> None:
-        """Note that trailing matrix `k`, and the rows of U above it, are durable."""
+        """Record in the journal that trailing matrix `k` and the rows of U above it are durable."""
         self.sync()
         done = self.journal.panels_done
         self.journal.append(Record(done, done, None, [], extremes.to_json(), k))
@@ -123,16 +123,16 @@ class PhasedFiles(LuFiles[G]):
         """Remove all workspaces but those of number `k`."""
 
     def planned_bytes(self) -> tuple[int, int]:
-        """Give what the plan says that this call reads and writes."""
+        """Return the bytes that this call reads and writes according to the plan."""
         return self.geometry.bytes_moved(self.first_panel, self._began_with)
 
     def further_figures(self) -> dict[str, Any]:
-        """Give what else the report says."""
+        """Return further figures for the report."""
         return {"arrays": list(self.arrays)}
 
 
 def make_workspace(where: Place, grid: Grid, *, reserve: bool = True) -> None:
-    """Make a workspace, in the room of the one before, if any: to give that back takes time."""
+    """Make a workspace, in the file of an earlier one if any: freeing disk space takes time."""
     try:
         ArrayFile.adopt(where.volume, where.name, grid)
     except NotFoundError:

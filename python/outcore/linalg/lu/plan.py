@@ -23,16 +23,16 @@ RING_BLOCKS = 2
 """Blocks of read-ahead: one in use and one being read, large enough to smooth the disk."""
 
 MOST_BLOCK_TILES = 8
-"""Tiles that are read and multiplied at once: taller products are faster, up to a point."""
+"""Most tiles in one read and one product. Taller products are faster, up to a point."""
 
 BOUNCE_BYTES = (64 << 10, 4 << 20)
-"""Least and most memory for transfers that are not aligned (the ragged edge of a matrix)."""
+"""Least and most memory for unaligned transfers (the ragged edge of a matrix)."""
 
 WORTH_FINER = 1.2
-"""By how much wider a slab must become for its panels to be made narrower."""
+"""Narrower panels must widen the slab by at least this factor."""
 
 TILE_BOUNCE_BYTES = 4 * SLOT_ALIGN_BYTES
-"""Memory for tiles that are smaller than what the disk moves at once."""
+"""Memory for tiles that are smaller than the unit of direct I/O."""
 
 
 def flops(n: int, dtype: np.dtype[Any]) -> float:
@@ -41,14 +41,14 @@ def flops(n: int, dtype: np.dtype[Any]) -> float:
 
 
 def panel_flops(g: "LuGeometry", panel: int) -> float:
-    """Operations of factoring one panel of m rows and k columns: m k² - k³/3."""
+    """Operations that factor one panel of m rows and k columns: m k² - k³/3."""
     o = panel * g.columns
     k = min(g.columns, g.n - o)
     return flop_weight(g.dtype) * ((g.n - o) * k**2 - k**3 / 3)
 
 
 def update_flops(g: "LuGeometry", panel: int) -> float:
-    """Operations of applying one panel to one column: k² + 2 (m - k) k."""
+    """Operations that apply one panel to one column: k² + 2 (m - k) k."""
     o = panel * g.columns
     k = min(g.columns, g.n - o)
     return flop_weight(g.dtype) * (k**2 + 2 * (g.n - o - k) * k)
@@ -64,15 +64,15 @@ class Slab:
 
 @dataclass(frozen=True)
 class LuGeometry(Tiled):
-    """How a matrix of order `n` is cut for algorithm A within a budget.
+    """Cuts of a matrix of order `n` for algorithm A within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
-    tiles; a *slab* is as many panels as fit in memory. The slab's leading dimension is whole tiles,
-    so that every tile is written and read as it is on disk.
+    tiles. A *slab* is as many panels as fit in memory. Its leading dimension is a multiple of the
+    tile height, so every tile has the same layout in memory and on disk.
 
-    It may be a part of a larger matrix: what is left of order `n` below and right of the first
-    ``origin`` rows and columns, of which only the first ``factored`` columns are factored (`None`:
-    all of them). Rows, panels and tiles are counted from there.
+    The geometry may describe a part of a larger matrix: order `n`, below and right of the first
+    ``origin`` rows and columns. Only the first ``factored`` columns of the part are factored
+    (`None`: all of them). Rows, panels and tiles are counted from its first.
     """
 
     n: int
@@ -103,15 +103,15 @@ class LuGeometry(Tiled):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the factorization takes from its arena at most."""
+        """Peak bytes that the factorization takes from its arena."""
         slab = matrix_bytes(self.height, self.slab_panels * self.columns, self.dtype.itemsize)
         return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def slabs(self, first_panel: int = 0) -> list[Slab]:
         """Cut the panels from `first_panel` on into slabs, narrow ones first.
 
-        The cuts are those of the whole matrix where `first_panel` is one of them, so that a resumed
-        run does what an undisturbed one would have done.
+        If the whole matrix has a cut at `first_panel`, the slabs are those of the whole matrix. A
+        resumed run is then identical to an undisturbed one.
         """
         whole = _cut_slabs(0, self.panels, self.slab_panels)
         if any(slab.first == first_panel for slab in whole) or first_panel == self.panels:
@@ -119,26 +119,26 @@ class LuGeometry(Tiled):
         return _cut_slabs(first_panel, self.panels, self.slab_panels)
 
     def tiles_below(self, panel: int) -> range:
-        """Tiles of a panel from the one with its diagonal block down: what an update needs."""
+        """Tiles that an update with a panel needs: from its diagonal block down."""
         return range(panel * self.columns // self.rows, self.tiles)
 
     def blocks_below(self, panel: int) -> Iterator[range]:
-        """Cut those tiles into the blocks that are read at once, as even as possible."""
+        """Cut those tiles into blocks for one read each, as even as possible."""
         return even_blocks(self.tiles_below(panel), self.block_tiles)
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of L read back while factoring from `first_panel` on. Exact."""
-        # Slabs and panels may be many thousands each: their pairs are not gone through.
+        """Bytes of L that a run from `first_panel` on reads back. Exact."""
+        # There may be thousands of slabs and panels, so the sum does not visit all pairs.
         below = (len(self.tiles_below(panel)) for panel in range(self.panels))
         left_of = list(itertools.accumulate(below, initial=0))
         return sum(left_of[slab.first] for slab in self.slabs(first_panel)) * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A read in factoring from `first_panel` on; a little more if A is unaligned."""
+        """Bytes of A that a run from `first_panel` on reads; a little more if A is unaligned."""
         return self.n * max(self.width - first_panel * self.columns, 0) * self.dtype.itemsize
 
     def words_moved(self) -> int:
-        """Words read and written in all."""
+        """Total words read and written."""
         total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
         return total // self.dtype.itemsize
 
@@ -150,10 +150,10 @@ class LuGeometry(Tiled):
 
 
 def _cut_slabs(first: int, panels: int, most: int) -> list[Slab]:
-    """Cut into slabs as wide as can be, but for the first two.
+    """Cut the panels into slabs of full width, except for the first two.
 
-    A slab reads the L to its left: the further left the cuts lie, the less is read. So what does
-    not fill a slab comes first. It shares the width of the next one, which comes in meanwhile.
+    A slab reads the L to its left, so cuts further left mean fewer reads. The narrow slab therefore
+    comes first. It shares its width with the next slab, which loads meanwhile.
     """
     wide, rest = divmod(panels - first, most)
     shared = most + rest if wide and rest else rest
@@ -164,7 +164,7 @@ def _cut_slabs(first: int, panels: int, most: int) -> list[Slab]:
 
 
 def even_blocks(tiles: range, most: int) -> Iterator[range]:
-    """Cut tiles into blocks of at most so many that are read at once, as even as possible."""
+    """Cut tiles into blocks for one read each, at most `most` tiles and as even as possible."""
     first = 0
     for left in range(math.ceil(len(tiles) / most), 0, -1):
         height = math.ceil((len(tiles) - first) / left)
@@ -173,16 +173,16 @@ def even_blocks(tiles: range, most: int) -> Iterator[range]:
 
 
 def tall_block(tile_bytes: int, tiles: int, memory_bytes: int) -> int:
-    """Tiles of a block, before anything is left over: the ring takes a 32nd of the memory.
+    """Tiles of a block before leftover memory is distributed: the ring takes a 32nd of the memory.
 
-    It takes two tiles a block even where that is more.
+    A block has at least two tiles, even if the ring then takes more.
     """
     tall = max(memory_bytes // 32 // (RING_BLOCKS * tile_bytes), 2)
     return min(tall, MOST_BLOCK_TILES, tiles)
 
 
 def taller_block(block_tiles: int, tile_bytes: int, tiles: int, left_bytes: int) -> int:
-    """Tiles of a block that also takes the memory that is left over."""
+    """Tiles of a block that also takes the leftover memory."""
     return min(block_tiles + left_bytes // (RING_BLOCKS * tile_bytes), MOST_BLOCK_TILES, tiles)
 
 
@@ -198,14 +198,14 @@ def lu_geometry(
     memory_bytes
         The budget.
     tile
-        Tile shape of factors that exist already; otherwise it is chosen for the budget.
+        Tile shape of existing factors; by default the budget determines it.
 
     Raises
     ------
     BudgetError
-        If not even the narrowest panel fits.
+        If not even one panel of the narrowest tiles fits.
     InvalidError
-        If there is no LU of this type.
+        If LU does not support this type.
     """
     if dtype.name not in DTYPES:
         raise InvalidError(
@@ -216,7 +216,7 @@ def lu_geometry(
     geometry, need = _cut(n, dtype, memory_bytes, tile)
     if geometry is not None:
         return geometry
-    # With more memory the buffers grow as well: ask until what is asked for is enough.
+    # The buffers grow with the memory: repeat until the needed memory suffices.
     while geometry is None:
         geometry, need = _cut(n, dtype, need, tile)
     raise BudgetError(
@@ -228,7 +228,7 @@ def lu_geometry(
 def _cut(
     n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
 ) -> tuple[LuGeometry | None, int]:
-    """Cut for the largest tiles that fit; `None` if none do. And the memory for one panel."""
+    """Return the cuts for the largest tiles that fit, or `None`, and the memory for one panel."""
     if tile:
         geometry = _fit(n, dtype, memory_bytes, tile)
         need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
@@ -251,7 +251,7 @@ def _cut(
 
 
 def _is_worth_it(finer: LuGeometry, g: LuGeometry) -> bool:
-    """Whether narrower panels let a much wider slab fit: where memory holds few panels.
+    """Whether narrower panels allow a much wider slab, when memory holds few panels.
 
     Products with half as many inner columns are a little slower.
     """
@@ -260,19 +260,19 @@ def _is_worth_it(finer: LuGeometry, g: LuGeometry) -> bool:
 
 
 def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:
-    """Give the ring and the bounce buffers their share, and the slab what is left."""
+    """Allot the shares of the ring and the bounce buffers, and the rest to the slab."""
     bounce = lu_bounce_bytes(memory_bytes)
     return fit_slabs(LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes), memory_bytes)
 
 
 def lu_bounce_bytes(memory_bytes: int) -> int:
-    """Memory for transfers of the matrix that are not aligned."""
+    """Memory for unaligned transfers of the matrix."""
     least, most = BOUNCE_BYTES
     return pages(min(most, max(least, memory_bytes // 32)))
 
 
 def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
-    """Give the ring its share, and the slab what is left: no panels, if it does not hold one."""
+    """Allot the share of the ring, and the rest to the slab: no panels if none fits."""
     dtype = bare.dtype
     tall = tall_block(bare.tile_bytes, bare.tiles, memory_bytes)
     panel_bytes = bare.pitch * bare.columns * dtype.itemsize
@@ -281,7 +281,7 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
         for panels in range((memory_bytes - ring.memory_bytes) // panel_bytes, 0, -1):
             g = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
             if g.memory_bytes <= memory_bytes:
-                # What the slab leaves over makes the blocks taller.
+                # Memory that the slab leaves over makes the blocks taller.
                 left = memory_bytes - g.memory_bytes
                 taller = taller_block(block_tiles, g.tile_bytes, g.tiles, left)
                 return dataclasses.replace(g, block_tiles=taller)
@@ -289,7 +289,7 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
 
 
 def solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
-    """Bytes of factors read by one pass over L and one over U: the diagonal tiles twice. Exact."""
+    """Bytes of factors read by one pass over L and one over U; the diagonal tiles twice. Exact."""
     rows, columns = tile
     tile_bytes = pages(rows * columns * dtype.itemsize)
     return -(-n // columns) * (-(-n // rows) + 1) * tile_bytes

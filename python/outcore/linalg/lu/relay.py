@@ -1,4 +1,4 @@
-"""Blocks that arrive, are worked on, and leave: a few of them in memory at a time."""
+"""Blocks that are read, processed and written, a few of them in memory at a time."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -11,21 +11,21 @@ from outcore.streams import Pending, wait
 class Relay:
     """The order in which blocks, by their numbers, use places in memory.
 
-    Block `i` uses place ``i % places``: it begins to arrive as soon as the block before it there
-    has left.
+    Block `i` uses place ``i % places``. Its read starts as soon as the previous block of that place
+    is written.
 
     Parameters
     ----------
     places
-        Blocks that memory holds.
+        Number of blocks that fit in memory.
     count
-        Blocks in all.
+        Total number of blocks.
     arrive
-        Starts reading a block to its place.
+        Starts to read a block into its place.
     trace
-        For what is waited for.
+        Records the waits.
     first
-        Number of the first block; `count` is the number after the last.
+        Number of the first block. Then `count` is the number after the last block.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Relay:
         self._begun = self._worked_on = first
 
     def poll(self) -> None:
-        """Start reading to places that are free."""
+        """Start to read into free places."""
         while self._begun < min(self._count, self._worked_on + self._places):
             place = self._begun % self._places
             if not all(ticket.done() for ticket in self._leaving.get(place, ())):
@@ -52,12 +52,12 @@ class Relay:
             self._begun += 1
 
     def allow(self, count: int) -> None:
-        """Let blocks below a number arrive, if more than so far."""
+        """Allow reads of blocks below `count`, if that is more than before."""
         self._count = max(self._count, count)
         self.poll()
 
     def must_leave_before(self, number: int) -> bool:
-        """Whether the block before it at its place was not yet worked on."""
+        """Whether the previous block of this block's place is still to be processed."""
         return number >= self._worked_on + self._places
 
     def is_there(self, number: int) -> bool:
@@ -66,25 +66,25 @@ class Relay:
         return self._begun > number and self._arriving[number % self._places].done()
 
     def take(self, number: int) -> None:
-        """Wait until a block is there; blocks are taken in order."""
+        """Wait until a block has arrived. Blocks are taken in order."""
         while self._begun <= number:
             self._free(self._begun % self._places)
             self.poll()
         wait(self._arriving[number % self._places], self._trace)
 
     def leave(self, number: int, tickets: Sequence[Pending]) -> None:
-        """Note that a block was worked on, and is being written."""
+        """Mark a block as processed. Its writes are in flight."""
         self._leaving[number % self._places] = tickets
         self._worked_on = number + 1
         self.poll()
 
     def drain(self) -> None:
-        """Wait until every block has left."""
+        """Wait until every block is written."""
         for place in list(self._leaving):
             self._free(place)
 
     def abandon(self) -> None:
-        """Wait for what is in flight, whatever becomes of it."""
+        """Wait for all requests in flight, and ignore their errors."""
         for tickets in (*self._leaving.values(), list(self._arriving.values())):
             for ticket in tickets:
                 with contextlib.suppress(OutcoreError):
@@ -93,5 +93,6 @@ class Relay:
     def _free(self, place: int) -> None:
         for ticket in self._leaving.get(place, ()):
             wait(ticket, self._trace)
-        # Not before: who is interrupted here gives up, and waits for all of them.
+        # Remove the entry last. If an interrupt ends the wait, `abandon` still waits for all of
+        # them.
         self._leaving.pop(place, None)

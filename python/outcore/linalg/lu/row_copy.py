@@ -1,4 +1,4 @@
-"""A matrix whose rows cannot be gathered by lists is copied to segments first."""
+"""The copy to segments of a matrix whose rows cannot be gathered by lists."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from outcore.streams import Pending
 
 
 def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
-    """Copy the columns of A that are gathered; they are looked at meanwhile."""
+    """Copy to segments those columns of A that need it, and check them meanwhile."""
     g = storage.geometry
     left, (rows, columns) = g.copied_from, g.copy_block()
     rest = g.n - left

@@ -1,4 +1,4 @@
-"""Which rows swaps bring where: lists of rows of what was stored before the swaps."""
+"""The moves of rows by swaps: for each place, the row that was stored there before the swaps."""
 
 from typing import NamedTuple
 
@@ -11,26 +11,26 @@ Rows = npt.NDArray[np.int64]
 
 
 class RowMoves(NamedTuple):
-    """Rows that the swaps of a block column touch: their places, and the places they come from."""
+    """Rows that the swaps of a block column touch: their places, and their previous places."""
 
     touched: Rows
     sources: Rows
 
     @classmethod
     def of(cls, piv: npt.NDArray[np.int32], origin: int) -> "RowMoves":
-        """Take them from swaps, row `origin` + i with row ``piv[i]``."""
+        """Return the moves of these swaps: row `origin` + i with row ``piv[i]``."""
         swaps = piv - np.int32(origin)
         touched = np.unique(np.concatenate([np.arange(len(piv)), swaps]))
         return cls(touched + origin, sources_of(swaps, touched) + origin)
 
     def before(self, rows: Rows) -> Rows:
-        """Where rows, given by their places after the swaps, were before."""
+        """Return the previous places of rows, given their places after the swaps."""
         at = np.minimum(np.searchsorted(self.touched, rows), len(self.touched) - 1)
         return np.where(self.touched[at] == rows, self.sources[at], rows)
 
 
 class PivotRows(NamedTuple):
-    """The way of pivot rows to the top of a block column, as swaps in turn.
+    """The moves of pivot rows to the top of a block column, as a sequence of swaps.
 
     Rows are counted from the block column's first.
 
@@ -41,10 +41,10 @@ class PivotRows(NamedTuple):
     order
         All rows in the order after the swaps.
     gathered
-        Rows whose L is made, for each place: of the first w the rows that leave them in the end,
-        of the others those that stay there.
+        Rows whose L is computed, for each place. For the first w places, these are the rows that
+        the swaps finally move away; for other places, the rows that stay there.
     places
-        For each panel, where the pivot rows are after its swaps.
+        For each panel, the places of the pivot rows after its swaps.
     """
 
     piv: npt.NDArray[np.int32]
@@ -54,7 +54,7 @@ class PivotRows(NamedTuple):
 
 
 def pivot_rows(pivots: Rows, rows: int, columns: int) -> PivotRows:
-    """Follow swaps that bring pivots to the top of so many rows, panel by panel of `columns`."""
+    """Compute the swaps that bring pivots to the top of `rows` rows, in panels of `columns`."""
     order, at = np.arange(rows), np.arange(rows)
     piv = np.empty(len(pivots), np.int32)
     left = np.empty(len(pivots), np.int64)

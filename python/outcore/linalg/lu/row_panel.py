@@ -1,6 +1,6 @@
-"""Steps of LU on row-major blocks in memory, of which rows come and go.
+"""Steps of LU on row-major blocks in memory, for data by rows.
 
-To the BLAS they are their transposes.
+The BLAS sees their transposes.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from outcore.lapack import Kernels
 from outcore.linalg.matrix import Matrix
 
 LEAF_COLUMNS = 32
-"""Columns that are factored at once, in column-major room of their own."""
+"""Columns factored in one LAPACK call, in column-major memory."""
 
 _SWAP_BYTES = 256 << 10
 
@@ -20,16 +20,16 @@ def factor_rows(
 ) -> int:
     """Factor a tall block in place with partial pivoting, R = L U up to row swaps.
 
-    Recursive in columns (Toledo 1997).
+    The factorization is recursive in columns (Toledo 1997).
 
     Parameters
     ----------
     kernels
-        For the type of `R`.
+        Kernels for the type of `R`.
     R
         (m, k) with m >= k, row-major.
     piv
-        (k,) int32; on return row i was swapped with row ``piv[i]``, in all columns.
+        (k,) int32, overwritten: row i was swapped with row ``piv[i]``, in all columns.
     room
         Vector of at least ``m * min(k, LEAF_COLUMNS)`` elements.
 
@@ -64,7 +64,7 @@ def multiply_back(kernels: Kernels, T: Matrix) -> None:
     Parameters
     ----------
     kernels
-        For the type of `T`.
+        Kernels for the type of `T`.
     T
         (k, k), row-major.
     """
@@ -85,7 +85,7 @@ def multiply_back(kernels: Kernels, T: Matrix) -> None:
 
 
 def swap_rows(R: Matrix, piv: npt.NDArray[np.int32], *, reverse: bool = False) -> None:
-    """Exchange row i with row ``piv[i]``, for i = 0, 1, ... in turn; `reverse` undoes that."""
+    """Exchange row i with row ``piv[i]``, for i = 0, 1, ... in order; `reverse` undoes that."""
     touched = np.unique(np.concatenate([np.arange(len(piv)), piv]))
     sources = sources_of(piv, touched)
     moved = touched != sources
@@ -101,7 +101,7 @@ def swap_rows(R: Matrix, piv: npt.NDArray[np.int32], *, reverse: bool = False) -
 
 
 def sources_of(piv: npt.NDArray[np.int32], touched: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where the rows come from that swaps bring to places, those of the swaps, in order."""
+    """Return the previous places of the rows that swaps bring to the places `touched`."""
     where = np.searchsorted(touched, np.concatenate([np.arange(len(piv)), piv]))
     order = list(range(len(touched)))
     for i, j in zip(where[: len(piv)].tolist(), where[len(piv) :].tolist(), strict=True):
@@ -115,6 +115,6 @@ def largest_above(R: Matrix) -> float:
     for first in range(0, min(R.shape), LEAF_COLUMNS):
         part = np.triu(R[first : first + LEAF_COLUMNS, first:])
         sizes = np.abs(part.real) + np.abs(part.imag) if part.dtype.kind == "c" else np.abs(part)
-        # Not max(): that loses a NaN.
+        # Python's max() would lose a NaN.
         largest = float(np.maximum(largest, sizes.max(initial=0)))
     return largest

@@ -1,4 +1,4 @@
-"""A look at rows of A that come in blocks of columns: norms, extremes, and what is not finite."""
+"""Checks of rows of A in blocks of columns: norms, extremes, and elements that are not finite."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,13 @@ class RowSums:
     Parameters
     ----------
     geometry
-        Its tiles' rows are summed at once.
+        Its tile height is the number of rows summed at once.
     columns
         Most columns of a block.
     arena
-        For ``geometry.norm_bytes(columns)``.
+        Supplies ``geometry.norm_bytes(columns)``.
     extremes
-        What is found goes there.
+        Updated with the norms and extremes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RowSums:
         Raises
         ------
         NonFiniteError
-            If one has a NaN or an infinity, with its index in A.
+            If an element is a NaN or an infinity. The error gives its index in A.
         """
         for first in range(0, len(T), self._rows):
             part = T[first : first + self._rows]
@@ -57,7 +57,7 @@ class RowSums:
             self._extremes.max_a = max(self._extremes.max_a, column_extremes(part.T, False)[1])
 
     def end(self, columns: int) -> None:
-        """Note the norm of a block of so many columns."""
+        """Record the norm of a block of `columns` columns."""
         # |re| + |im| is at most √2 times the absolute value.
         norm1 = float(self._sums[:columns].max()) / self._parts**0.5
         self._extremes.norm1 = max(self._extremes.norm1, norm1)

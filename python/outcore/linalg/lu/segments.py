@@ -1,7 +1,7 @@
-"""How a matrix is cut where rows are gathered by lists: tiles, and segments of rows.
+"""The cuts of a matrix whose rows are gathered by lists: tiles, and segments of rows.
 
-Columns that rows are gathered from are kept in row-major chunks of a tile's rows by a *segment* of
-columns: a row of a chunk is whole pages, and a list of rows reads each by itself.
+Columns from which rows are gathered are kept in row-major chunks, of a tile's rows by a *segment*
+of columns. A row of a chunk is whole pages, and a list of rows reads each row separately.
 """
 
 import dataclasses
@@ -21,27 +21,27 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
 TRANSPOSE_BYTES = (4 * SLOT_ALIGN_BYTES, 1 << 20)
-"""Least and most memory in which rows become columns on their way to a file."""
+"""Least and most memory that turns rows into columns before they are written."""
 
 LEAST_SEGMENTS = 16
-"""Where pages would make fewer, segments are shorter, and go through the page cache."""
+"""If page-sized segments were fewer, segments are shorter, and use the page cache."""
 
 LEAST_SEGMENT_BYTES = 64
 
-# What a step to smaller operands, or to shorter requests, must save in words.
+# Factor in words that smaller operands or shorter requests must save to be worth it.
 _WORTH = 1.03
 _FULL_ROWS, _FULL_COLUMNS, _FULL_SEGMENT_BYTES = 512, 128, 8 << 10
 
 
 class Layout(NamedTuple):
-    """What of the layout of a matrix on disk matters.
+    """The relevant parts of a matrix's layout on disk.
 
     Attributes
     ----------
     order, chunks
-        As its metadata has them.
+        As in its metadata.
     stored
-        Type of its elements, where it is not that of the arithmetic.
+        Type of its elements, if the arithmetic uses another type.
     """
 
     order: str
@@ -50,12 +50,12 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, metadata: Metadata, dtype: "np.dtype[Any] | None" = None) -> "Layout":
-        """Take it from the metadata of a matrix that is computed with in some type."""
+        """Take the layout from the metadata of a matrix, for arithmetic in `dtype`."""
         is_same = dtype is None or dtype == metadata.dtype
         return cls(metadata.order, metadata.chunks, None if is_same else metadata.dtype)
 
     def itemsize(self, dtype: "np.dtype[Any]") -> int:
-        """Bytes of an element on disk, of a matrix that is computed with in this type."""
+        """Bytes of an element on disk, for arithmetic in `dtype`."""
         return dtype.itemsize if self.stored is None else self.stored.itemsize
 
     def transposed(self) -> "Layout":
@@ -63,13 +63,13 @@ class Layout(NamedTuple):
         return Layout("F" if self.order == "C" else "C", self.chunks[::-1], self.stored)
 
     def has_rows(self, n: int, dtype: np.dtype[Any]) -> bool:
-        """Whether lists of its rows are read as well as those of segments."""
+        """Whether lists of its rows are read as efficiently as those of segments."""
         across = self.chunks[1] * self.itemsize(dtype)
         return self.order == "C" and across % unit_bytes(n, dtype) == 0
 
 
 def unit_bytes(n: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of which segments are multiples: pages, where these are short beside a row."""
+    """Return the unit of segment lengths in bytes: a page, or less for a small matrix."""
     unit = SLOT_ALIGN_BYTES
     while unit > LEAST_SEGMENT_BYTES and n * dtype.itemsize < LEAST_SEGMENTS * unit:
         unit //= 2
@@ -78,21 +78,21 @@ def unit_bytes(n: int, dtype: np.dtype[Any]) -> int:
 
 @dataclass(frozen=True)
 class SegmentedGeometry(Tiled, ABC):
-    """How a matrix of order `n` is cut within a budget.
+    """Cuts of a matrix of order `n` within a budget.
 
     Attributes
     ----------
     rows, columns
-        Of a tile of the factors; blocks of rows in an update are as high.
+        Shape of a tile of the factors. Blocks of rows in an update have the same height.
     segment
-        Columns of a row-major chunk: a multiple of ``rows``.
+        Columns of a row-major chunk, a multiple of ``rows``.
     widths
-        Columns that are factored at one level, but for the last: multiples of `segment`.
+        Columns factored at each level except the last: multiples of `segment`.
     layout
-        Of the matrix.
+        Layout of the matrix.
     is_copied
-        Whether its columns from number ``copied_from`` on are copied to segments first; otherwise
-        its own rows are gathered.
+        Whether its columns from ``copied_from`` on are first copied to segments. Otherwise its own
+        rows are gathered.
     """
 
     n: int
@@ -106,7 +106,7 @@ class SegmentedGeometry(Tiled, ABC):
     budget_bytes: int
 
     def cuts(self) -> dict[str, Any]:
-        """Give what a stopped run goes on with, whatever its budget; tiles are known anyway."""
+        """Return the cuts that a resumed run keeps at any budget, without the tiles."""
         return {
             "segment": self.segment, "widths": list(self.widths), "is_copied": self.is_copied,
         }  # fmt: skip
@@ -118,32 +118,32 @@ class SegmentedGeometry(Tiled, ABC):
     @property
     @abstractmethod
     def slab_panels(self) -> int:
-        """Panels that are factored together at most."""
+        """Most panels factored together."""
 
     @property
     def bounce_bytes(self) -> int:
-        """Memory for transfers of the matrix that are not aligned."""
+        """Memory for unaligned transfers of the matrix."""
         return lu_bounce_bytes(self.budget_bytes)
 
     @property
     def transpose_bytes(self) -> int:
-        """Memory of each file that rows are written to as columns."""
+        """Memory of each file whose rows are written as columns."""
         least, most = TRANSPOSE_BYTES
         return pages(min(max(self.budget_bytes // 64, least), most))
 
     @property
     @abstractmethod
     def copied_from(self) -> int:
-        """First column that is copied, of a matrix that is."""
+        """First column that is copied, if the matrix is copied."""
 
     def norm_bytes(self, columns: int) -> int:
         """Memory for sums over rows and over columns of A."""
         return pages(8 * columns) + pages(8 * self.rows)
 
     def copy_block(self) -> tuple[int, int]:
-        """Rows and columns of the blocks in which the matrix is copied: whole chunks, if they fit.
+        """Rows and columns of the blocks in which the matrix is copied: whole chunks if they fit.
 
-        Two of them share the memory.
+        Two blocks share the memory.
         """
         rows, columns = self.layout.chunks
         wide = math.lcm(self.segment, columns)
@@ -160,18 +160,18 @@ class SegmentedGeometry(Tiled, ABC):
         return min(left // (2 * columns * self.dtype.itemsize), self.height)
 
     def copy_memory(self) -> int:
-        """Memory in which the matrix is copied."""
+        """Memory for the copy of the matrix."""
         rows, columns = self.copy_block()
         blocks = 2 * pages(rows * columns * self.dtype.itemsize)
         return blocks + self.norm_bytes(columns) + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def copy_grid(self) -> Grid:
-        """Lay out the copy."""
+        """Grid of the copy."""
         rest = self.whole_segments(self.n - self.copied_from)
         return self.grid([self.height, rest], self.segment, "C")
 
     def copy_bytes(self) -> tuple[int, int]:
-        """Bytes moved in copying the matrix to segments."""
+        """Bytes moved by the copy of the matrix to segments."""
         rest, itemsize = self.n - self.copied_from, self.layout.itemsize(self.dtype)
         rows, columns = (math.ceil(self.n / chunk) * chunk for chunk in self.layout.chunks)
         written = self.height * self.whole_segments(rest)
@@ -179,7 +179,7 @@ class SegmentedGeometry(Tiled, ABC):
         return read * itemsize, written * self.dtype.itemsize
 
     def grid(self, shape: list[int], columns: int, order: str) -> Grid:
-        """Lay out a workspace in chunks as high as tiles."""
+        """Grid of a workspace, in chunks as high as tiles."""
         chunk = [self.rows, columns]
         return Grid(shape, chunk, self.dtype.itemsize, order, "column-major", SLOT_ALIGN_BYTES)
 
@@ -195,12 +195,12 @@ class SegmentedGeometry(Tiled, ABC):
     def bytes_moved(self, first_panel: int = 0, trailing: int | None = None) -> tuple[int, int]:
         """Bytes read and written by a run that begins with a panel, exact for whole chunks.
 
-        `trailing` is the last number that the journal has noted; `None`: a run from its beginning.
+        `trailing` is the last number in the journal; `None` stands for a run from its beginning.
         """
 
     @abstractmethod
     def scratch_bytes(self) -> int:
-        """Most disk space beside the factors, at one time."""
+        """Peak disk space beside the factors."""
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes read back."""
@@ -211,7 +211,7 @@ class SegmentedGeometry(Tiled, ABC):
         return self.bytes_moved(first_panel)[1]
 
     def words_moved(self) -> int:
-        """Words read and written in all."""
+        """Total words read and written."""
         return sum(self.bytes_moved()) // self.dtype.itemsize
 
     def words_lower_bound(self) -> float:
@@ -220,8 +220,8 @@ class SegmentedGeometry(Tiled, ABC):
         return LuGeometry(self.n, self.dtype, *tile, 1, 1, 0, self.budget_bytes).words_lower_bound()
 
     def slowness(self) -> float:
-        """How much slower smaller products and shorter requests make a word."""
-        # In a small matrix everything is small.
+        """Factor by which smaller products and shorter requests slow down each word."""
+        # The full sizes are smaller for a small matrix.
         rows, columns = min(_FULL_ROWS, self.n // 16), min(_FULL_COLUMNS, self.n // 32)
         segment_bytes = min(_FULL_SEGMENT_BYTES, self.n // 16 * self.dtype.itemsize)
         steps = max(rows / self.rows, 1) * max(columns / self.columns, 1)
@@ -238,12 +238,12 @@ G = TypeVar("G", bound=SegmentedGeometry)
 
 
 def cut_again(g: G) -> G:
-    """Check that the cuts of a run before fit the budget of today.
+    """Return the cuts of an earlier run, if they fit the present budget.
 
     Raises
     ------
     BudgetError
-        If they need more.
+        If they need more memory.
     """
     if g.fits():
         return g

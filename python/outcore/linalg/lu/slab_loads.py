@@ -1,4 +1,4 @@
-"""What loading the columns of a matrix slab by slab reads from the disk: exact, for any layout."""
+"""Bytes that slab loads of a matrix read from the disk: exact, for any layout."""
 
 import functools
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from outcore.linalg.lu.plan import LuGeometry, Slab
 
 
 class SlabLoads(Loads[LuGeometry]):
-    """How the slabs of an LU are loaded."""
+    """The loads of an LU's slabs."""
 
     def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
         """Bytes that the conveyor reads."""
@@ -18,7 +18,7 @@ class SlabLoads(Loads[LuGeometry]):
 
 
 def load_group(chunk: int, tile: int, most: int) -> int:
-    """How many tiles to load at once so that a chunk of the matrix is not read twice."""
+    """Return how many tiles to load together so that no chunk of the matrix is read twice."""
     if tile % chunk == 0:
         return 1
     return min(chunk // tile, most) if chunk % tile == 0 else most
@@ -26,7 +26,7 @@ def load_group(chunk: int, tile: int, most: int) -> int:
 
 @functools.lru_cache(1 << 10)
 def _load_bytes(g: LuGeometry, reads: BoxReads, rows: int, first_panel: int) -> int:
-    """Bytes that the conveyor reads of so many rows."""
+    """Bytes that the conveyor reads of `rows` rows."""
     high, wide = reads.layout.chunks
     tiles, panels = load_group(high, g.rows, g.tiles), load_group(wide, g.columns, g.slab_panels)
     tops = range(0, g.tiles * g.rows, tiles * g.rows)

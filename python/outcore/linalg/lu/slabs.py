@@ -1,7 +1,7 @@
 """The loops of algorithm A, by slabs of columns.
 
-They factor a whole matrix, or the first columns of what is left of one (`LuGeometry` says what a
-part is): rows, columns and panels are counted from the part's first.
+They factor a whole matrix, or the first columns of a remaining part (see `LuGeometry`). Rows,
+columns and panels are counted from the part's first.
 """
 
 import itertools
@@ -30,11 +30,11 @@ class SlabFactorization:
     storage
         The files.
     geometry
-        How the part is cut.
+        The cuts of the part.
     source
-        Where its elements come from.
+        The source of its elements.
     is_original
-        Whether these are those of A: they are looked at, and must be finite.
+        Whether these are elements of A. If so, the run checks that they are finite.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SlabFactorization:
         self.conveyor = Conveyor(g, storage, call, source)
 
     def run(self) -> None:
-        """Factor what is not factored yet."""
+        """Factor the slabs that are not factored yet."""
         slabs = self.g.slabs(max(self.storage.first_panel - self.before, 0))
         try:
             self.conveyor.load(slabs[0] if slabs else None)
@@ -94,7 +94,8 @@ class SlabFactorization:
         for K in range(slab.first, slab.last):
             o, e = K * g.columns, min((K + 1) * g.columns, g.n)
             if here < e - left:
-                # Only in the first slab: its panels are factored while later ones still come in.
+                # Only in the first slab: its panels are factored while later ones are still
+                # loading.
                 before, here = here, max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(slab.first, K):
                     j, end = J * g.columns - left, (J + 1) * g.columns - left
@@ -123,10 +124,10 @@ class SlabFactorization:
         )
 
     def update_as_they_come(self, arrivals: Iterator[int], panels: int, C: Matrix) -> None:
-        """C <- L_0⁻¹ P_0 C, half of the panels of C first: the others are still coming in.
+        """C <- L_0⁻¹ P_0 C, for the first half of C's panels, while the others are still loading.
 
-        Their memory holds the last panels of the slab before. Blocks of L_0 are kept for them, as
-        many as there is memory for.
+        The memory of the others still holds the last panels of the previous slab. Blocks of L_0 are
+        kept for them, as many as fit in memory.
         """
         piv, blocks = self.piv[0], self.taken(0)
         early = max(itertools.islice(arrivals, (panels + 1) // 2))
@@ -136,7 +137,7 @@ class SlabFactorization:
         if early < C.shape[1]:
             max(arrivals)
             apply_panel(self.kernels, piv, timed(held, self.call.trace), C[:, early:])
-        # Their memory is for those that come.
+        # This frees the memory for further blocks.
         held.clear()
         apply_blocks(self.kernels, len(piv), timed(blocks, self.call.trace), C)
         self.call.meter.advance(update_flops(self.g, 0) * C.shape[1])
@@ -147,13 +148,13 @@ class SlabFactorization:
         self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
 
     def update_in_memory(self, K: int, P: Matrix, C: Matrix) -> None:
-        """Do the same with a panel that is in memory whole."""
+        """Update as `update` does, with a panel that is wholly in memory."""
         start_ns = self.call.trace.now_ns()
         self.update(K, iter([(0, P)]), C)
         self.call.trace.record("compute", start_ns)
 
     def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
-        """Look at the columns of A as they come in; yield how many are there."""
+        """Check the columns of A as they arrive; yield how many have arrived."""
         for columns in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
             if self.is_original:
@@ -163,7 +164,7 @@ class SlabFactorization:
             yield columns.stop
 
     def read_ahead(self, panels: range) -> None:
-        """Schedule blocks of L: all from the diagonal block down, panel by panel."""
+        """Schedule reads of L: all blocks from the diagonal block down, panel by panel."""
         g = self.g
         for K in panels:
             place = self.storage.places[self.before + K]
@@ -178,7 +179,7 @@ class SlabFactorization:
         return timed(self.taken(K), self.call.trace)
 
     def taken(self, K: int) -> Iterator[tuple[int, Matrix]]:
-        """Do the same, for who notes the time of what is done with it."""
+        """Yield the same blocks as `blocks_of`, without timing them."""
         g = self.g
         o, e = K * g.columns, min((K + 1) * g.columns, g.n)
         for tiles in g.blocks_below(K):

@@ -1,4 +1,4 @@
-"""What an LU by slabs costs, for the plan."""
+"""Costs of an LU by slabs, for the plan."""
 
 from outcore.disk_reads import DiskReads
 from outcore.linalg.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
@@ -8,14 +8,14 @@ from outcore.linalg.lu.segments import Layout
 from outcore.linalg.lu.slab_loads import SlabLoads
 from outcore.zarr_format import tile_shape
 
-# Shares of the speed of a large matrix product that the other steps of LU reach, measured with
-# OpenBLAS 0.3.30; they are a twentieth of the operations, so they need not be exact.
+# Shares of the speed of a large matrix product that other steps of LU reach, measured with OpenBLAS
+# 0.3.30. These steps are a twentieth of the operations, so the shares need not be exact.
 PANEL_SHARE = 0.40
 TRIANGLE_SHARE = 0.35
 
-# Narrow slabs need the disk all the time, which gives less while all cores compute, and these
-# compute less: at n = 16384 and 1/32, 25.3 s for 20.5 s of the disk alone, and on another machine
-# 27 s for what is 21 s of arithmetic and 15 s of the disk at their own rates.
+# Narrow slabs use the disk all the time. The disk is slower while all cores compute, and the cores
+# are slower too. At n = 16384 and 1/32, a run took 25.3 s where the disk alone takes 20.5 s. On
+# another machine it took 27 s, with 21 s of arithmetic and 15 s of disk at their own rates.
 _SLOWDOWN = 0.25
 
 # Seconds per byte: a row swap moves each element of a slab once per row of L, at random.
@@ -23,7 +23,7 @@ _SWAP_S_PER_BYTE = 0.6e-9
 
 
 def lu_geometry_of(problem: Problem) -> LuGeometry:
-    """Cut a matrix as `lu_factor` does: factors that take the space of a matrix have its tiles."""
+    """Cut as `lu_factor` does: factors that take the space of a matrix have its tiles."""
     overwrite_a = problem.option("overwrite_a", False)
     tile = tile_shape(problem.n, problem.dtype.itemsize) if overwrite_a else None
     return lu_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
@@ -38,9 +38,9 @@ def lu_cost(problem: Problem) -> Cost:
 def slabs_cost(
     g: LuGeometry, layout: Layout, disk: DiskReads, *, overwrite_a: bool = False
 ) -> Cost:
-    """Give the cost of an LU by slabs."""
+    """Return the cost of an LU by slabs."""
     loads = SlabLoads(g, layout, disk)
-    # The first panel must be read before, and the last written after, everything else.
+    # The first panel is read before everything else, and the last is written after it.
     panel = g.height * g.columns * g.dtype.itemsize
     phase = Phase(
         dtype=g.dtype,
@@ -66,7 +66,7 @@ def slabs_cost(
 
 
 def gemm_flops(g: LuGeometry) -> float:
-    """Operations of an LU, the slow ones weighted by how much slower than products they are."""
+    """Operations of an LU, slow ones weighted by their speed relative to products."""
     weight = flop_weight(g.dtype)
     panels = triangles = products = 0.0
     for K in range(g.panels):
@@ -79,7 +79,7 @@ def gemm_flops(g: LuGeometry) -> float:
 
 
 def memory_seconds(g: LuGeometry) -> float:
-    """Time of row swaps, and of looking at A and U."""
+    """Time of row swaps, and of the checks of A and U."""
     swapped = sum(
         min(g.columns, g.n - K * g.columns) * max(g.n - (K + 1) * g.columns, 0)
         for K in range(g.panels)

@@ -1,4 +1,4 @@
-"""Solving with LU factors on disk: all right-hand sides in one pass over L and one over U."""
+"""Solves with LU factors on disk: all right-hand sides in one pass over L and one over U."""
 
 from __future__ import annotations
 
@@ -49,41 +49,42 @@ def lu_solve(
     lu
         Factors from `lu_factor` or `open_factor`.
     b
-        (n,) or (n, k): a NumPy array, or an array on disk or its path, which is worked on in groups
-        of as many columns as fit in memory (each group is a pass over L and one over U).
+        (n,) or (n, k): a NumPy array, or an array on disk or its path. The call solves for a `b` on
+        disk in groups of as many columns as fit in memory; each group is a pass over L and one over
+        U.
     trans
         0 or ``"N"`` for A, 1 or ``"T"`` for Aᵀ, 2 or ``"C"`` for Aᴴ, as in SciPy.
     dtype
         Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
-        `b`. Factors of another type are converted as they are read, which gives them no digits that
-        they were made without: `b` is not rounded, and substitution adds no errors of their type.
+        `b`. The call converts factors of another type as it reads them. That adds no digits to the
+        factors, but `b` is not rounded, and substitution adds no errors of their type.
     memory
-        Budget of the pass; by default half of the available memory. A solution in memory is the
-        caller's and not counted.
+        Budget of the pass; by default half of the available memory. It does not include a solution
+        in memory, which belongs to the caller.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with the columns of a solution on disk that a stopped call left, if the system is the
-        same; they are noted group by group.
+        Resume a stopped call for the same system, if the solution is on disk. The call records its
+        progress by groups of columns.
     threads, progress
         As for `lu_factor`.
 
     Returns
     -------
     numpy.ndarray or Array
-        x, of the shape of `b`; on disk if `b` is or `out` is given, and then with what was done as
-        its ``report``, which `outcore.last_report` is in any case. Of the type that the factors and
-        `b` promote to, or of `dtype`.
+        x, of the shape of `b`. Its type is the promotion of the factors and `b`, or `dtype`. It is
+        on disk if `b` is or `out` is given, and its ``report`` then describes the call.
+        `outcore.last_report` returns the report in either case.
 
     Raises
     ------
     SingularMatrixError
         If U has an exactly zero diagonal element.
     InvalidError
-        If these are no LU factors, or `b` does not fit them.
+        If `lu` is not a factorization by LU, or `b` does not fit it.
     """
     refuse_others(lu, LUFactor)
     b = opened(b)
@@ -105,7 +106,7 @@ def solve_and_report(
     resume: bool = True,
     probes: int = 0,
 ) -> tuple[Any, Report]:
-    """Do what `lu_solve` does, and report on it; with `probes`, on the condition of A too."""
+    """Run `lu_solve` and return its report too; with `probes`, also estimate A's condition."""
     refuse_singular(lu)
     probes, (room, (block_tiles, most)) = with_probes(
         probes, lambda probes: cut_group(lu, rhs, memory_bytes, probes)
@@ -137,7 +138,7 @@ def solve_and_report(
 def cut_group(
     factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int
 ) -> tuple[ColumnRoom, tuple[int, int]]:
-    """Share memory between right-hand sides, probes and factors, as `cut_sweep` does."""
+    """Divide memory between right-hand sides, probes and factors, as `cut_sweep` does."""
     beside_bytes = probe_bytes(factor.n, rhs.dtype, probes)
     return fitted(
         rhs,
@@ -154,14 +155,14 @@ def cut_group(
 
 
 def refuse_singular(lu: LUFactor) -> None:
-    """Refuse factors that cannot solve.
+    """Raise for factors that cannot solve.
 
     Raises
     ------
     SingularMatrixError
         If U has an exactly zero diagonal element.
     InvalidError
-        If U has elements that are not finite.
+        If U has an element that is not finite.
     """
     refuse_overflowed(lu)
     if lu.info:
@@ -173,12 +174,12 @@ def refuse_singular(lu: LUFactor) -> None:
 
 
 def refuse_overflowed(lu: LUFactor) -> None:
-    """Refuse factors with elements that are not finite.
+    """Raise for factors with elements that are not finite.
 
     Raises
     ------
     InvalidError
-        If U has some.
+        If U has such an element.
     """
     if not math.isfinite(lu.growth):
         raise InvalidError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
@@ -186,7 +187,7 @@ def refuse_overflowed(lu: LUFactor) -> None:
 
 @contextmanager
 def stopping_cleanly(doing: str, factor: Factor) -> Iterator[None]:
-    """Say of a call that only reads factors what is to be done after Ctrl-C."""
+    """Turn Ctrl-C in a call that only reads factors into an error that says how to continue."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Where LU keeps its row swaps, and how its factors are completed."""
+"""Storage of LU's row swaps, and the completion of its factors."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class LuFiles(FactorStorage[G], ABC):
     Attributes
     ----------
     why
-        Why this algorithm was taken where nobody asked for it.
+        Reason for an algorithm that the caller did not request.
     """
 
     kind = LU
@@ -35,15 +35,15 @@ class LuFiles(FactorStorage[G], ABC):
 
     @abstractmethod
     def planned_bytes(self) -> tuple[int, int]:
-        """Give what the plan says that this call reads and writes."""
+        """Return the bytes that this call reads and writes according to the plan."""
 
     @property
     def title(self) -> str:
-        """What the report calls the method."""
+        """Name of the method in the report."""
         return self.method
 
     def notes(self, extremes: Extremes) -> list[str]:
-        """Give what the report notes."""
+        """Return the notes of the report."""
         notes = [self.why] if self.why else []
         if extremes.info:
             notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
@@ -52,11 +52,11 @@ class LuFiles(FactorStorage[G], ABC):
         return notes
 
     def further_figures(self) -> dict[str, Any]:
-        """Give what else the report says."""
+        """Return further figures for the report."""
         return {}
 
     def panel_pivots(self) -> list[npt.NDArray[np.int32]]:
-        """Row swaps of the panels that are done, each counted from its panel's first row."""
+        """Row swaps of the complete panels, each counted from its panel's first row."""
         width = self.geometry.columns
         return [
             piv[at : at + width] - np.int32(at) - np.int32(first * width)
@@ -65,7 +65,7 @@ class LuFiles(FactorStorage[G], ABC):
         ]
 
     def _pivots(self) -> list[tuple[int, npt.NDArray[np.int32]]]:
-        """First panel and row swaps of each slab that is done."""
+        """First panel and row swaps of each complete slab."""
         return [(r.first, r.piv) for r in self.journal.records if r.piv is not None]
 
     def finish(self, call: LongCall, flops_done: float) -> LUFactor:
@@ -102,12 +102,12 @@ class LuStorage(LuFiles[LuGeometry]):
 
     @property
     def loads(self) -> SlabLoads:
-        """How its slabs are loaded."""
+        """The loads of its slabs."""
         disk = DiskReads(*self.matrix.read_granularity)
         return SlabLoads(self.geometry, self.layout, disk)
 
     def planned_bytes(self) -> tuple[int, int]:
-        """Give what the plan says that this call reads and writes."""
+        """Return the bytes that this call reads and writes according to the plan."""
         g, first = self.geometry, self.first_panel
         read, written = self.loads.bytes_moved(first)
         return read + g.factor_bytes_read(first), written + g.factor_bytes_written(first)

@@ -1,11 +1,11 @@
-"""The passes over LU factors that solve with them, on columns in memory.
+"""The passes over LU factors that solve for columns in memory.
 
-With E = L_s⁻¹ P_s ... L_1⁻¹ P_1 (panels 1 to s, in LINPACK order) the factorization is E A = U, so
+With E = L_s⁻¹ P_s ... L_1⁻¹ P_1 (panels 1 to s, in LINPACK order), the factorization is E A = U, so
 
     A x = b:    x = U⁻¹ E b         panels of L forward, then panels of U backward
     Aᵀ x = b:   x = Eᵀ U⁻ᵀ b       panels of U forward, then panels of L backward
 
-Each pass reads its triangle in tiles, n²/2 words and the other half of the diagonal tiles. With k
+Each pass reads its triangle in tiles: n²/2 words, plus the other half of the diagonal tiles. With k
 right-hand sides there are 2n²k flops (8n²k complex).
 """
 
@@ -34,7 +34,7 @@ from outcore.streams import BlockStream
 
 
 class TiledFactors(Protocol):
-    """What of factors says how they are read."""
+    """The attributes of factors that determine their reads."""
 
     @property
     def n(self) -> int:
@@ -55,7 +55,7 @@ def tile_bytes(lu: TiledFactors) -> int:
 
 
 def ring_bytes(lu: TiledFactors, block_tiles: int, dtype: np.dtype[Any] | None = None) -> int:
-    """Memory of a sweep beside its columns: blocks read ahead, and one in the type of these."""
+    """Memory of a sweep beside its columns: read-ahead, and one block in the columns' type."""
     block_bytes = block_tiles * tile_bytes(lu)
     converted = converted_bytes(lu.dtype, dtype or lu.dtype, block_bytes)
     return RING_BLOCKS * block_bytes + converted + TILE_BOUNCE_BYTES
@@ -69,28 +69,28 @@ def cut_sweep(
     beside_bytes: int = 0,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[int, int]:
-    """Share memory between blocks of tiles and columns, by the rule that LU itself has.
+    """Divide memory between blocks of tiles and columns, by the same rule as LU.
 
     Parameters
     ----------
     column_bytes
         Memory that each column takes from the budget; 0 if the columns are the caller's.
     columns
-        How many there are.
+        Number of columns.
     beside_bytes
-        What else must fit.
+        Memory needed for other purposes.
     dtype
-        Type of the columns, if it is not that of the factors.
+        Type of the columns, if it differs from that of the factors.
 
     Returns
     -------
     tuple
-        Tiles of a block, and columns that can be solved for at once.
+        Tiles of a block, and number of columns to solve for at once.
 
     Raises
     ------
     BudgetError
-        If not even blocks of one tile and one column fit.
+        If blocks of one tile and one column do not fit.
     """
     tiles = -(-lu.n // lu.tile[0])
     each = tile_bytes(lu) + converted_bytes(lu.dtype, dtype or lu.dtype, tile_bytes(lu)) // 2
@@ -108,9 +108,9 @@ def cut_sweep(
 
 
 class Sweeps:
-    """Solves with the factors as often as asked, in place for all columns at once.
+    """Repeated solves with the factors, in place, for all columns at once.
 
-    The meter of the call is told the bytes that were read.
+    They report the bytes read to the meter of the call.
     """
 
     def __init__(self, lu: LUFactor, call: LongCall, block_tiles: int) -> None:
@@ -118,17 +118,17 @@ class Sweeps:
         self.file = lu.open_tiles(call.arena, call.trace)
 
     def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
-        """Solve in place: X <- A⁻¹ X, or with A transposed; and the same for what is `beside` X.
+        """Solve in place: X <- A⁻¹ X, or with A transposed. Solve for the columns `beside` X too.
 
-        X may be of a wider type than the factors. The arithmetic is done in that type, and takes
-        memory for one more block, in it.
+        X may have a wider type than the factors. The arithmetic is then done in that type, and
+        needs memory for one more block of that type.
         """
         solver = _Solver(self.lu, [X] if beside is None else [X, beside], trans)
         passes = [solver.forward_l, solver.backward_u]
         if trans != "N":
             passes = [solver.forward_u_transposed, solver.backward_l_transposed]
         for one_pass in passes:
-            # Each pass has its own stream, over the blocks in the order it asks for them.
+            # Each pass has its own stream, with the blocks in the order of their use.
             one_pass(_BlockStream(self.lu, self.file, self.call, self.block_tiles, X.dtype))
 
     def counters(self) -> tuple[int, int, int, int]:
@@ -150,7 +150,7 @@ class _Block(NamedTuple):
 
 
 class _BlockStream:
-    """Blocks of the factors in the order in which a pass goes through them."""
+    """Blocks of the factors, in the order in which a pass uses them."""
 
     def __init__(
         self, lu: LUFactor, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
@@ -220,7 +220,7 @@ class _Solver:
             self.kernels.trsm(T, X[rows], lower=lower, unit=unit, trans=trans)
 
     def _swap(self, K: int, *, reverse: bool = False) -> None:
-        """Do the row interchanges of a panel."""
+        """Apply the row interchanges of a panel."""
         piv, first = self.lu.panel_piv(K), self._extent(K)[0]
         for X in self.matrices:
             self.kernels.laswp(X[first:], piv, 0, len(piv), reverse=reverse)

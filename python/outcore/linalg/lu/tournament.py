@@ -1,14 +1,14 @@
-"""LU with tournament pivoting, for the smallest budgets: no column is in memory as a whole.
+"""LU with tournament pivoting, for the smallest budgets: no whole column fits in memory.
 
-The pivots of a block column are chosen by a tournament (CALU: Grigori, Demmel & Xiang 2011), so
-that all its rows' order is known before its L is made::
+A tournament chooses the pivots of a block column (CALU: Grigori, Demmel & Xiang 2011). The order of
+all its rows is thus known before its L is computed::
 
     for each stack of spilled rows:                            # the tournament
         the winners so far, and these rows: partial pivoting; the first e - o rows win
     P <- swaps of the winners;  L U = winners
     for each row tile:       L <- (P C)[rows] U⁻¹;  write L, as tiles and by rows
 
-Where all rows from the diagonal down are in memory at once, they are factored there, with partial
+If all rows from the diagonal down are in memory at once, they are factored there, with partial
 pivoting.
 """
 
@@ -28,20 +28,20 @@ from outcore.streams import wait
 
 
 class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
-    """The phases of an LU with tournament pivoting, each with all of the memory."""
+    """The phases of an LU with tournament pivoting. Each has the whole memory budget."""
 
     def is_done(self, k: int) -> bool:
-        """Whether nothing of block column `k` is left to do."""
+        """Whether block column `k` is complete."""
         return self.g.block_columns[k].origin < self.storage.journal.panels_done * self.g.columns
 
     def make(self, k: int) -> None:
-        """Do what is left to do of block column `k`, phase by phase."""
+        """Run the pending phases of block column `k`."""
         storage, s = self.storage, self.g.block_columns[k]
         is_spilled = self.is_noted(k)
         if not is_spilled:
             with storage.phase():
                 self.update(k)
-        # With more memory than before, what was spilled might not have been.
+        # An earlier run with less memory may have spilled a block column that is whole today.
         if is_spilled or not self.g.is_whole(s):
             with storage.phase():
                 pivots = self.play(s)
@@ -49,10 +49,10 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
                 self.make_lower(s, pivots)
 
     def play(self, s: BlockColumn) -> Rows:
-        """Choose pivots among the spilled rows of a block column, the first one first.
+        """Choose pivots among the spilled rows of a block column, the first pivot first.
 
-        Of the winners of a round, the next one sees the product of their factors: rounding, which
-        may sway a choice between rows that are as good. L and U are made of the spilled rows.
+        The next round sees the winners as the product of their factors. Its rounding may sway a
+        choice between equally good rows. L and U are computed from the spilled rows.
         """
         g, w = self.g, s.width
         spill = self.storage.open_spill(s)
@@ -78,7 +78,7 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
         return rows
 
     def make_lower(self, s: BlockColumn, pivots: Rows) -> None:
-        """Factor the pivot rows, and make L of all others."""
+        """Factor the pivot rows, and compute L of all other rows."""
         g, storage, trace, w = self.g, self.storage, self.call.trace, s.width
         spill = storage.open_spill(s)
         factors = storage.open_factors(g.transpose_bytes)
@@ -107,7 +107,7 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
         lower: ArrayFile,
         extremes: Extremes,
     ) -> None:
-        """L <- C U⁻¹, row tile by row tile; to the factors panel by panel, as swaps had it then."""
+        """L <- C U⁻¹, one row tile after another; a panel is stored in its own order of rows."""
         g, trace, w = self.g, self.call.trace, s.width
         U, zeros = W[:, :w], np.flatnonzero(W.diagonal() == 0)
         blocks = [self._allocate(g.rows, g.wide(s)) for _ in range(LOWER_BLOCKS)]
@@ -127,14 +127,15 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
                 relay.take(i)
                 B, rows, top = blocks[i % LOWER_BLOCKS], len(rows_of(i)), i * g.rows
                 start_ns = trace.now_ns()
-                # Below an exact zero all is zero, but for rounding: that stays, as in LAPACK.
+                # Below an exact zero all elements are zero, up to rounding errors, which stay as in
+                # LAPACK.
                 U[zeros, zeros] = 1
                 self.kernels.trsm(U.T, B[:rows, :w].T, "L", lower=True, unit=False)
                 U[zeros, zeros] = 0
                 B[rows:] = 0
                 trace.record("compute", start_ns)
                 if top >= w:
-                    # Rows that only leave the top are seen where they stay.
+                    # Rows that only leave the top are included at their final place.
                     largest = column_extremes(B[:rows, :w].T, False)[1]
                     extremes.max_l = max(extremes.max_l, largest)
                     start = [s.origin + top, s.origin]

@@ -1,4 +1,4 @@
-"""How a matrix is cut for LU with tournament pivoting, and what that moves: pure arithmetic."""
+"""The cuts of a matrix for LU with tournament pivoting, and the bytes they move."""
 
 import math
 
@@ -10,11 +10,11 @@ from outcore.linalg.lu.plan import TILE_BOUNCE_BYTES
 from outcore.linalg.lu.row_panel import LEAF_COLUMNS
 
 _LEAST_STACK = 1.5
-"""Rows that play at once, for each pivot: with fewer, rounds are many."""
+"""Least number of rows in a round per pivot. With fewer rows there are many rounds."""
 
 
 class TournamentGeometry(BlockColumnGeometry):
-    """How a matrix of order `n` is cut for LU with tournament pivoting within a budget."""
+    """Cuts of a matrix of order `n` for LU with tournament pivoting within a budget."""
 
     method = "tournament"
 
@@ -25,7 +25,7 @@ class TournamentGeometry(BlockColumnGeometry):
 
     @property
     def spill_bounce_bytes(self) -> int:
-        """Memory for what is on its way to the spilled rows: they are segments as well."""
+        """Memory for writes to the spilled rows, which are segments as well."""
         return TILE_BOUNCE_BYTES
 
     def spill_columns(self, s: BlockColumn) -> int:
@@ -37,7 +37,7 @@ class TournamentGeometry(BlockColumnGeometry):
         return self.grid([self.height - s.origin, self.wide(s)], self.segment, "C")
 
     def stack_rows(self, s: BlockColumn) -> int:
-        """Rows that play a round of the tournament: as many as fit, whole tiles."""
+        """Rows in a round of the tournament: as many as fit, in whole tiles."""
         itemsize, wide = self.dtype.itemsize, self.wide(s)
         left = self.budget_bytes - TILE_BOUNCE_BYTES
         rows = left // ((wide + LEAF_COLUMNS) * itemsize) // self.rows * self.rows
@@ -46,12 +46,12 @@ class TournamentGeometry(BlockColumnGeometry):
         return min(rows, self.whole_rows(s.order))
 
     def stack_memory(self, s: BlockColumn, rows: int) -> int:
-        """Memory of a round of so many rows."""
+        """Memory of a round of `rows` rows."""
         stack = pages(rows * self.wide(s) * self.dtype.itemsize)
         return stack + self.leaf_bytes(rows) + TILE_BOUNCE_BYTES
 
     def lower_memory(self, s: BlockColumn) -> int:
-        """Memory in which L is made once the pivots are known."""
+        """Memory in which L is computed once the pivots are known."""
         itemsize, wide = self.dtype.itemsize, self.wide(s)
         pivots = pages(s.width * wide * itemsize) + self.leaf_bytes(s.width)
         blocks = LOWER_BLOCKS * pages(self.rows * wide * itemsize)
@@ -67,14 +67,14 @@ class TournamentGeometry(BlockColumnGeometry):
         return self.stack_rows(s) >= _LEAST_STACK * s.width
 
     def column_memory(self, s: BlockColumn) -> int:
-        """Bytes that the phases of a block column take at most."""
+        """Largest memory in bytes of any phase of a block column."""
         update = self.update_memory(s, self.block_rows(s))
         if self.is_whole(s):
             return update
         return max(update, self.stack_memory(s, self.stack_rows(s)), self.lower_memory(s))
 
     def column_words(self, s: BlockColumn) -> float:
-        """Words moved by a block column, about: as if all were whole chunks."""
+        """Words moved by a block column: an estimate that assumes whole chunks."""
         below = s.order * s.width
         total = self.streamed_words(s) + 2 * self.n * s.width + (0 if self.is_last(s) else below)
         if not self.is_whole(s):
@@ -84,7 +84,7 @@ class TournamentGeometry(BlockColumnGeometry):
         return total
 
     def bytes_moved(self, first_panel: int = 0, trailing: int | None = None) -> tuple[int, int]:
-        """Bytes moved; block column `trailing` - 1 is updated already; 0: A is copied."""
+        """Bytes moved once block column `trailing` - 1 is updated; with 0, once A is copied."""
         moved = []
         if trailing is None and self.is_copied:
             moved.append(self.copy_bytes())
@@ -98,13 +98,13 @@ class TournamentGeometry(BlockColumnGeometry):
         return sum(read for read, _ in moved), sum(written for _, written in moved)
 
     def lower_bytes(self, s: BlockColumn, *, is_spilled: bool) -> tuple[int, int]:
-        """Bytes moved in choosing pivots and making L: spilled rows are read twice."""
+        """Bytes moved to choose pivots and compute L: spilled rows are read twice."""
         high, wide = self.height - s.origin, self.wide(s)
         read = (high + s.width + s.order) * wide if is_spilled else 0
         return read * self.dtype.itemsize, self.whole_bytes(s)[1]
 
     def tournament_flops(self, s: BlockColumn) -> float:
-        """Operations of choosing its pivots, which partial pivoting would not do."""
+        """Operations of the tournament beyond those of partial pivoting."""
         if self.is_whole(s):
             return 0.0
         w, high = s.width, self.stack_rows(s)
@@ -115,7 +115,7 @@ class TournamentGeometry(BlockColumnGeometry):
         )
 
     def flops_left(self, first_panel: int = 0, trailing: int | None = None) -> float:
-        """Operations of a run that begins with a panel, those of the tournaments left out."""
+        """Operations of a run that begins with a panel, without those of the tournaments."""
         total = 0.0
         for k, s in enumerate(self.block_columns):
             if s.origin // self.columns >= first_panel:
