@@ -1,1 +1,1 @@
-"""Factors on disk, of any kind: made, kept, gone on with, and what is known from them."""
+"""Factors on disk, of any kind: how calls create, keep, resume and use them."""

@@ -1,4 +1,4 @@
-"""How a factorization begins, or goes on: everything that can be refused is refused here."""
+"""The start or resume of a factorization. All checks that can refuse a call are here."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,7 @@ from outcore.volumes import (
 from outcore.zarr_format import Metadata
 
 _SECTOR_BYTES = 512
-"""Of disks: solvers read tiles in whole ones, and rings of blocks have no room for more."""
+"""Disk sector: solvers read tiles in whole sectors, and block rings have no extra memory."""
 
 _PARTS = {
     "journal": frozenset[str](),
@@ -75,10 +75,10 @@ _PARTS = {
     },
     **{name: frozenset({"c"}) for kind in KINDS.values() for name in kind.workspaces},
 }
-"""What the directory of factors holds beside ``zarr.json``, and what each of these holds."""
+"""Contents of a factor directory beside ``zarr.json``, and the contents of each entry."""
 
 _HOPELESS = (NonFiniteError, NotPositiveDefiniteError, JournalError)
-"""After these there is nothing to go on with."""
+"""After these errors there is nothing to resume."""
 
 G = TypeVar("G", bound=Geometry)
 S = TypeVar("S", bound=FactorStorage[Any])
@@ -86,24 +86,24 @@ S = TypeVar("S", bound=FactorStorage[Any])
 
 @dataclass(frozen=True)
 class Method(Generic[G, S]):
-    """A factorization, as far as its beginning differs from that of others.
+    """The properties by which the start of a factorization differs from others.
 
     Attributes
     ----------
     geometry
-        Cuts a matrix of so many columns and a type for a budget, for given tiles or, with `None`,
-        its own.
+        Cuts a matrix of a given number of columns and type for a budget and given tiles; `None`
+        stands for tiles of its own choice.
     storage
-        Its files.
+        The class of its files.
     kind
-        Of the factors.
+        Kind of the factors.
     lower
-        Which triangle of the matrix is read, where only one is.
+        Whether the method reads the lower triangle, if it reads only one.
     again
-        Cuts a matrix for a budget as a stopped run did, from the header of its journal; `None`:
-        for its tiles, as `geometry` does.
+        Cuts a matrix for a budget as a stopped run did, from the header of its journal. With
+        `None`, `geometry` cuts it for the run's tiles.
     cuts
-        What `again` wants to know.
+        Returns the cuts that `again` needs.
     scratch_bytes
         Disk space beside the factors.
     """
@@ -130,9 +130,9 @@ def open_storage(
     resume: bool,
     threads: int | None,
 ) -> Iterator[S]:
-    """Check the arguments of a factorization, and begin it or find the stopped one.
+    """Check the arguments of a factorization, and start it or resume the stopped one.
 
-    An error that leaves nothing to go on with leaves nothing at the target either.
+    If an error leaves nothing to resume, the target is removed too.
     """
     check_threads(threads)
     check_if_exists(if_exists)
@@ -196,7 +196,7 @@ def open_storage(
 
 
 def _shape(metadata: Metadata, path: AnyPath, kind: Kind) -> tuple[int, int]:
-    """Shape of what is factored."""
+    """Return the shape of the matrix to factor."""
     shape = metadata.shape
     if len(shape) != 2 or (kind.is_square and shape[0] != shape[1]):
         what = "square matrix" if kind.is_square else "matrix"
@@ -273,7 +273,7 @@ def _find_journal(
     if_exists: IfExists,
     resume: bool,
 ) -> Journal | None:
-    """Find the stopped run at `target` that a call may go on with; `None`: it begins anew."""
+    """Return the journal of the stopped run at `target` to resume; `None` to start one."""
     kind = method.kind
     if not target.exists():
         _refuse_foreign(target)
@@ -320,7 +320,7 @@ def _find_journal(
         )
     if holds_matrix and metadata.state != "consumed":
         if not target.exists(f"{kind.array}/{metadata.grid().shard_key(0)}"):
-            return None  # stopped before the matrix was given up
+            return None  # stopped before it consumed the matrix
         raise JournalError(
             f"{source.path} was made anew since its earlier content was given up to the "
             f"stopped factorization in {target.path}; {fix}"
@@ -354,7 +354,7 @@ def _find_journal(
 
 
 def _refuse_foreign(target: Place) -> None:
-    """Refuse a directory with anything but what a call killed at its start leaves."""
+    """Refuse a directory with anything but the files of a call that was killed at its start."""
     for name, is_directory, _ in target.names():
         if is_lock(name) or name.endswith(".new") or is_kept_solve(name):
             continue
@@ -369,7 +369,7 @@ def _refuse_foreign(target: Place) -> None:
 
 
 def _clear(target: Place) -> None:
-    """Remove factors, the word that they are some first."""
+    """Remove factors. The file that declares them goes first."""
     there = {name for name, *_ in target.names()}
     beside = sorted(name for name in there if name.endswith(".new") or is_kept_solve(name))
     for name in ("zarr.json", *_PARTS, *beside):
@@ -433,7 +433,7 @@ def _begin(
 
 
 def _check_room(target: Place, grid: Grid, scratch_bytes: int) -> None:
-    """Refuse what will need more disk space than there is; factors alone take theirs at once."""
+    """Refuse a call that lacks disk space. Without scratch files, creation reserves all space."""
     need, free = grid.shards * grid.shard_bytes + scratch_bytes, target.volume.free_bytes()
     if scratch_bytes and need > free:
         raise DiskFullError(
@@ -443,7 +443,7 @@ def _check_room(target: Place, grid: Grid, scratch_bytes: int) -> None:
 
 
 def _move_into(kind: Kind, source: Place, metadata: Metadata, target: Place) -> None:
-    """Give up the matrix: its shard file becomes that of the factors. Can be repeated."""
+    """Consume the matrix: its shard file becomes that of the factors. Can be repeated."""
     key = metadata.grid().shard_key(0)
     if metadata.state != "consumed":
         why = f"overwrite_a=True gave its disk space to the factors in {target.path}"

@@ -1,10 +1,10 @@
-"""The condition of a matrix, estimated from its factors: Hager's method, as LAPACK has it.
+"""Estimates of a matrix's condition from its factors, by Hager's method, as in LAPACK.
 
-‖A⁻¹‖₁ is the largest ‖A⁻¹x‖₁ of vectors with ‖x‖₁ = 1: a convex function, so it is climbed from
-corner to corner of that ball. Each step takes one solve with A and one with Aᴴ (W. W. Hager, SIAM
-J. Sci. Stat. Comput. 5 (1984), 311-316; N. J. Higham, ACM Trans. Math. Softw. 14 (1988), 381-396,
-algorithm 4.1; LAPACK's ``dlacn2`` and ``zlacn2``). The estimate is a lower bound, and rarely less
-than a third of the truth.
+‖A⁻¹‖₁ is the largest ‖A⁻¹x‖₁ of vectors with ‖x‖₁ = 1. The method maximizes this convex function by
+steps from corner to corner of that ball. Each step takes one solve with A and one with Aᴴ (W. W.
+Hager, SIAM J. Sci. Stat. Comput. 5 (1984), 311-316; N. J. Higham, ACM Trans. Math. Softw. 14
+(1988), 381-396, algorithm 4.1; LAPACK's ``dlacn2`` and ``zlacn2``). The estimate is a lower bound,
+and rarely less than a third of the true value.
 """
 
 import math
@@ -42,10 +42,10 @@ _MOST_STEPS = 5
 """As in LAPACK; two are usual."""
 
 _STRIP_BYTES = 256 << 10
-"""Elements whose absolute values are taken at once."""
+"""Bytes of elements whose absolute values are computed at once."""
 
 USUAL_SOLVES = 5
-"""Two steps, of two solves, and one solve before."""
+"""Two steps of two solves, after one initial solve."""
 
 
 def cond_est(
@@ -67,31 +67,31 @@ def cond_est(
     norm
         1, or `numpy.inf` (or ``"inf"``). For Cholesky factors both are the same.
     norm_a
-        That norm of A. By default the 1-norm is the one that the factors know, for complex types
-        within √2 of the truth, and the ∞-norm is computed in one pass over A, if that is not
-        Hermitian.
+        That norm of A. By default, the 1-norm comes from the factors; for complex types it is
+        within √2 of the true value. The ∞-norm of a non-Hermitian A is computed in one pass over A.
     memory
         Budget; by default half of the available memory.
     resume
-        Go on with the solves that a call for the same norm did before it was stopped. They are kept
-        beside the factors meanwhile, if each takes more than some seconds.
+        Resume a stopped call for the same norm with the solves that it completed. Solves that take
+        more than some seconds are kept beside the factors until the call ends.
     threads, progress
         As for `lu_factor`.
 
     Returns
     -------
     condition : float
-        A lower bound, rarely less than a third of the truth; infinite if A is singular.
+        A lower bound, rarely less than a third of the true value; infinite if A is singular.
     report : Report
-        Its notes say how many passes there were: each solve is one over L and one over U or Lᴴ.
+        The report of the call. Its notes contain the number of passes: each solve is one over L and
+        one over U or Lᴴ.
 
     Raises
     ------
     InvalidError
-        For an unknown norm, if the ∞-norm is to be had of a matrix that changed or is gone, or if
-        numbers overflowed when A was factored.
+        For an unknown norm, if the ∞-norm needs a matrix that changed or was removed, or if numbers
+        overflowed when A was factored.
     BudgetError
-        If not even two vectors and a block of the factors fit in memory.
+        If two vectors and a block of the factors do not fit in memory.
     """
     refuse_others(factor, LUFactor, CholeskyFactor)
     names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
@@ -155,14 +155,14 @@ def cond_est(
 
 
 class _Solves:
-    """Solves with factors, or with those of the transpose, counted.
+    """Solves with the factors of A or of its transpose, and their count.
 
     Attributes
     ----------
     columns
-        Columns of each solve.
+        Number of columns of each solve.
     second
-        What a solve goes over after L.
+        Name of the factor that a solve reads after L.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class _Solves:
         self.columns.append(X.shape[1])
 
     def bytes_read(self) -> int:
-        """Bytes of the factors that were read."""
+        """Bytes read from the factors."""
         return int(self._file.counters()[0])
 
 
@@ -209,7 +209,7 @@ def _bytes_of_solve(factor: LUFactor | CholeskyFactor) -> int:
 
 
 def vectors_bytes(n: int, dtype: np.dtype[Any]) -> int:
-    """Memory of two columns, and of what numpy takes for an expression with one."""
+    """Memory of two columns, and of NumPy's temporaries for one of them."""
     return 4 * n * dtype.itemsize + 2 * SLOT_ALIGN_BYTES
 
 
@@ -221,12 +221,12 @@ def norm1_estimate(solve: Solve, X: Matrix) -> float:
     solve
         ``solve(X, adjoint)`` is X <- B X, or X <- Bᴴ X.
     X
-        (n, 2) room, column-major.
+        (n, 2) workspace, column-major.
     """
     n, x = len(X), X[:, :1]
     x[...] = 1 / n
-    # LAPACK tries this vector last, against matrices made to deceive the method. Beside the first
-    # one it costs no pass of its own.
+    # LAPACK tries this vector last, against matrices designed to deceive the method. Beside the
+    # first vector it needs no pass of its own.
     X[:, 1] = 1 + np.arange(n) / max(n - 1, 1)
     X[1::2, 1] *= -1
     solve(X, False)
@@ -258,7 +258,7 @@ def norm1_estimate(solve: Solve, X: Matrix) -> float:
 
 
 def _signs(x: Matrix) -> Matrix:
-    """Find the signs of the elements, x / |x|; 1 for zero."""
+    """Return the signs of the elements, x / |x|; 1 for zero."""
     if x.dtype.kind == "f":
         return np.where(x < 0, -1, 1).astype(x.dtype)
     sizes = np.abs(x)
@@ -268,7 +268,7 @@ def _signs(x: Matrix) -> Matrix:
 
 
 def _matrix_of(lu: LUFactor) -> Array:
-    """Open the matrix of some factors, unless it is gone or has changed."""
+    """Open the matrix of some factors, unless it was removed or has changed."""
     fix = "give that norm as norm_a=, or estimate in the 1-norm"
     try:
         A = open_array(lu.source)
@@ -284,7 +284,7 @@ def _norm_inf(passes: MatrixPasses) -> float:
     A = passes.A
     sums = np.zeros(A.shape[0])
     for (rows, _), tile in passes.tiles():
-        # Along its runs, and a little at a time.
+        # Sum along contiguous runs, a few at a time.
         step = max(_STRIP_BYTES // (tile.shape[A.order == "C"] * tile.itemsize), 1)
         if A.order == "F":
             for j in range(0, tile.shape[1], step):

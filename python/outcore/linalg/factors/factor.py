@@ -1,9 +1,9 @@
 """Factors on disk.
 
-Factors are a Zarr group: an array of tiles, ``lu``, ``l`` or ``qr``, for LU the row swaps, ``piv``,
-and for QR, of a matrix or of its transpose, the factors of the reflections, ``tau``. LU is in
-*LINPACK order*: the L part of a panel carries the row swaps of its own and earlier panels, never of
-later ones. QR is as LAPACK's geqrf leaves it. ``docs/format.md`` has the bytes.
+Factors are a Zarr group with an array of tiles, ``lu``, ``l`` or ``qr``. LU also has its row swaps,
+``piv``. QR of a matrix or of its transpose also has the factors of the reflections, ``tau``. LU is
+in *LINPACK order*: the L part of a panel has the row swaps of its own and earlier panels, never of
+later ones. QR is in the format of LAPACK's geqrf. ``docs/format.md`` describes the bytes.
 """
 
 import dataclasses
@@ -32,32 +32,32 @@ _COMPLETE = _INCOMPLETE | {"places", "norm1", "generation", "modified_ns"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of factors, as files and messages name it.
+    """A kind of factors, with its names in files and messages.
 
     Attributes
     ----------
     name
-        In metadata.
+        Name in metadata.
     title
-        For people.
+        Name for users.
     function
-        That makes the factors.
+        Function that creates the factors.
     suffix
-        Of their directory, after the name of the matrix.
+        Suffix of their directory, after the name of the matrix.
     array
-        The array of tiles.
+        Name of the array of tiles.
     vectors
-        Further arrays.
+        Names of further arrays.
     is_lower
-        Whether tiles above the diagonal are left out.
+        Whether tiles above the diagonal are not stored.
     is_square
-        Whether the matrix must be.
+        Whether the matrix must be square.
     is_transposed
-        Whether the factors are those of its transpose.
+        Whether the factors are those of the transpose.
     keys
-        What the group says of complete factors, beside what it says of all.
+        Keys of complete factors in the group's metadata, beside those of all kinds.
     workspaces
-        Files that a run has beside its factors, until it ends.
+        Temporary files of a run, beside its factors.
     """
 
     name: str
@@ -73,11 +73,11 @@ class Kind:
     workspaces: tuple[str, ...] = ()
 
     def words(self, m: int, n: int) -> float:
-        """Words that any solve with factors of an m x n matrix must read: each once."""
+        """Words that any solve with factors of an m x n matrix must read: each word once."""
         return m * n / (2 if self.is_lower else 1)
 
     def shape_of(self, matrix: Sequence[int]) -> tuple[int, int]:
-        """Shape of what is factored of a matrix of such a shape."""
+        """Shape to factor for a matrix of shape `matrix`."""
         m, n = matrix
         return (n, m) if self.is_transposed else (m, n)
 
@@ -106,20 +106,20 @@ class Factor:
     path
         Directory of the factors.
     n, dtype
-        Order, or columns, and element type.
+        Order, or number of columns, and element type.
     tile
         Rows and columns of a tile.
     norm1
         ‖A‖₁; for complex types a lower bound within √2, so that errors relative to it are not
-        understated.
+        underestimated.
     source
         Path of the matrix.
     places
         Place of each panel on disk.
     slot_align_bytes
-        What tiles on disk are padded to.
+        Unit to which tiles on disk are padded.
     report
-        What the factorization did; `None` for one opened from disk.
+        Report of the factorization; `None` if the factor was opened from disk.
     """
 
     kind: ClassVar[Kind]
@@ -136,7 +136,7 @@ class Factor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """Shape of the matrix."""
         return (self.n, self.n)
 
     def open_tiles(self, arena: Arena, trace: Trace | None = None) -> ArrayFile:
@@ -152,14 +152,14 @@ class LUFactor(Factor):
     Attributes
     ----------
     piv
-        (n,) int32: row i was swapped with row ``piv[i]``, as `scipy.linalg.lu_factor` has it.
+        (n,) int32: row i was swapped with row ``piv[i]``, as in `scipy.linalg.lu_factor`.
     growth
-        Largest element of U over the largest of A (for complex types, bounds within √2 of them);
-        with tournament pivoting times the largest of L.
+        Largest element of U over the largest of A; for complex types, bounds within √2 of these.
+        Tournament pivoting multiplies it by the largest element of L.
     info
         LAPACK's: 0, or the first exactly zero pivot, counted from 1.
     path, n, dtype, tile, norm1, source, places, report
-        As of every `Factor`.
+        As for every `Factor`.
     """
 
     kind: ClassVar[Kind] = LU
@@ -193,7 +193,7 @@ class CholeskyFactor(Factor):
     Attributes
     ----------
     path, n, dtype, tile, norm1, source, places, report
-        As of every `Factor`.
+        As for every `Factor`.
     """
 
     kind: ClassVar[Kind] = CHOLESKY
@@ -213,13 +213,13 @@ class QRFactor(Factor):
     Attributes
     ----------
     m
-        Rows.
+        Number of rows.
     tau
-        (min(m, n),): factors of the reflections I - tau_i v_i v_iᴴ, of which Q is the product.
+        (min(m, n),): factors of the reflections I - tau_i v_i v_iᴴ, whose product is Q.
     info
         0, or the first exactly zero element of R's diagonal, counted from 1.
     path, n, dtype, tile, norm1, source, places, report
-        As of every `Factor`.
+        As for every `Factor`.
     """
 
     kind: ClassVar[Kind] = QR
@@ -230,7 +230,7 @@ class QRFactor(Factor):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """Shape of the matrix."""
         return (self.m, self.n)
 
     @classmethod
@@ -251,25 +251,25 @@ class QRFactor(Factor):
 class TransposedQRFactor(QRFactor):
     """Factors Aᵀ = Q R on disk of an A with more columns than rows.
 
-    `lstsq` makes and may keep them, and `open_factor` returns them; with them `qr_solve` finds
-    solutions of least norm. All attributes are of the factors of Aᵀ, but for ``source``.
+    `lstsq` creates and may keep them, and `open_factor` returns them. `qr_solve` uses them to find
+    solutions of least norm. All attributes except ``source`` describe the factors of Aᵀ.
 
     Attributes
     ----------
     path, m, n, dtype, tile, tau, info, norm1, source, places, report
-        As of a `QRFactor`.
+        As for a `QRFactor`.
     """
 
     kind: ClassVar[Kind] = QR_TRANSPOSED
 
 
 def refuse_others(given: object, *wanted: type[Factor]) -> None:
-    """Refuse what is not factors of a wanted kind.
+    """Raise unless `given` is a factor of a wanted kind.
 
     Raises
     ------
     InvalidError
-        If it is something else.
+        If it is not.
     """
     if isinstance(given, wanted):
         return
@@ -294,14 +294,14 @@ def refuse_others(given: object, *wanted: type[Factor]) -> None:
 
 
 def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
-    """Open factors that `lu_factor`, `cho_factor`, `qr_factor` or `lstsq` left on disk.
+    """Open factors that `lu_factor`, `cho_factor`, `qr_factor` or `lstsq` wrote to disk.
 
     Raises
     ------
     NotFoundError, CorruptError, TruncatedError
         If there are none, or they are damaged.
     IncompleteError
-        If the factorization was stopped; calling the function again finishes it.
+        If the factorization was stopped. Another call of its function resumes it.
     """
     where = place(path)
     kind, _ = read_any_group(where)
@@ -313,7 +313,7 @@ def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
 
 
 def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
-    """Read what every factor knows from the attributes of its group."""
+    """Return the attributes that all factors have in their group."""
     return {
         "path": where.path,
         "n": own["n"],
@@ -329,7 +329,7 @@ def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
 def tile_metadata(
     m: int, dtype: np.dtype[Any], tile: tuple[int, int], n: int | None = None
 ) -> Metadata:
-    """Describe the array of a factor's tiles, (m, n); square unless `n` is given."""
+    """Return the metadata of a factor's array of tiles, (m, n); square unless `n` is given."""
     shape = (m, m if n is None else n)
     return Metadata(shape, dtype, tile, order="F", chunk_order="column-major")
 
@@ -341,7 +341,7 @@ def tile_grid(
     places: Sequence[int],
     slot_align_bytes: int,
 ) -> Grid:
-    """Lay out whole tiles: m rows rounded up to tiles, each panel at its place on disk."""
+    """Return the grid of whole tiles: m rows rounded up to tiles, each panel at its place."""
     rows, columns = tile
     shape = [-(-m // rows) * rows, len(places) * columns]
     in_order = list(places) == list(range(len(places)))
@@ -363,15 +363,15 @@ def open_tiles(
 ) -> ArrayFile:
     """Open the array of a factor as a file of whole tiles, padding included.
 
-    Tiles are aligned as they are: bounce buffers are for what else is moved, and for disks that
-    want more than a page.
+    Tiles are aligned. Bounce buffers serve other transfers, and disks with blocks larger than a
+    page.
     """
     name = where.inside(kind.array)
     return ArrayFile(where.volume, name, grid, writable, arena, bounce_bytes, trace, 1)
 
 
 def write_group(where: Place, kind: Kind, state: str, values: dict[str, Any]) -> None:
-    """Write the group's ``zarr.json``."""
+    """Write ``zarr.json`` of the group."""
     document = group_json({"outcore": {"kind": kind.name, "state": state, **values}})
     where.replace_small("zarr.json", document)
 
@@ -412,7 +412,7 @@ def read_group(where: Place, kind: Kind = LU) -> dict[str, Any]:
     Raises
     ------
     NotFoundError, CorruptError
-        As `read_any_group`, and if it is of another kind.
+        As for `read_any_group`, and if it is of another kind.
     """
     found, own = read_any_group(where)
     if found is not kind:

@@ -1,4 +1,4 @@
-"""What every factorization's geometry tells the code that they share, and what tiles come to."""
+"""The interface of every factorization's geometry, and quantities that follow from tiles."""
 
 import math
 from typing import Any, Protocol
@@ -10,20 +10,20 @@ from outcore.linalg.pitch import pitch
 
 
 class Geometry(Protocol):
-    """How a matrix is cut into tiles, panels and slabs; `LuGeometry` says what these are.
+    """Cuts of a matrix into tiles, panels and slabs, which `LuGeometry` defines.
 
     Attributes
     ----------
     n, dtype
         Order and element type of the matrix.
     rows, columns
-        Of a tile.
+        Shape of a tile.
     tiles, panels
-        In a panel, and in the matrix.
+        Tiles in a panel, and panels in the matrix.
     slab_panels
         Panels of the widest slab.
     bounce_bytes, budget_bytes
-        Memory for transfers that are not aligned, and in all.
+        Memory for unaligned transfers, and the whole budget.
     """
 
     @property
@@ -46,22 +46,22 @@ class Geometry(Protocol):
     def budget_bytes(self) -> int: ...  # noqa: D102
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of factors read back in a run that begins with a panel. Exact."""
+        """Bytes of factors that a run from panel `first_panel` on reads back. Exact."""
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes of factors written by such a run. Exact."""
+        """Bytes of factors that such a run writes. Exact."""
 
     def words_lower_bound(self) -> float:
         """Words that any algorithm must move."""
 
 
 class Tiled:
-    """What follows from the tiles of a geometry: of a square matrix, factored as a whole.
+    """Quantities that follow from the tiles of a square matrix, factored as a whole.
 
     Attributes
     ----------
     n, dtype, rows, columns
-        As of `Geometry`.
+        As for `Geometry`.
     """
 
     n: int
@@ -86,7 +86,7 @@ class Tiled:
 
     @property
     def pitch(self) -> int:
-        """Elements from one column of a slab in memory to the next."""
+        """Elements between the starts of adjacent columns of a slab in memory."""
         return pitch(self.height, self.dtype.itemsize)
 
     @property
@@ -95,5 +95,5 @@ class Tiled:
         return pages(self.rows * self.columns * self.dtype.itemsize)
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
-        """Bytes of factors written while factoring from `first_panel` on. Exact."""
+        """Bytes of factors that a run from `first_panel` on writes. Exact."""
         return (self.panels - first_panel) * self.tiles * self.tile_bytes

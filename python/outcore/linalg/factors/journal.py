@@ -1,8 +1,9 @@
-"""The journal of a factorization: what is durable, so that a stopped run goes on from there.
+"""The journal of a factorization. It lists durable panels, so that a stopped run can resume.
 
-A text file of lines ``JSON TAB crc32c``. The first line is the header; each further line says that
-the panels of one slab are durable. A line torn by a crash or a full disk fails its checksum and is
-dropped; who goes on writes the file anew first, since a line after a torn one would be lost too.
+The journal is a text file of lines ``JSON TAB crc32c``. The first line is the header. Each further
+line says that the panels of one slab are durable. A line torn by a crash or a full disk fails its
+checksum and is ignored. A resumed run first rewrites the file, since a line appended to a torn one
+would be lost too.
 """
 
 import base64
@@ -24,12 +25,12 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Header:
-    """What the journal belongs to, and with what it was begun.
+    """The identity of the run, and the settings with which it started.
 
-    ``kind`` is that of the factors; ``lower`` whether the lower triangle of the matrix is read, of
-    one that is. Neither is written for LU, whose journals were there first. ``m`` are the rows of a
-    matrix that need not be square, and then all of it is read. ``is_mixed`` says that some panels
-    were made with another budget, BLAS or number of threads than this header names.
+    ``kind`` is the kind of the factors. ``lower`` says whether the run reads the lower triangle of
+    the matrix, if it reads only one. LU journals are older than both and omit them. ``m`` is the
+    number of rows of a matrix that need not be square, which is read whole. ``is_mixed`` says that
+    some panels were computed with another budget, BLAS or number of threads than in this header.
     """
 
     n: int
@@ -49,7 +50,7 @@ class Header:
     is_mixed: bool = False
 
     def gone_on_with(self, kernels: str, threads: int, memory_bytes: int) -> "Header":
-        """Describe the same run, which goes on with these."""
+        """Return the header of the same run, resumed with these settings."""
         now = dataclasses.replace(self, kernels=kernels, threads=threads, memory_bytes=memory_bytes)
         return now if now == self else dataclasses.replace(now, is_mixed=True)
 
@@ -58,10 +59,10 @@ class Header:
 class Record:
     """Panels ``first`` to ``last - 1`` are durable.
 
-    ``piv`` are their row swaps (row numbers of the whole matrix), `None` where rows stay;
-    ``places`` their places on disk, in panels; ``extremes`` what the factorization wants to know
-    again of their columns, as JSON has it: norms and largest elements. ``trailing`` says, with no
-    panels, that the trailing matrix of this number is durable.
+    ``piv`` holds their row swaps (row numbers of the whole matrix), or `None` without swaps.
+    ``places`` holds their places on disk, in panels. ``extremes`` is the state of their columns
+    that a resumed run needs, as JSON: norms and largest elements. A record without panels sets
+    ``trailing``: the trailing matrix of this number is durable.
     """
 
     first: int
@@ -74,7 +75,7 @@ class Record:
 
 @dataclass
 class Journal:
-    """The journal below a factor's directory."""
+    """The journal in a factor's directory."""
 
     place: Place
     header: Header
@@ -83,17 +84,17 @@ class Journal:
 
     @property
     def panels_done(self) -> int:
-        """Panels that are durable."""
+        """Number of durable panels."""
         return self.records[-1].last if self.records else 0
 
     @property
     def trailing(self) -> int | None:
-        """The last trailing matrix that is durable, where there are any."""
+        """Number of the last durable trailing matrix, if any."""
         found = [r.trailing for r in self.records if r.trailing is not None]
         return found[-1] if found else None
 
     def write(self) -> None:
-        """Write the whole journal anew, so that it ends in a whole line."""
+        """Rewrite the whole journal, so that it ends in a whole line."""
         values = {"format": _FORMAT, **self.header.__dict__, "tile": list(self.header.tile)}
         if self.header.kind == "lu":
             del values["kind"], values["lower"]
@@ -106,12 +107,12 @@ class Journal:
         self.place.replace_small(NAME, b"".join(lines))
 
     def append(self, record: Record) -> None:
-        """Note that a slab is durable; returns once the note is too."""
+        """Record a durable slab. The record is durable when this returns."""
         self.place.volume.append_small(self.place.inside(NAME), _record_line(record))
         self.records.append(record)
 
     def remove(self) -> None:
-        """Remove the journal: the factorization is complete."""
+        """Remove the journal of a complete factorization."""
         self.place.volume.remove(self.place.inside(NAME))
 
 
@@ -140,7 +141,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def read_journal(where: Place) -> Journal | None:
-    """Read the journal below a factor's directory; `None` if there is none.
+    """Read the journal in a factor's directory; `None` if there is none.
 
     Raises
     ------
@@ -150,7 +151,7 @@ def read_journal(where: Place) -> Journal | None:
     if not where.exists(NAME):
         return None
     lines = where.volume.read_small(where.inside(NAME)).split(b"\n")
-    # What follows the last newline was torn off by a crash, or is empty.
+    # After the last newline there is nothing, or a line torn by a crash.
     values = [_parse(line) for line in lines[:-1]]
     if not values or values[0] is None or None in values[:-1]:
         raise JournalError(

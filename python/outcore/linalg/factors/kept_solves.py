@@ -1,7 +1,7 @@
-"""Solutions that `cond_est` has found, kept beside the factors for the call that goes on.
+"""Solutions that `cond_est` keeps beside the factors, for a resumed call.
 
-Each solve is a pass over the factors, and what it leaves is short: a vector or two. A later call
-takes them as they are, one after the other, up to where the one before was stopped.
+Each solve is a pass over the factors, but its result is short: a vector or two. A resumed call uses
+the stored results in order, up to the point where the earlier call was stopped.
 """
 
 import contextlib
@@ -19,35 +19,35 @@ from outcore.linalg.steps_done import version_of_operand
 from outcore.volumes import place
 
 LEAST_S = 5.0
-"""Of solves that take less none are kept: all of them take less than a minute."""
+"""Shorter solves are not kept: all of them together take less than a minute."""
 
 _NAME = "outcore.condition"
 _FILE = re.compile(rf"{re.escape(_NAME)}\.(1|inf)\.[0-9]+(\.[0-9]+\.new)?")
 
 
 def is_kept_solve(name: str) -> bool:
-    """Whether a file in the directory of factors is a solution, or was to become one."""
+    """Whether a file in a factor directory is a stored solution, or an unfinished one."""
     return _FILE.fullmatch(name) is not None
 
 
 class KeptSolves:
-    """What is kept of the solves with some factors.
+    """The stored results of solves with some factors.
 
     Parameters
     ----------
     factor
         The factors.
     what
-        What else tells a call apart.
+        Further identity of the call, beside the factors.
     resume
-        Whether to go on with what is there; else it is removed.
+        Whether to resume from stored results. Otherwise they are removed.
 
     Attributes
     ----------
     found
-        Solves that an earlier call did.
+        Number of solves that an earlier call did.
     norm_a
-        The norm of A, once it is computed, by that call or this one.
+        The norm of A, once this call or an earlier one has computed it.
     """
 
     def __init__(self, factor: Factor, what: str, *, resume: bool) -> None:
@@ -61,7 +61,7 @@ class KeptSolves:
             self.norm_a = first[0]["norm_a"]
 
     def take(self, X: Matrix) -> bool:
-        """Put the next solution into X, if it is there."""
+        """Copy the next solution into X, if it is stored."""
         kept = self._read(self._number) if self._number == self.found else None
         if kept is None or kept[1].nbytes != X.nbytes:
             return False
@@ -71,12 +71,12 @@ class KeptSolves:
         return True
 
     def keep(self, X: Matrix, seconds: float) -> None:
-        """Keep a solution that took so long, if the first one took long enough."""
+        """Store a solution that took `seconds`, if the first one took long enough."""
         if self._number == 0:
             self._keeps = seconds >= LEAST_S
         if self._keeps:
             line = json.dumps({"of": self._header, "norm_a": self.norm_a}).encode()
-            # Factors that may only be read, and full disks, keep nothing.
+            # Read-only factors and full disks store nothing.
             with contextlib.suppress(OutcoreError):
                 name = self._where.inside(self._name(self._number))
                 elements = X.T.reshape(-1).view(np.uint8)
@@ -84,20 +84,20 @@ class KeptSolves:
         self._number += 1
 
     def notes(self) -> list[str]:
-        """Say in a report that a call was gone on with."""
+        """Return a note for the report if the call was resumed."""
         if not self.found:
             return []
         return [f"gone on after {self.found} solves: bytes moved are of the rest"]
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove all stored results."""
         with contextlib.suppress(OutcoreError):
             for name, *_ in self._where.names():
                 if name.startswith(f"{_NAME}.{self._what}."):
                     self._where.volume.remove(self._where.inside(name))
 
     def _read(self, number: int) -> tuple[dict[str, Any], npt.NDArray[np.uint8]] | None:
-        """Read a solution, with what it is of; one of something else, or a damaged one, is none."""
+        """Read a solution and its header; `None` if it is damaged or belongs to another call."""
         with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
             found = self._where.volume.read_small(self._where.inside(self._name(number)))
             end = found.index(b"\n")

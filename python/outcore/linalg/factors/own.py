@@ -1,4 +1,4 @@
-"""Factors that a call makes for itself, or finds ready."""
+"""Factors that a call creates for its own use, or finds complete."""
 
 import dataclasses
 import warnings
@@ -42,7 +42,7 @@ F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
 
 
 def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:
-    """Whether there are LU factors of this matrix and type, or a stopped run that makes them."""
+    """Whether LU factors of this matrix and type exist, or a stopped run of them."""
     if not where.exists() or read_any_group(where)[0] is not LU:
         return False
     if read_group(where)["state"] == "complete":
@@ -64,12 +64,12 @@ def ready_factors(
     if_exists: IfExists,
     argument: str = "factors=",
 ) -> F | None:
-    """Open factors of this type that an earlier call, or one that was stopped, left complete.
+    """Open complete factors of this type from an earlier call; `None` if there are none.
 
     Raises
     ------
     ExistsError
-        If those that are there are of something else, and may not be overwritten.
+        If the existing factors are of something else, and may not be overwritten.
     """
     if not where.exists():
         return None
@@ -79,7 +79,7 @@ def ready_factors(
     now = version_of(source)
     same = group["source"] == str(source.path) and group["generation"] == now.generation
     same = same and found is kind.kind
-    # A matrix that was given up to its factors has no files left to be modified.
+    # A matrix consumed by its factors has no files left, so its modification time is 0.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
         return kind.open(where)
     if if_exists == "overwrite":
@@ -106,7 +106,7 @@ def opened_factors(
     dtype: npt.DTypeLike | None = None,
     lower: bool = True,
 ) -> F | None:
-    """Open the factors that a factorization with ``if_exists="open"`` finds complete.
+    """Open the complete factors that a factorization with ``if_exists="open"`` returns.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def opened_factors(
             where, source, made_in, kind, if_exists=if_exists, argument=place_argument()
         )
     except CorruptError:
-        return None  # The factorization refuses what is there.
+        return None  # The factorization refuses the directory.
     if found is None:
         return None
     if read_any_group(where)[1].get("lower", True) != lower:
@@ -149,15 +149,15 @@ def own_factors(
     threads: int | None,
     progress: ProgressLike,
 ) -> Iterator[F]:
-    """Call `make` on the matrix unless factors are `ready`; remove at the end what was made here.
+    """Call `make` on the matrix unless factors are `ready`; remove new factors at the end.
 
-    Factors that turn out singular, or have overflowed, go as well, unless they are kept.
+    Factors that prove singular, or have overflowed, are removed too, unless they are kept.
     """
     keep = keep or (ready is not None and not is_marked(where))
     factors = ready
     if factors is None:
         with warnings.catch_warnings(), made_for_itself(keep=keep):
-            # A singular matrix is the caller's to deal with.
+            # The caller handles a singular matrix.
             warnings.simplefilter("ignore", LinAlgWarning)
             factors = make(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
@@ -171,10 +171,10 @@ def own_factors(
 def removed_at_end(
     where: Place, *, keep: bool, useless: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Remove factors at the end, unless they are kept, and after errors that make them useless.
+    """Remove factors at the end unless they are kept, also after errors that make them useless.
 
-    Meanwhile they are marked: a call that is stopped leaves them to the next one, which finds them
-    ready, and by the mark knows that it is to remove them.
+    Until then they are marked. A stopped call leaves them to the next one, which finds them
+    complete, and removes them because of the mark.
     """
     if not keep:
         mark(where)

@@ -1,4 +1,4 @@
-"""Plans of what is done with factors on disk: those that the same budget makes, by default.
+"""Plans of calls that use factors on disk. By default the same budget created the factors.
 
 Right-hand sides and solutions are in memory, in the type of the factors.
 """
@@ -48,7 +48,7 @@ def cho_solve_cost(problem: Problem) -> Cost:
 def qr_solve_cost(problem: Problem) -> Cost:
     """Plan `qr_solve`."""
     m, n, tile = problem.m or problem.n, problem.n, tile_of(problem)
-    # With more columns than rows the factors are those of the transpose.
+    # With more columns than rows, the factors are those of the transpose.
     shape = max(m, n), min(m, n)
     if tile is None:
         g = slab_qr_geometry(shape, problem.on_disk, problem.memory_bytes)
@@ -67,9 +67,9 @@ def qr_solve_cost(problem: Problem) -> Cost:
 
 
 def cond_est_cost(problem: Problem) -> Cost:
-    """Plan `cond_est` in the 1-norm: as many solves as most matrices take.
+    """Plan `cond_est` in the 1-norm, with the number of solves that most matrices need.
 
-    With factors of LU, or with the option ``assume_a="pos"`` of Cholesky.
+    It uses factors of LU, or of Cholesky with the option ``assume_a="pos"``.
     """
     is_pos = problem.option("assume_a", "gen") == "pos"
     factors = (_cholesky_factors if is_pos else _lu_factors)(problem)
@@ -112,7 +112,7 @@ def export_cost(problem: Problem) -> Cost:
 
 
 def slogdet_cost(problem: Problem) -> Cost:
-    """Plan `slogdet` of a matrix: its LU, and a look at the tiles with the diagonal."""
+    """Plan `slogdet` of a matrix: its LU, and a read of the tiles with the diagonal."""
     factoring, (rows, columns) = planned_lu(problem)
     looked_at = -(-problem.n // columns) * pages(rows * columns * problem.dtype.itemsize)
     look = Phase(dtype=problem.dtype, bytes_read=looked_at)
@@ -127,7 +127,7 @@ def _lu_factors(problem: Problem) -> _Factors:
 
 
 def _as_made(problem: Problem) -> Problem:
-    """Plan for factors of the type that they have on disk."""
+    """Return the problem in the type that the factors have on disk."""
     return dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
 
 

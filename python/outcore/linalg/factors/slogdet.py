@@ -1,4 +1,4 @@
-"""The determinant from factors on disk: only the tiles on the diagonal are read."""
+"""The determinant from factors on disk, by a read of the tiles on the diagonal only."""
 
 import math
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ class Determinant:
     Attributes
     ----------
     sign
-        A number of absolute value 1, or 0 if the matrix is singular; of LU, complex for complex
-        types; of Cholesky, 1.0.
+        A number of absolute value 1, or 0 if the matrix is singular. From LU it is complex for
+        complex types; from Cholesky it is 1.0.
     logabsdet
         Natural logarithm of the absolute value; -inf if the matrix is singular.
     report
-        What was done.
+        Report of the call.
     """
 
     sign: float | complex
@@ -61,17 +61,17 @@ def slogdet(
 ) -> Determinant:
     """Compute sign and logarithm of a determinant, as `numpy.linalg.slogdet` does.
 
-    det A = ± u₁₁ u₂₂ ... uₙₙ, the sign that of the row swaps; with Cholesky (l₁₁ l₂₂ ... lₙₙ)².
+    det A = ± u₁₁ u₂₂ ... uₙₙ with the sign of the row swaps; with Cholesky (l₁₁ l₂₂ ... lₙₙ)².
 
     Parameters
     ----------
     A
-        Factors, or a matrix on disk, (n, n), which is factored first (2n³/3 operations, 8n³/3 for
-        complex types). Of factors only the tiles on the diagonal are read.
+        Factors, or an (n, n) matrix on disk, which the call first factors (2n³/3 operations, 8n³/3
+        for complex types). The call reads only the tiles of the factors on the diagonal.
     memory
         Budget; by default half of the available memory.
     factors, keep_factors, if_exists, resume
-        Of the factorization of a matrix, as for `solve`.
+        Options of the factorization of a matrix, as for `solve`.
     threads, progress
         As for `lu_factor`.
 
@@ -85,9 +85,9 @@ def slogdet(
     InvalidError
         If numbers overflowed when A was factored.
     BudgetError
-        If not even two tiles fit in memory.
+        If two tiles do not fit in memory.
     OutcoreError
-        And what `lu_factor` raises, of a matrix.
+        For a matrix, also any error of `lu_factor`.
     """
     memory_bytes = budget.resolve(memory)
     if isinstance(A, LUFactor | CholeskyFactor):
@@ -171,6 +171,6 @@ def _of_factors(
     if isinstance(factor, CholeskyFactor):
         return Determinant(1.0, 2 * logabsdet, report)
     if factor.dtype.kind == "c":
-        # Roundoff of n factors of absolute value 1.
+        # Rounding errors of n factors of absolute value 1.
         return Determinant(complex(sign / abs(sign) if sign else 0), logabsdet, report)
     return Determinant(float(np.sign(sign.real)), logabsdet, report)

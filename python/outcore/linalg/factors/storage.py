@@ -1,4 +1,4 @@
-"""Where a factorization keeps things: the matrix, the factors, and the journal to go on from."""
+"""Storage of a factorization: the matrix, the factors, and the journal to resume from."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -27,22 +27,22 @@ G = TypeVar("G", bound=Geometry)
 
 
 class FactorStorage(Generic[G]):
-    """The files of one factorization. Each kind has its own class, which completes the factors.
+    """The files of one factorization. A subclass for each kind completes the factors.
 
     Attributes
     ----------
     kind
-        Of the factors.
+        Kind of the factors.
     geometry
-        How the matrix is cut.
+        Cuts of the matrix.
     matrix, factors
-        Their files, once `open` was called.
+        Their files, after a call of `open`.
     metadata
-        Of the matrix.
+        Metadata of the matrix.
     places
-        Place on disk of each panel whose factors were written or are being written.
+        Place on disk of each panel whose factors are written or in flight.
     first_panel
-        Where this call begins.
+        First panel of this call.
     """
 
     kind: ClassVar[Kind]
@@ -104,12 +104,12 @@ class FactorStorage(Generic[G]):
         )  # fmt: skip
 
     def _widened(self, file: ArrayFile) -> MatrixFile:
-        """Have the elements of the matrix in the type of the factors."""
+        """Return a view of the matrix file in the type of the factors."""
         return widened_file(file, self.metadata.dtype, self.geometry.dtype)
 
     @property
     def layout(self) -> Layout:
-        """Of the matrix on disk."""
+        """Layout of the matrix on disk."""
         return Layout.of(self.metadata, self.geometry.dtype)
 
     def _grid(self, places: range) -> Grid:
@@ -120,12 +120,12 @@ class FactorStorage(Generic[G]):
         )  # fmt: skip
 
     def place_slab(self, slab: Slab) -> None:
-        """Choose places for a slab's factors, none of which holds anything still needed."""
+        """Choose places for a slab's factors, none of which holds data that is still needed."""
         panels = range(slab.first, slab.last)
         if not self.journal.header.overwrite_a:
             self.places.update({panel: panel for panel in panels})
             return
-        # Nothing may be overwritten before what replaces it is durable.
+        # A replacement must be durable before anything is overwritten.
         self.commit()
         needed = {*self.places.values(), *range(slab.first, self.geometry.panels)}
         free = (at for at in self._room if at not in needed)
@@ -136,12 +136,12 @@ class FactorStorage(Generic[G]):
         return [self.places[panel] for panel in range(slab.first, slab.last)]
 
     def commit_later(self, record: Record) -> None:
-        """Note a slab in the journal as soon as it is durable."""
+        """Record a slab in the journal as soon as it is durable."""
         self.commit()
         self._pending = (self.factors.submit_sync(), record)
 
     def commit_if_durable(self) -> None:
-        """Write the note that is due, if its slab has become durable: in the background."""
+        """Record the pending slab in the background, if it has become durable."""
         if self._pending and self._pending[0].done():
             ticket, record = self._pending
             ticket.wait()
@@ -149,11 +149,12 @@ class FactorStorage(Generic[G]):
             self._note = self._background.submit(self.journal.append, record)
 
     def commit(self) -> None:
-        """Wait until the last slab is durable, and noted."""
+        """Wait until the last slab is durable, and recorded."""
         if self._pending:
             ticket, record = self._pending
             wait(ticket, self._trace)
-            # Not after the note: an interrupt between the two must not have it written twice.
+            # Clear this before the append: an interrupt between the two must not cause a second
+            # line.
             self._pending = None
             self.journal.append(record)
         if self._note:
@@ -161,7 +162,7 @@ class FactorStorage(Generic[G]):
             self._note = None
 
     def close(self) -> None:
-        """Wait for a note that is being written, whatever becomes of it."""
+        """Wait for a journal line that is being written, and ignore its errors."""
         self._background.shutdown()
 
     def refuse_changed(self) -> None:
@@ -175,7 +176,7 @@ class FactorStorage(Generic[G]):
             )
 
     def lay_out(self) -> Metadata:
-        """Give the file of the tiles the layout of whole factors; return what describes it."""
+        """Give the file of the tiles the layout of whole factors; return their metadata."""
         g, where = self.geometry, self._target
         m, n = self.kind.shape_of(self.metadata.shape)
         metadata = tile_metadata(m, g.dtype, (g.rows, g.columns), n).on(where.volume)
@@ -186,7 +187,7 @@ class FactorStorage(Generic[G]):
         return metadata
 
     def complete(self, metadata: Metadata, report: Report, values: dict[str, Any]) -> None:
-        """Say on disk that the factors are whole, after everything in them is durable."""
+        """Mark the factors complete on disk, once everything in them is durable."""
         g, header = self.geometry, self.journal.header
         write_metadata(self._target.below(self.kind.array), metadata)
         own = {
@@ -206,16 +207,16 @@ class FactorStorage(Generic[G]):
 
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes read and written by this call so far."""
-        # The files are counted apart unless they are one.
+        # Matrix and factors may be one file, which is counted once.
         counted = {id(file): file.counters() for file in (self.matrix, self.factors)}.values()
         read, written = self._aside
         return read + sum(c[0] for c in counted), written + sum(c[1] for c in counted)
 
     def copy_to_tiles(self, copy: TileCopy, call: LongCall, *, is_transposed: bool = False) -> None:
-        """Copy what is not factored yet of the matrix, to where its factors will be written.
+        """Copy the part of the matrix that is not factored yet to the place of its factors.
 
-        `copy` describes the matrix, or its transpose. What is moved is counted; all memory is back
-        when it is done.
+        `copy` describes the matrix, or its transpose. The copy is counted in the bytes moved, and
+        returns all of its memory.
         """
         g, shape = self.geometry, (self.metadata.shape[0], copy.end)
         if is_transposed:
@@ -231,14 +232,14 @@ class FactorStorage(Generic[G]):
         )  # fmt: skip
         copy.run(self._widened(matrix), tiles, self.first_panel, call, is_transposed=is_transposed)
         self._aside = matrix.counters()[0], tiles.counters()[1]
-        # Their buffers go with them.
+        # This frees their buffers.
         del matrix, tiles
         call.wait_for_memory()
 
     def report(
         self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any
     ) -> Report:
-        """Report on the run; `more` are further figures of a `Report`."""
+        """Return the report of the run; `more` are further figures of a `Report`."""
         g, header, first = self.geometry, self.journal.header, self.first_panel
         bytes_read, bytes_written = self.bytes_moved()
         notes = []
@@ -278,8 +279,8 @@ def _opened(file: F | None) -> F:
 
 
 def shared_room(g: Geometry, used: Iterable[int]) -> range:
-    """Places of the file that the factors share with the matrix: those of one slab more.
+    """Return the places of a file shared by matrix and factors: those of one more slab.
 
-    A stopped run may already use more, since its slabs were wider.
+    A stopped run may use more places, if its slabs were wider.
     """
     return range(max([g.panels + g.slab_panels, *(at + 1 for at in used)]))

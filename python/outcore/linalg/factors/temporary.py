@@ -1,7 +1,7 @@
-"""Factors that a call makes for itself: a mark in their directory tells them from a user's.
+"""Temporary factors that a call creates for its own use, with a mark in their directory.
 
-They have it from the beginning, so that a call that is killed at any moment leaves none that pass
-for the user's.
+They have the mark from their start. So a killed call never leaves factors that look like the
+user's.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from outcore.volumes import Place
 
 MARK = "outcore.temporary"
-"""A file in the directory of factors that a call made for itself."""
+"""Name of the mark: a file in the directory of temporary factors."""
 
 _FOR_ITSELF = ContextVar("_FOR_ITSELF", default=False)
 _LATER: ContextVar[list[Place] | None] = ContextVar("_LATER", default=None)
@@ -20,9 +20,10 @@ _ARGUMENT = ContextVar("_ARGUMENT", default="out=")
 
 @contextmanager
 def removed_later() -> Iterator[None]:
-    """Have factors that calls made for themselves removed when this ends, not when they end.
+    """Delay the removal of temporary factors from the end of their call to the end of this context.
 
-    After an error they stay, with their mark: the same call finds them ready, and they go with it.
+    After an error they stay, with their mark. The same call then finds them complete, and removes
+    them later.
     """
     made: list[Place] = []
     token = _LATER.set(made)
@@ -35,7 +36,7 @@ def removed_later() -> Iterator[None]:
 
 
 def remove_made(where: Place) -> None:
-    """Remove factors that a call made for itself, now or as `removed_later` has it."""
+    """Remove temporary factors, now or at the end of `removed_later`."""
     later = _LATER.get()
     if later is None:
         where.volume.remove(where.name)
@@ -45,7 +46,7 @@ def remove_made(where: Place) -> None:
 
 @contextmanager
 def made_for_itself(*, keep: bool = False) -> Iterator[None]:
-    """Have factors marked that are begun, or gone on with, meanwhile; with `keep`, not."""
+    """Mark factors as temporary that calls start or resume meanwhile, unless `keep` is set."""
     tokens = _FOR_ITSELF.set(not keep), _ARGUMENT.set("factors=")
     try:
         yield
@@ -55,22 +56,22 @@ def made_for_itself(*, keep: bool = False) -> Iterator[None]:
 
 
 def place_argument() -> str:
-    """Give the argument by which the user says where factors go, for what errors advise."""
+    """Return the argument that sets the place of factors, for advice in errors."""
     return _ARGUMENT.get()
 
 
 def mark_as_made(where: Place) -> None:
-    """Mark factors as those of the call that makes them, or as the user's."""
+    """Mark factors as temporary, or as the user's, according to `made_for_itself`."""
     mark(where) if _FOR_ITSELF.get() else unmark(where)
 
 
 def is_marked(where: Place) -> bool:
-    """Whether a call made factors for itself."""
+    """Whether factors are temporary."""
     return where.exists(MARK)
 
 
 def mark(where: Place) -> None:
-    """Mark factors as made by a call for itself."""
+    """Mark factors as temporary."""
     if not is_marked(where):
         where.replace_small(MARK, b"made by a call for itself\n")
 

@@ -1,6 +1,6 @@
-"""The slab of a QR in memory, as a conveyor.
+"""The conveyor of a QR by slabs: the memory of a slab.
 
-Finished panels leave for the disk, and panels of the next slab come in where they were.
+Finished panels are written, and panels of the next slab are read into their memory.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from outcore.streams import Pending, wait
 
 
 class Source(NamedTuple):
-    """Where slabs come from: a file, the rows that are read of it, and how many panels at once.
+    """The source of slabs: a file, the number of rows to read, and of panels per read.
 
-    The file may have the transpose of what is read.
+    The file may store the transpose.
     """
 
     file: MatrixFile
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 
 class Conveyor:
-    """Memory for one slab between a matrix and its factors."""
+    """Memory for one slab, between a matrix and its factors."""
 
     def __init__(
         self,
@@ -44,11 +44,12 @@ class Conveyor:
         self._g, self._storage, self._trace = g, storage, call.trace
         width = g.slab_panels * g.columns
         self._memory = allocate_matrix(call.arena, g.height, width, g.dtype)
-        # Padding rows are written with their tiles: zeros, whatever the memory held before.
+        # Padding rows are written with their tiles. They must be zero, whatever the memory held
+        # before.
         self._memory[g.m :] = 0
         self._source = source
         self._leaving: deque[Ticket] = deque()
-        # Panels of memory that hold something which is still to leave.
+        # Panels of memory whose write is pending.
         self._occupied = range(0)
         self._slab = Slab(0, 0)
         self._coming: deque[range] = deque()
@@ -57,7 +58,7 @@ class Conveyor:
         self._awaited: list[tuple[int, Pending]] = []
 
     def load(self, slab: Slab | None) -> None:
-        """Start loading a slab into free memory: the first one."""
+        """Start to load the first slab into free memory."""
         if slab:
             self._base = slab.first
             width = slab.last - slab.first
@@ -68,8 +69,8 @@ class Conveyor:
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
         """Return the memory of a slab, (m, columns of the slab), column-major.
 
-        Its elements are there once `arrivals` has said so. `following` is the slab that will come
-        in behind it.
+        The elements are valid once `arrivals` has yielded their columns. `following` is the slab to
+        load behind this one.
         """
         self.drain()
         g = self._g
@@ -80,12 +81,12 @@ class Conveyor:
         self._occupied = range(panels)
         width = g.extent(slab.last - 1)[1] - slab.first * g.columns
         self._memory[:, width : panels * g.columns] = 0
-        # The first slab is narrow: the second can begin to come in beside it.
+        # The first slab is narrow, so the second one can start to load beside it.
         self.load(following)
         return self._memory[: g.m, :width]
 
     def arrivals(self) -> Iterator[slice]:
-        """Wait for the slab: its columns from the left, as soon as those of a panel are whole."""
+        """Wait for the slab; yield its columns from the left, each panel as soon as it is whole."""
         base = self._slab.first * self._g.columns
         for panel in range(self._slab.first, self._slab.last):
             for first, ticket in self._awaited:
@@ -96,8 +97,8 @@ class Conveyor:
         self._awaited = []
 
     def panel_done(self, panel: int) -> None:
-        """Let go of a panel of the slab: it is final."""
-        # A slab's note must be in the journal before later writes, or a crash could lose two slabs.
+        """Write a panel of the slab, which is final."""
+        # The journal must name a slab before later writes. Otherwise a crash could lose two slabs.
         self._storage.commit()
         columns = self._g.columns
         first = (panel - self._slab.first) * columns
@@ -109,7 +110,7 @@ class Conveyor:
         self._leaving.append(ticket)
 
     def poll(self) -> None:
-        """Start loading into memory whose panels have left."""
+        """Start to load into memory whose panels are written."""
         while self._leaving and self._leaving[0].done():
             self._leaving[0].wait()
             self._leaving.popleft()
@@ -117,13 +118,13 @@ class Conveyor:
             self._fill()
 
     def drain(self) -> None:
-        """Wait until every panel has left."""
+        """Wait until every panel is written."""
         while self._leaving:
             wait(self._leaving[0], self._trace)
             self.poll()
 
     def abandon(self) -> bool:
-        """Wait for whatever is in flight, so that its memory can go; tell whether all went well."""
+        """Wait for all requests in flight, to free memory; return whether all succeeded."""
         well = True
         arriving = [ticket for _, ticket in (*self._arriving, *self._awaited)]
         for ticket in [*self._leaving, *arriving]:
@@ -134,7 +135,7 @@ class Conveyor:
         return well
 
     def _fill(self) -> None:
-        """Start loading into memory that holds nothing which is still to leave."""
+        """Start to load into memory that holds no panel with a pending write."""
         g, waiting = self._g, deque[range]()
         for panels in self._coming:
             if set(panels) & set(self._occupied):

@@ -1,4 +1,4 @@
-"""What a QR by slabs costs, for the plan."""
+"""Costs of a QR by slabs, for the plan."""
 
 from outcore.linalg.cost import Cost, Problem
 from outcore.linalg.layouts import layout_of
@@ -11,7 +11,7 @@ def slab_qr_cost(problem: Problem) -> Cost:
     """Plan `qr_factor`."""
     shape, dtype = (problem.m or problem.n, problem.n), problem.dtype
     overwrite_a = problem.option("overwrite_a", False)
-    # Factors that take the space of a matrix have its chunks for tiles.
+    # Factors that take the space of a matrix have its chunks as tiles.
     rows, columns = default_chunks(shape, dtype.itemsize, "F")
     tile = (rows, columns) if overwrite_a else None
     g = slab_qr_geometry(shape, dtype, problem.memory_bytes, tile)

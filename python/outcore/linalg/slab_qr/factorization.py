@@ -1,16 +1,17 @@
-"""QR out of core, by slabs of columns: for matrices whose triangle does not fit into memory.
+"""QR out of core, by slabs of columns, for matrices whose triangle does not fit in memory.
 
-Left-looking, as LU is (`outcore.linalg.lu.factorization`), without pivots. The matrix is cut into
-slabs of columns that fit in memory, each slab into panels::
+Left-looking, like LU (`outcore.linalg.lu.factorization`), but without pivots. The matrix is cut
+into slabs of columns that fit in memory, and each slab into panels::
 
     for each slab C = A[:, slab]:
         for each earlier panel K:    C <- C - V_K T_Kᴴ (V_Kᴴ C)   # V_K comes from the disk
         for each panel K of C:       C_K = Q_K R_K                # and is applied to those right
         write C;  sync;  journal
 
-V_K is used twice, so a panel from the disk is held whole: its tiles are used as they come in, and
-again from the top, and let go of, which makes room for those of the next one. Flops 2n²(m - n/3);
-words read and written about n²(m - n/3)/(2w) + 2mn with slabs of w columns (`docs/numerics-qr.md`).
+V_K is used twice, so memory holds a whole panel from the disk. Its tiles are used as they arrive.
+The second use, from the top, frees each tile for the tiles of the next panel. Flops: 2n²(m - n/3).
+Words read and written: about n²(m - n/3)/(2w) + 2mn with slabs of w columns
+(`docs/numerics-qr.md`).
 """
 
 import itertools
@@ -63,54 +64,55 @@ def qr_factor(
 ) -> QRFactor:
     """Factor A = Q R, A and the factors on disk.
 
-    For matrices whose triangle R does not fit into memory; where it does, `qr` and `lstsq` read
-    each row once and write nothing.
+    It is meant for matrices whose triangle R does not fit in memory. For a smaller R, `qr` and
+    `lstsq` read each row once and write nothing.
 
     Parameters
     ----------
     A
-        (m, n) array on disk, or its path, of numbers of at most double precision. ``order="F"``
-        with the default chunks is read fastest.
+        (m, n) array on disk, or its path. Its type has at most double precision. The call reads
+        ``order="F"`` with the default chunks fastest.
     dtype
         Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
-        that of `A`, float64 for integers. `A` is converted as it is read, and never rounded.
+        that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
+        it.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("qr_factor", m=, n=, ...)``.
     out
         Directory for the factors; by default that of `A` with ``.qr`` appended.
     overwrite_a
-        Let the factors take the disk space of `A`, whose content is given up at once. Needs ``A``
-        in ``order="F"`` with default chunks.
+        Let the factors take the disk space of `A`, whose content is lost at once. `A` must be in
+        ``order="F"`` with default chunks.
     if_exists
         ``"open"`` opens complete factors of the same `A` at `out`, with their report.
         ``"overwrite"`` replaces complete factors there.
     resume
-        Go on where an earlier call was stopped. `False` begins anew.
+        Resume a stopped call. `False` restarts it.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     QRFactor
-        For `qr_solve`; ``.report`` says what was done. The array ``qr`` in its directory and
-        ``.tau`` are what LAPACK's geqrf gives: R on and above the diagonal, and below it the
-        vectors of the reflections.
+        Factors for `qr_solve`. ``.report`` describes the call. The array ``qr`` in its directory
+        and ``.tau`` are as LAPACK's geqrf returns them: R on and above the diagonal, and below it
+        the vectors of the reflections.
 
     Raises
     ------
     InvalidError
-        If `A` is no matrix, of a type or layout that cannot be used, or so large that R overflows.
+        If `A` is not a matrix, has an unsupported type or layout, or is so large that R overflows.
     BudgetError, DiskFullError
-        Before any work, if memory or disk do not suffice.
+        Before any work, if memory or disk space do not suffice.
     NonFiniteError
-        If `A` has a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity. The error gives its index.
     ExistsError, BusyError, JournalError
         If `out` holds complete factors, is in use, or holds a stopped run on other input.
     Interrupted
-        After Ctrl-C or SIGTERM; calling again goes on.
+        After Ctrl-C or SIGTERM. The same call resumes.
 
     Notes
     -----
@@ -129,12 +131,12 @@ def qr_factor(
 
 
 def factor_transpose(A: Array | PathLike, **options: Any) -> QRFactor:
-    """Factor Aᵀ = Q R as `qr_factor` does, with the same options, and without a transpose on disk.
+    """Factor Aᵀ = Q R, with the options of `qr_factor` and without a transpose on disk.
 
     Returns
     -------
     TransposedQRFactor
-        The rows of A are read as the columns of Aᵀ, fastest in ``order="C"``.
+        Factors of Aᵀ. The call reads the rows of A as the columns of Aᵀ, fastest in ``order="C"``.
     """
     return _factor(TransposedQrStorage, A, **options)
 
@@ -152,7 +154,7 @@ def _factor(
     threads: int | None,
     progress: ProgressLike,
 ) -> QRFactor:
-    """Factor a matrix, or its transpose, as its storage says."""
+    """Factor a matrix or its transpose, depending on the storage class."""
     check_progress(progress)
     kind, memory_bytes = made_in.kind, budget.resolve(memory)
     shape = read_metadata(place_of(A)).shape
@@ -195,7 +197,7 @@ def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:
 
 
 def _source(storage: SlabQrStorage, call: LongCall) -> Source:
-    """Where slabs come from: the matrix, or its copy in tiles, which is made now."""
+    """Return the source of slabs: the matrix, or its copy in tiles, which this function makes."""
     loads, is_transposed = storage.loads, storage.kind.is_transposed
     if loads.is_copied:
         storage.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
@@ -250,13 +252,14 @@ class _Factorization:
         for K in range(slab.first, slab.last):
             o, e = g.extent(K)
             if here < e - left:
-                # Only in the first slab: its panels are factored while later ones still come in.
+                # Only in the first slab: its panels are factored while later ones are still
+                # loading.
                 before, here = here, max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(min(K, g.reflecting)):
                     self.update_in_memory(J, C, left, slice(before, here))
             if g.reflections(K):
                 self.factor(K, C[o:, o - left :], extremes)
-                # Where there are more columns than rows, some columns of the panel may be left.
+                # If there are more columns than rows, some columns of the panel may remain.
                 self.update_in_memory(K, C, left, slice(o + g.reflections(K) - left, e - left))
             conveyor.panel_done(K)
             if following:
@@ -303,7 +306,7 @@ class _Factorization:
         self.call.trace.record("compute", start_ns)
 
     def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
-        """Look at the columns of A as they come in; yield how many are there."""
+        """Check the columns of A as they arrive; yield how many have arrived."""
         for columns in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
             extremes.see_matrix(C[:, columns])
@@ -315,7 +318,7 @@ class _Factorization:
             yield columns.stop
 
     def read_ahead(self, panels: range) -> None:
-        """Schedule reflections: tiles from the diagonal block down, panel by panel."""
+        """Schedule reads of reflections: tiles from the diagonal block down, panel by panel."""
         g = self.g
         for K in panels[: max(g.reflecting - panels.start, 0)]:
             schedule_panel(self.stream, g, K, self.storage.places[K])

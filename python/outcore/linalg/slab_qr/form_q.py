@@ -2,10 +2,10 @@
 
     Q = Q_1 Q_2 ... Q_p [I; 0]
 
-by slabs of its columns, each of which begins as columns of the unit matrix and takes the panels of
-reflections from the last to the first. Panel K leaves the columns left of its own as they are, so
-that a slab begins with the panel of its last column (as LAPACK's orgqr does): words read are about
-those of the factorization, words written those of Q.
+The columns of Q are formed by slabs. A slab begins as columns of the unit matrix, and the panels of
+reflections are applied from the last to the first. Panel K does not change the columns to the left
+of its own. So a slab begins with the panel of its last column (as in LAPACK's orgqr). Words read
+are about those of the factorization, words written those of Q.
 """
 
 from typing import Any
@@ -49,25 +49,25 @@ def form_q(
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Array, Report]:
-    """Make Q of A = Q R, with orthonormal columns, from QR factors on disk.
+    """Form Q of A = Q R, with orthonormal columns, from QR factors on disk.
 
     Parameters
     ----------
     qr
-        Factors of an (m, n) matrix, from `qr_factor` or `open_factor`; or of its transpose, of
-        which Q is made then.
+        Factors of an (m, n) matrix, from `qr_factor` or `open_factor`; or factors of its transpose,
+        whose Q is then formed.
     memory
         Budget; by default half of the available memory.
     out
         Directory of Q; by default that of the factors with ``.q`` appended.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with a Q that a stopped call with the same arguments left; what is done is noted every
-        minute or so, by slabs of columns.
+        Resume a stopped call with the same arguments. The call records its progress about every
+        minute, by slabs of columns.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
@@ -80,13 +80,13 @@ def form_q(
     Raises
     ------
     InvalidError
-        If `qr` are no QR factors.
+        If `qr` is not a factorization by QR.
     BudgetError
         Before any work, if memory does not suffice.
     ExistsError
-        If there is something at `out`.
+        If `out` exists.
     Interrupted
-        After Ctrl-C or SIGTERM; what was noted is left to go on with.
+        After Ctrl-C or SIGTERM. The same call resumes from the recorded progress.
 
     Notes
     -----
@@ -112,7 +112,7 @@ def form_q(
 
 
 def flops(g: SlabQrGeometry) -> float:
-    """Operations of applying each panel to its own columns and those right of them."""
+    """Operations that apply each panel to its own columns and those to their right."""
     return sum(update_flops(g, K) * (g.n - K * g.columns) for K in range(g.panels))
 
 
@@ -128,12 +128,12 @@ def bytes_written(g: SlabQrGeometry) -> int:
 
 
 def words_lower_bound(g: SlabQrGeometry) -> float:
-    """Words that must move: the reflections, and Q."""
+    """Words that any algorithm must move: the reflections, and Q."""
     return 2.0 * g.m * g.n
 
 
 def form_q_cost(problem: Problem) -> Cost:
-    """Plan `form_q`, for factors that `qr_factor` makes with the same budget."""
+    """Plan `form_q`, for factors that `qr_factor` creates with the same budget."""
     m, n = problem.m or problem.n, problem.n
     tile = tile_of(problem)
     if tile is None:
@@ -158,7 +158,7 @@ def form_q_cost(problem: Problem) -> Cost:
 
 
 class _Forming:
-    """The loops."""
+    """The loops of the algorithm."""
 
     def __init__(self, qr: QRFactor, g: SlabQrGeometry, target: Array, call: LongCall) -> None:
         self.qr, self.g, self.call = qr, g, call
@@ -193,11 +193,11 @@ class _Forming:
         )  # fmt: skip
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Wait until all writes are durable."""
         wait(self.file.submit_sync(), self.call.trace)
 
     def flops_of(self, slab: Slab) -> float:
-        """Operations of making a slab."""
+        """Operations that form a slab."""
         g = self.g
         left, right = slab.first * g.columns, g.extent(slab.last - 1)[1]
         return sum(
@@ -205,7 +205,7 @@ class _Forming:
         )
 
     def make(self, slab: Slab) -> None:
-        """Make the columns of Q of one slab, and write them."""
+        """Form the columns of Q of one slab, and write them."""
         g = self.g
         left, right = slab.first * g.columns, g.extent(slab.last - 1)[1]
         C = self.memory[:, : (slab.last - slab.first) * g.columns]
@@ -223,6 +223,6 @@ class _Forming:
         wait(self.file.submit_write([0, left], [1, 1], C), self.call.trace)
 
     def schedule(self, slab: Slab) -> None:
-        """Read ahead what a slab takes: panels from the last to the first."""
+        """Schedule reads of the panels that a slab needs, from the last to the first."""
         for K in range(slab.last)[::-1]:
             schedule_panel(self.stream, self.g, K, K)

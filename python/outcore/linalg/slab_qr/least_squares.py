@@ -1,7 +1,6 @@
-"""Least squares with a matrix on disk that is too wide for rows that go by: factor, then solve.
+"""Least squares with a matrix on disk that is too wide to stream its rows: factor, then solve.
 
-Of a matrix with more columns than rows the transpose is factored, and the solution is that of least
-norm.
+If a matrix has more columns than rows, its transpose is factored, and the solution has least norm.
 """
 
 import functools
@@ -30,7 +29,7 @@ from outcore.sizes import format_bytes
 from outcore.volumes import PathLike, place
 
 _FLOPS_OF_A_READ = 100.0
-"""Operations in the time in which a number is read from disk, for progress."""
+"""Operations in the time that the disk needs to read a number, for progress."""
 
 
 def solve_by_slabs(
@@ -56,7 +55,7 @@ def solve_by_slabs(
     b
         (m,) or (m, k): a NumPy array, or one on disk.
     g
-        How A, or for m < n its transpose, is cut.
+        Cuts of A, or of its transpose for m < n.
     cond
         Singular values below `cond` times the largest count as zero.
     out, factors, keep_factors, if_exists, resume, threads, progress
@@ -65,14 +64,14 @@ def solve_by_slabs(
     Returns
     -------
     Solved
-        The solution; its ``report`` is of the last part only.
+        The solution. Its ``report`` describes only the last part.
     Report
-        On everything.
+        Report of the whole call.
 
     Raises
     ------
     SingularMatrixError
-        If there are singular values that count as zero.
+        If singular values count as zero.
     """
     (m, n), is_wide = A.shape, A.shape[0] < A.shape[1]
     made, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
@@ -80,7 +79,7 @@ def solve_by_slabs(
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
     ready = ready_factors(where, A.place, g.dtype, made, if_exists=if_exists)
-    # What is wrong with b is found before the hours of factoring, not after.
+    # Errors in b are found before the hours of factoring, not after.
     rhs = RightHandSide.read(
         m, g.dtype, b, "N", out, if_exists=if_exists, unknowns=n,
         reads=[A.path, where.path], stays=True,
@@ -109,7 +108,7 @@ def solve_by_slabs(
     report = found.report if qr.report is None else qr.report.followed_by(found.report)
     if look is not None:
         report = look.followed_by(report)
-    # The least that any way must move: A, once. Factors are this way's own.
+    # The least that any method must move is A, once. Factors belong to this method only.
     report.words_lower_bound = float(m * n)
     report.m, report.n = m, n
     report.method = "QR factors that were there"
@@ -119,9 +118,9 @@ def solve_by_slabs(
 
 
 def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Refuse a right-hand side that is not finite, of any type and strides, column by column."""
+    """Raise for a right-hand side that is not finite, of any type and strides, by columns."""
     for j, column in enumerate(b.T if b.ndim == 2 else [b]):
-        # What is too large for the type becomes infinite.
+        # Elements that are too large for the type become infinite.
         with np.errstate(over="ignore"):
             check_finite("b", 0, column.astype(dtype)[:, None], j)
 
@@ -129,7 +128,7 @@ def _check_columns(b: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _refuse_deficient(
     condition: float | None, g: SlabQrGeometry, cond: float, A: Array, rhs: RightHandSide
 ) -> None:
-    """Refuse a matrix that is certainly not of full rank."""
+    """Raise for a matrix that is certainly not of full rank."""
     # The condition in the Frobenius norm is at most n times that in the 2-norm.
     if condition is not None and cond * condition / g.n >= 1:
         lines = "rows" if A.shape[0] < A.shape[1] else "columns"
@@ -148,7 +147,7 @@ def _refuse_deficient(
 
 
 def _note_ill_conditioned(report: Report, cond: float, *, is_wide: bool) -> None:
-    """Note if a matrix may not be of full rank, at `cond` or to working precision."""
+    """Add a note if a matrix may not be of full rank, at `cond` or to working precision."""
     condition, eps = report.probed_condition or 0.0, float(np.finfo(report.dtype).eps)
     if max(cond, eps) * condition >= 1:
         rest = ", nor is ‖b - A x‖ zero, as it is without rounding" if is_wide else ""

@@ -1,4 +1,4 @@
-"""What loading the slabs of a QR reads from the disk: exact, for any layout."""
+"""Bytes that slab loads of a QR read from the disk: exact, for any layout."""
 
 import functools
 
@@ -7,25 +7,25 @@ from outcore.linalg.loads import Loads
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
 
 _MANY_TIMES = 1.5
-"""What is loaded more often than this is noted."""
+"""The report has a note if the words loaded exceed this multiple of the matrix."""
 
 
 class ColumnLoads(Loads[SlabQrGeometry]):
-    """How the slabs of a QR are loaded."""
+    """The loads of the slabs of a QR."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """Shape of the matrix."""
         return self.geometry.m, self.geometry.n
 
     @property
     def rows(self) -> int:
-        """Rows that are read: of a copy whole tiles."""
+        """Rows to read; whole tiles if the matrix is copied."""
         return self.geometry.height if self.is_copied else self.geometry.m
 
     @property
     def at_once(self) -> int:
-        """Panels that are read together, lest a chunk that they share be read for each."""
+        """Panels that one read covers, so that a chunk is not read for each of its panels."""
         return _at_once(self.geometry, self.source_layout.chunks[1])
 
     def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
@@ -34,7 +34,7 @@ class ColumnLoads(Loads[SlabQrGeometry]):
         return _load_bytes(g, reads, g.height if is_copy else g.m, first_panel)
 
     def notes(self, *, transposed: bool) -> list[str]:
-        """Tell whose layout is read slowly how to do better."""
+        """Return advice for a layout that is slow to read."""
         g = self.geometry
         words = sum(self.bytes_moved()) / g.dtype.itemsize / (g.m * g.n)
         if words < _MANY_TIMES:
@@ -53,7 +53,7 @@ def _at_once(g: SlabQrGeometry, chunk: int) -> int:
 
 @functools.lru_cache(1 << 10)
 def _load_bytes(g: SlabQrGeometry, reads: BoxReads, rows: int, first_panel: int) -> int:
-    """Bytes that the conveyor reads of so many rows."""
+    """Bytes that the conveyor reads of `rows` rows."""
     high, wide = reads.layout.chunks
     step = _at_once(g, wide)
     across = (

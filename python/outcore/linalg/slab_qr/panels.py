@@ -8,7 +8,7 @@ from outcore.streams import BlockStream
 
 
 def schedule_panel(stream: BlockStream, g: SlabQrGeometry, K: int, place: int) -> None:
-    """Read panel K ahead, which lies at a place in its file: tiles from the diagonal block down."""
+    """Schedule reads of panel K, at `place` in its file: tiles from the diagonal block down."""
     columns = slice(place * g.columns, (place + 1) * g.columns)
     stream.extend((slice(tile * g.rows, (tile + 1) * g.rows), columns) for tile in g.tiles_below(K))
 
@@ -19,5 +19,5 @@ def tiles_of(stream: BlockStream, g: SlabQrGeometry, K: int) -> Iterator[tuple[i
     for tile in g.tiles_below(K):
         first = tile * g.rows
         top = max(o, first)
-        # No name is left for the tile here: its memory goes back after its second use.
+        # No variable here keeps the tile, so its memory is freed after its second use.
         yield top - o, stream.take().data[top - first : g.m - first, :k]

@@ -1,4 +1,4 @@
-"""The geometry of an out-of-core QR by slabs, and what it costs: pure arithmetic."""
+"""The geometry of an out-of-core QR by slabs, and its cost: pure arithmetic."""
 
 import dataclasses
 import itertools
@@ -32,29 +32,29 @@ from outcore.zarr_format import (
 )
 
 LEAF_COLUMNS = 32
-"""Columns that LAPACK factors at once."""
+"""Columns factored in one LAPACK call."""
 
 FEW_PANELS = 4
-"""A slab of fewer panels may be worth narrower ones, since the ring holds one."""
+"""With fewer panels in a slab, narrower panels may pay off, since the ring holds one."""
 
 TILES_OF_BUDGET = 48
-"""A tile takes at most such a part of the budget, where that is a tile."""
+"""A tile takes at most this part of the budget, unless even the smallest tile is larger."""
 
 AHEAD_TILES = 2
-"""Tiles of the ring beside those of a panel: one in use and one being read."""
+"""Tiles of the ring beyond one panel: one in use and one being read."""
 
-# Shares of the speed of a large matrix product that the other steps reach.
+# Shares of the speed of a large matrix product that other steps reach.
 _PANEL_SHARE = 0.35
 _GRAM_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class SlabQrGeometry(Tiled):
-    """How an m x n matrix is cut for QR by slabs within a budget.
+    """Cuts of an m x n matrix for QR by slabs within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
-    tiles; a *slab* is as many panels as fit in memory beside a *ring*, which holds a panel from the
-    disk whole, since its reflections are used twice, and two tiles more.
+    tiles. A *slab* is as many panels as fit in memory beside a *ring*. The ring holds a whole panel
+    from the disk, since its reflections are used twice, and two more tiles.
     """
 
     m: int
@@ -73,24 +73,24 @@ class SlabQrGeometry(Tiled):
 
     @property
     def reflecting(self) -> int:
-        """Panels that have reflections: all, unless there are more columns than rows."""
+        """Panels with reflections: all of them, unless there are more columns than rows."""
         return math.ceil(min(self.m, self.n) / self.columns)
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of what is read ahead, and of the panel in use."""
+        """Bytes of the read-ahead and of the panel in use."""
         return ring_bytes(self.tiles, self.tile_bytes)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the factorization takes from its arena at most."""
+        """Peak bytes that the factorization takes from its arena."""
         width = self.slab_panels * self.columns
         slab = matrix_bytes(self.height, width, self.dtype.itemsize)
         scratch = scratch_bytes(self.columns, width, self.dtype)
         return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def extent(self, panel: int) -> tuple[int, int]:
-        """First column of a panel, and the one after its last."""
+        """First column of a panel, and the column after its last."""
         return panel * self.columns, min((panel + 1) * self.columns, self.n)
 
     def reflections(self, panel: int) -> int:
@@ -100,7 +100,7 @@ class SlabQrGeometry(Tiled):
     def slabs(self, first_panel: int = 0) -> list[Slab]:
         """Cut the panels from `first_panel` on into slabs, narrow ones first.
 
-        A slab reads what is left of it, as in LU, so the best cuts are the same.
+        A slab reads the columns to its left, as in LU, so the best cuts are the same.
         """
         as_lu = LuGeometry(
             self.n, self.dtype, self.rows, self.columns, self.slab_panels, 1, 0, self.budget_bytes
@@ -112,23 +112,23 @@ class SlabQrGeometry(Tiled):
         return tiles_below((self.m, self.n), (self.rows, self.columns), panel)
 
     def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of reflections read back while factoring from `first_panel` on. Exact."""
+        """Bytes of reflections that a run from `first_panel` on reads back. Exact."""
         below = (len(self.tiles_below(panel)) for panel in range(self.reflecting))
         left_of = list(itertools.accumulate(below, initial=0))
         slabs = self.slabs(first_panel)
         return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A in the panels from `first_panel` on; `ColumnLoads` says what is read."""
+        """Bytes of A in the panels from `first_panel` on; `ColumnLoads` gives the bytes read."""
         return self.m * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
 
     def words_moved(self) -> int:
-        """Words read and written in all."""
+        """Total words read and written."""
         total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
         return total // self.dtype.itemsize
 
     def words_lower_bound(self) -> float:
-        """Words that any QR must move: A is read, and its factors are written.
+        """Words that any QR must move: it reads A, and writes its factors.
 
         No bound with a sharp constant is known for QR in little memory.
         """
@@ -136,7 +136,7 @@ class SlabQrGeometry(Tiled):
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, for users."""
         return (
             f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
             f"tiles of {self.rows} x {self.columns}"
@@ -144,12 +144,12 @@ class SlabQrGeometry(Tiled):
 
 
 def by_slabs(method: str, *, transposed: bool) -> str:
-    """Say how least squares is done with factors that are made so, for people."""
+    """Describe least squares with factors from this method, for users."""
     return f"solution of least norm: QR of Aᵀ by {method}" if transposed else f"QR by {method}"
 
 
 def panel_reflections(shape: tuple[int, int], columns: int, panel: int) -> int:
-    """Count the reflections of a panel of so many columns."""
+    """Count the reflections of a panel of `columns` columns."""
     return min(max(min(shape) - panel * columns, 0), columns)
 
 
@@ -160,12 +160,12 @@ def tiles_below(shape: tuple[int, int], tile: tuple[int, int], panel: int) -> ra
 
 
 def ring_bytes(tiles: int, tile_bytes: int) -> int:
-    """Bytes of a ring that holds a panel and what is read ahead."""
+    """Bytes of a ring that holds a panel and the read-ahead."""
     return (tiles + AHEAD_TILES) * tile_bytes
 
 
 def scratch_bytes(columns: int, width: int, dtype: np.dtype[Any]) -> int:
-    """Memory for applying reflections of a panel to so many columns, and for factoring it."""
+    """Memory to factor a panel, and to apply its reflections to `width` columns."""
     words = [columns * width, columns**2, columns**2, min(columns, LEAF_COLUMNS) * LEAF_COLUMNS]
     return sum(pages(count * dtype.itemsize) for count in words)
 
@@ -176,13 +176,13 @@ def flops(m: int, n: int, dtype: np.dtype[Any]) -> float:
 
 
 def panel_flops(g: SlabQrGeometry, panel: int) -> float:
-    """Operations of factoring a panel of h rows and k reflections: 2k²(h - k/3)."""
+    """Operations that factor a panel of h rows and k reflections: 2k²(h - k/3)."""
     h, k = g.m - panel * g.columns, g.reflections(panel)
     return flop_weight(g.dtype) * 2 * k**2 * (h - k / 3)
 
 
 def update_flops(g: SlabQrGeometry, panel: int) -> float:
-    """Operations of applying a panel to one column: 4hk - 2k²."""
+    """Operations that apply a panel to one column: 4hk - 2k²."""
     h, k = g.m - panel * g.columns, g.reflections(panel)
     return flop_weight(g.dtype) * (4 * h * k - 2 * k**2)
 
@@ -202,14 +202,14 @@ def slab_qr_geometry(
     memory_bytes
         The budget.
     tile
-        Tile shape of factors that exist already; otherwise it is chosen for the budget.
+        Tile shape of existing factors; by default the budget determines it.
 
     Raises
     ------
     BudgetError
-        If not even the narrowest panel fits.
+        If not even one panel of the narrowest tiles fits.
     InvalidError
-        If there is no QR of this type.
+        If QR does not support this type.
     """
     if dtype.name not in DTYPES:
         raise InvalidError(
@@ -220,7 +220,7 @@ def slab_qr_geometry(
     geometry, need = _cut(shape, dtype, memory_bytes, tile)
     if geometry is not None:
         return geometry
-    # With more memory the buffers grow as well: ask until what is asked for is enough.
+    # The buffers grow with the memory: repeat until the needed memory suffices.
     while geometry is None:
         geometry, need = _cut(shape, dtype, need, tile)
     raise BudgetError(
@@ -233,12 +233,12 @@ def slab_qr_geometry(
 def _cut(
     shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
 ) -> tuple[SlabQrGeometry | None, int]:
-    """Cut for the largest tiles that fit; `None` if none do. And the memory for one panel."""
+    """Return the cuts for the largest tiles that fit, or `None`, and the memory for one panel."""
     if tile:
         geometry = _fit(shape, dtype, memory_bytes, tile)
         need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
         return (geometry if geometry.slab_panels else None), need
-    # Half as wide as LU's panels: the ring has one whole, and a panel's own work is larger.
+    # Half as wide as LU's panels: the ring holds a whole panel, and factoring a panel costs more.
     columns = min(full_columns(dtype.itemsize) // 2, max(8, 1 << (shape[1] - 1).bit_length()))
     found: SlabQrGeometry | None = None
     while columns >= 8:
@@ -255,7 +255,7 @@ def _cut(
 def _tile(
     shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, columns: int
 ) -> tuple[int, int]:
-    """Rows and columns of a tile: as high as one of LU's, but a small part of the budget.
+    """Rows and columns of a tile: as high as a tile of LU, but a small part of the budget.
 
     A diagonal block lies in one tile, and tiles are whole pages.
     """
@@ -267,13 +267,13 @@ def _tile(
     unit = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))
     most = max(tile_bytes // (itemsize * columns) // unit, 1) * unit
     tiles = math.ceil(shape[0] / most)
-    # Of so many tiles and up to twice as many, those with the least padding.
+    # Among this count of tiles and up to twice as many, choose the one with the least padding.
     heights = (math.ceil(shape[0] / count / unit) * unit for count in range(tiles, 2 * tiles + 1))
     return min(heights, key=lambda rows: math.ceil(shape[0] / rows) * rows), columns
 
 
 def _is_worth_it(finer: SlabQrGeometry, g: SlabQrGeometry) -> bool:
-    """Whether narrower panels let a much wider slab fit."""
+    """Whether narrower panels allow a much wider slab."""
     width, finer_width = g.slab_panels * g.columns, finer.slab_panels * finer.columns
     return finer_width >= max(WORTH_FINER * width, 1) and g.slab_panels < min(g.panels, FEW_PANELS)
 
@@ -281,7 +281,7 @@ def _is_worth_it(finer: SlabQrGeometry, g: SlabQrGeometry) -> bool:
 def _fit(
     shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int]
 ) -> SlabQrGeometry:
-    """Give the ring, scratch and the bounce buffers their share, and the slab what is left."""
+    """Allot the shares of the ring, scratch and bounce buffers, and the rest to the slab."""
     least, most = BOUNCE_BYTES
     bounce = pages(min(most, max(least, memory_bytes // 32)))
     bare = SlabQrGeometry(*shape, dtype, *tile, 0, bounce, memory_bytes)
@@ -295,8 +295,8 @@ def _fit(
 
 
 def factor_phase(g: SlabQrGeometry) -> Phase:
-    """Predict a factorization, but for what is loaded."""
-    # The first panel must be read before, and the last written after, everything else.
+    """Predict a factorization, without the loads of the matrix."""
+    # The first panel is read before everything else, and the last is written after it.
     panel = g.height * g.columns * g.dtype.itemsize
     return Phase(
         dtype=g.dtype,
@@ -311,14 +311,14 @@ def factor_phase(g: SlabQrGeometry) -> Phase:
 
 
 def _gemm_flops(g: SlabQrGeometry) -> float:
-    """Operations of a QR, the slow ones weighted by how much slower than products they are."""
+    """Operations of a QR, slow ones weighted by their speed relative to products."""
     weight = flop_weight(g.dtype)
     panels = grams = products = 0.0
     for K in range(g.reflecting):
         h, k = g.m - K * g.columns, g.reflections(K)
         panels += panel_flops(g, K)
         products += update_flops(g, K) * (g.n - K * g.columns - k)
-        # T is made anew in each slab that the panel is applied to.
+        # T is recomputed for each slab to which the panel is applied.
         slabs_right = math.ceil((g.panels - K) / g.slab_panels)
         grams += weight * h * k**2 * slabs_right
     return panels / _PANEL_SHARE + grams / _GRAM_SHARE + products

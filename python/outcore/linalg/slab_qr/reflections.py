@@ -1,9 +1,9 @@
-"""Steps of QR on column-major blocks in memory: panels factored, and their reflections applied.
+"""Steps of QR on column-major blocks in memory: factor panels, and apply their reflections.
 
-The k reflections of a panel, H_i = I - tau_i v_i v_iᴴ, are one block reflection
-H_1 H_2 ... H_k = I - V T Vᴴ (Schreiber & Van Loan 1989). T is not kept: T⁻¹ is the strictly upper
-part of VᴴV with 1/tau on its diagonal (Puglisi 1992; Joffrain et al. 2006), and VᴴV comes along
-with VᴴC, block by block.
+The k reflections of a panel, H_i = I - tau_i v_i v_iᴴ, form one block reflection H_1 H_2 ... H_k =
+I - V T Vᴴ (Schreiber & Van Loan 1989). T is not stored: T⁻¹ is the strictly upper part of VᴴV with
+1/tau on its diagonal (Puglisi 1992; Joffrain et al. 2006). VᴴV is computed along with VᴴC, block by
+block.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from outcore.linalg.slab_qr.plan import LEAF_COLUMNS
 
 
 class Reflections:
-    """Applies and makes reflections, with workspaces from a call's arena.
+    """Computes and applies reflections, with workspaces from a call's arena.
 
     Parameters
     ----------
     dtype
         Element type.
     columns
-        The most reflections of a panel.
+        Most reflections of a panel.
     width
-        The most columns that they are applied to.
+        Most columns to which they are applied.
     """
 
     def __init__(self, dtype: np.dtype[Any], columns: int, width: int, arena: Arena) -> None:
@@ -43,14 +43,14 @@ class Reflections:
     def factor(self, P: Matrix) -> npt.NDArray[Any]:
         """Factor a panel P = Q R in place, and return the factors tau of its reflections.
 
-        Recursive in columns (Elmroth & Gustavson 2000), so that most operations are matrix
-        products. About 2 m k² operations.
+        The factorization is recursive in columns (Elmroth & Gustavson 2000), so most operations are
+        matrix products. It takes about 2 m k² operations.
 
         Parameters
         ----------
         P
-            (m, k) with m >= k, column-major; on return R on and above the diagonal, and below it
-            the vectors of the reflections.
+            (m, k) with m >= k, column-major. It is overwritten by R on and above the diagonal, and
+            below it by the vectors of the reflections.
         """
         tau = np.empty(P.shape[1], P.dtype)
         self._factor(P, tau)
@@ -75,14 +75,14 @@ class Reflections:
     ) -> None:
         """Apply the reflections of a panel: C <- op(Q) C = C - V op(T) (Vᴴ C).
 
-        About 4 m k w operations. Of a C without columns, V is not looked at.
+        It takes about 4 m k w operations. If C has no columns, V is not consumed.
 
         Parameters
         ----------
         V
-            The panel's (m, k) vectors in blocks of rows, from the top: (first row, block), as
-            `factor` leaves them. The first block has k rows at least. All blocks are kept until
-            their second use; then they are let go of, one by one.
+            The panel's (m, k) vectors in blocks of rows, from the top: (first row, block), in the
+            format of `factor`. The first block has at least k rows. All blocks are kept until their
+            second use, and then freed one by one.
         tau
             (k,) factors.
         C
@@ -99,7 +99,7 @@ class Reflections:
         for row, block in V:
             below = row, block
             if row == 0:
-                # A reflection with tau = 0 is none: its vector counts as zero.
+                # A reflection with tau = 0 is the identity: its vector counts as zero.
                 head[...] = block[:k]
                 for j in range(k):
                     head[:j, j] = 0

@@ -2,12 +2,12 @@
 
     minimize ‖b - A x‖₂ with A = Q R:    c = Qᴴ b,    R x = c[:n],    ‖b - A x‖₂ = ‖c[n:]‖₂
 
-With more columns than rows the factors are those of Aᵀ, and the solution of least norm is found::
+With more columns than rows, the factors are those of Aᵀ, and the solution has least norm::
 
     minimize ‖x‖₂ with Aᵀ = Q R and A x = b:    Rᴴ z = b̄,    x̄ = Q [z; 0]
 
-Each pass reads its part of the factors in tiles, whatever the number of right-hand sides. With k of
-them there are (4mn - n²) k flops, four times as many for complex types.
+Each pass reads its part of the factors in tiles, whatever the number of right-hand sides. With k
+right-hand sides there are (4mn - n²) k flops, four times as many for complex types.
 """
 
 from __future__ import annotations
@@ -60,48 +60,48 @@ def qr_solve(
 ) -> Any:
     """Find the x that minimizes ‖b - A x‖₂ with the QR factors of A on disk.
 
-    Of several, as with more columns than rows, it is the one of least norm.
+    If there are several, as with more columns than rows, it is the one of least norm.
 
     Parameters
     ----------
     qr
-        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`; or of
-        the transpose of one with m < n, which `lstsq` keeps.
+        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`; or
+        factors of the transpose of a matrix with m < n, which `lstsq` keeps.
     b
-        (m,) or (m, k): a NumPy array, or an array on disk or its path. It is worked on in groups of
-        as many columns as fit in memory, each a pass over the reflections and one over R.
+        (m,) or (m, k): a NumPy array, or an array on disk or its path. The call solves in groups of
+        as many columns as fit in memory; each group is a pass over the reflections and one over R.
     dtype
         Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
-        `b`. Factors of another type are converted as they are read, which gives them no digits that
-        they were made without: `b` is not rounded, and substitution adds no errors of their type.
+        `b`. The call converts factors of another type as it reads them. That adds no digits to the
+        factors, but `b` is not rounded, and substitution adds no errors of their type.
     memory
-        Budget of the passes; by default half of the available memory. Columns of a `b` in memory
-        are the caller's and not counted.
+        Budget of the passes; by default half of the available memory. It does not include columns
+        of a `b` in memory, which belong to the caller.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with the columns of a solution on disk that a stopped call left, if the system is the
-        same; they are noted group by group.
+        Resume a stopped call for the same system, if the solution is on disk. The call records its
+        progress by groups of columns.
     threads, progress
         As for `qr_factor`.
 
     Returns
     -------
     numpy.ndarray or Array
-        x, (n,) or (n, k); on disk if `b` is or `out` is given, and then with what was done as its
-        ``report``, which `outcore.last_report` is in any case. Of the type that the factors and
-        `b` promote to, or of `dtype`.
+        x, (n,) or (n, k). Its type is the promotion of the factors and `b`, or `dtype`. It is on
+        disk if `b` is or `out` is given, and its ``report`` then describes the call.
+        `outcore.last_report` returns the report in either case.
 
     Raises
     ------
     SingularMatrixError
         If the diagonal of R has an exact zero.
     InvalidError
-        If `qr` are no QR factors, are those of an A, not of its transpose, with more columns than
-        rows, or `b` does not fit.
+        If `qr` is not a factorization by QR, if it is one of an A with more columns than rows
+        rather than of its transpose, or if `b` does not fit.
     BudgetError
         Before any work, if memory does not suffice.
     Interrupted
@@ -133,7 +133,7 @@ def qr_solve(
 
 
 def refuse_wide(shape: tuple[int, int]) -> None:
-    """Refuse a matrix with more columns than rows."""
+    """Raise for a matrix with more columns than rows."""
     if shape[0] < shape[1]:
         raise InvalidError(
             f"need at least as many rows as columns for least squares, have {shape[0]} x "
@@ -144,12 +144,12 @@ def refuse_wide(shape: tuple[int, int]) -> None:
 def room_for(
     tiles: Tiles, rhs: RightHandSide, memory_bytes: int, probes: int
 ) -> tuple[ColumnRoom, int]:
-    """Say what memory right-hand sides take, and how many can be solved for in one pass.
+    """Return the memory of right-hand sides, and how many can be solved for in one pass.
 
     Raises
     ------
     BudgetError
-        If there is not even room for one.
+        If not even one fits.
     """
     return fitted(
         rhs,
@@ -162,15 +162,15 @@ def room_for(
 
 @dataclass(frozen=True)
 class Solved:
-    """What `solve_and_report` finds.
+    """The result of `solve_and_report`.
 
     Attributes
     ----------
     x, report
-        The solution, and what was done.
+        The solution, and the report.
     residual_norms
-        ‖b - A x‖₂ of each right-hand side, without rounding: 0 with as many columns as rows or
-        more.
+        ‖b - A x‖₂ of each right-hand side, without rounding errors: 0 with at least as many columns
+        as rows.
     """
 
     x: Any
@@ -190,12 +190,13 @@ def solve_and_report(
     is_noted: bool = False,
     resume: bool = False,
 ) -> Solved:
-    """Do what `qr_solve` does, and report on it.
+    """Run `qr_solve`, and return its report too.
 
-    So many `probes` are solved for beside the first right-hand sides, which tell the condition of R
-    in the Frobenius norm. What `accept` raises for it leaves no solution, unless `is_noted`: then
-    columns that are solved for outlast an error. With `resume` too, those of a stopped call are
-    gone on with, and the residuals are of the others only: who wants all of them begins anew.
+    `probes` random vectors are solved for beside the first right-hand sides. From them the call
+    estimates the condition of R in the Frobenius norm, and passes it to `accept`. If that raises an
+    error, no solution remains, except with `is_noted`: then solved columns outlast an error. With
+    `resume` too, the call resumes with the columns of a stopped call. The residuals are then those
+    of the other columns only; a caller that needs all of them must not resume.
     """
     if qr.info:
         lines = "rows" if qr.kind.is_transposed else "columns"
@@ -242,7 +243,7 @@ def solve_and_report(
 
 
 class _Passes:
-    """The two passes, on columns in memory; and probes, once."""
+    """The two passes on columns in memory, and one solve for probes."""
 
     def __init__(self, qr: QRFactor, tiles: Tiles, width: int, probes: int, call: LongCall) -> None:
         self.qr, self.tiles, self.call = qr, tiles, call
@@ -254,7 +255,7 @@ class _Passes:
         )  # fmt: skip
         self.reflections = Reflections(tiles.dtype, tiles.tile[1], width, call.arena)
         self.probes = Probes(qr.n, probes, tiles.dtype, call)
-        # Such numbers as A has can be squared only when they are scaled.
+        # Very large or small elements must be scaled before they are squared.
         self.scale = 1.0 if 1e-100 < qr.norm1 < 1e100 else power_of_two(1 / qr.norm1)
         self.squares_of_r = 0.0
 
@@ -290,9 +291,9 @@ class _Passes:
     def substitute(
         self, K: int, tile: int, X: Matrix, beside: Matrix | None, trans: Trans = "N"
     ) -> None:
-        """Take a tile of R: solve with its diagonal block, subtract with what is above that.
+        """Use a tile of R: solve with its diagonal block, subtract with the rows above that.
 
-        With R its tiles come from the bottom, with Rᴴ, `trans` "C", from the top.
+        With R, tiles come from the bottom; with Rᴴ (`trans` "C"), from the top.
         """
         (o, e), first = self.extent(K), tile * self.tiles.tile[0]
         data = self.take()
@@ -316,16 +317,16 @@ class _Passes:
         self.call.meter.advance(self.tiles.tile_bytes)
 
     def condition(self) -> float | None:
-        """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; `None` without these."""
+        """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; `None` without probes."""
         return self.probes.condition(math.sqrt(self.squares_of_r) / self.scale)
 
     def extent(self, K: int) -> tuple[int, int]:
-        """First column of a panel, and the one after its last."""
+        """First column of a panel, and the column after its last."""
         columns = self.tiles.tile[1]
         return K * columns, min((K + 1) * columns, self.qr.n)
 
     def take(self) -> Matrix:
-        """Take the next tile, in the type in which is solved."""
+        """Take the next tile, in the type of the arithmetic."""
         data: Matrix = self.stream.take().data
         if data.dtype == self.tiles.dtype:
             return data
@@ -336,7 +337,7 @@ class _Passes:
         return tile
 
     def schedule(self, wanted: Iterator[tuple[int, int]]) -> None:
-        """Read tiles ahead: (panel, tile)."""
+        """Schedule reads of tiles: (panel, tile)."""
         rows, columns = self.tiles.tile
         self.stream.extend(
             (slice(tile * rows, (tile + 1) * rows), slice(K * columns, (K + 1) * columns))
@@ -349,6 +350,6 @@ class _Passes:
         for tile in self.tiles.below(K):
             first = tile * rows
             top = max(o, first)
-            # No name is left for the tile here: its memory goes back after its second use.
+            # No variable here keeps the tile, so its memory is freed after its second use.
             yield top - o, self.take()[top - first : self.qr.m - first, : e - o]
             self.call.meter.advance(self.tiles.tile_bytes)

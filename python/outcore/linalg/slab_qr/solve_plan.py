@@ -1,4 +1,4 @@
-"""How solving with QR factors shares a budget, and what it costs. Pure arithmetic."""
+"""Budget shares and costs of solves with QR factors. Pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from outcore.linalg.slab_qr.plan import (
 from outcore.sizes import format_bytes
 
 PROBES = 8
-"""Random vectors that go along to estimate the condition of R."""
+"""Random vectors solved for along with b, to estimate the condition of R."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Tiles:
     Attributes
     ----------
     shape
-        Of the matrix.
+        Shape of the matrix.
     dtype
-        Type in which is solved.
+        Type of the arithmetic.
     tile
         Rows and columns of a tile.
     stored
-        Type of the factors, if that is another.
+        Type of the factors, if it differs.
     """
 
     shape: tuple[int, int]
@@ -54,12 +54,12 @@ class Tiles:
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of the panel in use, and of what is read ahead."""
+        """Memory of the panel in use and of the read-ahead."""
         return ring_bytes(-(-self.shape[0] // self.tile[0]), self.tile_bytes)
 
     @property
     def converted_bytes(self) -> int:
-        """Memory of as many tiles in the type in which is solved, if that is another."""
+        """Memory of as many tiles in the type of the arithmetic, if it differs."""
         if self.stored is None or self.stored == self.dtype:
             return 0
         tile_bytes = pages(self.tile[0] * self.tile[1] * self.dtype.itemsize)
@@ -78,7 +78,7 @@ class Tiles:
         return range(panel * self.tile[1] // self.tile[0], -1, -1)
 
     def pass_bytes(self) -> int:
-        """Bytes read to solve for as many columns as are in memory. Exact."""
+        """Bytes that a solve for one group of columns reads. Exact."""
         both = (len(self.below(K)) + len(self.above(K)) for K in range(self.panels))
         return sum(both) * self.tile_bytes
 
@@ -93,7 +93,7 @@ class Tiles:
         )
 
     def width_bytes(self, columns: int) -> int:
-        """Memory that so many columns take in a pass, beside themselves."""
+        """Memory that `columns` columns take in a pass, beside themselves."""
         return pages(columns * self.tile[1] * self.dtype.itemsize)
 
     def group(
@@ -105,25 +105,25 @@ class Tiles:
         probes: int,
         beside_bytes: int = 0,
     ) -> int:
-        """Say how many right-hand sides can be solved for in one pass.
+        """Return how many right-hand sides can be solved for in one pass.
 
         Parameters
         ----------
         memory_bytes
             Budget.
         columns, parts
-            Right-hand sides, and columns that are solved for, for each.
+            Number of right-hand sides, and of columns to solve for per right-hand side.
         column_bytes
             Memory that each right-hand side itself takes from the budget.
         probes
-            Vectors that go along.
+            Number of random vectors solved for along with them.
         beside_bytes
-            What else must fit.
+            Memory needed for other purposes.
 
         Raises
         ------
         BudgetError
-            If there is not even room for one.
+            If not even one fits.
         """
 
         def bytes_of(count: int) -> int:
@@ -145,13 +145,13 @@ class Tiles:
 
 
 def solve_flops(shape: tuple[int, int], dtype: np.dtype[Any], columns: int) -> float:
-    """Real operations of solving for some columns: 4mn - n² each, four times that if complex."""
+    """Real operations of a solve: 4mn - n² per column, four times that for complex types."""
     m, n = shape
     return flop_weight(dtype) * (4.0 * m * n - n**2) * columns
 
 
 def solve_phase(tiles: Tiles, columns: int, group: int) -> Phase:
-    """Predict solving for some columns, so many at once."""
+    """Predict a solve for `columns` columns in groups of `group`."""
     passes = max(-(-columns // max(group, 1)), 1)
     return Phase(
         dtype=tiles.dtype,

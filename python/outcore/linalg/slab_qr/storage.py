@@ -1,4 +1,4 @@
-"""Where QR keeps the factors of its reflections, and how its factors are completed."""
+"""Storage of QR's reflections, and the completion of its factors."""
 
 import base64
 import dataclasses
@@ -25,7 +25,7 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
 
     @property
     def loads(self) -> ColumnLoads:
-        """How its slabs are loaded."""
+        """The loads of its slabs."""
         layout = self.layout
         disk = DiskReads(*self.matrix.read_granularity)
         return ColumnLoads(
@@ -33,24 +33,24 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
         )
 
     def taus(self) -> list[npt.NDArray[Any]]:
-        """Factors of the reflections of the panels that are done."""
+        """Factors of the reflections of the complete panels."""
         g, whole = self.geometry, self._tau()
         ends = [g.extent(panel) for panel in range(min(self.first_panel, g.reflecting))]
         return [whole[first:end] for first, end in ends]
 
     def _tau(self) -> npt.NDArray[Any]:
-        """All of those that are noted."""
+        """All factors of reflections in the journal."""
         texts = [record.extremes["tau"] for record in self.journal.records]
         parts = [np.frombuffer(base64.b64decode(text), self._little) for text in texts]
         return np.concatenate([np.empty(0, self._little), *parts]).astype(self.geometry.dtype)
 
     @property
     def _little(self) -> np.dtype[Any]:
-        """The element type as the journal has it: little-endian."""
+        """The element type in the journal: little-endian."""
         return self.geometry.dtype.newbyteorder("<")
 
     def noted(self, extremes: Extremes, taus: list[npt.NDArray[Any]]) -> dict[str, Any]:
-        """Give what the journal keeps of a slab."""
+        """Return the journal's entry for a slab."""
         tau = np.concatenate([np.empty(0, self._little), *taus]).astype(self._little)
         text = base64.b64encode(tau.tobytes()).decode()
         return {"norm1": extremes.norm1, "info": extremes.info, "tau": text}
